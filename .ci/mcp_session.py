@@ -18,7 +18,7 @@ def text(result) -> str:
     return result.content[0].text
 
 
-async def session(client: Client, writes: bool) -> None:
+async def session(client: Client, writes: bool, name: str) -> None:
     names = [tool.name for tool in (await client.list_tools()).tools]
     wanted = READING + (["remember", "fork"] if writes else [])
     assert names == wanted, names
@@ -51,11 +51,11 @@ async def session(client: Client, writes: bool) -> None:
     if writes:
         kept = await client.call_tool("remember", {"key": "sdk", "value": {"seen": True}})
         assert kept.structured_content["kept"] is True, kept
-        fork = {"reference": reference, "name": f"by-{client.protocol_version}"}
+        fork = {"reference": reference, "name": name}
         forked = await client.call_tool("fork", fork)
         assert not forked.is_error, text(forked)
-    recalled = await client.call_tool("recall", {})
-    assert ("seen" in text(recalled)) == writes, text(recalled)
+        recalled = await client.call_tool("recall", {})
+        assert "seen" in text(recalled), text(recalled)
     print(f"   {client.protocol_version}: {len(names)} tools, found {reference}")
 
 
@@ -66,7 +66,7 @@ async def stdio(binary: str, data: str) -> None:
                 continue
             server = StdioServerParameters(command=binary, args=["mcp", "--data", data, *more])
             async with Client(server, mode=mode, read_timeout_seconds=60) as client:
-                await session(client, writes=bool(more))
+                await session(client, writes=bool(more), name=f"stdio-{mode}")
 
 
 async def http(url: str, key: str) -> None:
@@ -75,7 +75,7 @@ async def http(url: str, key: str) -> None:
         async with httpx2.AsyncClient(headers=headers, timeout=60) as web:
             transport = streamable_http_client(url, http_client=web)
             async with Client(transport, mode=mode) as client:
-                await session(client, writes=True)
+                await session(client, writes=True, name=f"http-{mode}")
     async with httpx2.AsyncClient() as web:
         refused = await web.post(url, json={})
         assert refused.status_code == 401, refused

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// No answer is longer than this, in bytes, whatever was asked: some 16,000 tokens.
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Characters of what went wrong, and of what to do.
+pub const FAILURE_CHARS_MAX: usize = 600;
 /// How long one call may take.
 pub const CALL_MAX: Duration = Duration::from_secs(60);
 /// A folder is let go when nothing was asked for so long: others may want to write to it.

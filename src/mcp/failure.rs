@@ -1,7 +1,10 @@
 //! What did not work, told to a model: what happened, and what to do about it.
 
+use std::borrow::Cow;
+
 use tonic::{Code, Status};
 
+use super::bounds::FAILURE_CHARS_MAX;
 use crate::cli::CliError;
 
 /// What did not work.
@@ -31,7 +34,7 @@ impl Failure {
     /// In one text.
     #[must_use]
     pub fn text(&self) -> String {
-        format!("{}\nWhat to do: {}", self.what, self.hint)
+        format!("{}\nWhat to do: {}", cut(&self.what), cut(&self.hint))
     }
 }
 
@@ -49,6 +52,14 @@ impl From<CliError> for Failure {
             is_of_damaged_views: error.is_of_damaged_views(),
             is_gone: is_gone(&error),
         }
+    }
+}
+
+/// What was asked is in what went wrong, and may be as long as a message.
+fn cut(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(FAILURE_CHARS_MAX) {
+        Some((at, _)) => format!("{} …", &text[..at]).into(),
+        None => text.into(),
     }
 }
 
@@ -82,6 +93,7 @@ fn hint(error: &CliError) -> String {
         CliError::NotFound { .. } | CliError::Usage { .. } => LISTS.to_owned(),
         CliError::Status(status) => match status.code() {
             Code::NotFound => LISTS.to_owned(),
+            Code::AlreadyExists => "take another name".to_owned(),
             Code::InvalidArgument | Code::OutOfRange => match error.hint() {
                 Some(said) if !said.contains('`') => said,
                 _ => "look at the tool's arguments, and call it again".to_owned(),
@@ -130,5 +142,10 @@ mod tests {
         let denied = told(Status::permission_denied("no writer").into());
         assert!(denied.contains("tell the user"), "{denied}");
         assert!(Failure::from(Status::unavailable("gone")).is_gone);
+        let long = Failure::new("ä".repeat(100_000), "less").text();
+        assert!(
+            long.chars().count() < 700 && long.ends_with("less"),
+            "{long}"
+        );
     }
 }

@@ -29,7 +29,7 @@ use super::{
         ACCEPT_PAUSE, HTTP_CONNECTION_MAX, HTTP_CONNECTIONS_MAX, HTTP_HEAD_BYTES_MAX,
         MESSAGE_BYTES_MAX,
     },
-    server::Door,
+    server::AgentDoor,
     tools::Allowed,
 };
 use crate::{
@@ -45,7 +45,7 @@ const PATH: &str = "/mcp";
 const NAMESPACE: &str = "default";
 
 type Answer = Response<BoxBody<Bytes, Infallible>>;
-type Service = StreamableHttpService<Door, NeverSessionManager>;
+type Service = StreamableHttpService<AgentDoor, NeverSessionManager>;
 
 /// How it is served.
 #[derive(Clone, Debug, Default)]
@@ -150,17 +150,21 @@ impl HttpDoor {
 }
 
 fn service(callers: &Arc<Callers>, address: SocketAddr, options: HttpOptions) -> Service {
-    let door = Door::of_server(Arc::clone(callers), options.allowed);
+    let door = AgentDoor::of_server(Arc::clone(callers), options.allowed);
     let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
     let hosts = own
         .into_iter()
         .chain([address.ip().to_string()])
         .chain(options.hosts);
+    // A page of this very address is none of somebody else's.
+    let port = address.port();
+    let pages = ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("http://{host}:{port}"));
+    let origins = pages.into_iter().chain(options.origins);
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
         .with_allowed_hosts(hosts)
-        .with_allowed_origins(options.origins)
+        .with_allowed_origins(origins)
         .enforce_origin_validation()
         .with_max_request_body_bytes(MESSAGE_BYTES_MAX);
     let manager = Arc::new(NeverSessionManager::default());

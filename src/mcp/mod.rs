@@ -29,8 +29,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::cli::{CliError, Common};
 use bounds::MESSAGE_BYTES_MAX;
-use server::Door;
-use source::Source;
+use server::AgentDoor;
+use source::OwnStore;
 
 /// Speaks with one agent on these streams until it ends. The store is opened when the agent asks
 /// for something.
@@ -47,10 +47,13 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let source = Source::new(common);
+    let source = OwnStore::new(common);
     let transport =
         AsyncRwTransport::new_server(read, write).with_max_line_length(MESSAGE_BYTES_MAX);
-    let running = match Door::own(source.clone(), allowed).serve(transport).await {
+    let running = match AgentDoor::own(source.clone(), allowed)
+        .serve(transport)
+        .await
+    {
         Ok(running) => running,
         // Who says nothing and leaves has done nothing wrong.
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => {

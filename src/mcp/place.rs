@@ -8,7 +8,7 @@ use crate::cli::{
 
 /// One event.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct EventPlace {
     /// The conversation, as every call takes it.
     pub id: String,
     /// The conversation, as it is shown.
@@ -19,7 +19,7 @@ pub struct Place {
     pub revision: u64,
 }
 
-impl Place {
+impl EventPlace {
     /// As every tool takes it.
     #[must_use]
     pub fn address(&self) -> String {
@@ -35,7 +35,7 @@ pub async fn event(
     store: &Connection,
     reference: &str,
     branch: Option<&str>,
-) -> Result<Place, Failure> {
+) -> Result<EventPlace, Failure> {
     let found = names::find(store, reference).await?;
     let Some(revision) = found.revision else {
         return Err(Failure::new(
@@ -48,7 +48,7 @@ pub async fn event(
         ));
     };
     let branch = branch_of(store, &found, branch, revision).await?;
-    Ok(Place {
+    Ok(EventPlace {
         called: found.called(),
         id: found.id,
         branch,

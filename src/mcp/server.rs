@@ -19,7 +19,7 @@ use super::{
     failure::Failure,
     http::Callers,
     prompts, resources,
-    source::{Source, Use},
+    source::{OwnStore, Use},
     tools::{self, Allowed},
 };
 use crate::cli::{CliError, Connection};
@@ -36,7 +36,7 @@ const INSTRUCTIONS: &str = "Treering keeps what agents did: every message, tool 
 
 /// What an agent speaks with.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct AgentDoor {
     store: Behind,
     allowed: Allowed,
 }
@@ -45,14 +45,14 @@ pub struct Door {
 #[derive(Clone, Debug)]
 enum Behind {
     /// That of the options of a command.
-    Own(Arc<Source>),
+    Own(Arc<OwnStore>),
     /// A server's, asked as whoever calls.
     Callers(Arc<Callers>),
 }
 
-impl Door {
+impl AgentDoor {
     /// To a store that options name.
-    pub fn own(source: Arc<Source>, allowed: Allowed) -> Self {
+    pub fn own(source: Arc<OwnStore>, allowed: Allowed) -> Self {
         Self {
             store: Behind::Own(source),
             allowed,
@@ -137,7 +137,7 @@ fn protocol_error(failure: &Failure) -> ErrorData {
     ErrorData::invalid_params(failure.text(), None)
 }
 
-impl ServerHandler for Door {
+impl ServerHandler for AgentDoor {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
             .enable_tools()

@@ -28,7 +28,7 @@ pub enum Use {
 
 /// A store that is named by options, as commands name it.
 #[derive(Debug)]
-pub struct Source {
+pub struct OwnStore {
     common: Common,
     state: Mutex<State>,
 }
@@ -48,7 +48,7 @@ struct Open {
     is_folder: bool,
 }
 
-impl Source {
+impl OwnStore {
     /// Opens nothing yet.
     #[must_use]
     pub fn new(common: Common) -> Arc<Self> {
@@ -150,7 +150,7 @@ async fn close(state: &mut MutexGuard<'_, State>) -> Result<(), CliError> {
 }
 
 /// Closes a folder when nobody has used it for a while.
-async fn let_go_when_idle(source: Arc<Source>, connection: std::sync::Weak<Connection>) {
+async fn let_go_when_idle(source: Arc<OwnStore>, connection: std::sync::Weak<Connection>) {
     let mut was_idle = false;
     loop {
         tokio::time::sleep(FOLDER_IDLE / 2).await;

@@ -13,7 +13,7 @@ const HOOK_SECONDS: u32 = 120;
 
 /// What is to be configured, and where.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct AgentSetup {
     /// The project, or the home.
     pub folder: PathBuf,
     /// What is started.
@@ -26,7 +26,7 @@ pub struct Place {
 
 /// The files of an agent, with what is to be in them.
 #[must_use]
-pub fn changes(agent: Agent, place: &Place) -> Vec<(PathBuf, Change)> {
+pub fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)> {
     let (program, arguments) = (&place.program, &place.arguments);
     let at = |path: &str| place.folder.join(path);
     let member = |within: &'static str, value: Value| Change::Member {
@@ -79,7 +79,7 @@ pub fn changes(agent: Agent, place: &Place) -> Vec<(PathBuf, Change)> {
 
 /// Imports the session whenever the agent has finished answering: what is there is known, and
 /// only what is new is added.
-fn hook(place: &Place) -> Change {
+fn hook(place: &AgentSetup) -> Change {
     let store = place
         .arguments
         .iter()

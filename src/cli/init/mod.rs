@@ -21,7 +21,7 @@ use super::{
     text::printable,
 };
 use crate::disk;
-use agents::{Place, changes};
+use agents::{AgentSetup, changes};
 use edit::Change;
 
 /// Add the store to an agent: as tools, and for Claude Code with a hook that imports sessions
@@ -82,7 +82,7 @@ const KEPT_SUFFIX: &str = ".before-treering";
 /// # Errors
 /// [`CliError::ReadFile`], and [`CliError::Usage`] for a file that is not what it should be.
 pub fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
-    let place = Place {
+    let place = AgentSetup {
         folder: folder(args)?,
         program: program(),
         arguments: arguments(args, common)?,
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     fn edit(path: &Path) -> Result<Edit, CliError> {
-        let place = Place {
+        let place = AgentSetup {
             folder: path.parent().unwrap().to_owned(),
             program: "treering".into(),
             arguments: vec!["mcp".into()],

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Answer, given};
+use super::{ToolAnswer, given};
 use crate::{
     cli::{
         Connection, names, read as reading,
@@ -21,7 +21,7 @@ use crate::{
 /// Around what.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Input {
+pub struct AroundInput {
     /// CONVERSATION#REVISION, as `search` prints it
     reference: String,
     /// Events before it [3, at most 20]
@@ -38,7 +38,7 @@ pub struct Input {
 ///
 /// # Errors
 /// What the store says.
-pub async fn call(input: &Input, store: &Connection) -> Result<Answer, Failure> {
+pub async fn call(input: &AroundInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let place = place::event(store, &input.reference, given(&input.branch)).await?;
     let chars = input
         .chars
@@ -84,7 +84,7 @@ pub async fn call(input: &Input, store: &Connection) -> Result<Answer, Failure> 
          {called}#REVISION gives one whole; more of them: before, after.\n\n{}",
         shown.concat()
     );
-    Ok(Answer::text(text))
+    Ok(ToolAnswer::text(text))
 }
 
 /// Events as texts; each is let go before the next is read.

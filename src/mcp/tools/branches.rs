@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::to_value;
 
-use super::{Answer, given};
+use super::{ToolAnswer, given};
 use crate::{
     cli::{Connection, read, text::printable},
     codec::pb,
@@ -14,14 +14,14 @@ use crate::{
 /// Whose branches.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Input {
+pub struct BranchesInput {
     /// The conversation: id, its beginning, "@last", or words of its title
     conversation: String,
 }
 
 /// What there is.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Output {
+pub struct BranchesOutput {
     conversation: String,
     branches: Vec<Listed>,
 }
@@ -55,7 +55,7 @@ impl From<&pb::Branch> for Listed {
 ///
 /// # Errors
 /// What the store says.
-pub async fn call(input: &Input, store: &Connection) -> Result<Answer, Failure> {
+pub async fn call(input: &BranchesInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.conversation).await?;
     let state = read::state(store, &found.id, "", 0).await?;
     let all = state.branches.len();
@@ -80,11 +80,11 @@ pub async fn call(input: &Input, store: &Connection) -> Result<Answer, Failure> 
     if all > BRANCHES_MAX {
         text.push_str(&format!("and {} more\n", all - BRANCHES_MAX));
     }
-    let output = Output {
+    let output = BranchesOutput {
         conversation: found.called(),
         branches,
     };
-    Ok(Answer::text(text).with(to_value(output).unwrap_or_default()))
+    Ok(ToolAnswer::text(text).with(to_value(output).unwrap_or_default()))
 }
 
 /// Where to fork.
@@ -114,7 +114,11 @@ pub struct ForkOutput {
 ///
 /// # Errors
 /// What the store says.
-pub async fn fork(input: ForkInput, store: &Connection, actor: &str) -> Result<Answer, Failure> {
+pub async fn fork(
+    input: ForkInput,
+    store: &Connection,
+    actor: &str,
+) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.reference).await?;
     let branch = given(&input.branch);
     place::check_branch(&found, branch)?;
@@ -143,5 +147,5 @@ pub async fn fork(input: ForkInput, store: &Connection, actor: &str) -> Result<A
         "Forked after #{} into the branch {} of {} (head #{}).",
         output.forked_after, output.branch, output.conversation, output.head
     );
-    Ok(Answer::text(text).with(to_value(output).unwrap_or_default()))
+    Ok(ToolAnswer::text(text).with(to_value(output).unwrap_or_default()))
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Answer, bounded, given};
+use super::{ToolAnswer, bounded, given};
 use crate::{
     cli::{
         Connection, names,
@@ -24,7 +24,7 @@ const PAGE: u32 = 500;
 /// Which ones.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Input {
+pub struct ConversationsInput {
     /// Only those with these words in title or id
     title: Option<String>,
     /// Only those imported from here, e.g. "claude-code"
@@ -41,7 +41,7 @@ pub struct Input {
 ///
 /// # Errors
 /// What the store says.
-pub async fn call(input: Input, store: &Connection) -> Result<Answer, Failure> {
+pub async fn call(input: ConversationsInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let limit = bounded(input.limit, LISTED, LISTED_MAX) as usize;
     let offset = input.offset.unwrap_or(0) as usize;
     let filter = Filter::of(&input)?;
@@ -52,7 +52,7 @@ pub async fn call(input: Input, store: &Connection) -> Result<Answer, Failure> {
     found.truncate(offset + limit);
     let shown = found.get(offset..).unwrap_or_default();
     if shown.is_empty() {
-        return Ok(Answer::text(
+        return Ok(ToolAnswer::text(
             "No such conversations. Without a filter all are listed; `search` looks into them.",
         ));
     }
@@ -65,7 +65,7 @@ pub async fn call(input: Input, store: &Connection) -> Result<Answer, Failure> {
     } else if !was_all {
         text.push_str("Only the newest were looked at: narrow it down with `since`.\n");
     }
-    Ok(Answer::text(text))
+    Ok(ToolAnswer::text(text))
 }
 
 /// The newest conversations.
@@ -86,7 +86,7 @@ struct Filter {
 }
 
 impl Filter {
-    fn of(input: &Input) -> Result<Self, Failure> {
+    fn of(input: &ConversationsInput) -> Result<Self, Failure> {
         let since = given(&input.since).map(str::parse::<Moment>).transpose();
         let since = since.map_err(|takes| Failure::new("`since` cannot be read", takes))?;
         let words = given(&input.title).unwrap_or_default();

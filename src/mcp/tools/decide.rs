@@ -5,7 +5,7 @@ use prost::Message;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Answer, given, shown};
+use super::{ToolAnswer, given, shown};
 use crate::{
     cli::{
         Connection, read,
@@ -36,14 +36,14 @@ pub struct PendingInput {
 ///
 /// # Errors
 /// What the store says.
-pub async fn pending(input: PendingInput, store: &Connection) -> Result<Answer, Failure> {
+pub async fn pending(input: PendingInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let conversation = match given(&input.conversation) {
         Some(name) => place::conversation(store, name).await?.id,
         None => String::new(),
     };
     let calls = waiting(store, conversation, PENDING_MAX + 1).await?;
     if calls.is_empty() {
-        return Ok(Answer::text("No call waits for a decision."));
+        return Ok(ToolAnswer::text("No call waits for a decision."));
     }
     let mut text = String::from(
         "Calls that wait for a decision of the user. `decide` takes conversation, call_id and \
@@ -65,7 +65,7 @@ pub async fn pending(input: PendingInput, store: &Connection) -> Result<Answer, 
     if calls.len() > PENDING_MAX as usize {
         text.push_str("\nThere are more: name a conversation.\n");
     }
-    Ok(Answer::text(text))
+    Ok(ToolAnswer::text(text))
 }
 
 /// A decision.
@@ -94,7 +94,7 @@ pub async fn decide(
     input: DecideInput,
     store: &Connection,
     actor: &str,
-) -> Result<Answer, Failure> {
+) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.conversation).await?;
     let mut calls = waiting(store, found.id, 0).await?;
     let branch = given(&input.branch);
@@ -151,7 +151,7 @@ pub async fn decide(
     };
     read::append(store, request).await?;
     let word = if input.approve { "Approved" } else { "Denied" };
-    Ok(Answer::text(format!(
+    Ok(ToolAnswer::text(format!(
         "{word} the call {}.",
         shown(&call.call_id)
     )))

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, to_value};
 use tonic::Code;
 
-use super::{Answer, given, shown};
+use super::{ToolAnswer, given, shown};
 use crate::{
     cli::{Connection, text::printable},
     codec::pb,
@@ -47,7 +47,7 @@ pub async fn remember(
     input: RememberInput,
     store: &Connection,
     actor: &str,
-) -> Result<Answer, Failure> {
+) -> Result<ToolAnswer, Failure> {
     let key = input.key.trim().to_owned();
     if key.is_empty() || key.len() > KEY_BYTES_MAX {
         return Err(Failure::new(
@@ -95,7 +95,7 @@ pub async fn remember(
     };
     let did = if forgets { "Forgot" } else { "Remembered" };
     let text = format!("{did} {}.", shown(&key));
-    Ok(Answer::text(text).with(to_value(output).unwrap_or_default()))
+    Ok(ToolAnswer::text(text).with(to_value(output).unwrap_or_default()))
 }
 
 /// What to recall.
@@ -110,16 +110,16 @@ pub struct RecallInput {
 ///
 /// # Errors
 /// What the store says, and that there is no such key.
-pub async fn recall(input: RecallInput, store: &Connection) -> Result<Answer, Failure> {
+pub async fn recall(input: RecallInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let entries = entries(store).await?;
     if entries.is_empty() {
-        return Ok(Answer::text("Nothing is remembered yet."));
+        return Ok(ToolAnswer::text("Nothing is remembered yet."));
     }
     let Some(key) = given(&input.key) else {
-        return Ok(Answer::text(all(&entries)));
+        return Ok(ToolAnswer::text(all(&entries)));
     };
     match entries.iter().find(|entry| entry.key == key) {
-        Some(entry) => Ok(Answer::text(format!(
+        Some(entry) => Ok(ToolAnswer::text(format!(
             "{}:\n{}",
             shown(&entry.key),
             fenced(&String::from_utf8_lossy(&entry.value))

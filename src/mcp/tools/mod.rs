@@ -67,7 +67,7 @@ const OFFERS: [Offer; 11] = [
             work again, and when the user speaks of something earlier. Cheap: gives addresses \
             with short snippets; then `read` an address for the text, or `around` for what came \
             before and after.",
-        takes: schema::<search::Input>,
+        takes: schema::<search::SearchInput>,
         gives: None,
         needs: Needs::Nothing,
     },
@@ -76,7 +76,7 @@ const OFFERS: [Offer; 11] = [
         title: "What happened around an event",
         description: "Show the events before and after one, shortened: which question led to a \
             command, what was tried next. Takes an address from `search`.",
-        takes: schema::<around::Input>,
+        takes: schema::<around::AroundInput>,
         gives: None,
         needs: Needs::Nothing,
     },
@@ -86,7 +86,7 @@ const OFFERS: [Offer; 11] = [
         description: "Read a tool result, message, summary or a call's result by its address. A \
             long text is given in parts: its beginning and end first, then what you ask for by \
             lines or bytes. The answer says how to go on.",
-        takes: schema::<read::Input>,
+        takes: schema::<read::ReadInput>,
         gives: None,
         needs: Needs::Nothing,
     },
@@ -95,7 +95,7 @@ const OFFERS: [Offer; 11] = [
         title: "List past sessions",
         description: "List conversations (recorded sessions), newest first, with their ids and \
             titles. To find what was said or done in them, use `search`.",
-        takes: schema::<conversations::Input>,
+        takes: schema::<conversations::ConversationsInput>,
         gives: None,
         needs: Needs::Nothing,
     },
@@ -104,8 +104,8 @@ const OFFERS: [Offer; 11] = [
         title: "List branches of a conversation",
         description: "List the branches of a conversation: where each was forked, and how far \
             it is.",
-        takes: schema::<branches::Input>,
-        gives: Some(schema::<branches::Output>),
+        takes: schema::<branches::BranchesInput>,
+        gives: Some(schema::<branches::BranchesOutput>),
         needs: Needs::Nothing,
     },
     Offer {
@@ -114,7 +114,7 @@ const OFFERS: [Offer; 11] = [
         description: "Build the request that a conversation's agent would send next, within a \
             budget of tokens: instructions, summaries, recent messages and results. The way to \
             take over another session's context in one call.",
-        takes: schema::<request::Input>,
+        takes: schema::<request::RequestInput>,
         gives: None,
         needs: Needs::Nothing,
     },
@@ -235,12 +235,12 @@ pub fn missing(name: &str) -> String {
 
 /// What a call gives.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ToolAnswer {
     text: String,
     structured: Option<Value>,
 }
 
-impl Answer {
+impl ToolAnswer {
     fn text(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -290,7 +290,7 @@ pub async fn call(
     arguments: JsonObject,
     store: &Connection,
     actor: &str,
-) -> Result<Answer, Failure> {
+) -> Result<ToolAnswer, Failure> {
     match name {
         "search" => search::call(input(name, arguments)?, store).await,
         "around" => around::call(&input(name, arguments)?, store).await,
@@ -446,7 +446,7 @@ mod tests {
         let Value::Object(arguments) = arguments else {
             unreachable!()
         };
-        let error = input::<search::Input>("search", arguments).unwrap_err();
+        let error = input::<search::SearchInput>("search", arguments).unwrap_err();
         assert!(error.text().contains("limt"), "{}", error.text());
         for tool in offered(ALL) {
             let closed = tool.input_schema.get("additionalProperties");
@@ -457,7 +457,7 @@ mod tests {
     // No answer may fill a context, whatever a tool has found.
     #[test]
     fn answers_are_bounded() {
-        let long = Answer::text("ä".repeat(ANSWER_BYTES_MAX)).result();
+        let long = ToolAnswer::text("ä".repeat(ANSWER_BYTES_MAX)).result();
         let text = long.content[0].as_text().unwrap().text.clone();
         assert!(text.len() < ANSWER_BYTES_MAX + 100 && text.contains("[cut: "));
     }

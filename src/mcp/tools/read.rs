@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tonic::Code;
 
-use super::{Answer, given};
+use super::{ToolAnswer, given};
 use crate::{
     cli::{
         Connection,
@@ -17,7 +17,7 @@ use crate::{
     mcp::{
         bounds::{READ_BYTES, READ_BYTES_MAX, READ_BYTES_MIN, RESOURCE_BYTES_MAX, TITLE_CHARS},
         failure::Failure,
-        place::{self, Place},
+        place::{self, EventPlace},
         quote::{fenced, named},
     },
 };
@@ -25,7 +25,7 @@ use crate::{
 /// What to read.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Input {
+pub struct ReadInput {
     /// CONVERSATION#REVISION of a result, call or message, or treering:CONVERSATION/REVISION
     reference: String,
     /// From this line on, counted from 1
@@ -44,7 +44,7 @@ pub struct Input {
 ///
 /// # Errors
 /// What the store says, and that there is no text.
-pub async fn call(input: &Input, store: &Connection) -> Result<Answer, Failure> {
+pub async fn call(input: &ReadInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let range = Range::of(input)?;
     let max = input.max_bytes.unwrap_or(READ_BYTES);
     let max = max.clamp(READ_BYTES_MIN, READ_BYTES_MAX) as usize;
@@ -62,7 +62,7 @@ pub async fn call(input: &Input, store: &Connection) -> Result<Answer, Failure> 
             )
         }
     };
-    Ok(Answer::text(text))
+    Ok(ToolAnswer::text(text))
 }
 
 /// The part that is wanted.
@@ -74,7 +74,7 @@ enum Range {
 }
 
 impl Range {
-    fn of(input: &Input) -> Result<Self, Failure> {
+    fn of(input: &ReadInput) -> Result<Self, Failure> {
         match (input.first_line, input.last_line, input.first_byte) {
             (None, None, None) => Ok(Self::Unsaid),
             (None, None, Some(first)) => Ok(Self::Bytes { first }),
@@ -98,13 +98,17 @@ impl Range {
 
 /// The event whose text is meant: of a call its result, unless the reference is one of a
 /// request, which names an event and no other.
-async fn text_of(store: &Connection, place: Place, reference: &str) -> Result<Place, Failure> {
+async fn text_of(
+    store: &Connection,
+    place: EventPlace,
+    reference: &str,
+) -> Result<EventPlace, Failure> {
     if reference.starts_with(SCHEME) {
         return Ok(place);
     }
     match meant(store, &place.id, &place.branch, place.revision).await? {
         Meant::Itself => Ok(place),
-        Meant::ItsResult(revision) => Ok(Place { revision, ..place }),
+        Meant::ItsResult(revision) => Ok(EventPlace { revision, ..place }),
         Meant::NoResultYet => Err(Failure::new(
             format!("the call {} has no result", place.address()),
             format!(
@@ -116,7 +120,7 @@ async fn text_of(store: &Connection, place: Place, reference: &str) -> Result<Pl
 }
 
 /// A short text whole, of a long one both ends: what failed is told at the end.
-async fn ends(store: &Connection, place: &Place, max: usize) -> Result<String, Failure> {
+async fn ends(store: &Connection, place: &EventPlace, max: usize) -> Result<String, Failure> {
     let whole = Piece::read(store, place, Range::Bytes { first: 0 }, max).await?;
     if whole.is_to_end() {
         return Ok(format!("{}{}", whole.heading(place), fenced(&whole.text)));
@@ -156,7 +160,7 @@ struct Piece {
 impl Piece {
     async fn read(
         store: &Connection,
-        place: &Place,
+        place: &EventPlace,
         range: Range,
         max: usize,
     ) -> Result<Self, Failure> {
@@ -252,7 +256,7 @@ impl Piece {
         self.line.map(|line| line + lines - 1)
     }
 
-    fn heading(&self, place: &Place) -> String {
+    fn heading(&self, place: &EventPlace) -> String {
         let what = match (self.tool.as_str(), self.success) {
             ("", _) => "text".to_owned(),
             (tool, true) => format!("result of {}", named(tool, TITLE_CHARS)),
@@ -302,7 +306,7 @@ fn whole_chars(bytes: &[u8]) -> (usize, &str) {
     (skipped, text)
 }
 
-fn not_given(status: tonic::Status, place: &Place) -> Failure {
+fn not_given(status: tonic::Status, place: &EventPlace) -> Failure {
     match status.code() {
         Code::NotFound => Failure::new(
             format!("{} has no text", place.address()),
@@ -376,7 +380,7 @@ mod tests {
 
     #[test]
     fn ranges_that_contradict_themselves_are_refused() {
-        let input = |first_line, last_line, first_byte| Input {
+        let input = |first_line, last_line, first_byte| ReadInput {
             reference: String::new(),
             first_line,
             last_line,

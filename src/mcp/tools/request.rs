@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Answer, given, shown};
+use super::{ToolAnswer, given, shown};
 use crate::{
     cli::{Connection, json::section_name, text::count},
     codec::pb,
@@ -23,7 +23,7 @@ const TOKENS_MIN: u64 = 200;
 /// Whose request.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Input {
+pub struct RequestInput {
     /// The conversation (id, its beginning, "@last", words of its title), or
     /// CONVERSATION#REVISION: as it was then
     conversation: String,
@@ -39,7 +39,7 @@ pub struct Input {
 ///
 /// # Errors
 /// What the store says, and that it does not fit.
-pub async fn call(input: Input, store: &Connection) -> Result<Answer, Failure> {
+pub async fn call(input: RequestInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.conversation).await?;
     let branch = given(&input.branch);
     place::check_branch(&found, branch)?;
@@ -72,7 +72,7 @@ pub async fn call(input: Input, store: &Connection) -> Result<Answer, Failure> {
             },
         ));
     }
-    Ok(Answer::text(format!(
+    Ok(ToolAnswer::text(format!(
         "{}{}",
         summary(&found.called(), &told),
         fenced(&String::from_utf8_lossy(&answer.request))

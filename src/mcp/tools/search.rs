@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Answer, bounded, given, shown};
+use super::{ToolAnswer, bounded, given, shown};
 use crate::{
     cli::{
         Connection,
@@ -23,7 +23,7 @@ use crate::{
 /// What is looked for.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Input {
+pub struct SearchInput {
     /// Words, a pasted line, "an exact phrase", pre*; AND, OR, NOT. May be empty with a filter
     query: String,
     /// Most hits [8, at most 30]
@@ -50,11 +50,11 @@ pub struct Input {
 ///
 /// # Errors
 /// What the store says.
-pub async fn call(input: Input, store: &Connection) -> Result<Answer, Failure> {
+pub async fn call(input: SearchInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let mut request = request(&input, store).await?;
     let found = answer(&mut request, store).await?;
     if found.hits.is_empty() {
-        return Ok(Answer::text(nothing(&input, &found)));
+        return Ok(ToolAnswer::text(nothing(&input, &found)));
     }
     let shown_hits = found.hits.len() as u64;
     let total = found.total.max(shown_hits);
@@ -75,10 +75,10 @@ pub async fn call(input: Input, store: &Connection) -> Result<Answer, Failure> {
         ));
     }
     text.push_str(&lag(&found));
-    Ok(Answer::text(text))
+    Ok(ToolAnswer::text(text))
 }
 
-async fn request(input: &Input, store: &Connection) -> Result<pb::SearchRequest, Failure> {
+async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRequest, Failure> {
     let moment = |text: Option<&str>| {
         let read = text.map(str::parse::<Moment>).transpose();
         read.map_err(|takes| Failure::new("a time cannot be read", takes))
@@ -135,7 +135,7 @@ pub fn hits_text(hits: &[pb::SearchHit], before: u32) -> String {
     text
 }
 
-fn nothing(input: &Input, found: &pb::SearchResponse) -> String {
+fn nothing(input: &SearchInput, found: &pb::SearchResponse) -> String {
     let mut text = format!("Nothing found for {}.", shown(&input.query));
     if found.more_than_total {
         text.push_str(" Only the newest texts were read: a longer word, or a filter, finds more.");
