@@ -115,7 +115,8 @@
 //! - [`context`]: how a request comes to be, and its providers;
 //! - [`log`]: the truth on disk, and the port for other backends;
 //! - [`server`]: the same as gRPC services, for any language;
-//! - [`access`]: keys, and what they may do.
+//! - [`access`]: keys, and what they may do;
+//! - `mcp`: the same for agents, by the Model Context Protocol (with the feature `cli`).
 //!
 //! `examples/` has whole programs; `docs/ARCHITECTURE.md` goes through the modules in the order
 //! in which data flows.
@@ -145,6 +146,8 @@ pub mod engine;
 #[cfg(feature = "import")]
 pub mod importer;
 pub mod log;
+#[cfg(feature = "cli")]
+pub mod mcp;
 pub mod measure;
 #[cfg(feature = "search")]
 pub mod search;

@@ -6,6 +6,7 @@ use std::{
     fs,
     net::IpAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -28,8 +29,9 @@ use super::{
     text::printable,
 };
 use crate::{
+    access::KeyRing,
     domain::Namespace,
-    engine::{Dense, OpenMode, OpenOptions},
+    engine::{Dense, Engine, OpenMode, OpenOptions},
 };
 
 /// Pause before a folder that another process has is tried again.
@@ -230,6 +232,38 @@ impl Connection {
             namespace,
             tag,
             embedded: Some(embedded),
+        })
+    }
+
+    /// Connects to an engine of this process that is served elsewhere, with the server's keys.
+    /// Callers are asked for one as they are there: see [`Self::as_caller`].
+    ///
+    /// # Errors
+    /// [`CliError::Connect`] when the pipe does not open.
+    pub async fn to_engine(engine: Engine, keys: Arc<KeyRing>) -> Result<Self, CliError> {
+        let (namespace, tag) = tag(Namespace::default().as_str(), None)?;
+        let (client, server) = pipes();
+        let embedded = Embedded::beside(engine, keys, server);
+        Ok(Self {
+            channel: through_pipe(client).await?,
+            namespace,
+            tag,
+            embedded: Some(embedded),
+        })
+    }
+
+    /// The same way, as somebody else: in this namespace, with this key. Whoever has it does not
+    /// end what it leads to.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] for what is no namespace.
+    pub fn as_caller(&self, namespace: &str, key: Option<&str>) -> Result<Self, CliError> {
+        let (namespace, tag) = tag(namespace, key)?;
+        Ok(Self {
+            channel: self.channel.clone(),
+            namespace,
+            tag,
+            embedded: None,
         })
     }
 

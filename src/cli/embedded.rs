@@ -168,6 +168,34 @@ impl Embedded {
         })
     }
 
+    /// Serves an engine that a server of this process has, on more connections, which that
+    /// server's certificate and limits of age are not for. The keys are the same, and it is the
+    /// server that notes their changes and uses.
+    #[must_use]
+    pub fn beside<I, C>(engine: Engine, keys: Arc<KeyRing>, incoming: I) -> Self
+    where
+        I: Stream<Item = io::Result<C>> + Send + 'static,
+        C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    {
+        let (stop, stopped) = oneshot::channel();
+        let shutdown = async {
+            let _ = stopped.await;
+        };
+        let options = ServeOptions {
+            grace: GRACE,
+            keys: Some(keys),
+            is_beside: true,
+            idle_max: None,
+            connection_age_max: None,
+            ..ServeOptions::default()
+        };
+        Self {
+            summariser: None,
+            stop,
+            serving: tokio::spawn(server::serve_on(engine, incoming, shutdown, options)),
+        }
+    }
+
     /// Finishes what was taken, and closes the store.
     ///
     /// # Errors

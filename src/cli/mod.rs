@@ -30,35 +30,37 @@ mod export;
 mod fork;
 mod found_by;
 mod import;
-mod json;
+mod init;
+pub(crate) mod json;
 mod keys;
 mod knowledge;
 mod log;
-mod ls;
+pub(crate) mod ls;
 mod man;
+mod mcp;
 mod named;
-mod names;
+pub(crate) mod names;
 mod observe;
 pub mod output;
 mod pager;
 mod quota;
-mod read;
+pub(crate) mod read;
 mod repair;
 mod replay;
 mod restore;
-mod result;
+pub(crate) mod result;
 mod retention;
 mod rewind;
 mod salvage;
-mod search;
+pub(crate) mod search;
 pub mod serve;
 mod set;
 mod show;
 mod sub;
 mod summariser;
-mod text;
+pub(crate) mod text;
 mod text_arg;
-mod time_arg;
+pub(crate) mod time_arg;
 mod tool_stats;
 mod tools;
 mod top;
@@ -99,6 +101,8 @@ struct Cli {
 #[derive(Subcommand, Debug, Clone)]
 enum Command {
     Serve(Box<serve::ServeArgs>),
+    Mcp(mcp::McpArgs),
+    Init(init::InitArgs),
     Keys(keys::KeysArgs),
     Audit(audit::AuditArgs),
     Demo(demo::DemoArgs),
@@ -236,11 +240,25 @@ fn log_to_stderr(logging: Logging<'_>) {
 }
 
 async fn run(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
+    if let Command::Import(args) = &mut cli.command
+        && args.is_hook()
+    {
+        if !args.take_hook()? {
+            return Ok(());
+        }
+        return run_command(cli, out).await.map_err(import::mild);
+    }
+    run_command(cli, out).await
+}
+
+async fn run_command(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
     if matches!(cli.command, Command::Audit(_)) {
         cli.common.namespace = audit::namespace();
     }
     match cli.command {
         Command::Serve(args) => serve::run(&args, &cli.common, out).await,
+        Command::Mcp(args) => mcp::run(&args, &cli.common).await,
+        Command::Init(args) => init::run(&args, &cli.common, out),
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
         Command::Bench(args) => bench::run(args, &cli.common),
         Command::Completions(args) => completions::script(&args, out),
@@ -346,6 +364,8 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         Command::Backup(args) => backup::run(args, store, out).await,
         // These need no store of their own; `run` has dealt with them.
         Command::Serve(_)
+        | Command::Mcp(_)
+        | Command::Init(_)
         | Command::Keys(_)
         | Command::Demo(_)
         | Command::Bench(_)
@@ -440,6 +460,8 @@ impl Command {
             | Self::Verify(_)
             | Self::Stats(_)
             | Self::Salvage(_)
+            | Self::Mcp(_)
+            | Self::Init(_)
             | Self::Keys(_)
             | Self::Audit(_)
             | Self::Backup(_)

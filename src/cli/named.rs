@@ -189,6 +189,8 @@ impl Command {
             Self::Annotate(args) => Some(args.named()),
             Self::Branch(args) => Some(args.named()),
             Self::Serve(_)
+            | Self::Mcp(_)
+            | Self::Init(_)
             | Self::Demo(_)
             | Self::Import(_)
             | Self::Ls(_)

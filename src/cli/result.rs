@@ -186,60 +186,97 @@ async fn result_of(args: &ResultArgs, store: &Connection) -> Result<u64, CliErro
     if args.is_exact {
         return Ok(args.at);
     }
-    let at = |request: pb::ReadRequest| pb::ReadRequest {
-        from_revision: args.at,
-        ..request
-    };
+    let branch = args.branch.as_deref().unwrap_or("");
+    match meant(store, &args.reference, branch, args.at).await? {
+        Meant::Itself => Ok(args.at),
+        Meant::ItsResult(result) => {
+            let (call, id) = (args.at, called(args, store).await?);
+            anstream::eprintln!(
+                "#{call} is a call, and this is its result, #{result}; its arguments: treering \
+                 result {id}/{call}"
+            );
+            Ok(result)
+        }
+        Meant::NoResultYet => {
+            let id = called(args, store).await?;
+            Err(CliError::NotFound {
+                what: format!("the call {id}#{} has no result", args.at),
+                hint: format!("`treering tools {id}` tells where its calls stand"),
+            })
+        }
+    }
+}
+
+/// What is meant by a revision, when a text is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meant {
+    /// That event: a result, a message, a summary.
+    Itself,
+    /// It is a call, and this is the revision of its result.
+    ItsResult(u64),
+    /// It is a call without one.
+    NoResultYet,
+}
+
+/// What is meant by a revision of a branch.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn meant(
+    store: &Connection,
+    conversation: &str,
+    branch: &str,
+    at: u64,
+) -> Result<Meant, CliError> {
     // What was inherited from another conversation is not among its own.
-    let Some(event) = itself(args, store).await? else {
-        return Ok(args.at);
+    let Some(event) = event_at(store, conversation, at).await? else {
+        return Ok(Meant::Itself);
     };
     let call_id = match &event.body {
-        Some(pb::event::Body::ToolResultRecorded(_)) => return Ok(args.at),
         Some(pb::event::Body::ToolCallRequested(body)) => {
             pb::ToolCallRequested::decode(body.clone())
                 .map(|call| call.call_id)
                 .unwrap_or_default()
         }
         // Requests refer to messages and summaries, too.
-        _ => return Ok(args.at),
+        _ => return Ok(Meant::Itself),
     };
     let later = pb::ReadRequest {
+        from_revision: at,
         kinds: vec![i32::from(EventKind::ToolResultRecorded.number())],
-        ..at(read::of_branch(
-            &args.reference,
-            args.branch.as_deref().unwrap_or(""),
-        ))
+        ..read::of_branch(conversation, branch)
     };
     let mut events = read::start(store, later).await?;
     while let Some(batch) = events.message().await? {
         for event in &batch.events {
             if is_result_of(event, &call_id) {
-                let (call, result) = (args.at, event.revision);
-                let id = called(args, store).await?;
-                anstream::eprintln!(
-                    "#{call} is a call, and this is its result, #{result}; its arguments: \
-                     treering result {id}/{call}"
-                );
-                return Ok(result);
+                return Ok(Meant::ItsResult(event.revision));
             }
         }
     }
-    let id = called(args, store).await?;
-    Err(CliError::NotFound {
-        what: format!("the call {id}#{} has no result", args.at),
-        hint: format!("`treering tools {id}` tells where its calls stand"),
-    })
+    Ok(Meant::NoResultYet)
+}
+
+/// An event, if the conversation has it itself.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn event_at(
+    store: &Connection,
+    conversation: &str,
+    revision: u64,
+) -> Result<Option<pb::Event>, CliError> {
+    let request = pb::ReadRequest {
+        from_revision: revision,
+        to_revision: revision,
+        ..read::of_conversation(conversation)
+    };
+    names::first(store, request).await
 }
 
 /// The event that is named, if the conversation has it itself.
 async fn itself(args: &ResultArgs, store: &Connection) -> Result<Option<pb::Event>, CliError> {
-    let request = pb::ReadRequest {
-        from_revision: args.at,
-        to_revision: args.at,
-        ..read::of_conversation(&args.reference)
-    };
-    names::first(store, request).await
+    event_at(store, &args.reference, args.at).await
 }
 
 /// Why nothing was given: an event that is there may have nothing to say.

@@ -380,7 +380,10 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
 }
 
 /// The store's answer. What has no word in it, signs alone, is looked for as it stands.
-async fn answer(
+///
+/// # Errors
+/// What the store says; [`CliError::Usage`] when there is nothing to look for.
+pub(crate) async fn answer(
     request: &mut pb::SearchRequest,
     store: &Connection,
 ) -> Result<pb::SearchResponse, CliError> {
@@ -591,7 +594,7 @@ fn copies(hit: &pb::SearchHit) -> String {
 }
 
 /// What a hit is: a tool's result or call, somebody's message, or a kind.
-fn what(hit: &pb::SearchHit) -> String {
+pub(crate) fn what(hit: &pb::SearchHit) -> String {
     let is = |kind: pb::EventKind| hit.kind == i32::from(kind);
     if hit.in_reasoning {
         return format!("{} thought", json::role_name(hit.role));
@@ -609,7 +612,7 @@ fn what(hit: &pb::SearchHit) -> String {
 }
 
 /// The conversation's title, and what the call does.
-fn about(hit: &pb::SearchHit, chars_max: usize) -> Vec<String> {
+pub(crate) fn about(hit: &pb::SearchHit, chars_max: usize) -> Vec<String> {
     let is_call = hit.kind == i32::from(pb::EventKind::ToolCallRequested);
     let mut about = Vec::new();
     if !hit.title.is_empty() {

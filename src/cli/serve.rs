@@ -22,6 +22,7 @@ use super::{
     embedded::{self, Door, Embedded},
     error::CliError,
     keys, log_to_stderr,
+    mcp::McpServeArgs,
     observe::{ObserveArgs, of_backup, of_summariser, of_traces},
     output::{Out, Tone},
     quota::{QuotaArg, quotas},
@@ -32,6 +33,7 @@ use crate::{
     access::KeyRing,
     domain::{Limits, limits::MEMORY_OF_FILES_BYTES},
     engine::{Engine, OpenOptions},
+    mcp::HttpDoor,
     server::{
         ServerMeasures,
         tls::{ServerTls, TlsFiles},
@@ -60,7 +62,8 @@ pub fn listen_default() -> SocketAddr {
 /// stays.
 ///
 /// With --json it prints one line once it serves, {"serving": URL, "data": DIR,
-/// "pid": N, "version": V, "metrics": URL or null}, or, when another process holds the store,
+/// "pid": N, "version": V, "metrics": URL or null, "mcp": URL or null}, or, when another
+/// process holds the store,
 /// {"locked_by": WHO, "server": URL or null, "data": DIR}, and exits with 5. For
 /// another command it waits first (--wait), for another server it does not.
 #[derive(Args, Debug, Clone)]
@@ -74,6 +77,7 @@ Examples:
   treering serve --data ./store --metrics 127.0.0.1:9464
   treering serve --data ./store --quota '*=1GiB,10000' --quota team-a=50GiB
   treering serve --data ./store --otlp-endpoint http://127.0.0.1:4317 --otlp-ratio 0.05
+  treering serve --data ./store --mcp 127.0.0.1:7172
   treering serve --config /etc/treering/treering.toml
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
@@ -137,6 +141,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     observe: ObserveArgs,
     #[command(flatten)]
+    mcp: McpServeArgs,
+    #[command(flatten)]
     summariser: SummariserArgs,
 }
 
@@ -199,6 +205,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             cause,
         })?;
     let observer = args.observe.observer(traces.clone()).await?;
+    let agents = args.mcp.listen().await?;
     let summariser = args.summariser.config(&dir)?;
     let following = match &args.backup {
         Some(to) => Some(Following::prepare(to, args.backup_key_file.clone())?),
@@ -224,11 +231,15 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         .as_ref()
         .map(|config| Arc::clone(&config.measures));
     let door = DoorKeys {
-        keys,
+        keys: Arc::clone(&keys),
         tls: tls.clone(),
     };
     let counted = Some(observer.measures());
     let served = Served::counted(engine.clone(), listener, summariser, door, counted).await?;
+    let agents = match agents {
+        Some(agents) => Some(agents.serve(engine.clone(), keys).await?),
+        None => None,
+    };
     let reload = tokio::spawn(reload_on_hangup(tls));
     let metrics = observer.url();
     let mut more = summaries.map(of_summariser).unwrap_or_default();
@@ -248,12 +259,16 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
             "metrics": metrics,
+            "mcp": agents.as_ref().map(HttpDoor::url),
         }))?;
     } else {
         let url = out.paint.text(Tone::Name, served.url());
         out.line(format!("Serving {} at {url}", dir.display()))?;
         if let Some(metrics) = metrics {
             out.line(format!("Metrics are at {metrics}"))?;
+        }
+        if let Some(agents) = &agents {
+            out.line(format!("Agents reach it at {}", agents.url()))?;
         }
         if summarises {
             out.line("A model summarises what is appended from now on.")?;
@@ -272,6 +287,9 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     }
     drop(observed);
     let stopped = served.stop().await;
+    if let Some(agents) = agents {
+        agents.close().await;
+    }
     if let Some(traces) = traces {
         traces.stop().await;
     }
@@ -307,11 +325,24 @@ fn keys_of(dir: &Path) -> Result<Arc<KeyRing>, CliError> {
 
 /// Refuses to let others in who cannot be told apart, or who can be overheard.
 fn check_reach(args: &ServeArgs, keys: &KeyRing) -> Result<(), CliError> {
-    let Some(missing) = missing(args.listen, !keys.is_open(), args.tls_cert.is_some()) else {
+    check_address(args.listen, args.tls_cert.is_some(), args.insecure, keys)?;
+    match args.mcp.address() {
+        Some(addr) => check_address(addr, false, args.insecure, keys),
+        None => Ok(()),
+    }
+}
+
+fn check_address(
+    addr: SocketAddr,
+    tls: bool,
+    insecure: bool,
+    keys: &KeyRing,
+) -> Result<(), CliError> {
+    let Some(missing) = missing(addr, !keys.is_open(), tls) else {
         return Ok(());
     };
-    if args.insecure {
-        anstream::eprintln!("{}", warning(args.listen, missing));
+    if insecure {
+        anstream::eprintln!("{}", warning(addr, missing));
         return Ok(());
     }
     let (what, hint) = match missing {
@@ -330,7 +361,7 @@ fn check_reach(args: &ServeArgs, keys: &KeyRing) -> Result<(), CliError> {
         ),
     };
     Err(CliError::Usage {
-        what: format!("{} is reached by other machines, and {what}", args.listen),
+        what: format!("{addr} is reached by other machines, and {what}"),
         hint: format!("{hint}; --insecure listens all the same"),
     })
 }

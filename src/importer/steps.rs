@@ -178,6 +178,7 @@ impl Steps {
             type_name: format!("{source}/{name}"),
             content_type: content_type.to_owned(),
             data: record.text.clone(),
+            text: String::new(),
         };
         self.transcript.push(branch, EventBody::Custom(custom));
     }

@@ -74,6 +74,7 @@ use crate::{
 };
 
 pub use call::NAMESPACE_KEY;
+pub use guard::bearer;
 pub use health::{LIVE, READY};
 pub use measures::{CallSpans, MethodCalls, ServerMeasures};
 pub use status::ERROR_DOMAIN;
@@ -109,6 +110,9 @@ pub struct ServeOptions {
     pub compress_answers: bool,
     /// Who may call what. None: everybody everything, as through a pipe of this process.
     pub keys: Option<Arc<KeyRing>>,
+    /// Another server of this process has the engine and the keys: that one looks for changes of
+    /// keys, notes when they were used, and closes the engine.
+    pub is_beside: bool,
     /// Connections are encrypted. None: they are not.
     pub tls: Option<Arc<ServerTls>>,
     /// Where calls and connections are counted. None: they are not.
@@ -128,6 +132,7 @@ impl Default for ServeOptions {
             bytes_in_flight_max: None,
             compress_answers: false,
             keys: None,
+            is_beside: false,
             tls: None,
             measures: None,
         }
@@ -245,7 +250,8 @@ where
         tracing::info!("shutting down");
         stopper.advance(Phase::Draining);
     };
-    let watch = tokio::spawn(watch(options.keys.clone(), options.tls.clone(), audit));
+    let own_keys = options.keys.clone().filter(|_| !options.is_beside);
+    let watch = tokio::spawn(watch(own_keys.clone(), options.tls.clone(), audit));
     acceptor.accept(incoming, signal).await;
     if tokio::time::timeout(options.grace, acceptor.ended())
         .await
@@ -261,10 +267,12 @@ where
     }
     drop(acceptor);
     watch.abort();
-    if let Some(keys) = options.keys {
+    if let Some(keys) = own_keys {
         note_uses(keys).await;
     }
-    engine.close().await;
+    if !options.is_beside {
+        engine.close().await;
+    }
     Ok(())
 }
 

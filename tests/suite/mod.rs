@@ -17,6 +17,7 @@ mod hostile;
 mod importers;
 mod knowledge;
 mod looking;
+mod mcp;
 mod metrics;
 mod model;
 mod outside;

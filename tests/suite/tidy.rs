@@ -52,16 +52,24 @@ const MAY_USE: [(&str, &[&str]); 18] = [
             "server",
             "importer",
             "summariser",
+            "mcp",
+        ],
+    ),
+    (
+        "mcp",
+        &[
+            "access", "cli", "codec", "context", "domain", "engine", "server",
         ],
     ),
     ("", &[]),
 ];
 
 /// Crates, and the clock, that only some modules may name, and which.
-const KEPT_TO: [(&str, &[&str]); 14] = [
+const KEPT_TO: [(&str, &[&str]); 15] = [
     ("redb::", &["disk", "log/redb", "views"]),
     ("tantivy::", &["search"]),
-    ("tonic::", &["server", "cli"]),
+    ("tonic::", &["server", "cli", "mcp"]),
+    ("rmcp::", &["mcp", "cli/mcp.rs"]),
     ("bincode::", &["views/codec.rs"]),
     ("rusqlite::", &["importer/opencode/database.rs"]),
     (

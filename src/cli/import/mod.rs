@@ -6,12 +6,14 @@
 
 mod feed;
 mod find;
+mod hook;
 mod report;
 mod upload;
 mod watch;
 
 #[cfg(test)]
 pub(super) use feed::refusal;
+pub use hook::mild;
 pub use report::Report;
 
 use std::{fs, path::PathBuf, pin::pin, time::Instant};
@@ -94,6 +96,7 @@ Examples:
   treering import                          # what the tools here keep
   treering import --format codex --watch   # and what comes, until Ctrl-C
   zcat old.gz | treering import -
+  treering import --format claude-code --hook     what `treering init claude-code` adds
   treering import --format openai-chat --strict FILE || echo 'something was odd'")]
 pub struct ImportArgs {
     /// What the files must hold
@@ -103,6 +106,10 @@ pub struct ImportArgs {
     /// call …), and exit with 1 when there was one, or a line that is none
     #[arg(long)]
     strict: bool,
+    /// As a hook of Claude Code: read from standard input which transcript it is. Says nothing
+    /// when all is well
+    #[arg(long, conflicts_with_all = ["files", "watch"])]
+    hook: bool,
     /// Stay, and append what comes to the files, until Ctrl-C
     #[arg(long)]
     watch: bool,
@@ -158,6 +165,21 @@ impl ImportArgs {
             exit: Exit::Usage,
         })
     }
+
+    /// True when a hook has started it.
+    #[must_use]
+    pub fn is_hook(&self) -> bool {
+        self.hook
+    }
+
+    /// Takes the files that a hook names. False: there are none, and nothing is to be done.
+    ///
+    /// # Errors
+    /// When what it was given names none.
+    pub fn take_hook(&mut self) -> Result<bool, CliError> {
+        self.files = hook::files_of_stdin()?;
+        Ok(!self.files.is_empty())
+    }
 }
 
 /// Imports the files and says what came of it.
@@ -166,14 +188,16 @@ impl ImportArgs {
 /// [`CliError::Outcome`] when something could not be imported (or was odd, with
 /// `--strict`); what the store or the output says.
 pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let strict = args.strict;
+    let (strict, is_hook) = (args.strict, args.hook);
     let paths = args.paths()?;
     if args.watch {
         return watch::run(&args, &paths, store, out).await;
     }
     let mut stop = pin!(signal::ctrl_c());
     let report = files_until(args.format, paths, strict, store, stop.as_mut()).await?;
-    if out.json {
+    if is_hook {
+        // Nobody reads it but the agent.
+    } else if out.json {
         out.line(report.json())?;
     } else {
         out.line(report.summary())?;

@@ -122,7 +122,8 @@ impl Guard {
 }
 
 /// The key that a call brings.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+#[must_use]
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     const SCHEME: &str = "bearer ";
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, key) = value.split_at_checked(SCHEME.len())?;

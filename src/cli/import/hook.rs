@@ -1,0 +1,103 @@
+//! What a hook of Claude Code is given: JSON on standard input, which names the session's
+//! transcript.
+
+use std::{
+    io::{self, Read},
+    path::PathBuf,
+};
+
+use serde::Deserialize;
+
+use super::super::error::{CliError, Exit};
+
+/// No hook is given more, in bytes.
+const GIVEN_BYTES_MAX: u64 = 16 << 20;
+
+#[derive(Deserialize)]
+struct Given {
+    transcript_path: PathBuf,
+}
+
+/// The session's files: its transcript, and those of its agents beside it.
+///
+/// # Errors
+/// When what was given names none.
+pub fn files(given: impl Read) -> Result<Vec<PathBuf>, CliError> {
+    let mut text = Vec::new();
+    given
+        .take(GIVEN_BYTES_MAX)
+        .read_to_end(&mut text)
+        .map_err(|error| none(&error))?;
+    let given: Given = serde_json::from_slice(&text).map_err(|error| none(&error))?;
+    let transcript = given.transcript_path;
+    // Of a session that ended before it said anything there is nothing.
+    let mut files = vec![transcript.clone()];
+    files.retain(|file| file.exists());
+    let of_session = transcript.with_extension("");
+    if of_session != transcript && of_session.is_dir() {
+        files.push(of_session);
+    }
+    Ok(files)
+}
+
+fn none(error: &impl std::fmt::Display) -> CliError {
+    CliError::Outcome {
+        what: format!("what came on standard input names no transcript: {error}"),
+        hint: "--hook is for hooks of Claude Code, which give it JSON with `transcript_path`; \
+               else name files"
+            .into(),
+        exit: Exit::Failed,
+    }
+}
+
+/// An error as a hook may end with it: with 2, Claude Code would not stop and be told the error.
+#[must_use]
+pub fn mild(error: CliError) -> CliError {
+    if error.exit() != Exit::Usage.into() {
+        return error;
+    }
+    CliError::Outcome {
+        what: error.to_string(),
+        hint: error.hint().unwrap_or_default(),
+        exit: Exit::Failed,
+    }
+}
+
+/// Standard input.
+///
+/// # Errors
+/// As [`files`].
+pub fn files_of_stdin() -> Result<Vec<PathBuf>, CliError> {
+    files(io::stdin().lock())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A hook that ends with 2 keeps the agent from stopping, and gives it our words to act on.
+    #[test]
+    fn the_transcript_is_found_or_it_is_no_usage_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let transcript = dir.path().join("5d0c.jsonl");
+        let given = format!(
+            r#"{{"session_id": "5d0c", "transcript_path": {:?}, "hook_event_name": "Stop"}}"#,
+            transcript.display().to_string()
+        );
+        assert_eq!(files(given.as_bytes()).unwrap(), Vec::<PathBuf>::new());
+        std::fs::write(&transcript, "").unwrap();
+        assert_eq!(files(given.as_bytes()).unwrap(), [transcript.clone()]);
+        let agents = dir.path().join("5d0c");
+        std::fs::create_dir(&agents).unwrap();
+        assert_eq!(files(given.as_bytes()).unwrap(), [transcript, agents]);
+        for wrong in ["", "{}", "[1]", "{\"transcript_path\": 3}"] {
+            let error = mild(files(wrong.as_bytes()).unwrap_err());
+            assert!(error.exit() == Exit::Failed.into(), "{wrong}");
+        }
+        let usage = CliError::Usage {
+            what: "x".into(),
+            hint: "y".into(),
+        };
+        assert!(mild(usage).exit() == Exit::Failed.into());
+    }
+}

@@ -1,0 +1,309 @@
+//! `init`: the store in an agent's configuration.
+//!
+//! `agents` knows where each agent has its configuration and what belongs there, `edit` changes
+//! a file and nothing else in it.
+
+mod agents;
+mod edit;
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, ValueEnum};
+use directories::BaseDirs;
+
+use super::{
+    args::Common,
+    error::{CliError, Exit},
+    output::{Out, Tone},
+    text::printable,
+};
+use crate::disk;
+use agents::{AgentSetup, changes};
+use edit::Change;
+
+/// Add the store to an agent: as tools, and for Claude Code with a hook that imports sessions
+///
+/// Prints what would change in the agent's configuration. With --write it changes it: what else
+/// is in the file stays as it is, comments and order too, and the file as it was is kept beside
+/// it (.before-treering). A file that cannot be read as what it should be is not touched.
+///
+/// What is given of --data, --server, --namespace and --writable goes into the configuration; a
+/// key does not: agents hand on TREERING_TOKEN.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  treering init claude-code                    what would be written, here
+  treering init claude-code --write            .mcp.json and .claude/settings.json
+  treering init codex --write                  ~/.codex/config.toml
+  treering init opencode --write --folder ~/.config/opencode
+  treering init vscode --write --data ./store --writable")]
+pub struct InitArgs {
+    /// Which agent
+    #[arg(value_enum)]
+    agent: Agent,
+    /// Write it
+    #[arg(long)]
+    write: bool,
+    /// The project, or home for all projects, whose configuration it is [default: where you
+    /// are; of codex your home]
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Let the agent remember things and fork conversations
+    #[arg(long)]
+    writable: bool,
+    /// For claude-code: without the hook that imports each session
+    #[arg(long)]
+    no_hook: bool,
+}
+
+/// An agent whose configuration is known.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agent {
+    /// Claude Code.
+    ClaudeCode,
+    /// Codex CLI.
+    Codex,
+    /// opencode.
+    Opencode,
+    /// Gemini CLI.
+    GeminiCli,
+    /// Visual Studio Code (Copilot).
+    Vscode,
+}
+
+/// Behind the name of a file: as it was before.
+const KEPT_SUFFIX: &str = ".before-treering";
+
+/// Shows or writes the configuration.
+///
+/// # Errors
+/// [`CliError::ReadFile`], and [`CliError::Usage`] for a file that is not what it should be.
+pub fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+    let place = AgentSetup {
+        folder: folder(args)?,
+        program: program(),
+        arguments: arguments(args, common)?,
+        hook: !args.no_hook,
+    };
+    let mut edits = Vec::new();
+    // All are made before one is written.
+    for (path, change) in changes(args.agent, &place) {
+        edits.push(Edit::prepare(path, &change)?);
+    }
+    let mut changed = false;
+    for edit in edits {
+        let path = printable(&edit.path.display().to_string());
+        if edit.is_nothing() {
+            out.line(format!("{path} has it already."))?;
+            continue;
+        }
+        changed = true;
+        out.line(printable(&edit.diff()).trim_end())?;
+        if args.write {
+            edit.write()?;
+            let path = out.paint.text(Tone::Name, path);
+            out.line(format!("Wrote {path}"))?;
+        }
+    }
+    if changed && !args.write {
+        out.line("\nNothing was written; --write does.")?;
+    }
+    if changed && args.write {
+        out.line("Start the agent anew: it has the tools of `treering` then.")?;
+    }
+    Ok(())
+}
+
+fn folder(args: &InitArgs) -> Result<PathBuf, CliError> {
+    let folder = match (&args.folder, args.agent) {
+        (Some(folder), _) => folder.clone(),
+        (None, Agent::Codex) => home()?,
+        (None, _) => PathBuf::from("."),
+    };
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    Err(CliError::Usage {
+        what: format!("{} is no folder", folder.display()),
+        hint: "name the project's folder with --folder".into(),
+    })
+}
+
+fn home() -> Result<PathBuf, CliError> {
+    let dirs = BaseDirs::new();
+    dirs.map(|dirs| dirs.home_dir().to_owned())
+        .ok_or_else(|| CliError::Usage {
+            what: "this account has no home folder".into(),
+            hint: "name the folder with --folder".into(),
+        })
+}
+
+/// What the agent starts: by its name where that finds it, so that the file can be shared.
+fn program() -> String {
+    const NAME: &str = "treering";
+    let paths = env::var_os("PATH").unwrap_or_default();
+    let is_found = env::split_paths(&paths).any(|dir| dir.join(NAME).is_file());
+    match env::current_exe() {
+        Ok(path) if !is_found => path.to_string_lossy().into_owned(),
+        _ => NAME.to_owned(),
+    }
+}
+
+/// Behind the program: the store that was named, and nothing that was not.
+fn arguments(args: &InitArgs, common: &Common) -> Result<Vec<String>, CliError> {
+    let mut arguments = vec!["mcp".to_owned()];
+    let mut add = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+    if let Some(data) = &common.data {
+        // The agent may start it elsewhere.
+        let data = std::path::absolute(data).map_err(|cause| CliError::ReadFile {
+            path: data.clone(),
+            cause,
+        })?;
+        add("--data", data.to_string_lossy().into_owned());
+    }
+    if let Some(server) = &common.server {
+        add("--server", server.clone());
+    }
+    if common.namespace != "default" {
+        add("--namespace", common.namespace.clone());
+    }
+    if args.writable {
+        arguments.push("--writable".to_owned());
+    }
+    Ok(arguments)
+}
+
+/// A file that would change.
+#[derive(Debug)]
+struct Edit {
+    path: PathBuf,
+    /// None: there is no such file.
+    before: Option<String>,
+    after: String,
+}
+
+impl Edit {
+    fn prepare(path: PathBuf, change: &Change) -> Result<Self, CliError> {
+        let before = match fs::read_to_string(&path) {
+            Ok(text) => Some(text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(cause) => return Err(CliError::ReadFile { path, cause }),
+        };
+        let after = change.applied(before.as_deref().unwrap_or(""));
+        let after = after.map_err(|why| CliError::Usage {
+            what: format!("{} is left as it is: {why}", path.display()),
+            hint: "mend it and try again; without --write you see what belongs there in a new \
+                   file, with --folder"
+                .into(),
+        })?;
+        Ok(Self {
+            path,
+            before,
+            after,
+        })
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.before.as_ref() == Some(&self.after)
+    }
+
+    fn diff(&self) -> String {
+        let path = self.path.display().to_string();
+        let before = self.before.as_deref().unwrap_or("");
+        let from = if self.before.is_some() {
+            &path
+        } else {
+            "/dev/null"
+        };
+        similar::TextDiff::from_lines(before, &self.after)
+            .unified_diff()
+            .header(from, &path)
+            .to_string()
+    }
+
+    /// Puts the new text in the place of the old one: whole, or not at all.
+    fn write(&self) -> Result<(), CliError> {
+        // A file may be a link into somebody's collection of such files: that one is meant.
+        let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        let failed = |cause: io::Error| CliError::Outcome {
+            what: format!("{} was not written: {cause}", path.display()),
+            hint: "check its owner and mode, and those of its folder".into(),
+            exit: Exit::Failed,
+        };
+        let now = fs::read_to_string(&path).ok();
+        if now != self.before {
+            return Err(failed(io::Error::other("it has changed meanwhile")));
+        }
+        let folder = path.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(folder).map_err(failed)?;
+        let mut new = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+        io::Write::write_all(&mut new, self.after.as_bytes()).map_err(failed)?;
+        if let Some(before) = &self.before {
+            let mut kept = path.clone().into_os_string();
+            kept.push(KEPT_SUFFIX);
+            let kept = PathBuf::from(kept);
+            // The first one is that from before.
+            if !kept.exists() {
+                fs::write(&kept, before).map_err(failed)?;
+            }
+            let mode = fs::metadata(&path).map_err(failed)?.permissions();
+            if let Err(error) = fs::set_permissions(&kept, mode.clone()) {
+                tracing::debug!(%error, "the copy has a mode of its own");
+            }
+            new.as_file().set_permissions(mode).map_err(failed)?;
+        }
+        new.as_file().sync_all().map_err(failed)?;
+        new.persist(&path).map_err(|error| failed(error.error))?;
+        disk::sync_folder(folder).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edit(path: &Path) -> Result<Edit, CliError> {
+        let place = AgentSetup {
+            folder: path.parent().unwrap().to_owned(),
+            program: "treering".into(),
+            arguments: vec!["mcp".into()],
+            hook: true,
+        };
+        let (_, change) = changes(Agent::Vscode, &place).remove(0);
+        Edit::prepare(path.to_owned(), &change)
+    }
+
+    // Somebody's configuration has to be there whole after each way in which this can end, and
+    // as it was when it cannot be understood.
+    #[test]
+    fn a_file_changes_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mcp.json");
+        let kept = dir.path().join("mcp.json.before-treering");
+        let old = "{\n\t// mine\n\t\"inputs\": [],\n}\n";
+        fs::write(&path, old).unwrap();
+        let first = edit(&path).unwrap();
+        first.write().unwrap();
+        let new = fs::read_to_string(&path).unwrap();
+        assert!(
+            new.contains("// mine") && new.contains("\"treering\""),
+            "{new}"
+        );
+        assert_eq!(fs::read_to_string(&kept).unwrap(), old);
+        // Once more: nothing to do. The other one was made of a file that is no more.
+        assert!(edit(&path).unwrap().is_nothing());
+        assert!(first.write().is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), new);
+        for broken in ["{\"servers\": [1]}", "{\"servers\": {}", "[]", "{a: 1}"] {
+            fs::write(&path, broken).unwrap();
+            let error = edit(&path).unwrap_err();
+            assert!(error.to_string().contains("left as it is"), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), broken);
+        }
+        let names = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(names, 2, "nothing else is left");
+    }
+}

@@ -1,0 +1,151 @@
+//! What did not work, told to a model: what happened, and what to do about it.
+
+use std::borrow::Cow;
+
+use tonic::{Code, Status};
+
+use super::bounds::FAILURE_CHARS_MAX;
+use crate::cli::CliError;
+
+/// What did not work.
+#[derive(Debug)]
+pub struct Failure {
+    /// What happened.
+    what: String,
+    /// What to do.
+    hint: String,
+    /// Views were in the way that can be made anew.
+    pub(super) is_of_damaged_views: bool,
+    /// What it was connected to is gone.
+    pub(super) is_gone: bool,
+}
+
+impl Failure {
+    /// With what to do.
+    pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            hint: hint.into(),
+            is_of_damaged_views: false,
+            is_gone: false,
+        }
+    }
+
+    /// In one text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!("{}\nWhat to do: {}", cut(&self.what), cut(&self.hint))
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        CliError::from(status).into()
+    }
+}
+
+impl From<CliError> for Failure {
+    fn from(error: CliError) -> Self {
+        Self {
+            what: error.to_string(),
+            hint: hint(&error),
+            is_of_damaged_views: error.is_of_damaged_views(),
+            is_gone: is_gone(&error),
+        }
+    }
+}
+
+/// What was asked is in what went wrong, and may be as long as a message.
+fn cut(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(FAILURE_CHARS_MAX) {
+        Some((at, _)) => format!("{} …", &text[..at]).into(),
+        None => text.into(),
+    }
+}
+
+fn is_gone(error: &CliError) -> bool {
+    match error {
+        CliError::Connect { .. } => true,
+        CliError::Status(status) => status.code() == Code::Unavailable,
+        _ => false,
+    }
+}
+
+const LISTS: &str = "the tool `conversations` lists what there is; the beginning of an id, \
+                     `@last`, or words of a title are enough to name one";
+
+/// The hints of the command line name its commands, which a model does not have: those are for
+/// the person behind it.
+fn hint(error: &CliError) -> String {
+    let person = |said: Option<String>| match said {
+        Some(said) => format!("tell the user; for them: {said}"),
+        None => "tell the user".to_owned(),
+    };
+    match error {
+        CliError::NotFound { hint, .. } | CliError::Usage { hint, .. }
+            if hint.starts_with("did you mean") || hint.starts_with("type more of it") =>
+        {
+            hint.clone()
+        }
+        CliError::NotFound { what, hint } if what.contains("there is no store") => {
+            person(Some(hint.clone()))
+        }
+        CliError::NotFound { .. } | CliError::Usage { .. } => LISTS.to_owned(),
+        CliError::Status(status) => match status.code() {
+            Code::NotFound => LISTS.to_owned(),
+            Code::AlreadyExists => "take another name".to_owned(),
+            Code::InvalidArgument | Code::OutOfRange => match error.hint() {
+                Some(said) if !said.contains('`') => said,
+                _ => "look at the tool's arguments, and call it again".to_owned(),
+            },
+            Code::PermissionDenied | Code::Unauthenticated => format!(
+                "the key of this connection does not allow it, and calling again does not \
+                 change that; {}",
+                person(error.hint())
+            ),
+            Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded => {
+                format!(
+                    "try once more in a moment; if it stays so, {}",
+                    person(error.hint())
+                )
+            }
+            _ => person(error.hint()),
+        },
+        CliError::Connect { .. } | CliError::Locked { .. } => {
+            format!(
+                "try once more in a moment; if it stays so, {}",
+                person(error.hint())
+            )
+        }
+        _ => person(error.hint()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // "`treering ls` lists them" is nothing that a model can do: it calls tools.
+    #[test]
+    fn a_model_is_told_what_it_can_do() {
+        let told = |error: CliError| Failure::from(error).text();
+        let none = told(CliError::NotFound {
+            what: "there is no conversation x".into(),
+            hint: "`treering ls` lists them".into(),
+        });
+        assert!(none.contains("the tool `conversations`") && !none.contains("treering ls"));
+        let near = told(CliError::NotFound {
+            what: "there is no conversation x".into(),
+            hint: "did you mean xy (A title)".into(),
+        });
+        assert!(near.contains("did you mean xy"), "{near}");
+        let denied = told(Status::permission_denied("no writer").into());
+        assert!(denied.contains("tell the user"), "{denied}");
+        assert!(Failure::from(Status::unavailable("gone")).is_gone);
+        let long = Failure::new("ä".repeat(100_000), "less").text();
+        assert!(
+            long.chars().count() < 700 && long.ends_with("less"),
+            "{long}"
+        );
+    }
+}

@@ -1,0 +1,171 @@
+//! The store behind the tools.
+//!
+//! A folder is opened when something is asked of it, and let go a moment after the last answer:
+//! an agent's session lasts for hours, and meanwhile others import into the folder, or have
+//! sessions of their own over it.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::{bounds::FOLDER_IDLE, failure::Failure};
+use crate::{
+    cli::{CliError, Common, Connection, Opening},
+    engine::{Dense, OpenMode},
+};
+
+/// How long one use waits for others to be through.
+const TURN: Duration = Duration::from_millis(10);
+
+/// What a use of the store does to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Nothing.
+    Looks,
+    /// It appends.
+    Appends,
+}
+
+/// A store that is named by options, as commands name it.
+#[derive(Debug)]
+pub struct OwnStore {
+    common: Common,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: Option<Open>,
+    /// Damaged ones were found.
+    views_anew: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    connection: Arc<Connection>,
+    may_append: bool,
+    /// It is in this process, or may be another one tomorrow.
+    is_folder: bool,
+}
+
+impl OwnStore {
+    /// Opens nothing yet.
+    #[must_use]
+    pub fn new(common: Common) -> Arc<Self> {
+        Arc::new(Self {
+            common,
+            state: Mutex::default(),
+        })
+    }
+
+    /// The store, opened if it is not.
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub async fn get(self: &Arc<Self>, what: Use) -> Result<Arc<Connection>, CliError> {
+        let mut state = loop {
+            let mut state = self.state.lock().await;
+            match &state.open {
+                Some(open) if open.suffices(what) => return Ok(Arc::clone(&open.connection)),
+                None => break state,
+                Some(open) if Arc::strong_count(&open.connection) == 1 => {
+                    close(&mut state).await?;
+                    break state;
+                }
+                Some(_) => drop(state),
+            }
+            tokio::time::sleep(TURN).await;
+        };
+        let open = self.open(&state, what).await?;
+        let connection = Arc::clone(&open.connection);
+        let is_folder = open.is_folder;
+        state.open = Some(open);
+        drop(state);
+        if is_folder {
+            tokio::spawn(let_go_when_idle(
+                Arc::clone(self),
+                Arc::downgrade(&connection),
+            ));
+        }
+        Ok(connection)
+    }
+
+    /// Notes why a use failed. True: it may work if it is tried again.
+    pub async fn failed(&self, failure: &Failure) -> bool {
+        let mut state = self.state.lock().await;
+        if failure.is_of_damaged_views && !state.views_anew {
+            state.views_anew = true;
+            state.open = None;
+            return true;
+        }
+        // The server of a folder has ended: next time the folder is opened itself.
+        if failure.is_gone && state.open.as_ref().is_some_and(|open| open.is_folder) {
+            state.open = None;
+        }
+        false
+    }
+
+    /// Lets go what is open.
+    pub async fn close(&self) {
+        let mut state = self.state.lock().await;
+        // Nobody is left who could be told.
+        let _ = close(&mut state).await;
+    }
+
+    async fn open(&self, state: &State, what: Use) -> Result<Open, CliError> {
+        let is_folder = !self.common.is_for_a_server()?;
+        let opening = Opening {
+            mode: match what {
+                Use::Looks => OpenMode::Read,
+                Use::Appends => OpenMode::Append,
+            },
+            dense: Dense::Usually,
+            views_anew: state.views_anew && what == Use::Looks,
+        };
+        let connection = Connection::open(&self.common, opening).await?;
+        Ok(Open {
+            may_append: what == Use::Appends || !connection.is_embedded(),
+            connection: Arc::new(connection),
+            is_folder,
+        })
+    }
+}
+
+impl Open {
+    fn suffices(&self, what: Use) -> bool {
+        what == Use::Looks || self.may_append
+    }
+}
+
+async fn close(state: &mut MutexGuard<'_, State>) -> Result<(), CliError> {
+    match state
+        .open
+        .take()
+        .map(|open| Arc::try_unwrap(open.connection))
+    {
+        Some(Ok(connection)) => connection.close().await,
+        // Whoever has it still drops it, and with that it ends.
+        Some(Err(_)) | None => Ok(()),
+    }
+}
+
+/// Closes a folder when nobody has used it for a while.
+async fn let_go_when_idle(source: Arc<OwnStore>, connection: std::sync::Weak<Connection>) {
+    let mut was_idle = false;
+    loop {
+        tokio::time::sleep(FOLDER_IDLE / 2).await;
+        let mut state = source.state.lock().await;
+        let Some(open) = &state.open else { return };
+        if open.connection.as_ref() as *const Connection != connection.as_ptr() {
+            return;
+        }
+        let is_idle = Arc::strong_count(&open.connection) == 1;
+        if is_idle && was_idle {
+            if let Err(error) = close(&mut state).await {
+                tracing::warn!(%error, "the folder was not closed cleanly");
+            }
+            return;
+        }
+        was_idle = is_idle;
+    }
+}

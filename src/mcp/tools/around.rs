@@ -1,0 +1,126 @@
+//! `around`: what happened before and after an event.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{ToolAnswer, given};
+use crate::{
+    cli::{
+        Connection, names, read as reading,
+        text::{day_clock, first_line, say},
+    },
+    codec::pb,
+    mcp::{
+        bounds::{AROUND, AROUND_CHARS, AROUND_CHARS_MAX, AROUND_LINES, AROUND_MAX, TITLE_CHARS},
+        failure::Failure,
+        place,
+        quote::{named, quoted_within},
+    },
+};
+
+/// Around what.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AroundInput {
+    /// CONVERSATION#REVISION, as `search` prints it
+    reference: String,
+    /// Events before it [3, at most 20]
+    before: Option<u32>,
+    /// Events after it [3, at most 20]
+    after: Option<u32>,
+    /// Characters of each event [400, at most 4000]
+    chars: Option<u32>,
+    /// The branch, when it is not the one that has the event
+    branch: Option<String>,
+}
+
+/// The events, oldest first.
+///
+/// # Errors
+/// What the store says.
+pub async fn call(input: &AroundInput, store: &Connection) -> Result<ToolAnswer, Failure> {
+    let place = place::event(store, &input.reference, given(&input.branch)).await?;
+    let chars = input
+        .chars
+        .unwrap_or(AROUND_CHARS)
+        .clamp(40, AROUND_CHARS_MAX) as usize;
+    let before = u64::from(input.before.unwrap_or(AROUND).min(AROUND_MAX));
+    let after = u64::from(input.after.unwrap_or(AROUND).min(AROUND_MAX));
+    let branch = || reading::of_branch(&place.id, &place.branch);
+    let mut shown = Vec::new();
+    if before > 0 && place.revision > 1 {
+        let request = pb::ReadRequest {
+            from_revision: place.revision - 1,
+            backward: true,
+            limit: before,
+            ..branch()
+        };
+        shown = texts(store, request, chars).await?;
+        shown.reverse();
+    }
+    let itself = pb::ReadRequest {
+        from_revision: place.revision,
+        to_revision: place.revision,
+        ..branch()
+    };
+    let Some(event) = names::first(store, itself).await? else {
+        return Err(Failure::new(
+            format!("there is no event {}", place.address()),
+            "the tool `branches` says how far each branch is",
+        ));
+    };
+    shown.push(format!("here: {}", event_text(&event, chars)));
+    if after > 0 {
+        let request = pb::ReadRequest {
+            from_revision: place.revision + 1,
+            limit: after,
+            ..branch()
+        };
+        shown.extend(texts(store, request, chars).await?);
+    }
+    let called = &place.called;
+    let text = format!(
+        "Events of {called}, oldest first, shortened to {chars} characters each. `read` \
+         {called}#REVISION gives one whole; more of them: before, after.\n\n{}",
+        shown.concat()
+    );
+    Ok(ToolAnswer::text(text))
+}
+
+/// Events as texts; each is let go before the next is read.
+///
+/// # Errors
+/// What the store says.
+pub async fn texts(
+    store: &Connection,
+    request: pb::ReadRequest,
+    chars: usize,
+) -> Result<Vec<String>, Failure> {
+    let mut texts = Vec::new();
+    let mut events = reading::start(store, request).await?;
+    while let Some(batch) = events.message().await? {
+        texts.extend(batch.events.iter().map(|event| event_text(event, chars)));
+    }
+    Ok(texts)
+}
+
+/// One event: a line of ours, then what was recorded.
+#[must_use]
+pub fn event_text(event: &pb::Event, chars: usize) -> String {
+    let said = say(event);
+    let time = event.occurred_at.as_ref().or(event.recorded_at.as_ref());
+    let mut text = format!(
+        "#{}  {}  {}",
+        event.revision,
+        day_clock(time),
+        first_line(&said.title, TITLE_CHARS)
+    );
+    if !said.note.is_empty() {
+        text.push_str(&format!("  {}", named(&said.note, TITLE_CHARS)));
+    }
+    text.push('\n');
+    if !said.content.is_empty() {
+        text.push_str(&quoted_within(&said.content, AROUND_LINES, chars));
+    }
+    text
+}

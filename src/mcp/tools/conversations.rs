@@ -1,0 +1,175 @@
+//! `conversations`: what there is.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{ToolAnswer, bounded, given};
+use crate::{
+    cli::{
+        Connection, names,
+        text::{count, day_clock, happened, is_undated},
+        time_arg::Moment,
+    },
+    codec::pb,
+    mcp::{
+        bounds::{LISTED, LISTED_MAX, LOOKED_AT_MAX, TITLE_CHARS},
+        failure::Failure,
+        quote::named,
+    },
+};
+
+/// Conversations asked for at once, as the command line does.
+const PAGE: u32 = 500;
+
+/// Which ones.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConversationsInput {
+    /// Only those with these words in title or id
+    title: Option<String>,
+    /// Only those imported from here, e.g. "claude-code"
+    source: Option<String>,
+    /// Only those with something since: "2 days", "2026-01-31"
+    since: Option<String>,
+    /// Most of them [15, at most 100]
+    limit: Option<u32>,
+    /// How many to skip
+    offset: Option<u32>,
+}
+
+/// The list, newest first.
+///
+/// # Errors
+/// What the store says.
+pub async fn call(input: ConversationsInput, store: &Connection) -> Result<ToolAnswer, Failure> {
+    let limit = bounded(input.limit, LISTED, LISTED_MAX) as usize;
+    let offset = input.offset.unwrap_or(0) as usize;
+    let filter = Filter::of(&input)?;
+    // One more tells whether there are more.
+    let wanted = offset + limit + 1;
+    let (mut found, was_all) = list(store, &filter, wanted).await?;
+    let more = found.len() == wanted;
+    found.truncate(offset + limit);
+    let shown = found.get(offset..).unwrap_or_default();
+    if shown.is_empty() {
+        return Ok(ToolAnswer::text(
+            "No such conversations. Without a filter all are listed; `search` looks into them.",
+        ));
+    }
+    let mut text = String::new();
+    for (summary, id) in shown.iter().zip(names::apart(shown)) {
+        text.push_str(&row(summary, &id));
+    }
+    if more {
+        text.push_str(&format!("There are more: offset={}\n", offset + limit));
+    } else if !was_all {
+        text.push_str("Only the newest were looked at: narrow it down with `since`.\n");
+    }
+    Ok(ToolAnswer::text(text))
+}
+
+/// The newest conversations.
+///
+/// # Errors
+/// What the store says.
+pub async fn newest(store: &Connection, limit: usize) -> Result<String, Failure> {
+    let (found, _) = list(store, &Filter::default(), limit).await?;
+    let rows = found.iter().zip(names::apart(&found));
+    Ok(rows.map(|(summary, id)| row(summary, &id)).collect())
+}
+
+#[derive(Debug, Default)]
+struct Filter {
+    words: Vec<String>,
+    source: String,
+    since: Option<prost_types::Timestamp>,
+}
+
+impl Filter {
+    fn of(input: &ConversationsInput) -> Result<Self, Failure> {
+        let since = given(&input.since).map(str::parse::<Moment>).transpose();
+        let since = since.map_err(|takes| Failure::new("`since` cannot be read", takes))?;
+        let words = given(&input.title).unwrap_or_default();
+        Ok(Self {
+            words: words.split_whitespace().map(str::to_lowercase).collect(),
+            source: given(&input.source).unwrap_or_default().to_owned(),
+            since: since.map(Moment::beginning),
+        })
+    }
+
+    fn lets_through(&self, summary: &pb::ConversationSummary) -> bool {
+        if self.words.is_empty() {
+            return true;
+        }
+        let text = format!(
+            "{} {} {}",
+            summary.title, summary.source_id, summary.conversation_id
+        );
+        let text = text.to_lowercase();
+        self.words.iter().all(|word| text.contains(word))
+    }
+
+    /// True for what is older than all that is wanted: so is what follows it.
+    fn is_too_old(&self, summary: &pb::ConversationSummary) -> bool {
+        match (&self.since, happened(summary)) {
+            (Some(since), Some(time)) => time.seconds < since.seconds,
+            _ => false,
+        }
+    }
+}
+
+/// The first that a filter lets through, and whether all were looked at.
+async fn list(
+    store: &Connection,
+    filter: &Filter,
+    wanted: usize,
+) -> Result<(Vec<pb::ConversationSummary>, bool), Failure> {
+    let (mut found, mut looked_at) = (Vec::new(), 0);
+    let mut page_token = String::new();
+    loop {
+        let request = pb::ListConversationsRequest {
+            page_size: PAGE,
+            page_token,
+            source: filter.source.clone(),
+            order: pb::ListOrder::Happened.into(),
+            ..Default::default()
+        };
+        let page = store.conversations().list(request).await?.into_inner();
+        looked_at += page.conversations.len();
+        for summary in page.conversations {
+            if filter.is_too_old(&summary) {
+                return Ok((found, true));
+            }
+            if filter.lets_through(&summary) {
+                found.push(summary);
+            }
+            if found.len() == wanted {
+                return Ok((found, true));
+            }
+        }
+        page_token = page.next_page_token;
+        if page_token.is_empty() || looked_at >= LOOKED_AT_MAX {
+            return Ok((found, page_token.is_empty()));
+        }
+    }
+}
+
+fn row(summary: &pb::ConversationSummary, id: &str) -> String {
+    let recorded = if is_undated(summary) { "recorded " } else { "" };
+    let mut row = format!(
+        "{id}  {recorded}{}  {} events",
+        day_clock(happened(summary)),
+        count(summary.head)
+    );
+    if summary.branch_count > 1 {
+        row.push_str(&format!(", {} branches", summary.branch_count));
+    }
+    if !summary.source.is_empty() {
+        row.push_str(&format!(", from {}", named(&summary.source, TITLE_CHARS)));
+    }
+    if summary.damage.is_some() {
+        row.push_str(", damaged");
+    }
+    row.push_str(&format!("  {}\n", named(&summary.title, TITLE_CHARS)));
+    row
+}

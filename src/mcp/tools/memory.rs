@@ -1,0 +1,176 @@
+//! `remember` and `recall`: the long-term context of the namespace, which every request of its
+//! conversations can have.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, to_value};
+use tonic::Code;
+
+use super::{ToolAnswer, given, shown};
+use crate::{
+    cli::{Connection, text::printable},
+    codec::pb,
+    mcp::{
+        bounds::{KEY_BYTES_MAX, RECALLED_CHARS, RECALLED_MAX, VALUE_BYTES_MAX},
+        failure::Failure,
+        quote::{fenced, quoted_within},
+    },
+};
+
+/// What to keep.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RememberInput {
+    /// A short name, e.g. "test-command"
+    key: String,
+    /// Text or JSON; replaces what is under the key
+    #[serde(default)]
+    value: Option<Value>,
+    /// Forget the key instead
+    forget: Option<bool>,
+}
+
+/// What is kept.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RememberOutput {
+    key: String,
+    /// False: it was forgotten
+    kept: bool,
+    revision: u64,
+}
+
+/// Keeps a value, or forgets it.
+///
+/// # Errors
+/// What the store says, and that it is too much.
+pub async fn remember(
+    input: RememberInput,
+    store: &Connection,
+    actor: &str,
+) -> Result<ToolAnswer, Failure> {
+    let key = input.key.trim().to_owned();
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        return Err(Failure::new(
+            format!("a key of {} bytes", key.len()),
+            format!("give a short name, at most {KEY_BYTES_MAX} bytes"),
+        ));
+    }
+    let forgets = input.forget.unwrap_or(false);
+    let mut request = pb::SetContextRequest {
+        actor: actor.to_owned(),
+        ..Default::default()
+    };
+    match (forgets, input.value) {
+        (true, None) => request.remove.push(key.clone()),
+        (false, Some(value)) => {
+            let value = value.to_string();
+            if value.len() > VALUE_BYTES_MAX {
+                return Err(Failure::new(
+                    format!("a value of {} bytes", value.len()),
+                    format!(
+                        "keep what matters of it, at most {VALUE_BYTES_MAX} bytes; what was \
+                         recorded is found by `search` and needs no remembering"
+                    ),
+                ));
+            }
+            request.set.push(pb::ContextSet {
+                key: key.clone(),
+                value: value.into_bytes().into(),
+                provider: actor.to_owned(),
+            });
+        }
+        _ => {
+            return Err(Failure::new(
+                "nothing to remember",
+                "give a `value`, or `forget: true` without one",
+            ));
+        }
+    }
+    let answer = store.contexts().set(request).await?.into_inner();
+    let revision = answer.events.last().map_or(0, |event| event.revision);
+    let output = RememberOutput {
+        key: key.clone(),
+        kept: !forgets,
+        revision,
+    };
+    let did = if forgets { "Forgot" } else { "Remembered" };
+    let text = format!("{did} {}.", shown(&key));
+    Ok(ToolAnswer::text(text).with(to_value(output).unwrap_or_default()))
+}
+
+/// What to recall.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecallInput {
+    /// Only this key, whole; without it all keys, shortened
+    key: Option<String>,
+}
+
+/// What was remembered.
+///
+/// # Errors
+/// What the store says, and that there is no such key.
+pub async fn recall(input: RecallInput, store: &Connection) -> Result<ToolAnswer, Failure> {
+    let entries = entries(store).await?;
+    if entries.is_empty() {
+        return Ok(ToolAnswer::text("Nothing is remembered yet."));
+    }
+    let Some(key) = given(&input.key) else {
+        return Ok(ToolAnswer::text(all(&entries)));
+    };
+    match entries.iter().find(|entry| entry.key == key) {
+        Some(entry) => Ok(ToolAnswer::text(format!(
+            "{}:\n{}",
+            shown(&entry.key),
+            fenced(&String::from_utf8_lossy(&entry.value))
+        ))),
+        None => Err(Failure::new(
+            format!("nothing is remembered under {}", shown(key)),
+            "call `recall` without a key: it lists all keys",
+        )),
+    }
+}
+
+fn all(entries: &[pb::ContextEntry]) -> String {
+    let mut text = String::from("Remembered (with a key: the value whole):\n");
+    for entry in entries.iter().take(RECALLED_MAX) {
+        let value = String::from_utf8_lossy(&entry.value);
+        text.push_str(&format!("{}:\n", shown(&entry.key)));
+        text.push_str(&quoted_within(&value, 20, RECALLED_CHARS));
+    }
+    if entries.len() > RECALLED_MAX {
+        let rest = entries[RECALLED_MAX..]
+            .iter()
+            .map(|entry| printable(&entry.key));
+        let rest = rest.collect::<Vec<_>>().join(", ");
+        text.push_str(&format!("And under: {}\n", shown_keys(&rest)));
+    }
+    text
+}
+
+fn shown_keys(keys: &str) -> String {
+    crate::mcp::quote::named(keys, RECALLED_CHARS * 4)
+}
+
+/// The keys as they are now.
+async fn entries(store: &Connection) -> Result<Vec<pb::ContextEntry>, Failure> {
+    use pb::watch_context_response::Item;
+    let request = pb::WatchContextRequest::default();
+    let mut changes = match store.contexts().watch(request).await {
+        Ok(changes) => changes.into_inner(),
+        // Its conversation is made with the first key.
+        Err(status) if status.code() == Code::NotFound => return Ok(Vec::new()),
+        Err(status) => return Err(status.into()),
+    };
+    let mut entries: Vec<pb::ContextEntry> = Vec::new();
+    while let Some(change) = changes.message().await? {
+        match change.item {
+            Some(Item::Entry(entry)) => entries.push(entry),
+            Some(Item::RemovedKey(key)) => entries.retain(|entry| entry.key != key),
+            Some(Item::CaughtUp(_)) => break,
+            None => {}
+        }
+    }
+    entries.sort_by(|one, other| one.key.cmp(&other.key));
+    Ok(entries)
+}

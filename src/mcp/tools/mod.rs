@@ -1,0 +1,464 @@
+//! The tools: one table of what there is ([`offered`]), and one place that calls them ([`call`]).
+//!
+//! Answers are text for a model: short, each line that was recorded behind a mark, and with the
+//! address to go on with. Structured content is only where a program may want it and it is small:
+//! several clients give a model both.
+
+mod around;
+mod branches;
+mod conversations;
+mod decide;
+mod memory;
+mod read;
+mod request;
+mod search;
+
+use std::{borrow::Cow, sync::Arc};
+
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{bounds::ANSWER_BYTES_MAX, failure::Failure, source::Use};
+use crate::cli::Connection;
+
+pub use around::{event_text as text_of_event, texts as events_text};
+pub use conversations::newest;
+pub use read::resource;
+pub use search::hits_text;
+
+/// What a server lets its agents do besides looking.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// Forking and remembering.
+    pub writing: bool,
+    /// Deciding about calls that wait for a person.
+    pub approvals: bool,
+}
+
+/// What a tool needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    Writing,
+    /// It looks at calls that wait.
+    Approvals,
+    /// It decides about them.
+    Deciding,
+}
+
+/// A tool, as it is offered.
+struct Offer {
+    name: &'static str,
+    title: &'static str,
+    description: &'static str,
+    takes: fn() -> JsonObject,
+    gives: Option<fn() -> JsonObject>,
+    needs: Needs,
+}
+
+const OFFERS: [Offer; 11] = [
+    Offer {
+        name: "search",
+        title: "Search past sessions",
+        description: "Find something in everything that was said and done in past sessions: \
+            tool results (command output, files, errors), calls, messages. Use it before you do \
+            work again, and when the user speaks of something earlier. Cheap: gives addresses \
+            with short snippets; then `read` an address for the text, or `around` for what came \
+            before and after.",
+        takes: schema::<search::SearchInput>,
+        gives: None,
+        needs: Needs::Nothing,
+    },
+    Offer {
+        name: "around",
+        title: "What happened around an event",
+        description: "Show the events before and after one, shortened: which question led to a \
+            command, what was tried next. Takes an address from `search`.",
+        takes: schema::<around::AroundInput>,
+        gives: None,
+        needs: Needs::Nothing,
+    },
+    Offer {
+        name: "read",
+        title: "Read a recorded text",
+        description: "Read a tool result, message, summary or a call's result by its address. A \
+            long text is given in parts: its beginning and end first, then what you ask for by \
+            lines or bytes. The answer says how to go on.",
+        takes: schema::<read::ReadInput>,
+        gives: None,
+        needs: Needs::Nothing,
+    },
+    Offer {
+        name: "conversations",
+        title: "List past sessions",
+        description: "List conversations (recorded sessions), newest first, with their ids and \
+            titles. To find what was said or done in them, use `search`.",
+        takes: schema::<conversations::ConversationsInput>,
+        gives: None,
+        needs: Needs::Nothing,
+    },
+    Offer {
+        name: "branches",
+        title: "List branches of a conversation",
+        description: "List the branches of a conversation: where each was forked, and how far \
+            it is.",
+        takes: schema::<branches::BranchesInput>,
+        gives: Some(schema::<branches::BranchesOutput>),
+        needs: Needs::Nothing,
+    },
+    Offer {
+        name: "request",
+        title: "What would be sent to the model next",
+        description: "Build the request that a conversation's agent would send next, within a \
+            budget of tokens: instructions, summaries, recent messages and results. The way to \
+            take over another session's context in one call.",
+        takes: schema::<request::RequestInput>,
+        gives: None,
+        needs: Needs::Nothing,
+    },
+    Offer {
+        name: "recall",
+        title: "Recall what was remembered",
+        description: "Give what was remembered for all sessions (`remember`): preferences, \
+            decisions, facts. Without a key all of it, shortened.",
+        takes: schema::<memory::RecallInput>,
+        gives: None,
+        needs: Needs::Nothing,
+    },
+    Offer {
+        name: "remember",
+        title: "Remember something for all sessions",
+        description: "Keep a value under a key for all later sessions, or forget it. What was \
+            there before stays in the history. Only what the user wants kept.",
+        takes: schema::<memory::RememberInput>,
+        gives: Some(schema::<memory::RememberOutput>),
+        needs: Needs::Writing,
+    },
+    Offer {
+        name: "fork",
+        title: "Fork a conversation",
+        description: "Start a new branch of a conversation after one of its events, to try \
+            something else from there. Nothing is copied or changed.",
+        takes: schema::<branches::ForkInput>,
+        gives: Some(schema::<branches::ForkOutput>),
+        needs: Needs::Writing,
+    },
+    Offer {
+        name: "pending",
+        title: "Calls that wait for a decision",
+        description: "List tool calls of other agents that wait for a person's decision, with \
+            their arguments.",
+        takes: schema::<decide::PendingInput>,
+        gives: None,
+        needs: Needs::Approvals,
+    },
+    Offer {
+        name: "decide",
+        title: "Approve or deny a call",
+        description: "Write down the decision of the user about a call that waits. Ask the user \
+            first, each time; never decide yourself.",
+        takes: schema::<decide::DecideInput>,
+        gives: None,
+        needs: Needs::Deciding,
+    },
+];
+
+impl Offer {
+    fn is_allowed(&self, allowed: Allowed) -> bool {
+        match self.needs {
+            Needs::Nothing => true,
+            Needs::Writing => allowed.writing,
+            Needs::Approvals | Needs::Deciding => allowed.approvals,
+        }
+    }
+
+    fn tool(&self) -> Tool {
+        let changes = matches!(self.needs, Needs::Writing | Needs::Deciding);
+        // What is said of one that reads only does not hold for it.
+        let hints = match changes {
+            false => ToolAnnotations::with_title(self.title).read_only(true),
+            true => ToolAnnotations::with_title(self.title)
+                .read_only(false)
+                .destructive(self.needs == Needs::Deciding)
+                .idempotent(false),
+        };
+        let tool = Tool::new(self.name, self.description, (self.takes)())
+            .with_title(self.title)
+            .with_annotations(hints.open_world(false));
+        match self.gives {
+            Some(gives) => tool.with_raw_output_schema(Arc::new(gives())),
+            None => tool,
+        }
+    }
+}
+
+/// The tools that there are.
+#[must_use]
+pub fn offered(allowed: Allowed) -> Vec<Tool> {
+    let allowed = OFFERS.iter().filter(|offer| offer.is_allowed(allowed));
+    allowed.map(Offer::tool).collect()
+}
+
+/// One tool that there is.
+#[must_use]
+pub fn offered_as(name: &str, allowed: Allowed) -> Option<Tool> {
+    let offer = OFFERS.iter().find(|offer| offer.name == name)?;
+    offer.is_allowed(allowed).then(|| offer.tool())
+}
+
+/// How a tool uses the store. None: there is no such tool, or not here.
+#[must_use]
+pub fn used(name: &str, allowed: Allowed) -> Option<Use> {
+    let offer = OFFERS.iter().find(|offer| offer.name == name)?;
+    offer.is_allowed(allowed).then_some(match offer.needs {
+        Needs::Nothing | Needs::Approvals => Use::Looks,
+        Needs::Writing | Needs::Deciding => Use::Appends,
+    })
+}
+
+/// Why there is no such tool.
+#[must_use]
+pub fn missing(name: &str) -> String {
+    let offer = OFFERS.iter().find(|offer| offer.name == name);
+    match offer.map(|offer| offer.needs) {
+        Some(Needs::Writing) => {
+            format!("the tool `{name}` is not offered: this server was started without --writable")
+        }
+        Some(Needs::Approvals | Needs::Deciding) => format!(
+            "the tool `{name}` is not offered: this server was started without --allow-approvals"
+        ),
+        Some(Needs::Nothing) | None => "there is no such tool; see tools/list".to_owned(),
+    }
+}
+
+/// What a call gives.
+#[derive(Debug)]
+pub struct ToolAnswer {
+    text: String,
+    structured: Option<Value>,
+}
+
+impl ToolAnswer {
+    fn text(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            structured: None,
+        }
+    }
+
+    fn with(mut self, structured: Value) -> Self {
+        self.structured = Some(structured);
+        self
+    }
+
+    /// As it goes over the wire, bounded whatever the tool did.
+    #[must_use]
+    pub fn result(self) -> CallToolResult {
+        let text = within(self.text);
+        let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+        result.structured_content = self.structured;
+        result
+    }
+}
+
+/// What did not work, as a model sees it.
+#[must_use]
+pub fn refused(failure: &Failure) -> CallToolResult {
+    CallToolResult::error(vec![ContentBlock::text(within(failure.text()))])
+}
+
+fn within(mut text: String) -> String {
+    if text.len() <= ANSWER_BYTES_MAX {
+        return text;
+    }
+    let left = text.len() - text.floor_char_boundary(ANSWER_BYTES_MAX);
+    text.truncate(text.floor_char_boundary(ANSWER_BYTES_MAX));
+    text.push_str(&format!(
+        "\n[cut: {left} bytes more. Ask for less at once.]\n"
+    ));
+    text
+}
+
+/// Calls a tool that is allowed. `actor` is who asks.
+///
+/// # Errors
+/// What a model should hear.
+pub async fn call(
+    name: &str,
+    arguments: JsonObject,
+    store: &Connection,
+    actor: &str,
+) -> Result<ToolAnswer, Failure> {
+    match name {
+        "search" => search::call(input(name, arguments)?, store).await,
+        "around" => around::call(&input(name, arguments)?, store).await,
+        "read" => read::call(&input(name, arguments)?, store).await,
+        "conversations" => conversations::call(input(name, arguments)?, store).await,
+        "branches" => branches::call(&input(name, arguments)?, store).await,
+        "request" => request::call(input(name, arguments)?, store).await,
+        "recall" => memory::recall(input(name, arguments)?, store).await,
+        "remember" => memory::remember(input(name, arguments)?, store, actor).await,
+        "fork" => branches::fork(input(name, arguments)?, store, actor).await,
+        "pending" => decide::pending(input(name, arguments)?, store).await,
+        "decide" => decide::decide(input(name, arguments)?, store, actor).await,
+        _ => Err(Failure::new(missing(name), "use a tool of the list")),
+    }
+}
+
+fn input<T: DeserializeOwned>(name: &str, arguments: JsonObject) -> Result<T, Failure> {
+    serde_json::from_value(Value::Object(arguments)).map_err(|error| {
+        Failure::new(
+            format!("the arguments of `{name}` cannot be read: {error}"),
+            "call it again with arguments that fit its schema",
+        )
+    })
+}
+
+/// A type as JSON Schema, without what costs tokens and says nothing.
+fn schema<T: JsonSchema>() -> JsonObject {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let schema = settings.into_generator().into_root_schema_for::<T>();
+    let mut schema = schema.to_value();
+    strip(&mut schema);
+    match schema {
+        Value::Object(mut schema) => {
+            schema.entry("type").or_insert_with(|| json!("object"));
+            // A tool without arguments.
+            schema.entry("properties").or_insert_with(|| json!({}));
+            schema
+        }
+        _ => JsonObject::new(),
+    }
+}
+
+/// Formats of numbers, `null` beside a type that may be left out, titles of types.
+fn strip(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            if object
+                .get("type")
+                .is_some_and(|of| of.is_string() || of.is_array())
+            {
+                object.remove("format");
+                object.remove("title");
+                if let Some(Value::Array(types)) = object.get("type").cloned() {
+                    let real: Vec<_> = types.into_iter().filter(|of| of != "null").collect();
+                    if let [only] = &real[..] {
+                        object.insert("type".into(), only.clone());
+                    }
+                }
+            }
+            object.values_mut().for_each(strip);
+        }
+        Value::Array(items) => items.iter_mut().for_each(strip),
+        _ => {}
+    }
+}
+
+/// A number that was asked for, or the usual one, within its bounds.
+fn bounded(asked: Option<u32>, usual: u32, most: u32) -> u32 {
+    asked.unwrap_or(usual).clamp(1, most)
+}
+
+/// An argument that says nothing is none: models send empty texts for what they leave out.
+fn given(text: &Option<String>) -> Option<&str> {
+    text.as_deref()
+        .map(str::trim)
+        .filter(|text| !text.is_empty())
+}
+
+/// In an error, what was given: bounded, in one line.
+fn shown(text: &str) -> Cow<'_, str> {
+    super::quote::named(text, 80).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Allowed = Allowed {
+        writing: true,
+        approvals: true,
+    };
+
+    fn names(allowed: Allowed) -> Vec<String> {
+        let tools = offered(allowed);
+        tools
+            .into_iter()
+            .map(|tool| tool.name.into_owned())
+            .collect()
+    }
+
+    // An agent that may approve calls approves its own: the tools for it are not there unless
+    // somebody wanted them, and neither is what writes.
+    #[test]
+    fn what_is_not_allowed_is_not_there() {
+        let looking = names(Allowed::default());
+        for name in ["remember", "fork", "pending", "decide"] {
+            assert!(!looking.iter().any(|tool| tool == name), "{name}");
+            assert_eq!(used(name, Allowed::default()), None);
+            assert!(missing(name).contains("--"), "{name}");
+        }
+        let writing = Allowed {
+            writing: true,
+            approvals: false,
+        };
+        assert_eq!(used("fork", writing), Some(Use::Appends));
+        assert_eq!(used("decide", writing), None);
+        assert_eq!(used("pending", ALL), Some(Use::Looks));
+        assert_eq!(names(ALL).len(), OFFERS.len());
+        assert_eq!(used("nothing", ALL), None);
+    }
+
+    // Clients ask the user before what is not called read-only, and run the rest: what appends
+    // must never be called so.
+    #[test]
+    fn hints_say_which_tools_change_something() {
+        for tool in offered(ALL) {
+            let hints = tool.annotations.unwrap();
+            let changes = used(&tool.name, ALL) == Some(Use::Appends);
+            assert_eq!(hints.read_only_hint, Some(!changes), "{}", tool.name);
+            assert_eq!(hints.open_world_hint, Some(false));
+        }
+    }
+
+    // The list of tools stands in every context of every session: what it costs is bounded.
+    #[test]
+    fn the_list_of_tools_is_small() {
+        let tools = serde_json::to_string(&offered(Allowed::default())).unwrap();
+        let tokens = crate::context::tokens::Counter::for_model("").count(&tools);
+        assert!(tokens < 2_200, "{tokens}: {tools}");
+        assert!(
+            !tools.contains("uint32") && !tools.contains("$schema"),
+            "{tools}"
+        );
+    }
+
+    // A mistyped argument that is passed over gives an answer to another question.
+    #[test]
+    fn arguments_that_are_not_known_are_refused() {
+        let arguments = json!({"query": "x", "limt": 3});
+        let Value::Object(arguments) = arguments else {
+            unreachable!()
+        };
+        let error = input::<search::SearchInput>("search", arguments).unwrap_err();
+        assert!(error.text().contains("limt"), "{}", error.text());
+        for tool in offered(ALL) {
+            let closed = tool.input_schema.get("additionalProperties");
+            assert_eq!(closed, Some(&json!(false)), "{}", tool.name);
+        }
+    }
+
+    // No answer may fill a context, whatever a tool has found.
+    #[test]
+    fn answers_are_bounded() {
+        let long = ToolAnswer::text("ä".repeat(ANSWER_BYTES_MAX)).result();
+        let text = long.content[0].as_text().unwrap().text.clone();
+        assert!(text.len() < ANSWER_BYTES_MAX + 100 && text.contains("[cut: "));
+    }
+}

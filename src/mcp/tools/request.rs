@@ -1,0 +1,135 @@
+//! `request`: what a conversation's agent would send next.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{ToolAnswer, given, shown};
+use crate::{
+    cli::{Connection, json::section_name, text::count},
+    codec::pb,
+    context::Provider,
+    mcp::{
+        bounds::{REQUEST_TOKENS, REQUEST_TOKENS_MAX},
+        failure::Failure,
+        place,
+        quote::fenced,
+    },
+};
+
+/// Fewest tokens: nothing fits into less.
+const TOKENS_MIN: u64 = 200;
+
+/// Whose request.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RequestInput {
+    /// The conversation (id, its beginning, "@last", words of its title), or
+    /// CONVERSATION#REVISION: as it was then
+    conversation: String,
+    /// The branch [the active one]
+    branch: Option<String>,
+    /// Most tokens [4000, at most 12000]
+    budget_tokens: Option<u64>,
+    /// The form of the body: neutral, openai-chat, openai-responses, anthropic, gemini [neutral]
+    provider: Option<String>,
+}
+
+/// The body, and what is in it.
+///
+/// # Errors
+/// What the store says, and that it does not fit.
+pub async fn call(input: RequestInput, store: &Connection) -> Result<ToolAnswer, Failure> {
+    let found = place::conversation(store, &input.conversation).await?;
+    let branch = given(&input.branch);
+    place::check_branch(&found, branch)?;
+    let branch = match found.revision {
+        Some(revision) => place::branch_of(store, &found, branch, revision).await?,
+        None => branch.unwrap_or_default().to_owned(),
+    };
+    let budget = input.budget_tokens.unwrap_or(REQUEST_TOKENS);
+    let budget = budget.clamp(TOKENS_MIN, REQUEST_TOKENS_MAX);
+    let policy = json!({"budget_tokens": budget}).to_string();
+    let request = pb::BuildRequest {
+        conversation_id: found.id.clone(),
+        branch,
+        as_of_revision: found.revision.unwrap_or(0),
+        provider: provider(given(&input.provider))?,
+        policy: policy.into_bytes().into(),
+        ..Default::default()
+    };
+    let answer = store.contexts().build(request).await?.into_inner();
+    let told = answer.explanation.unwrap_or_default();
+    if told.over_budget {
+        return Err(Failure::new(
+            format!(
+                "the request has {} tokens at least, and the budget is {budget}",
+                count(told.tokens)
+            ),
+            match told.tokens < REQUEST_TOKENS_MAX {
+                true => format!("give budget_tokens={REQUEST_TOKENS_MAX}"),
+                false => "it does not fit into an answer: use `search`, `around` and `read`".into(),
+            },
+        ));
+    }
+    Ok(ToolAnswer::text(format!(
+        "{}{}",
+        summary(&found.called(), &told),
+        fenced(&String::from_utf8_lossy(&answer.request))
+    )))
+}
+
+fn provider(name: Option<&str>) -> Result<i32, Failure> {
+    let Some(name) = name else {
+        return Ok(Provider::Neutral.number());
+    };
+    let name = name.replace('_', "-");
+    let known = Provider::ALL
+        .iter()
+        .find(|provider| provider.as_str() == name);
+    known.map(|provider| provider.number()).ok_or_else(|| {
+        let names: Vec<_> = Provider::ALL
+            .iter()
+            .map(|provider| provider.as_str())
+            .collect();
+        Failure::new(
+            format!("there is no provider {}", shown(&name)),
+            format!("one of: {}", names.join(", ")),
+        )
+    })
+}
+
+fn summary(called: &str, told: &pb::Explanation) -> String {
+    let sections: Vec<_> = told
+        .sections
+        .iter()
+        .filter(|section| section.tokens > 0 || section.dropped_tokens > 0)
+        .map(|section| {
+            let name = section_name(section.section()).replace('_', " ");
+            match section.dropped_tokens {
+                0 => format!("{name} {}", count(section.tokens)),
+                left => format!(
+                    "{name} {} ({} left out)",
+                    count(section.tokens),
+                    count(left)
+                ),
+            }
+        })
+        .collect();
+    let left = told.tokens_before_budget.saturating_sub(told.tokens);
+    let left = match left {
+        0 => String::new(),
+        left => format!(
+            " {} tokens of it were left out or shortened: a larger budget_tokens brings more, \
+             and references in it (treering:…) can be given to `read`.",
+            count(left)
+        ),
+    };
+    format!(
+        "The next request of {called} at #{}: {} tokens of a budget of {}.{left}\nTokens: {}.\n",
+        told.revision,
+        count(told.tokens),
+        count(told.budget_tokens),
+        sections.join(", ")
+    )
+}
