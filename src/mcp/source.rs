@@ -156,7 +156,7 @@ async fn let_go_when_idle(source: Arc<OwnStore>, connection: std::sync::Weak<Con
         tokio::time::sleep(FOLDER_IDLE / 2).await;
         let mut state = source.state.lock().await;
         let Some(open) = &state.open else { return };
-        if open.connection.as_ref() as *const Connection != connection.as_ptr() {
+        if !std::ptr::eq(open.connection.as_ref(), connection.as_ptr()) {
             return;
         }
         let is_idle = Arc::strong_count(&open.connection) == 1;

@@ -86,7 +86,10 @@ mod tests {
         );
         assert_eq!(files(given.as_bytes()).unwrap(), Vec::<PathBuf>::new());
         std::fs::write(&transcript, "").unwrap();
-        assert_eq!(files(given.as_bytes()).unwrap(), [transcript.clone()]);
+        assert_eq!(
+            files(given.as_bytes()).unwrap(),
+            std::slice::from_ref(&transcript)
+        );
         let agents = dir.path().join("5d0c");
         std::fs::create_dir(&agents).unwrap();
         assert_eq!(files(given.as_bytes()).unwrap(), [transcript, agents]);

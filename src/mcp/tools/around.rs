@@ -39,7 +39,7 @@ pub struct AroundInput {
 /// # Errors
 /// What the store says.
 pub async fn call(input: &AroundInput, store: &Connection) -> Result<ToolAnswer, Failure> {
-    let place = place::event(store, &input.reference, given(&input.branch)).await?;
+    let place = place::event(store, &input.reference, given(input.branch.as_deref())).await?;
     let chars = input
         .chars
         .unwrap_or(AROUND_CHARS)

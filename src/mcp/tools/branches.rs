@@ -120,7 +120,7 @@ pub async fn fork(
     actor: &str,
 ) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.reference).await?;
-    let branch = given(&input.branch);
+    let branch = given(input.branch.as_deref());
     place::check_branch(&found, branch)?;
     let branch = match found.revision {
         Some(revision) => place::branch_of(store, &found, branch, revision).await?,

@@ -87,12 +87,16 @@ struct Filter {
 
 impl Filter {
     fn of(input: &ConversationsInput) -> Result<Self, Failure> {
-        let since = given(&input.since).map(str::parse::<Moment>).transpose();
+        let since = given(input.since.as_deref())
+            .map(str::parse::<Moment>)
+            .transpose();
         let since = since.map_err(|takes| Failure::new("`since` cannot be read", takes))?;
-        let words = given(&input.title).unwrap_or_default();
+        let words = given(input.title.as_deref()).unwrap_or_default();
         Ok(Self {
             words: words.split_whitespace().map(str::to_lowercase).collect(),
-            source: given(&input.source).unwrap_or_default().to_owned(),
+            source: given(input.source.as_deref())
+                .unwrap_or_default()
+                .to_owned(),
             since: since.map(Moment::beginning),
         })
     }

@@ -37,7 +37,7 @@ pub struct PendingInput {
 /// # Errors
 /// What the store says.
 pub async fn pending(input: PendingInput, store: &Connection) -> Result<ToolAnswer, Failure> {
-    let conversation = match given(&input.conversation) {
+    let conversation = match given(input.conversation.as_deref()) {
         Some(name) => place::conversation(store, name).await?.id,
         None => String::new(),
     };
@@ -97,7 +97,7 @@ pub async fn decide(
 ) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.conversation).await?;
     let mut calls = waiting(store, found.id, 0).await?;
-    let branch = given(&input.branch);
+    let branch = given(input.branch.as_deref());
     calls.retain(|call| {
         call.call_id == input.call_id && branch.is_none_or(|branch| call.branch == branch)
     });

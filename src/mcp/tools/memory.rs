@@ -115,7 +115,7 @@ pub async fn recall(input: RecallInput, store: &Connection) -> Result<ToolAnswer
     if entries.is_empty() {
         return Ok(ToolAnswer::text("Nothing is remembered yet."));
     }
-    let Some(key) = given(&input.key) else {
+    let Some(key) = given(input.key.as_deref()) else {
         return Ok(ToolAnswer::text(all(&entries)));
     };
     match entries.iter().find(|entry| entry.key == key) {

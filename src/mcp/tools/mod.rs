@@ -366,10 +366,8 @@ fn bounded(asked: Option<u32>, usual: u32, most: u32) -> u32 {
 }
 
 /// An argument that says nothing is none: models send empty texts for what they leave out.
-fn given(text: &Option<String>) -> Option<&str> {
-    text.as_deref()
-        .map(str::trim)
-        .filter(|text| !text.is_empty())
+fn given(text: Option<&str>) -> Option<&str> {
+    text.map(str::trim).filter(|text| !text.is_empty())
 }
 
 /// In an error, what was given: bounded, in one line.

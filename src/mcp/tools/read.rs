@@ -48,7 +48,7 @@ pub async fn call(input: &ReadInput, store: &Connection) -> Result<ToolAnswer, F
     let range = Range::of(input)?;
     let max = input.max_bytes.unwrap_or(READ_BYTES);
     let max = max.clamp(READ_BYTES_MIN, READ_BYTES_MAX) as usize;
-    let place = place::event(store, &input.reference, given(&input.branch)).await?;
+    let place = place::event(store, &input.reference, given(input.branch.as_deref())).await?;
     let place = text_of(store, place, &input.reference).await?;
     let text = match range {
         Range::Unsaid => ends(store, &place, max).await?,
@@ -129,7 +129,7 @@ async fn ends(store: &Connection, place: &EventPlace, max: usize) -> Result<Stri
     let tail_bytes = (max / 2) as u64;
     let first = head.total - tail_bytes.min(head.total - head.end());
     let tail = Piece::read(store, place, Range::Bytes { first }, max / 2).await?;
-    let tail = tail.from_a_line();
+    let tail = tail.beginning_with_line();
     Ok(format!(
         "{}Its beginning:\n{}[{} bytes between are left out: first_byte={} reads on, max_bytes up \
          to {}; `search` with `conversation` finds places in it]\nIts end, from byte {}:\n{}",
@@ -211,7 +211,7 @@ impl Piece {
             text: text.to_owned(),
         };
         Ok(match is_cut {
-            true => piece.to_a_line(),
+            true => piece.ending_with_line(),
             false => piece,
         })
     }
@@ -225,7 +225,7 @@ impl Piece {
     }
 
     /// Ends it with a line, unless that would leave less than half of it.
-    fn to_a_line(mut self) -> Self {
+    fn ending_with_line(mut self) -> Self {
         if let Some(at) = self.text.rfind('\n')
             && at + 1 >= self.text.len() / 2
         {
@@ -235,7 +235,7 @@ impl Piece {
     }
 
     /// Begins it with a line, unless that would leave less than half of it.
-    fn from_a_line(mut self) -> Self {
+    fn beginning_with_line(mut self) -> Self {
         if let Some(at) = self.text.find('\n')
             && at < self.text.len() / 2
         {
@@ -247,7 +247,7 @@ impl Piece {
 
     fn shortened_to(mut self, bytes: usize) -> Self {
         self.text.truncate(self.text.floor_char_boundary(bytes));
-        self.to_a_line()
+        self.ending_with_line()
     }
 
     /// The last line, where the first is known.
@@ -366,12 +366,12 @@ mod tests {
     // Reading on from where an answer says gives every byte once.
     #[test]
     fn what_is_left_begins_where_the_part_ends() {
-        let by_line = piece("one\ntwo\nthr", 0, 100, Some(1)).to_a_line();
+        let by_line = piece("one\ntwo\nthr", 0, 100, Some(1)).ending_with_line();
         assert_eq!(by_line.text, "one\ntwo\n");
         assert_eq!(by_line.rest(), "[92 bytes follow: first_line=3]\n");
-        let by_byte = piece("one two", 40, 100, None).to_a_line();
+        let by_byte = piece("one two", 40, 100, None).ending_with_line();
         assert_eq!(by_byte.rest(), "[53 bytes follow: first_byte=47]\n");
-        let tail = piece("ne\ntwo\nthree", 88, 100, None).from_a_line();
+        let tail = piece("ne\ntwo\nthree", 88, 100, None).beginning_with_line();
         assert_eq!((tail.start, tail.text.as_str()), (91, "two\nthree"));
         assert_eq!(tail.rest(), "[That is the end.]\n");
         assert_eq!(piece("x\ny\n", 0, 9, Some(5)).last_line(), Some(6));

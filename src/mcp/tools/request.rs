@@ -41,7 +41,7 @@ pub struct RequestInput {
 /// What the store says, and that it does not fit.
 pub async fn call(input: RequestInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.conversation).await?;
-    let branch = given(&input.branch);
+    let branch = given(input.branch.as_deref());
     place::check_branch(&found, branch)?;
     let branch = match found.revision {
         Some(revision) => place::branch_of(store, &found, branch, revision).await?,
@@ -54,7 +54,7 @@ pub async fn call(input: RequestInput, store: &Connection) -> Result<ToolAnswer,
         conversation_id: found.id.clone(),
         branch,
         as_of_revision: found.revision.unwrap_or(0),
-        provider: provider(given(&input.provider))?,
+        provider: provider(given(input.provider.as_deref()))?,
         policy: policy.into_bytes().into(),
         ..Default::default()
     };

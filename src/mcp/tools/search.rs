@@ -83,23 +83,28 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
         let read = text.map(str::parse::<Moment>).transpose();
         read.map_err(|takes| Failure::new("a time cannot be read", takes))
     };
-    let conversation_id = match given(&input.conversation) {
+    let conversation_id = match given(input.conversation.as_deref()) {
         Some(name) => place::conversation(store, name).await?.id,
         None => String::new(),
     };
-    let list = |text: &Option<String>| given(text).map(str::to_owned).into_iter().collect();
+    let list = |text: &Option<String>| {
+        given(text.as_deref())
+            .map(str::to_owned)
+            .into_iter()
+            .collect()
+    };
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     Ok(pb::SearchRequest {
         query: input.query.clone(),
         limit: bounded(input.limit, HITS, HITS_MAX),
         offset: input.offset.unwrap_or(0),
         conversation_id,
-        include_sub_contexts: given(&input.conversation).is_some(),
+        include_sub_contexts: given(input.conversation.as_deref()).is_some(),
         tools: list(&input.tool),
         paths: list(&input.path),
         success: input.failed.filter(|failed| *failed).map(|_| false),
-        happened_from: moment(given(&input.since))?.map(Moment::beginning),
-        happened_to: moment(given(&input.until))?.map(Moment::end),
+        happened_from: moment(given(input.since.as_deref()))?.map(Moment::beginning),
+        happened_to: moment(given(input.until.as_deref()))?.map(Moment::end),
         regex: input.regex.unwrap_or(false),
         at_least: stats.head,
         wait_max: INDEX_WAIT.try_into().ok(),
@@ -147,7 +152,8 @@ fn nothing(input: &SearchInput, found: &pb::SearchResponse) -> String {
         &input.until,
         &input.conversation,
     ];
-    match narrowed.iter().any(|text| given(text).is_some()) || input.failed == Some(true) {
+    match narrowed.iter().any(|text| given(text.as_deref()).is_some()) || input.failed == Some(true)
+    {
         true => text.push_str(" Try it without a filter, or with fewer or other words."),
         false => text.push_str(" Try fewer or other words, or a beginning: pre*."),
     }
