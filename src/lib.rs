@@ -124,8 +124,8 @@
 //! # Features
 //!
 //! `redb` (the durable log and the views), `search` (the index), `server`, `import` and
-//! `summariser` are on by default; `cli`, `backup` (backups in folders, which `cli` has), `cloud`
-//! (and in buckets) and `testkit` (the suite for log backends of other crates) are not. [`engine`] wants `redb` and `search`; without any, the inner modules are
+//! `summariser` are on by default; `cli`, `backup` (backups in folders), `cloud` (and in buckets;
+//! `cli` has both) and `testkit` (the suite for log backends of other crates) are not. [`engine`] wants `redb` and `search`; without any, the inner modules are
 //! left: [`domain`], [`codec`], [`context`] and the log in memory.
 
 #[cfg(feature = "server")]

@@ -1,22 +1,21 @@
 //! `backup`: a copy of the log somewhere else, and what can be said of it. `restore` is a
 //! file of its own.
 
+mod remote;
+
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use clap::{Args, Subcommand};
-use futures::{StreamExt, stream::BoxStream};
 use tokio::task::JoinHandle;
-use tonic::{Code, Status};
 use uuid::Uuid;
 
+use self::remote::Remote;
 use super::{
     connect::Connection,
     error::{CliError, Exit},
     json::{Array, Object},
     observe::BackupReached,
     output::{BarUnit, Out, Tone, progress},
-    pb,
     text::{bytes_human, count, things},
 };
 use crate::{
@@ -24,14 +23,9 @@ use crate::{
         self, Backup, BackupError, BackupOptions, BackupOutcome, BackupSource, BackupStep,
         BackupTarget, GenerationInfo, Keep, Key, Pruned, Verified,
     },
-    codec::{
-        envelope::{timestamp_from_pb, timestamp_to_pb},
-        rfc3339,
-    },
-    domain::{BranchId, Cause, ContentHash, Namespace, Revision, TimestampMicros, with_causes},
-    engine::{
-        BackupNote, Engine, LogIdentity, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure,
-    },
+    codec::{envelope::timestamp_to_pb, rfc3339},
+    domain::with_causes,
+    engine::Engine,
 };
 
 /// Keep a copy of the store somewhere else, and bring it up to date
@@ -655,111 +649,4 @@ impl Followed {
             Err(_) => tracing::warn!("there was no time to bring the copy up to date"),
         }
     }
-}
-
-/// The store that a connection leads to, wherever it is.
-pub struct Remote<'a>(pub &'a Connection);
-
-#[async_trait]
-impl BackupSource for Remote<'_> {
-    async fn ship(
-        &self,
-        query: ShipQuery,
-    ) -> Result<BoxStream<'static, Result<Shipped, BackupError>>, BackupError> {
-        let request = pb::ShipLogRequest {
-            from_offset: query.from,
-            to_offset: query.to.unwrap_or(0),
-            follow: query.follow,
-        };
-        let answers = self.0.backups().ship_log(request).await.map_err(failed)?;
-        let items = answers.into_inner().filter_map(|answer| async {
-            match answer {
-                Ok(pb::ShipLogResponse { item: Some(item) }) => Some(shipped(item)),
-                // Of a newer server.
-                Ok(pb::ShipLogResponse { item: None }) => None,
-                Err(status) => Some(Err(failed(status))),
-            }
-        });
-        Ok(items.boxed())
-    }
-
-    async fn note(&self, note: BackupNote) -> Result<(), BackupError> {
-        let request = pb::NoteBackupRequest {
-            target: note.target,
-            generation: note.generation,
-            head_offset: note.head,
-            made_at: Some(timestamp_to_pb(TimestampMicros(note.made_at))),
-            clean_to_offset: note.clean_to,
-        };
-        self.0
-            .backups()
-            .note_backup(request)
-            .await
-            .map_err(failed)?;
-        Ok(())
-    }
-}
-
-fn failed(status: Status) -> BackupError {
-    BackupError::Source {
-        passes: matches!(status.code(), Code::Unavailable | Code::ResourceExhausted),
-        source: Cause::of(status.message().to_owned()),
-    }
-}
-
-fn shipped(item: pb::ship_log_response::Item) -> Result<Shipped, BackupError> {
-    read(item).ok_or_else(|| BackupError::Source {
-        passes: false,
-        source: Cause::of("the server's answer to ShipLog cannot be read"),
-    })
-}
-
-fn read(item: pb::ship_log_response::Item) -> Option<Shipped> {
-    use pb::ship_log_response::Item;
-    Some(match item {
-        Item::Start(start) => Shipped::Start {
-            identity: LogIdentity {
-                store: start.store.parse().ok()?,
-                timeline: start.timeline.parse().ok()?,
-            },
-            head: start.head,
-            before: match start.before {
-                Some(before) => Some(mark(&before)?),
-                None => None,
-            },
-        },
-        Item::Block(block) => Shipped::Block(ShippedBlock {
-            first: block.first_offset,
-            count: block.count,
-            bytes: block.block,
-            needs: block.needs,
-        }),
-        Item::Blob(blob) => Shipped::Blob {
-            home: blob.home_offset,
-            bytes: blob.content,
-        },
-        Item::Erasure(erasure) => Shipped::Erasure(ShippedErasure {
-            position: erasure.offset,
-            recorded_at: timestamp_from_pb(&erasure.recorded_at?)?,
-            namespace: Namespace::new(&erasure.namespace).ok()?,
-            conversation: erasure.conversation_id.parse().ok()?,
-            branch: BranchId(erasure.branch_id),
-            revisions: erasure.revisions.into_iter().map(Revision).collect(),
-            offsets: erasure.offsets,
-            reason: erasure.reason,
-            actor: erasure.actor,
-        }),
-        Item::Reached(reached) => Shipped::Reached {
-            mark: mark(&reached.mark?)?,
-            recorded_at: timestamp_from_pb(&reached.recorded_at?)?,
-            is_all: reached.is_all,
-        },
-    })
-}
-
-fn mark(mark: &pb::ShipMark) -> Option<ShipMark> {
-    Some(ShipMark {
-        offset: mark.offset,
-        chain: ContentHash(mark.chain_hash.as_ref().try_into().ok()?),
-    })
 }

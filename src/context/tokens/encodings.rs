@@ -1,16 +1,20 @@
-//! OpenAI's encodings, embedded: their tables, which the build compresses, and how they take
-//! text apart (`tiktoken`'s `openai_public`, with its look-ahead as `bpe-openai` has it).
+//! OpenAI's encodings, embedded: the table of today's, which the build compresses, the tokens of
+//! the one before, of which the table is built where it is asked for, and how they take text apart (`tiktoken`'s `openai_public`, with its look-ahead as `bpe-openai` has it).
 
 use std::{io, sync::LazyLock};
 
 use bpe_openai::{Tokenizer, byte_pair_encoding::BytePairEncoding};
+use serde::de::DeserializeOwned;
 
 use super::Encoding;
 
+/// A factor with which no two of its tokens have the same hash, as `bpe-openai` found it.
+const CL100K_HASHES: u64 = 17_846_336_922_010_275_747;
+
 static O200K_BASE: LazyLock<Tokenizer> = LazyLock::new(|| {
     const TABLE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/o200k_base.zst"));
-    load(
-        TABLE,
+    tokenizer(
+        unpacked(TABLE),
         &[
             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
@@ -22,9 +26,9 @@ static O200K_BASE: LazyLock<Tokenizer> = LazyLock::new(|| {
 });
 
 static CL100K_BASE: LazyLock<Tokenizer> = LazyLock::new(|| {
-    const TABLE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cl100k_base.zst"));
-    load(
-        TABLE,
+    const TOKENS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cl100k_base.zst"));
+    tokenizer(
+        BytePairEncoding::from_dictionary(unpacked::<Vec<Vec<u8>>>(TOKENS), Some(CL100K_HASHES)),
         &[
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
             r"[^\r\n\p{L}\p{N}]?\p{L}+",
@@ -36,7 +40,8 @@ static CL100K_BASE: LazyLock<Tokenizer> = LazyLock::new(|| {
 });
 
 impl Encoding {
-    /// Its tokenizer. The first call unpacks it, which takes some 70 ms.
+    /// Its tokenizer. The first call unpacks it, which takes some 70 ms, or builds it of its
+    /// tokens, which takes some 400.
     pub(super) fn tokenizer(self) -> &'static Tokenizer {
         match self {
             Self::O200kBase => &O200K_BASE,
@@ -45,13 +50,17 @@ impl Encoding {
     }
 }
 
-/// A program whose own tables cannot be read counts nothing right: there is no going on.
-fn load(table: &[u8], pieces: &[&str]) -> Tokenizer {
-    let read = |table| -> io::Result<BytePairEncoding> {
-        let raw = zstd::Decoder::new(table)?;
+/// What the build wrote. A program whose own tables cannot be read counts nothing right: there
+/// is no going on.
+fn unpacked<T: DeserializeOwned>(table: &[u8]) -> T {
+    let read = |table| -> io::Result<T> {
+        let raw = io::BufReader::new(zstd::Decoder::new(table)?);
         rmp_serde::from_read(raw).map_err(io::Error::other)
     };
-    let bpe = read(table).expect("the table was written by the build");
+    read(table).expect("the table was written by the build")
+}
+
+fn tokenizer(bpe: BytePairEncoding, pieces: &[&str]) -> Tokenizer {
     // Spaces before a word leave their last one to it, those at an end do not.
     let pieces = format!(r"{}|\s+$", pieces.join("|"));
     let patterns = [(pieces.as_str(), false), (r"\s+\s", true), (r"\s+", false)];

@@ -442,7 +442,7 @@ async fn what_is_erased_is_in_no_file() {
     )
     .await
     .unwrap();
-    assert_eq!((outcome.events, outcome.derived), (14, 0));
+    assert_eq!((outcome.events, outcome.derived), (15, 0));
     let shared = SharedBy {
         conversation: id(FORK),
         parent: id(CONVERSATION),

@@ -463,6 +463,8 @@ async fn tools_that_were_called_long_ago_are_not_looked_for() {
         events.push(call(id, &call_id, tool));
         events.push(result(id, &call_id, "done"));
     }
+    let answer = EventBody::MessageAppended(MessageAppended::text(Role::Assistant, "so"));
+    events.push(NewEvent::new(id, answer));
     let outcome = append(&engine, events).await.unwrap();
     let compacted = EventBody::Compacted(Compacted {
         summary: "what was done".to_owned(),
