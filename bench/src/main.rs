@@ -18,6 +18,7 @@ mod group;
 mod grpc;
 mod kill;
 mod machine;
+mod pages;
 mod payload;
 mod read;
 mod rounds;
@@ -77,6 +78,7 @@ Rows:
   budget    how much of a budget requests use, and what of them a prompt cache serves
   turns     tokens sent, and served by a prefix cache, by when results give way to snapshots
   trust     what keys, TLS, a backup that follows and erasing cost
+  pages     how soon the inspector's pages answer, and how large they are
   soak      mixed load at half the peak for --minutes: what drifts (only when it is named)
 
 Examples:
@@ -133,6 +135,7 @@ enum Group {
     Budget,
     Turns,
     Trust,
+    Pages,
     Soak,
 }
 
@@ -151,6 +154,7 @@ impl Group {
             Self::Budget => "budget",
             Self::Turns => "turns",
             Self::Trust => "trust",
+            Self::Pages => "pages",
             Self::Soak => "soak",
         }
     }
@@ -312,6 +316,7 @@ impl Setup {
             Group::Budget => budget::measure(self).await,
             Group::Turns => turns::measure(self).await,
             Group::Trust => trust::measure(self).await,
+            Group::Pages => pages::measure(self).await,
             Group::Soak => soak::measure(self, &self.soak).await,
         }
     }

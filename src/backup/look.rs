@@ -301,10 +301,10 @@ pub struct Pruned {
 }
 
 /// Removes all generations but those that are to be kept, and then what none of these
-/// names. The newest always stays. A dry run only tells.
+/// names. The newest that can be read always stays, and those behind it. A dry run only tells.
 ///
 /// # Errors
-/// [`BackupError`]: when one that is to be kept cannot be read, nothing is removed.
+/// [`BackupError`]: when none can be read, nothing is removed.
 pub async fn prune(
     target: &BackupTarget,
     store: Option<Uuid>,
@@ -314,29 +314,51 @@ pub async fn prune(
 ) -> Result<Pruned, BackupError> {
     let store = one_store(target, store).await?;
     let there = manifest::generations(target, store).await?;
-    let Some(newest) = there.last() else {
-        return Ok(Pruned::default());
+    let mut manifests = HashMap::new();
+    for (generation, read) in read_all(target, store, key).await? {
+        if let Ok(manifest) = read {
+            manifests.insert(generation.number, manifest);
+        }
+    }
+    let mut readable = there
+        .iter()
+        .filter(|one| manifests.contains_key(&one.number));
+    let Some(newest) = readable.next_back() else {
+        // It says what is wrong with it.
+        return match there.last() {
+            Some(last) => Manifest::get(target, store, last.number, key)
+                .await
+                .map(|_| Pruned::default()),
+            None => Ok(Pruned::default()),
+        };
     };
     let mut pruned = Pruned {
         store,
         ..Pruned::default()
     };
     let mut named = HashSet::new();
-    let oldest_kept = there.len() as u64 - keep.newest.unwrap_or(1).clamp(1, there.len() as u64);
+    let before = usize::try_from(keep.newest.unwrap_or(1).max(1) - 1).unwrap_or(usize::MAX);
+    let oldest_kept = match before {
+        0 => newest.number,
+        before => readable.nth_back(before - 1).map_or(0, |one| one.number),
+    };
     let since = keep.days.map(|days| {
         let length = i64::try_from(days)
             .unwrap_or(i64::MAX)
             .saturating_mul(DAY_MICROS);
         TimestampMicros::now().0.saturating_sub(length)
     });
-    for (index, generation) in there.iter().enumerate() {
+    for generation in &there {
         let is_recent = since.is_some_and(|since| generation.object.modified.0 >= since);
-        if index as u64 >= oldest_kept || is_recent {
-            let manifest = Manifest::get(target, store, generation.number, key).await?;
-            named.extend(manifest.objects.iter().map(|object| object.name(store)));
-            pruned.kept.push(generation.number);
-        } else {
-            pruned.generations.push(generation.number);
+        let is_kept = generation.number >= oldest_kept || is_recent;
+        match manifests.get(&generation.number) {
+            Some(manifest) if is_kept => {
+                named.extend(manifest.objects.iter().map(|object| object.name(store)));
+                pruned.kept.push(generation.number);
+            }
+            // The next backup may still make something of it.
+            None if generation.number > newest.number => pruned.kept.push(generation.number),
+            _ => pruned.generations.push(generation.number),
         }
     }
     if !dry_run {

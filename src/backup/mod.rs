@@ -24,7 +24,7 @@ mod walk;
 pub use self::{
     error::BackupError,
     look::{BackupFault, GenerationInfo, Keep, Pruned, Verified, generations, prune, verify},
-    restore::{RestoreOptions, RestoreTo, Restored, restore},
+    restore::{RestoreOptions, RestoreTo, Restored, STAGING as RESTORE_STAGING, restore},
     run::{Backup, BackupOptions, BackupOutcome, BackupStep, follow},
     seal::Key,
     source::BackupSource,

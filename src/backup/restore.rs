@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Where a store is made in its folder, until it is whole.
-const STAGING: &str = ".restoring";
+pub const STAGING: &str = ".restoring";
 /// In there, the names of what is moved to its place, once that begins.
 const MOVING: &str = "moving";
 

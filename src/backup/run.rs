@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{
     content::Content,
     error::BackupError,
-    manifest::{self, Erased, Manifest, Mark, Object, generations},
+    manifest::{self, Erased, Generation, Manifest, Mark, Object, generations},
     seal::Key,
     source::BackupSource,
     target::{BackupTarget, Listed},
@@ -107,6 +107,8 @@ pub struct BackupOutcome {
     pub still_hold: Vec<u64>,
     /// Generations that cannot be read, so that nobody knows what they hold.
     pub unread: Vec<u64>,
+    /// Objects that were gone, or cut off, and were put again.
+    pub gone: u64,
 }
 
 /// A backup of a store to a target.
@@ -118,6 +120,8 @@ pub struct Backup<'a> {
     next: Manifest,
     /// The newest one that is there.
     base: Option<Listed>,
+    /// Its number.
+    last_number: u64,
     /// What `next` has that the newest does not.
     is_changed: bool,
     /// Erasures of which objects may still hold something.
@@ -146,15 +150,11 @@ impl<'a> Backup<'a> {
     ) -> Result<Self, BackupError> {
         let start = ask(source, NOWHERE).await?;
         let store = start.identity.store;
-        let there = generations(target, store).await?.pop();
-        let next = match &there {
-            Some(newest) => {
-                let key = options.key.as_ref();
-                check_key(target, &newest.object, key).await?;
-                Manifest::get(target, store, newest.number, key).await?
-            }
-            None => Manifest::first(store, start.identity.timeline),
-        };
+        let mut there = generations(target, store).await?;
+        let (next, unread) = newest_readable(target, store, &there, options.key.as_ref()).await?;
+        let next = next.unwrap_or_else(|| Manifest::first(store, start.identity.timeline));
+        let has_unread = !unread.is_empty();
+        let newest = there.pop();
         let mut backup = Self {
             source,
             target,
@@ -162,11 +162,13 @@ impl<'a> Backup<'a> {
             outcome: BackupOutcome {
                 store,
                 generation: next.generation,
+                unread,
                 ..BackupOutcome::default()
             },
             pinned: names(&next),
-            base: there.map(|newest| newest.object),
-            is_changed: false,
+            is_changed: has_unread,
+            last_number: newest.as_ref().map_or(0, |newest| newest.number),
+            base: newest.map(|newest| newest.object),
             to_erase: Vec::new(),
             clean_to: HashMap::new(),
             own: None,
@@ -174,12 +176,37 @@ impl<'a> Backup<'a> {
             noted: None,
             next,
         };
+        backup.find_gone().await?;
         backup.find_common().await?;
         if backup.next.timeline != start.identity.timeline {
             backup.next.timeline = start.identity.timeline;
             backup.is_changed = true;
         }
         Ok(backup)
+    }
+
+    /// Forgets what the target does not have any more, or not whole: it is put again.
+    async fn find_gone(&mut self) -> Result<(), BackupError> {
+        let store = self.next.store;
+        let listed = self.target.list(&records_of(store)).await?;
+        let there: HashMap<_, _> = listed.iter().map(|o| (o.name.as_str(), o.bytes)).collect();
+        let is_gone =
+            |object: &Object| there.get(object.name(store).as_str()) != Some(&object.bytes);
+        let gone = self
+            .next
+            .objects
+            .iter()
+            .filter(|object| is_gone(object))
+            .count();
+        let Some(first) = self.next.objects.iter().position(is_gone) else {
+            return Ok(());
+        };
+        self.outcome.gone = gone as u64;
+        self.keep_objects(first);
+        // What came behind is told again when it is read again.
+        let head = self.next.head();
+        self.next.erasures.retain(|erased| erased.position <= head);
+        Ok(())
     }
 
     /// Forgets what the log does not have any more: its loss was accepted, or the store is a
@@ -200,15 +227,19 @@ impl<'a> Backup<'a> {
                 false => lacks = middle,
             }
         }
-        self.next.objects.truncate(has);
-        self.next.mark = self.next.objects.last().map(|object| object.last.clone());
+        self.keep_objects(has);
         self.next.begin_line();
         let head = self.next.head();
         for erased in &mut self.next.erasures {
             erased.position = erased.position.min(head);
         }
-        self.is_changed = true;
         Ok(())
+    }
+
+    fn keep_objects(&mut self, count: usize) {
+        self.next.objects.truncate(count);
+        self.next.mark = self.next.objects.last().map(|object| object.last.clone());
+        self.is_changed = true;
     }
 
     async fn log_has(&self, mark: &Mark) -> Result<bool, BackupError> {
@@ -315,7 +346,8 @@ impl<'a> Backup<'a> {
         self.join_small().await?;
         let is_new = self.is_changed || self.base.is_none();
         if is_new {
-            self.next.generation += 1;
+            // One that cannot be read has its number all the same.
+            self.next.generation = self.next.generation.max(self.last_number) + 1;
             self.next.made_at = TimestampMicros::now().0;
             self.next.made_by = env!("CARGO_PKG_VERSION").to_owned();
             self.next.to_clean = self.next.to_clean || !self.to_erase.is_empty();
@@ -541,6 +573,32 @@ fn names(manifest: &Manifest) -> HashSet<String> {
 /// Where a store's objects are.
 pub(super) fn records_of(store: Uuid) -> String {
     format!("{store}/records")
+}
+
+/// The newest generation that can be read, and the newer ones that cannot.
+async fn newest_readable(
+    target: &BackupTarget,
+    store: Uuid,
+    there: &[Generation],
+    key: Option<&Key>,
+) -> Result<(Option<Manifest>, Vec<u64>), BackupError> {
+    let mut unread = Vec::new();
+    for generation in there.iter().rev() {
+        check_key(target, &generation.object, key).await?;
+        match Manifest::get(target, store, generation.number, key).await {
+            Ok(manifest) => return Ok((Some(manifest), unread)),
+            Err(error @ (BackupError::Damaged { .. } | BackupError::Missing { .. })) => {
+                let error = with_causes(&error).to_string();
+                tracing::warn!(
+                    error,
+                    "a generation cannot be read; going on from one before it"
+                );
+                unread.push(generation.number);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((None, unread))
 }
 
 /// All generations have a key, or none.

@@ -478,6 +478,87 @@ async fn what_is_wrong_with_a_backup_is_told_by_name() {
     assert_eq!((done.events, done.unread), (4, vec![2]));
 }
 
+// Somebody cleaned up in the bucket, and backups went on saying that all was there: the next one
+// must see that objects are gone, or cut off, and put them again.
+#[tokio::test]
+async fn what_is_gone_from_a_backup_is_put_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let id = append(&engine, None, &["one", NEEDLE]).await;
+    back_up(&engine, &to, None).await;
+    append(&engine, Some(id), &["two", &large(1)]).await;
+    erase(&engine, EraseTarget::Literal(NEEDLE.into())).await;
+    back_up(&engine, &to, None).await;
+    append(&engine, Some(id), &["three"]).await;
+    back_up(&engine, &to, None).await;
+    let expected = log_of(&engine).await;
+    let there = objects(&to);
+    assert!(there.len() >= 3, "{there:?}");
+    for (number, victim) in there.iter().enumerate() {
+        match number % 2 {
+            0 => fs::remove_file(victim).unwrap(),
+            _ => fs::write(victim, b"cut").unwrap(),
+        }
+        let done = back_up(&engine, &to, None).await;
+        assert_eq!((done.gone, done.is_new), (1, true), "{victim:?}");
+        let done = back_up(&engine, &to, None).await;
+        assert_eq!((done.gone, done.is_new), (0, false), "{victim:?}");
+        let keep = Keep {
+            newest: Some(1),
+            days: None,
+        };
+        prune(&target(&to), None, None, keep, false).await.unwrap();
+        assert_eq!(faults(&to).await, [] as [String; 0]);
+        assert_eq!(found(&to).await, [] as [String; 0]);
+        let again = dir.path().join(format!("again {number}"));
+        restored(&to, &again, RestoreTo::End).await.unwrap();
+        let copy = open(&again).await;
+        assert_eq!(log_of(&copy).await.len(), expected.len());
+        is_sound(&copy).await;
+        copy.close().await;
+    }
+    engine.close().await;
+}
+
+// The newest generation was damaged, and no backup worked any more, nor pruning: both must go on
+// from the one before, and what the damaged one put must stay until there is a newer one.
+#[tokio::test]
+async fn a_newest_generation_that_cannot_be_read_is_no_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let id = append(&engine, None, &["one"]).await;
+    let first = back_up(&engine, &to, None).await;
+    append(&engine, Some(id), &["two"]).await;
+    back_up(&engine, &to, None).await;
+    let bad = to.join(manifest::name_of(first.store, 2));
+    fs::write(&bad, "torn").unwrap();
+    let keep = Keep {
+        newest: Some(1),
+        days: None,
+    };
+    let before = objects(&to);
+    let pruned = prune(&target(&to), None, None, keep, false).await.unwrap();
+    assert_eq!((pruned.kept, pruned.generations), (vec![1, 2], vec![]));
+    assert_eq!(objects(&to), before);
+    let done = back_up(&engine, &to, None).await;
+    assert_eq!(
+        (done.generation, done.unread, done.is_new),
+        (3, vec![2], true)
+    );
+    let again = dir.path().join("again");
+    let restored = restored(&to, &again, RestoreTo::End).await.unwrap();
+    assert_eq!(restored.generation, 3);
+    let copy = open(&again).await;
+    assert_eq!(log_of(&copy).await.len(), log_of(&engine).await.len());
+    copy.close().await;
+    let pruned = prune(&target(&to), None, None, keep, false).await.unwrap();
+    assert_eq!((pruned.kept, pruned.generations), (vec![3], vec![1, 2]));
+    assert_eq!(faults(&to).await, [] as [String; 0]);
+    engine.close().await;
+}
+
 // A restore that was killed leaves its folder; the next one must not fail for it, and must
 // not take what is in it.
 #[tokio::test]

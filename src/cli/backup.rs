@@ -256,6 +256,7 @@ fn tell(outcome: &BackupOutcome, target: &BackupTarget, out: &mut Out) -> Result
             .number("objects", outcome.objects)
             .number("bytes", outcome.bytes)
             .number("bytes_total", outcome.bytes_total)
+            .number("gone", outcome.gone)
             .number("cleaned", outcome.cleaned)
             .raw("removed", &numbers(&outcome.removed))
             .raw("still_hold", &numbers(&outcome.still_hold))
@@ -277,6 +278,14 @@ fn tell(outcome: &BackupOutcome, target: &BackupTarget, out: &mut Out) -> Result
             "Nothing new: generation {generation} in {} has all, up to position {head}",
             target.address()
         ))?;
+    }
+    if outcome.gone > 0 {
+        let warning = format!(
+            "{} gone from {}, or cut off, and put again: find out what removes them.",
+            things(outcome.gone, "object was", "objects were"),
+            target.address()
+        );
+        out.line(out.paint.text(Tone::Wait, warning))?;
     }
     if outcome.cleaned > 0 {
         out.line(format!(
@@ -533,8 +542,9 @@ pub fn refused(error: &BackupError) -> CliError {
             Exit::Unavailable,
         ),
         BackupError::Missing { .. } | BackupError::Damaged { .. } => (
-            "`treering backup verify` names all that is damaged; `restore --position` gives what \
-             is before it. A new backup belongs to another place",
+            "`treering backup ls` and `verify` name all that is damaged. As long as the store is \
+             there, the next backup puts again what is gone; else `restore --generation N` takes an \
+             older generation, and `--position N` what is before a damaged object",
             Exit::Damaged,
         ),
         BackupError::NoBackup { .. } => ("`treering backup TO` makes one", Exit::NotFound),
@@ -596,6 +606,7 @@ impl Following {
         let task = tokio::spawn(async move {
             let followed = backup::follow(&store, &target, &options, |step| told.note(step)).await;
             if let Err(error) = followed {
+                told.end();
                 let (error, to) = (with_causes(&error).to_string(), target.address());
                 tracing::error!(
                     error,

@@ -14,7 +14,8 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, parser::ValueSou
 use serde_json::json;
 use toml_edit::{Document, Item, TableLike, Value};
 
-use super::{Cli, error::CliError, output::Out};
+use super::{Cli, Command, error::CliError, output::Out};
+use crate::domain::with_causes;
 
 const SERVE: &str = "serve";
 /// An option's variable is this and its name in capitals.
@@ -33,6 +34,8 @@ const ONLY_TYPED: [&str; 9] = [
     "server",
     "until-stdin-closes",
 ];
+/// What is not for other eyes.
+const SECRET: &str = "token";
 /// A name so like another one is that one mistyped.
 const NEAR: f64 = 0.75;
 
@@ -91,11 +94,14 @@ fn check(file: Option<&Path>, out: &mut Out) -> Result<(), CliError> {
     let set = Settings::read(&file)?;
     let mut words = vec!["treering".into(), SERVE.into()];
     words.extend(set.0.iter().flat_map(Setting::words).map(OsString::from));
-    if let Err(error) = Cli::try_parse_from(words) {
-        return Err(refused(vec![Complaint {
-            place: file.display().to_string(),
-            what: first_line(&error),
-        }]));
+    let complaint = |what| {
+        let place = file.display().to_string();
+        refused(vec![Complaint { place, what }])
+    };
+    let read = Cli::try_parse_from(words).map_err(|error| complaint(first_line(&error)))?;
+    if let Command::Serve(serve) = &read.command {
+        let judged = serve.check();
+        judged.map_err(|error| complaint(with_causes(&error).to_string()))?;
     }
     if out.json {
         let line = json!({"file": file.to_string_lossy(), "options": set.0.len()});
@@ -137,7 +143,10 @@ fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(),
                 })
                 .unwrap_or_default(),
         };
-        let value = value.join(",");
+        let value = match option.name == SECRET && !value.is_empty() {
+            true => "(not shown)".to_owned(),
+            false => value.join(","),
+        };
         if out.json {
             let origin = origin.to_string();
             out.line(json!({"option": option.name, "value": value, "from": origin}))?;

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     access::KeyRing,
+    backup::RESTORE_STAGING,
     domain::with_causes,
     engine::{Engine, OpenError, OpenMode, OpenOptions},
     server::{self, ServeError, ServeOptions, ServerMeasures, tls::ServerTls},
@@ -64,6 +65,13 @@ fn check_folder(dir: &Path, mode: OpenMode) -> Result<(), CliError> {
         // Opening says what is wrong with it.
         _ => return Ok(()),
     };
+    if dir.join(RESTORE_STAGING).exists() {
+        let dir = dir.display();
+        return Err(CliError::Usage {
+            what: format!("{dir} has no store yet: restoring one there was interrupted"),
+            hint: format!("run `treering restore FROM --to {dir}` again, or name another folder"),
+        });
+    }
     let is_other = |name: &String| {
         !name.starts_with('.')
             && name != SYSTEMS_NAME

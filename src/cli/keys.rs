@@ -16,11 +16,13 @@ use super::{
 };
 use crate::{
     access::{
-        self, CertificateSubject, Grant, GrantReach, KeyFileError, KeyLimits, KeyRecord, KeyRole,
-        MadeKey, NewKey,
+        self, CertificateSubject, Grant, GrantReach, KeyFileError, KeyLimits, KeyRecord, KeyRing,
+        KeyRole, MadeKey, NewKey,
     },
     codec::envelope::timestamp_to_pb,
-    domain::TimestampMicros,
+    domain::{TimestampMicros, with_causes},
+    engine::Engine,
+    server::audit,
 };
 
 /// Make and end the keys that a server asks for
@@ -307,6 +309,45 @@ fn json(key: &KeyRecord, used: Option<TimestampMicros>, token: Option<&str>) -> 
     object.finish()
 }
 
+/// Refuses to open a store to everybody that had keys once: it was restored, or their file is
+/// gone.
+///
+/// # Errors
+/// [`CliError::Outcome`], also when it cannot be known.
+pub async fn check_are_there(
+    engine: &Engine,
+    keys: &KeyRing,
+    opens_all_the_same: bool,
+) -> Result<(), CliError> {
+    if opens_all_the_same || !keys.is_open() {
+        return Ok(());
+    }
+    let had_keys = audit::has_begun(engine).await;
+    let had_keys = had_keys.map_err(|error| CliError::Outcome {
+        what: format!(
+            "it cannot be known whether this store had keys: {}",
+            with_causes(&error)
+        ),
+        hint: "`treering verify` tells what is damaged; --insecure serves it without keys".into(),
+        exit: Exit::Damaged,
+    })?;
+    if !had_keys {
+        return Ok(());
+    }
+    let dir = keys.dir().display();
+    Err(CliError::Outcome {
+        what: format!(
+            "callers of this store needed keys, and {dir} has none: as it is, whoever reaches the \
+             server could read and erase everything"
+        ),
+        hint: format!(
+            "a backup has no keys: put keys.json back, or make new ones (treering keys create NAME \
+             --role 'admin:*' --data {dir}); --insecure serves it without"
+        ),
+        exit: Exit::Refused,
+    })
+}
+
 /// What a person does about keys that cannot be read or changed.
 pub fn refused(error: KeyFileError) -> CliError {
     let what = error.to_string();
@@ -316,9 +357,11 @@ pub fn refused(error: KeyFileError) -> CliError {
         exit,
     };
     match error {
-        KeyFileError::File { .. } => {
-            outcome("check the folder's name, owner and mode", Exit::Failed)
-        }
+        KeyFileError::File { .. } => outcome(
+            "check the folder's name, owner and mode, and that its disk has room: until keys.json \
+             can be replaced, keys stay what they are (to end one at once, end the server)",
+            Exit::Failed,
+        ),
         KeyFileError::Damaged { .. } => outcome(
             "put a sound copy of keys.json back, or move it away and make the keys anew: nothing \
              is served with keys that cannot be read",

@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -237,8 +237,13 @@ pub fn of_summariser(measures: Arc<SummariserMeasures>) -> Vec<NamedMetric> {
 /// How far a backup is that is kept.
 #[must_use]
 pub fn of_backup(reached: Arc<BackupReached>) -> Vec<NamedMetric> {
-    let lag = Arc::clone(&reached);
+    let (up, lag) = (Arc::clone(&reached), Arc::clone(&reached));
     vec![
+        NamedMetric {
+            name: "treering_backup_up",
+            help: "1 while the backup is kept which `--backup` names; 0 once it has ended.",
+            value: NamedValue::Gauge(Arc::new(move |_| Some(u64::from(!up.has_ended())))),
+        },
         NamedMetric {
             name: "treering_backup_position",
             help: "The last event that the backup has which `--backup` keeps.",
@@ -259,9 +264,21 @@ pub fn of_backup(reached: Arc<BackupReached>) -> Vec<NamedMetric> {
 pub struct BackupReached {
     /// One more than the last offset; 0 while it is not known.
     next: AtomicU64,
+    has_ended: AtomicBool,
 }
 
 impl BackupReached {
+    /// Notes that it goes on no more.
+    pub fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// True when it goes on no more.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
+
     /// Notes a step of it.
     pub fn note(&self, step: BackupStep) {
         if let BackupStep::Found { head } | BackupStep::Generation { head, .. } = step {

@@ -149,7 +149,8 @@ fn tell(restored: &Restored, args: &RestoreArgs, out: &mut Out) -> Result<(), Cl
         ))?;
     }
     Ok(out.line(format!(
-        "It is a store of its own, {}. Check it with `treering verify --deep --data {}`",
+        "It is a store of its own, {}, and has no keys: they are no part of a backup. Check it \
+         with `treering verify --deep --data {}`",
         restored.new_store,
         args.to.display()
     ))?)

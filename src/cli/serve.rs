@@ -225,6 +225,10 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             return Err(error);
         }
     };
+    if let Err(refused) = keys::check_are_there(&engine, &keys, args.insecure).await {
+        engine.close().await;
+        return Err(refused);
+    }
     let retaining = tokio::spawn(keep_to(engine.clone(), args.retention.clone()));
     let following = following.map(|following| following.start(&engine));
     let summaries = summariser
@@ -297,6 +301,27 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
 }
 
 impl ServeArgs {
+    /// Finds fault with what can be judged without the store.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] tells the first fault.
+    pub fn check(&self) -> Result<(), CliError> {
+        quotas(&self.quota)?;
+        self.certificates()?;
+        if self.insecure {
+            return Ok(());
+        }
+        let tls = self.tls_cert.is_some();
+        let mcp = self.mcp.address().map(|addr| (addr, false));
+        for (addr, tls) in [Some((self.listen, tls)), mcp].into_iter().flatten() {
+            // Keys are the store's.
+            if let Some(missing) = missing(addr, true, tls) {
+                return Err(reached(addr, missing));
+            }
+        }
+        Ok(())
+    }
+
     fn certificates(&self) -> Result<Option<Arc<ServerTls>>, CliError> {
         let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else {
             return Ok(None);
@@ -345,6 +370,10 @@ fn check_address(
         anstream::eprintln!("{}", warning(addr, missing));
         return Ok(());
     }
+    Err(reached(addr, missing))
+}
+
+fn reached(addr: SocketAddr, missing: Missing) -> CliError {
     let (what, hint) = match missing {
         Missing::Keys { tls } => (
             "no key was ever made",
@@ -360,10 +389,10 @@ fn check_address(
             "give --tls-cert and --tls-key, or listen on 127.0.0.1 behind what encrypts",
         ),
     };
-    Err(CliError::Usage {
+    CliError::Usage {
         what: format!("{addr} is reached by other machines, and {what}"),
         hint: format!("{hint}; --insecure listens all the same"),
-    })
+    }
 }
 
 /// What an address that others reach is to have, and has not.

@@ -184,7 +184,7 @@ pub enum ReadError {
         damage: Arc<Damage>,
     },
     /// A rebuild runs already.
-    #[error("a rebuild of views or index runs already: wait until it has ended")]
+    #[error("an erasing, or a rebuild of views or index, runs already: wait until it has ended")]
     RebuildRuns,
     /// Too much of this kind is under way.
     #[error("{what}: try again in {retry_after_ms} ms")]

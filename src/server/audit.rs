@@ -1,9 +1,9 @@
-//! Who used which key to decide, to erase, to export, to read everything or very much, and who changed keys: events
-//! of the reserved namespace, durable and chained like all others.
+//! Who used which key to decide, to erase, to export, to read everything or very much, and who
+//! changed keys: events of the reserved namespace, durable and chained like all others.
 //!
-//! Without keys nobody can be named, and nothing is noted. What was done is not undone when
-//! it cannot be noted, but said in the log; an erasing is noted before it begins, or does not
-//! begin.
+//! Without keys nobody can be named, and nothing is noted. An erasing, an export and a read of
+//! everything are noted before they begin, or do not begin; a backup is made all the same, and a
+//! decision was taken: where these cannot be noted the log says so.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::{
     bounds::{KNOWN_KEYS_MAX, WHOLE_READS_NOTED},
     guard::Caller,
-    whole_reads::{self, WholeReads},
+    whole_reads::{self, NotedReads, WholeReads},
 };
 use crate::{
     access::{self, KeyRecord, KeyRing},
@@ -23,7 +23,7 @@ use crate::{
         AppendCommand, AppendOutcome, ConversationCreated, ConversationId, Custom, Decision,
         EventBody, Namespace, NewEvent, TimestampMicros, with_causes,
     },
-    engine::{AppendError, Engine, EraseTarget, ReadError},
+    engine::{AppendError, BranchAddress, Engine, EraseTarget, ReadError},
 };
 
 /// The namespace of what the server notes about itself.
@@ -39,12 +39,28 @@ pub fn audit_conversation() -> ConversationId {
     ConversationId(AUDIT)
 }
 
+/// True when the store has notes about keys: so it had some.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn has_begun(engine: &Engine) -> Result<bool, ReadError> {
+    let namespace = Namespace::new(SYSTEM_NAMESPACE);
+    let namespace = namespace.map_err(|error| ReadError::storage(error.to_string()))?;
+    let address = BranchAddress::active(namespace, audit_conversation());
+    match engine.conversation(&address, None).await {
+        Ok(_) => Ok(true),
+        Err(ReadError::ConversationNotFound { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Notes deeds in the store.
 #[derive(Clone)]
 pub(super) struct Audit {
     engine: Engine,
     begun: Arc<OnceCell<Namespace>>,
     whole_reads: WholeReads,
+    noted: NotedReads,
 }
 
 /// A decision that is on its way.
@@ -76,6 +92,7 @@ impl Audit {
             engine,
             begun: Arc::default(),
             whole_reads: WholeReads::default(),
+            noted: NotedReads::default(),
         }
     }
 
@@ -127,32 +144,69 @@ impl Audit {
     }
 
     /// All that a namespace has is read, from an offset of the log on.
-    pub async fn reads_all(&self, caller: &Caller) {
-        self.note_or_tell("read_all", caller, json!({})).await;
+    ///
+    /// # Errors
+    /// When it cannot be noted.
+    pub async fn reads_all(&self, caller: &Caller) -> Result<(), AppendError> {
+        self.note_read("read_all", caller, None).await
+    }
+
+    /// The whole log is read, to be kept somewhere else. Where the disk is full there must be a
+    /// way to save what is on it.
+    pub async fn backs_up(&self, caller: &Caller) {
+        if let Err(error) = self.reads_all(caller).await {
+            tell("read_all", caller, &error);
+        }
     }
 
     /// A conversation is read: to be exported, as the client says, or as one of many.
+    ///
+    /// # Errors
+    /// When it cannot be noted.
     pub async fn reads(
         &self,
         caller: &Caller,
         conversation: ConversationId,
         request: &pb::ReadRequest,
-    ) {
+    ) -> Result<(), AppendError> {
         if request.exports {
-            let details = json!({"conversation_id": conversation.to_string()});
-            return self.note_or_tell("export", caller, details).await;
+            return self.note_read("export", caller, Some(conversation)).await;
         }
-        let Some((_, id)) = caller.key() else { return };
+        let Some((_, id)) = caller.key() else {
+            return Ok(());
+        };
         if whole_reads::is_whole(request) && self.whole_reads.are_many(id, conversation) {
             let details = json!({"conversations": WHOLE_READS_NOTED});
-            self.note_or_tell("read_many", caller, details).await;
+            self.note("read_many", caller, details).await?;
         }
+        Ok(())
+    }
+
+    /// Notes a read that comes in parts once a minute.
+    async fn note_read(
+        &self,
+        deed: &str,
+        caller: &Caller,
+        of: Option<ConversationId>,
+    ) -> Result<(), AppendError> {
+        let Some((_, id)) = caller.key() else {
+            return Ok(());
+        };
+        if self.noted.is_recent(id, &caller.namespace, of) {
+            return Ok(());
+        }
+        let details = match of {
+            Some(conversation) => json!({"conversation_id": conversation.to_string()}),
+            None => json!({}),
+        };
+        self.note(deed, caller, details).await?;
+        self.noted.remember(id, &caller.namespace, of);
+        Ok(())
     }
 
     async fn note_or_tell(&self, deed: &str, caller: &Caller, details: Value) {
         if let Err(error) = self.note(deed, caller, details).await {
-            let error = with_causes(&error);
-            tracing::error!(%error, deed, "it was done, and could not be noted");
+            tell(deed, caller, &error);
         }
     }
 
@@ -233,6 +287,13 @@ impl Audit {
         self.engine.append(command).await?;
         Ok(namespace)
     }
+}
+
+/// Says in the log what could not be noted.
+fn tell(deed: &str, caller: &Caller, error: &AppendError) {
+    let (error, key) = (with_causes(error), caller.key().map(|(name, _)| name));
+    let namespace = caller.namespace.as_str();
+    tracing::error!(%error, deed, key, namespace, "it was done, and could not be noted");
 }
 
 /// A change of a key, as it is noted.

@@ -22,6 +22,8 @@ pub const DIFF_BYTES_MAX: usize = 32 << 20;
 
 /// Conversations that one key reads whole within an hour, and of which the audit is told.
 pub const WHOLE_READS_NOTED: usize = 100;
+/// Reads that the audit was told of lately, so that it is not told of each part of one.
+pub const READS_NOTED_MAX: usize = 10_000;
 /// Idempotency keys of one question: some hundred KiB, answered in milliseconds.
 pub const KNOWN_KEYS_MAX: usize = 4_096;
 

@@ -60,17 +60,21 @@ impl EventsService {
         }
     }
 
-    async fn note_read(&self, call: &Call, source: &Source, request: &pb::ReadRequest) {
+    async fn note_read(
+        &self,
+        call: &Call,
+        source: &Source,
+        request: &pb::ReadRequest,
+    ) -> Result<(), Refusal> {
         let audit = &self.0.audit;
         match source {
-            Source::Log => audit.reads_all(&call.caller).await,
+            Source::Log => audit.reads_all(&call.caller).await?,
             Source::Conversation(id)
             | Source::Branch {
                 conversation: id, ..
-            } => {
-                audit.reads(&call.caller, *id, request).await;
-            }
+            } => audit.reads(&call.caller, *id, request).await?,
         }
+        Ok(())
     }
 
     async fn followed_source(
@@ -126,7 +130,7 @@ impl Events for EventsService {
         let call = Call::of(&request)?;
         let request = request.into_inner();
         let source = self.read_source(&call, &request).await?;
-        self.note_read(&call, &source, &request).await;
+        self.note_read(&call, &source, &request).await?;
         let all = ReadQuery::all(call.namespace.clone(), source);
         let query = from_proto::read_query(&request, all)?;
         let headers_only = request.headers_only;
@@ -202,7 +206,8 @@ impl Events for EventsService {
         let heartbeat = subscription::heartbeat(request.heartbeat_seconds);
         let source = self.followed_source(&call, &request).await?;
         if matches!(source, Source::Log) {
-            self.0.audit.reads_all(&call.caller).await;
+            let noted = self.0.audit.reads_all(&call.caller).await;
+            noted.map_err(Refusal::from)?;
         }
         let query = SubscribeQuery {
             namespace: call.namespace.clone(),

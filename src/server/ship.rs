@@ -29,7 +29,7 @@ impl Backups for BackupsService {
         request: Request<pb::ShipLogRequest>,
     ) -> Result<Response<Self::ShipLogStream>, Status> {
         let call = Call::of(&request)?;
-        self.0.audit.reads_all(&call.caller).await;
+        self.0.audit.backs_up(&call.caller).await;
         let pb::ShipLogRequest {
             from_offset,
             to_offset,

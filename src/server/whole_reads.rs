@@ -1,4 +1,4 @@
-//! How many conversations each key has read whole of late.
+//! How many conversations each key has read whole of late, and which reads were noted.
 //!
 //! A client that takes much out of a store need not say so. What it reads shows it all the
 //! same, if it reads conversations as such, and many in a short time.
@@ -11,11 +11,45 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::bounds::WHOLE_READS_NOTED;
-use crate::{access::KeyId, codec::pb, domain::ConversationId};
+use super::bounds::{READS_NOTED_MAX, WHOLE_READS_NOTED};
+use crate::{
+    access::KeyId,
+    codec::pb,
+    domain::{ConversationId, Namespace},
+};
 
 /// How long a conversation that was read is remembered: many are many within this.
 const WITHIN: Duration = Duration::from_secs(60 * 60);
+/// Parts of a read that come within this are noted as one.
+const ONE_READ: Duration = Duration::from_secs(60);
+
+/// What was read: of whom, and which conversation; none: all.
+type ReadBy = (KeyId, Namespace, Option<ConversationId>);
+
+/// Reads that were noted of late: one that comes in parts fills no log.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NotedReads(Arc<Mutex<HashMap<ReadBy, Instant>>>);
+
+impl NotedReads {
+    /// True when such a read was noted a moment ago.
+    pub fn is_recent(&self, key: &KeyId, of: &Namespace, which: Option<ConversationId>) -> bool {
+        let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = noted.get(&(key.clone(), of.clone(), which));
+        at.is_some_and(|at| at.elapsed() < ONE_READ)
+    }
+
+    /// One was noted.
+    pub fn remember(&self, key: &KeyId, of: &Namespace, which: Option<ConversationId>) {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.len() >= READS_NOTED_MAX {
+            noted.retain(|_, at| at.elapsed() < ONE_READ);
+        }
+        // Beyond it they are noted more often, and none less.
+        if noted.len() < READS_NOTED_MAX {
+            noted.insert((key.clone(), of.clone(), which), Instant::now());
+        }
+    }
+}
 
 /// What each key has read whole.
 #[derive(Clone, Debug, Default)]
@@ -81,6 +115,26 @@ mod tests {
         }
         tokio::time::advance(WITHIN).await;
         assert!(!reads.are_many(&thief, ConversationId::generate()));
+    }
+
+    // A reader that read the log event by event made the log twice as long: a read in parts is
+    // noted once a minute, of each key and each conversation.
+    #[tokio::test(start_paused = true)]
+    async fn a_read_in_parts_is_noted_once() {
+        let (noted, one, other) = (NotedReads::default(), key(), key());
+        let namespace = Namespace::default();
+        let conversation = Some(ConversationId::generate());
+        assert!(!noted.is_recent(&one, &namespace, None));
+        noted.remember(&one, &namespace, None);
+        assert!(noted.is_recent(&one, &namespace, None));
+        assert!(!noted.is_recent(&other, &namespace, None));
+        assert!(!noted.is_recent(&one, &namespace, conversation));
+        tokio::time::advance(ONE_READ).await;
+        assert!(!noted.is_recent(&one, &namespace, None));
+        for _ in 0..READS_NOTED_MAX + 1 {
+            noted.remember(&one, &namespace, Some(ConversationId::generate()));
+        }
+        assert_eq!(noted.0.lock().unwrap().len(), READS_NOTED_MAX);
     }
 
     // A page of a list is no whole conversation, and one read from its end is one.

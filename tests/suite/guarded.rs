@@ -553,6 +553,97 @@ async fn a_certificate_stands_for_a_key() {
     .await;
 }
 
+// A store that asked everybody for a key was restored, or its keys.json was removed, and after the
+// next start it was open to anybody who reached it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_had_keys_is_not_opened_without_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| text(&dir.path().join(name));
+    let (store, copy, again) = (at("store"), at("copy"), at("again"));
+    let ops = key(&store, &["ops", "--role", "admin:*"]).await;
+    let server = Server::start(Path::new(&store)).await;
+    let append = [
+        "append",
+        "new",
+        "message",
+        "user",
+        "mine",
+        "--server",
+        &server.url,
+    ];
+    let (_, errors, code) = said(&append, &[("TREERING_TOKEN", &ops)]).await;
+    assert_eq!(code, Some(0), "{errors}");
+    until("what was noted", async || {
+        let audit = ["audit", "--server", &server.url];
+        let (noted, _, _) = said(&audit, &[("TREERING_TOKEN", &ops)]).await;
+        noted.contains("key_made")
+    })
+    .await;
+    server.kill().await;
+    assert_eq!(
+        said(&["backup", &copy, "--data", &store], &[]).await.2,
+        Some(0)
+    );
+    let (told, errors, code) = said(&["restore", &copy, "--to", &again], &[]).await;
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(told.contains("has no keys"), "{told}");
+    fs::remove_file(Path::new(&store).join("keys.json")).unwrap();
+    for data in [&store, &again] {
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--data", data];
+        let (_, errors, code) = said(&serve, &[]).await;
+        assert_eq!(code, Some(4), "{errors}");
+        assert!(
+            errors.contains("needed keys") && errors.contains("keys create"),
+            "{errors}"
+        );
+        // Whoever has the folder has all of it, and can say so.
+        let open = ["--listen", "127.0.0.1:0", "--insecure"];
+        let open = Server::start_with(Path::new(data), &open).await;
+        assert_eq!(said(&["ls", "--server", &open.url], &[]).await.2, Some(0));
+        open.kill().await;
+        let new = key(data, &["new", "--role", "admin:*"]).await;
+        let kept = Server::start(Path::new(data)).await;
+        let ls = ["ls", "--server", &kept.url];
+        assert_eq!(said(&ls, &[]).await.2, Some(4));
+        assert_eq!(said(&ls, &[("TREERING_TOKEN", &new)]).await.2, Some(0));
+        kept.kill().await;
+    }
+}
+
+// What a start would refuse was "all good" for hours before the start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_that_cannot_start_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = text(&dir.path().join("treering.toml"));
+    for (config, wanted) in [
+        ("listen = \"0.0.0.0:7171\"", "there is no TLS"),
+        ("tls-cert = \"/none.pem\"\ntls-key = \"/none.key\"", "/none"),
+        ("quota = [\"a=1GiB\", \"a=2GiB\"]", "a"),
+    ] {
+        fs::write(&file, config).unwrap();
+        let (_, errors, code) = said(&["config", "check", &file], &[]).await;
+        assert_eq!(code, Some(2), "{config}: {errors}");
+        assert!(errors.contains(wanted), "{config}: {errors}");
+    }
+    let secret = [("TREERING_TOKEN", "tr_live_hidden")];
+    let (shown, _, _) = said(&["config", "print"], &secret).await;
+    assert!(!shown.contains("hidden"), "{shown}");
+}
+
+// A restore that was killed left a folder in which the next server made a new store, and the
+// restore could not be run again.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_store_is_made_where_one_is_being_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join(".restoring")).unwrap();
+    let data = text(dir.path());
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--data", &data];
+    let (_, errors, code) = said(&serve, &[]).await;
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(errors.contains("treering restore"), "{errors}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
 // Who opens connections and says nothing must not keep those out who mean it.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_handshakes_keep_nobody_out() {

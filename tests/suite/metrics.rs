@@ -171,6 +171,7 @@ const THERE: [&str; 29] = [
     "treering_damaged_reads",
     "treering_summariser_answers",
     "treering_summariser_failures",
+    "treering_backup_up",
     "treering_backup_lag_events",
     "treering_trace_spans_sent",
     "treering_trace_spans_lost",

@@ -1,5 +1,7 @@
 //! The TLS handshake of a connection: within its time, and not for ever in the way.
 
+use std::io::ErrorKind;
+
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::timeout_at,
@@ -22,8 +24,13 @@ where
     life.activity.shake_hands(false);
     match done {
         Some(Ok(Ok(io))) => Some(io),
+        // Whoever looks whether the port is open says nothing more.
+        Some(Ok(Err(error))) if error.kind() != ErrorKind::InvalidData => {
+            tracing::debug!(%error, "a TLS handshake ended");
+            None
+        }
         Some(Ok(Err(error))) => {
-            tracing::debug!(%error, "a TLS handshake failed");
+            tracing::info!(%error, "a TLS handshake failed");
             None
         }
         Some(Err(_)) => {
