@@ -493,17 +493,19 @@ async fn what_is_gone_from_a_backup_is_put_again() {
     append(&engine, Some(id), &["three"]).await;
     back_up(&engine, &to, None).await;
     let expected = log_of(&engine).await;
-    let there = objects(&to);
-    assert!(there.len() >= 3, "{there:?}");
-    for (number, victim) in there.iter().enumerate() {
+    assert!(objects(&to).len() >= 3);
+    for number in 0..4 {
+        // What was put again is cut into objects as it comes.
+        let there = objects(&to);
+        let victim = &there[number % there.len()];
         match number % 2 {
             0 => fs::remove_file(victim).unwrap(),
             _ => fs::write(victim, b"cut").unwrap(),
         }
         let done = back_up(&engine, &to, None).await;
-        assert_eq!((done.gone, done.is_new), (1, true), "{victim:?}");
+        assert_eq!((done.gone, done.is_new), (1, true), "{number}: {victim:?}");
         let done = back_up(&engine, &to, None).await;
-        assert_eq!((done.gone, done.is_new), (0, false), "{victim:?}");
+        assert_eq!((done.gone, done.is_new), (0, false), "{number}: {victim:?}");
         let keep = Keep {
             newest: Some(1),
             days: None,
@@ -798,7 +800,7 @@ async fn old_generations_go_and_the_others_stay_whole() {
     };
     let told = prune(&target(&to), None, None, days, true).await.unwrap();
     assert_eq!((told.generations.len(), told.kept.len()), (0, 2));
-    // A generation that cannot be read may name anything: nothing goes.
+    // The newest cannot be read, and may name anything: nothing goes.
     let generation = files(&to)
         .into_iter()
         .find(|path| path.ends_with("0000000000000004"));
@@ -807,7 +809,8 @@ async fn old_generations_go_and_the_others_stay_whole() {
         newest: Some(1),
         days: None,
     };
-    assert!(prune(&target(&to), None, None, keep, false).await.is_err());
+    let told = prune(&target(&to), None, None, keep, false).await.unwrap();
+    assert_eq!((told.generations, told.objects), (vec![], 0));
     assert_eq!(generations(&target(&to), None).await.unwrap().len(), 2);
 }
 
