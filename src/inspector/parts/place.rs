@@ -1,0 +1,184 @@
+//! Where in a conversation a page is: its title, and the way to its other pages.
+
+use maud::{Markup, html};
+
+use super::hostile::{headline, shown};
+use crate::{
+    codec::pb,
+    inspector::{
+        bounds::TITLE_CHARS,
+        failure::Failure,
+        visit::{Visit, query},
+    },
+};
+
+/// Pages of one conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// What happened.
+    Transcript,
+    /// The tree of its branches.
+    Branches,
+    /// Its calls.
+    Tools,
+    /// What its agent sends next.
+    Request,
+    /// Two branches side by side.
+    Diff,
+}
+
+/// All of them, with what stands behind the conversation's address, and a word.
+const PARTS: [(Part, &str, &str); 5] = [
+    (Part::Transcript, "", "Transcript"),
+    (Part::Branches, "/branches", "Branches"),
+    (Part::Tools, "/tools", "Tool calls"),
+    (Part::Request, "/request", "Request"),
+    (Part::Diff, "/diff", "Compare"),
+];
+
+/// A conversation and a branch of it that a page is about.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The conversation, as every call takes it.
+    pub id: String,
+    /// What is known of it.
+    pub summary: pb::ConversationSummary,
+    /// The branch that is looked at.
+    pub branch: pb::BranchState,
+    /// The first of its branches.
+    pub branches: Vec<pb::Branch>,
+    /// There are more branches than these.
+    pub more_branches: bool,
+}
+
+impl Place {
+    /// The conversation that an address names, on the branch that it asks for (`branch=`).
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn of(visit: &Visit, id: &str) -> Result<Self, Failure> {
+        let request = pb::GetConversationRequest {
+            conversation_id: id.to_owned(),
+            branch: visit.asked.text("branch").unwrap_or_default().to_owned(),
+            as_of_revision: 0,
+        };
+        let state = visit.store.conversations().get(request).await?.into_inner();
+        let summary = state.summary.unwrap_or_default();
+        Ok(Self {
+            id: summary.conversation_id.clone(),
+            summary,
+            branch: state.branch.unwrap_or_default(),
+            branches: state.branches,
+            more_branches: state.more_branches,
+        })
+    }
+
+    /// The title of a page about it, for the browser.
+    #[must_use]
+    pub fn titled(&self, word: &str) -> String {
+        format!("{word} · {}", self.name())
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        let id = crate::cli::text::short_id(&self.summary.source_id, &self.id);
+        match self.summary.title.trim() {
+            "" => id,
+            title => title,
+        }
+    }
+
+    /// The address of one of its pages, with a query: pairs of names and values.
+    #[must_use]
+    pub fn link(&self, visit: &Visit, tail: &str, pairs: &[(&str, &str)]) -> String {
+        link(visit, &self.id, tail, pairs)
+    }
+
+    /// Its title, and the way to its pages; `word` says which one this is.
+    #[must_use]
+    pub fn heading(&self, visit: &Visit, part: Part) -> Markup {
+        let word = PARTS.iter().find(|(one, ..)| *one == part);
+        let word = word.map_or("", |(_, _, word)| word);
+        html! {
+            header.place {
+                p.over {
+                    a href=(self.link(visit, "", &[("branch", &self.branch.name)])) {
+                        (headline(self.name(), TITLE_CHARS))
+                    }
+                }
+                h1 { (word) }
+                nav.parts aria-label="This conversation" {
+                    @for (one, tail, word) in PARTS {
+                        @let branch = [("branch", self.branch.name.as_str())];
+                        a href=(self.link(visit, tail, &branch))
+                            aria-current=[(one == part).then_some("page")] { (word) }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A choice of its branches, for a form.
+    #[must_use]
+    pub fn branch_field(&self, name: &str, chosen: &str) -> Markup {
+        let named = self.branches.iter().map(|branch| branch.name.as_str());
+        let is_listed = named.clone().any(|name| name == chosen);
+        html! {
+            @if self.more_branches {
+                // More than can be chosen from: it is typed.
+                input name=(name) value=(chosen) required autocomplete="off" spellcheck="false";
+            } @else {
+                select name=(name) {
+                    @if !is_listed && !chosen.is_empty() {
+                        option value=(chosen) selected { (shown(chosen)) }
+                    }
+                    @for one in named {
+                        option value=(one) selected[one == chosen] {
+                            (headline(one, OPTION_CHARS))
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Characters of a branch's name in a choice.
+const OPTION_CHARS: usize = 60;
+
+/// The address of a page of a conversation.
+#[must_use]
+pub fn link(visit: &Visit, id: &str, tail: &str, pairs: &[(&str, &str)]) -> String {
+    let query = query(pairs);
+    let mark = if query.is_empty() { "" } else { "?" };
+    visit.link(&format!("/c/{}{tail}{mark}{query}", segment(id)))
+}
+
+/// The address of an event; the branch that has it, if it is known.
+#[must_use]
+pub fn event(visit: &Visit, id: &str, branch: &str, revision: u64) -> String {
+    link(visit, id, &format!("/e/{revision}"), &[("branch", branch)])
+}
+
+/// Text as a part of a path.
+#[must_use]
+pub fn segment(text: &str) -> String {
+    let text: String = form_urlencoded::byte_serialize(text.as_bytes()).collect();
+    text.replace('+', "%20")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A provider's id of a call may have anything in it: it must not become two parts of a
+    // path, nor a query.
+    #[test]
+    fn any_text_is_one_part_of_a_path() {
+        assert_eq!(
+            segment("a/b?c d+e#f%"),
+            "a%2Fb%3Fc%20d%2Be%23f%25"
+        );
+    }
+}
