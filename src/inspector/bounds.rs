@@ -1,0 +1,38 @@
+//! Every bound of the inspector, with its unit.
+
+use std::time::Duration;
+
+/// Largest body of a form, in bytes.
+pub const FORM_BYTES_MAX: usize = 64 << 10;
+/// No page is larger than this, in bytes: parts of it are left out, and say where they are.
+pub const PAGE_BYTES_MAX: usize = 300 << 10;
+/// How long a page may take.
+pub const PAGE_MAX: Duration = Duration::from_secs(30);
+/// Requests under way at once; more are told to come again.
+pub const REQUESTS_MAX: usize = 256;
+/// Streams of what is live at once.
+pub const STREAMS_MAX: usize = 256;
+/// What is live is told at most so often.
+pub const TELL_EVERY: Duration = Duration::from_millis(700);
+/// Between signs of life of a stream.
+pub const HEARTBEAT: Duration = Duration::from_secs(15);
+/// A stream ends after so long; the browser opens it again, with its key checked anew.
+pub const STREAM_MAX: Duration = Duration::from_secs(1_800);
+
+/// Sessions at once; the one that was used longest ago goes for a new one.
+pub const SESSIONS_MAX: usize = 1_000;
+/// A session that is not used for so long is over.
+pub const SESSION_IDLE_MAX: Duration = Duration::from_secs(12 * 3_600);
+/// A session is over after so long.
+pub const SESSION_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// Longest key that is looked at, in bytes.
+pub const KEY_BYTES_MAX: usize = 512;
+
+/// Conversations on a page.
+pub const CONVERSATIONS: u32 = 100;
+/// Events of a transcript on a page.
+pub const EVENTS: u64 = 200;
+/// Hits of a search on a page.
+pub const HITS: u32 = 30;
+/// Characters of a title.
+pub const TITLE_CHARS: usize = 120;

@@ -1,0 +1,61 @@
+//! What a form sends. It can be read in this way only, so that no form is taken which another
+//! site sent: its token must be the one of the visitor's page.
+
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, to_bytes},
+    extract::{FromRequest, FromRequestParts},
+};
+use http::{Request, StatusCode, header::CONTENT_TYPE};
+
+use super::{
+    bounds::FORM_BYTES_MAX,
+    failure::Failure,
+    session::same,
+    site::Site,
+    visit::{Asked, Visit},
+};
+
+/// A form of one of our pages, with the visit that sends it:
+/// `async fn decide(form: Form) -> Result<Redirect, Failure>`.
+#[derive(Debug)]
+pub struct Form {
+    /// Who sends it.
+    pub visit: Visit,
+    /// Its fields.
+    pub fields: Asked,
+}
+
+impl FromRequest<Arc<Site>> for Form {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request<Body>, site: &Arc<Site>) -> Result<Self, Failure> {
+        let (mut parts, body) = request.into_parts();
+        let visit = Visit::from_request_parts(&mut parts, site).await?;
+        let kind = parts.headers.get(CONTENT_TYPE);
+        let is_form = kind.is_some_and(|kind| {
+            kind.as_bytes()
+                .starts_with(b"application/x-www-form-urlencoded")
+        });
+        if !is_form {
+            return Err(Failure::asked(
+                "what was sent is no form",
+                "use the form of the page",
+            ));
+        }
+        let bytes = to_bytes(body, FORM_BYTES_MAX).await.map_err(|_| {
+            Failure::asked("the form is too large", "shorten what you have written")
+        })?;
+        let fields = Asked::of_bytes(&bytes);
+        let token = fields.text("token").unwrap_or_default();
+        if !same(token, &visit.here.token) {
+            return Err(Failure::new(
+                StatusCode::FORBIDDEN,
+                "the form is not of a page that you have open here, or you logged in since",
+                "go back, load the page again, and send it once more; nothing was changed",
+            ));
+        }
+        Ok(Self { visit, fields })
+    }
+}

@@ -1,0 +1,236 @@
+//! What every request passes: is it for this host, may it come from where it comes, is there
+//! room; and what every answer has: headers that keep browsers from running what was recorded.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    response::{IntoResponse, Response},
+};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri,
+    header::{CONTENT_SECURITY_POLICY, HOST, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS},
+    uri::Authority,
+};
+use tower::ServiceExt;
+
+use super::{
+    bounds::PAGE_MAX,
+    failure::{Failure, told},
+    site::{Site, session_of},
+    visit::{FRAGMENT_HEADER, Here},
+};
+use crate::domain::Namespace;
+
+/// Nothing but what this server sends itself, and no script or style within a page.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+     img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; \
+     frame-ancestors 'none'";
+
+/// The routes, behind this guard.
+pub fn guarded(site: &Arc<Site>, routes: Router) -> Router {
+    let site = Arc::clone(site);
+    let answer = move |request: Request| {
+        let (site, routes) = (Arc::clone(&site), routes.clone());
+        async move { answer(&site, routes, request).await }
+    };
+    Router::new().fallback(answer)
+}
+
+async fn answer(site: &Site, routes: Router, request: Request) -> Response {
+    let (request, here) = match entered(site, request) {
+        Ok(entered) => entered,
+        Err((here, failure)) => return hardened(told(&here, &failure)),
+    };
+    let answer = match site.requests.try_acquire() {
+        Ok(_permit) => match tokio::time::timeout(PAGE_MAX, routes.oneshot(request)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(never)) => match never {},
+            Err(_) => Failure::new(
+                StatusCode::GATEWAY_TIMEOUT,
+                "that took too long",
+                "ask for less of it, or try again in a moment",
+            )
+            .into_response(),
+        },
+        Err(_) => Failure::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many requests are under way",
+            "try again in a moment",
+        )
+        .into_response(),
+    };
+    hardened(match answer.extensions().get::<Failure>() {
+        Some(failure) if failure.asks_for_key() && !here.is_fragment => to_login(&here),
+        Some(failure) => told(&here, failure),
+        None => answer,
+    })
+}
+
+/// The request with what it is about, its namespace off its path.
+fn entered(
+    site: &Site,
+    request: Request,
+) -> Result<(Request<Body>, Here), (Box<Here>, Box<Failure>)> {
+    let (mut parts, body) = request.into_parts();
+    let mut here = Here {
+        base: String::new(),
+        namespace: Namespace::default().as_str().to_owned(),
+        path: "/".to_owned(),
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+        token: site.token(&parts.headers),
+        has_session: !site.keys.is_open() && session_of(&parts.headers).is_some(),
+        is_fragment: parts.headers.contains_key(FRAGMENT_HEADER),
+    };
+    let placed = check_host(site, &parts.headers, &parts.uri)
+        .and_then(|host| check_origin(site, &host, &parts.method, &parts.headers))
+        .and_then(|()| placed(&mut here, parts.uri.path()));
+    if let Err(failure) = placed {
+        return Err((Box::new(here), Box::new(failure)));
+    }
+    parts.uri = match here.address_within().parse() {
+        Ok(uri) => uri,
+        Err(_) => {
+            let failure = Failure::asked("the address cannot be read", "begin with the list");
+            return Err((Box::new(here), Box::new(failure)));
+        }
+    };
+    parts.extensions.insert(here.clone());
+    Ok((Request::from_parts(parts, body), here))
+}
+
+impl Here {
+    /// What the table of routes looks at.
+    fn address_within(&self) -> String {
+        match self.query.is_empty() {
+            true => self.path.clone(),
+            false => format!("{}?{}", self.path, self.query),
+        }
+    }
+}
+
+fn placed(here: &mut Here, path: &str) -> Result<(), Failure> {
+    let Some(rest) = path.strip_prefix("/@") else {
+        here.path = path.to_owned();
+        return Ok(());
+    };
+    let (name, path) = match rest.find('/') {
+        Some(at) => rest.split_at(at),
+        None => (rest, "/"),
+    };
+    Namespace::new(name).map_err(|error| {
+        Failure::asked(
+            format!("`{name}` is no namespace: {error}"),
+            "a namespace has 1 to 64 of a-z A-Z 0-9 . _ -",
+        )
+    })?;
+    here.base = match name == Namespace::default().as_str() {
+        true => String::new(),
+        false => format!("/@{name}"),
+    };
+    here.namespace = name.to_owned();
+    here.path = path.to_owned();
+    Ok(())
+}
+
+/// The host that a request is for, when it is this one: a page of another site whose name leads
+/// here must not be answered as if it were ours.
+fn check_host(site: &Site, headers: &HeaderMap, uri: &Uri) -> Result<Authority, Failure> {
+    let said = match uri.authority() {
+        Some(authority) => Some(authority.clone()),
+        None => headers
+            .get(HOST)
+            .and_then(|host| host.to_str().ok())
+            .and_then(|host| host.parse().ok()),
+    };
+    let refused = |what: String| {
+        Failure::new(
+            StatusCode::FORBIDDEN,
+            what,
+            "use the address that the server printed; for another name start it with \
+             --inspector-host NAME",
+        )
+    };
+    let Some(said) = said else {
+        return Err(refused("the request says no host".to_owned()));
+    };
+    match is_own(site, &said) {
+        true => Ok(said),
+        false => Err(refused(format!("this server is not `{}`", said.host()))),
+    }
+}
+
+fn is_own(site: &Site, said: &Authority) -> bool {
+    let host = said.host().trim_matches(['[', ']']).to_ascii_lowercase();
+    let ip: Option<std::net::IpAddr> = host.parse().ok();
+    let bound = site.address.ip();
+    // Bound to all addresses, any of them is its own; an address, unlike a name, cannot be made
+    // to lead here by another site.
+    host == "localhost"
+        || ip.is_some_and(|ip| {
+            ip.to_canonical().is_loopback() || ip == bound || bound.is_unspecified()
+        })
+        || site.options.hosts.iter().any(|own| {
+            own.eq_ignore_ascii_case(&host) || own.eq_ignore_ascii_case(said.as_str())
+        })
+}
+
+/// Refuses what another site's page asks for.
+fn check_origin(
+    site: &Site,
+    host: &Authority,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<(), Failure> {
+    let refused = || {
+        Failure::new(
+            StatusCode::FORBIDDEN,
+            "the request comes from a page of another site",
+            "open the page here, and do it there",
+        )
+    };
+    let fetched = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    let is_safe = matches!(*method, Method::GET | Method::HEAD);
+    let is_link = is_safe && headers.get("sec-fetch-mode").is_some_and(|mode| mode == "navigate");
+    // A link on another page may lead here; nothing else of it may.
+    if fetched.is_some_and(|site| !matches!(site, b"same-origin" | b"none")) && !is_link {
+        return Err(refused());
+    }
+    let Some(origin) = headers.get(ORIGIN) else {
+        return Ok(());
+    };
+    let scheme = if site.options.tls { "https" } else { "http" };
+    let own = format!("{scheme}://{host}");
+    match origin.as_bytes().eq_ignore_ascii_case(own.as_bytes()) {
+        true => Ok(()),
+        // Behind something that encrypts, the browser's scheme is another.
+        false if origin.as_bytes().eq_ignore_ascii_case(format!("https://{host}").as_bytes()) => {
+            Ok(())
+        }
+        false => Err(refused()),
+    }
+}
+
+/// Where one logs in, to come back here.
+fn to_login(here: &Here) -> Response {
+    let to = super::visit::query(&[("to", &here.address())]);
+    let to = here.link(&format!("/login?{to}"));
+    axum::response::Redirect::to(&to).into_response()
+}
+
+fn hardened(mut answer: Response) -> Response {
+    let headers = answer.headers_mut();
+    for (name, value) in [
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (HeaderName::from_static("x-frame-options"), "DENY"),
+    ] {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    answer
+}

@@ -1,0 +1,91 @@
+//! JSON, laid out and coloured.
+
+use maud::{Markup, PreEscaped, html};
+
+use super::hostile::escaped;
+
+/// JSON text laid out over lines; what is no JSON as it is.
+#[must_use]
+pub fn pretty(text: &str) -> Markup {
+    let laid_out = serde_json::from_str::<serde_json::Value>(text)
+        .and_then(|value| serde_json::to_string_pretty(&value));
+    let laid_out = laid_out.as_deref().unwrap_or(text);
+    html! { pre.text.json { (colored(laid_out)) } }
+}
+
+/// JSON with its strings, names and numbers marked.
+fn colored(text: &str) -> PreEscaped<String> {
+    let mut out = String::with_capacity(text.len() * 2);
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let (length, class) = match first {
+            '"' => {
+                let length = string_length(rest);
+                let is_name = rest[length..].trim_start().starts_with(':');
+                (length, if is_name { "jk" } else { "js" })
+            }
+            '-' | '0'..='9' => (span(rest, |c| "+-.eE0123456789".contains(c)), "jn"),
+            c if c.is_ascii_alphabetic() => (span(rest, |c| c.is_ascii_alphabetic()), "jw"),
+            _ => {
+                let end = rest.find(|c: char| c == '"' || c == '-' || c.is_ascii_alphanumeric());
+                (end.unwrap_or(rest.len()), "")
+            }
+        };
+        let (piece, after) = rest.split_at(length.max(first.len_utf8()));
+        match class {
+            "" => out.push_str(&escaped(piece).0),
+            class => out.push_str(&format!("<span class=\"{class}\">{}</span>", escaped(piece).0)),
+        }
+        rest = after;
+    }
+    PreEscaped(out)
+}
+
+fn span(text: &str, is_of_it: impl Fn(char) -> bool) -> usize {
+    text.find(|c| !is_of_it(c)).unwrap_or(text.len())
+}
+
+/// Bytes of the string that a text begins with, quotes and all.
+fn string_length(text: &str) -> usize {
+    let mut is_escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Colouring must lose nothing of what it colours, whatever it is.
+    #[test]
+    fn colours_lose_nothing() {
+        for text in [
+            r#"{"a\"b": [1, -2.5e3, true, null, "<b>ä</b>"]}"#,
+            "\"open",
+            "no json, - at all: é",
+            "",
+        ] {
+            let out = colored(text).0;
+            let mut plain = String::new();
+            let mut is_tag = false;
+            for c in out.chars() {
+                match c {
+                    '<' => is_tag = true,
+                    '>' => is_tag = false,
+                    c if !is_tag => plain.push(c),
+                    _ => {}
+                }
+            }
+            assert_eq!(plain, escaped(text).0, "{text}");
+        }
+        let out = pretty(r#"{"k":"v"}"#).into_string();
+        assert!(out.contains("class=\"jk\"") && out.contains("class=\"js\""), "{out}");
+    }
+}

@@ -1,0 +1,8 @@
+//! What pages are made of.
+
+pub mod hostile;
+pub mod json;
+pub mod numbers;
+pub mod pager;
+pub mod pieces;
+pub mod time;

@@ -1,0 +1,52 @@
+//! Every page and its address. `/@NAMESPACE` before an address means another namespace than
+//! `default`; the guard takes it off before this table is looked at.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    routing::{get, post},
+};
+
+use super::{failure::Failure, live, pages, site::Site};
+
+/// All addresses.
+pub fn routes(site: Arc<Site>) -> Router {
+    Router::new()
+        // 1: conversations
+        .route("/", get(pages::conversations::page))
+        // 3: transcript, and what it shows
+        .route("/c/{id}", get(pages::transcript::page))
+        .route("/c/{id}/text/{revision}", get(pages::text::page))
+        .route("/c/{id}/media/{revision}/{part}", get(pages::media::image))
+        // 4: event
+        .route("/c/{id}/e/{revision}", get(pages::event::page))
+        // 6: search
+        .route("/search", get(pages::search::page))
+        // 10: store
+        .route("/store", get(pages::store::page))
+        // what is live, who looks, and what pages are made of
+        .route("/live", get(live::stream))
+        .route("/login", get(pages::login::page).post(pages::login::log_in))
+        .route("/logout", post(pages::login::log_out))
+        .route("/namespace", get(pages::namespace::page))
+        .route("/assets/{name}", get(pages::assets::asset))
+        .fallback(none)
+        .method_not_allowed_fallback(not_so)
+        .with_state(site)
+}
+
+async fn none() -> Failure {
+    Failure::none(
+        "no page has this address",
+        "begin with the list of conversations",
+    )
+}
+
+async fn not_so() -> Failure {
+    Failure::new(
+        http::StatusCode::METHOD_NOT_ALLOWED,
+        "this address is not for that",
+        "go back and load the page again",
+    )
+}
