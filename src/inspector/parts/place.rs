@@ -95,14 +95,20 @@ impl Place {
         link(visit, &self.id, tail, pairs)
     }
 
-    /// Its title, and the way to its pages; `word` says which one this is.
+    /// Its title, and the way to its pages, of which this is one.
     #[must_use]
     pub fn heading(&self, visit: &Visit, part: Part) -> Markup {
         let word = PARTS.iter().find(|(one, ..)| *one == part);
         let word = word.map_or("", |(_, _, word)| word);
+        self.heading_of(visit, part, &html! { (word) })
+    }
+
+    /// The same of a page with a title of its own.
+    #[must_use]
+    pub fn heading_of(&self, visit: &Visit, part: Part, word: &Markup) -> Markup {
         html! {
-            header.place {
-                p.over {
+            header.conversation {
+                p.crumbs {
                     a href=(self.link(visit, "", &[("branch", &self.branch.name)])) {
                         (headline(self.name(), TITLE_CHARS))
                     }

@@ -4,14 +4,16 @@
 use maud::{Markup, html};
 
 use super::{
-    super::super::{
-        parts::place::{Place, event, link},
-        visit::Visit,
-    },
     layout::{self, Lane, Layout, Mark, MarkKind},
     tree::Row,
 };
-use crate::cli::text::{count, first_line, printable};
+use crate::{
+    cli::text::{count, first_line, printable},
+    inspector::{
+        parts::place::{Place, event, link},
+        visit::Visit,
+    },
+};
 
 /// Characters of a name beside its lane.
 const NAME_CHARS: usize = 22;

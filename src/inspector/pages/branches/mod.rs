@@ -8,26 +8,27 @@ mod tree;
 use axum::{extract::Path, response::Redirect};
 use maud::{Markup, html};
 
-use super::super::{
-    bounds::{BRANCHES_MAX, BRANCH_MARKS, BRANCH_ROWS},
-    failure::Failure,
-    form::Form,
-    frame::{Page, Tab, token},
-    parts::{
-        hostile::{headline, shown},
-        numbers::{count, things},
-        pager::pager,
-        pieces::{Mood, badge, nothing},
-        place::{Part, Place, event, link},
-    },
-    visit::Visit,
-};
+use layout::{Mark, MarkKind};
+use tree::Choice;
+
 use crate::{
     codec::pb::{self, event::Body},
     domain::EventKind,
+    inspector::{
+        bounds::{BRANCH_MARKS, BRANCH_ROWS, BRANCHES_MAX},
+        failure::Failure,
+        form::Form,
+        frame::{Page, Tab, token},
+        parts::{
+            hostile::headline,
+            numbers::{count, things},
+            pager::pager,
+            pieces::{Mood, badge, nothing},
+            place::{Part, Place, event, link},
+        },
+        visit::Visit,
+    },
 };
-use layout::{Mark, MarkKind};
-use tree::Choice;
 
 /// Characters of a branch's name in the list.
 const NAME_CHARS: usize = 80;
