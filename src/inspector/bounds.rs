@@ -79,9 +79,33 @@ pub const SIDE_CHARS: usize = 600;
 
 /// Conversations on a page.
 pub const CONVERSATIONS: u32 = 100;
+/// Pages that are asked for when those before have nothing that is wanted.
+pub const PAGES_LOOKED_AT: usize = 20;
+/// Labels of a conversation in the list.
+pub const LABELS_SHOWN: usize = 4;
+/// Conversations whose numbers are kept.
+pub const DIGESTS_KEPT: usize = 20_000;
+/// Conversations that are counted at once.
+pub const DIGESTS_AT_ONCE: usize = 4;
+/// The first byte of the list waits so long for numbers that are not known yet.
+pub const DIGEST_WAIT: Duration = Duration::from_millis(30);
 /// Events of a transcript on a page.
 pub const EVENTS: u64 = 200;
 /// Hits of a search on a page.
 pub const HITS: u32 = 30;
 /// Characters of a title.
 pub const TITLE_CHARS: usize = 120;
+
+/// Lines of a text on a page.
+pub const LINES: u64 = 400;
+/// Lines before the one that is meant.
+pub const LINES_BEFORE: u64 = 30;
+/// Bytes of a text on a page. Escaped, with a number for each line, they stay below the bound
+/// of pages.
+pub const TEXT_BYTES: usize = 48 << 10;
+/// Bytes of one line among others.
+pub const LINE_BYTES_SHOWN: usize = 4 << 10;
+/// Bytes of JSON, and of a text, on the page of an event.
+pub const EVENT_JSON_BYTES: usize = 24 << 10;
+/// An event whose text has more bytes is not taken for its page.
+pub const EVENT_WHOLE_BYTES: u64 = 1 << 20;

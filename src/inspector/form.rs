@@ -7,14 +7,14 @@ use axum::{
     body::{Body, to_bytes},
     extract::{FromRequest, FromRequestParts},
 };
-use http::{Request, StatusCode, header::CONTENT_TYPE};
+use http::{Request, StatusCode, header::CONTENT_TYPE, request::Parts};
 
 use super::{
     bounds::FORM_BYTES_MAX,
     failure::Failure,
     session::same,
     site::Site,
-    visit::{Asked, Visit},
+    visit::{Asked, Here, Stranger, Visit},
 };
 
 /// A form of one of our pages, with the visit that sends it:
@@ -33,29 +33,48 @@ impl FromRequest<Arc<Site>> for Form {
     async fn from_request(request: Request<Body>, site: &Arc<Site>) -> Result<Self, Failure> {
         let (mut parts, body) = request.into_parts();
         let visit = Visit::from_request_parts(&mut parts, site).await?;
-        let kind = parts.headers.get(CONTENT_TYPE);
-        let is_form = kind.is_some_and(|kind| {
-            kind.as_bytes()
-                .starts_with(b"application/x-www-form-urlencoded")
-        });
-        if !is_form {
-            return Err(Failure::asked(
-                "what was sent is no form",
-                "use the form of the page",
-            ));
-        }
-        let bytes = to_bytes(body, FORM_BYTES_MAX).await.map_err(|_| {
-            Failure::asked("the form is too large", "shorten what you have written")
-        })?;
-        let fields = Asked::of_bytes(&bytes);
-        let token = fields.text("token").unwrap_or_default();
-        if !same(token, &visit.here.token) {
-            return Err(Failure::new(
-                StatusCode::FORBIDDEN,
-                "the form is not of a page that you have open here, or you logged in since",
-                "go back, load the page again, and send it once more; nothing was changed",
-            ));
-        }
+        let fields = fields(&parts, body, &visit.here).await?;
         Ok(Self { visit, fields })
     }
+}
+
+/// A form of somebody who need not have logged in, its fields in `asked`.
+#[derive(Debug)]
+pub struct Sent(pub Stranger);
+
+impl FromRequest<Arc<Site>> for Sent {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request<Body>, site: &Arc<Site>) -> Result<Self, Failure> {
+        let (mut parts, body) = request.into_parts();
+        let stranger = Stranger::from_request_parts(&mut parts, site).await?;
+        let asked = fields(&parts, body, &stranger.here).await?;
+        Ok(Self(Stranger { asked, ..stranger }))
+    }
+}
+
+async fn fields(parts: &Parts, body: Body, here: &Here) -> Result<Asked, Failure> {
+    let kind = parts.headers.get(CONTENT_TYPE);
+    let is_form = kind.is_some_and(|kind| {
+        kind.as_bytes()
+            .starts_with(b"application/x-www-form-urlencoded")
+    });
+    if !is_form {
+        return Err(Failure::asked(
+            "what was sent is no form",
+            "use the form of the page",
+        ));
+    }
+    let bytes = to_bytes(body, FORM_BYTES_MAX).await;
+    let bytes = bytes
+        .map_err(|_| Failure::asked("the form is too large", "shorten what you have written"))?;
+    let fields = Asked::of_bytes(&bytes);
+    if !same(fields.text("token").unwrap_or_default(), &here.token) {
+        return Err(Failure::new(
+            StatusCode::FORBIDDEN,
+            "the form is not of a page that you have open here, or you logged in since",
+            "go back, load the page again, and send it once more; nothing was changed",
+        ));
+    }
+    Ok(fields)
 }

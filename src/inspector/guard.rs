@@ -1,8 +1,6 @@
 //! What every request passes: is it for this host, may it come from where it comes, is there
 //! room; and what every answer has: headers that keep browsers from running what was recorded.
 
-use std::sync::Arc;
-
 use axum::{
     Router,
     body::Body,
@@ -29,17 +27,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; \
      frame-ancestors 'none'";
 
-/// The routes, behind this guard.
-pub fn guarded(site: &Arc<Site>, routes: Router) -> Router {
-    let site = Arc::clone(site);
-    let answer = move |request: Request| {
-        let (site, routes) = (Arc::clone(&site), routes.clone());
-        async move { answer(&site, routes, request).await }
-    };
-    Router::new().fallback(answer)
-}
-
-async fn answer(site: &Site, routes: Router, request: Request) -> Response {
+/// Answers a request, behind this guard.
+pub async fn answer(site: &Site, routes: Router, request: Request) -> Response {
     let (request, here) = match entered(site, request) {
         Ok(entered) => entered,
         Err((here, failure)) => return hardened(told(&here, &failure)),

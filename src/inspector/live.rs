@@ -42,7 +42,13 @@ pub async fn stream(visit: Visit) -> Result<Response, Failure> {
         ..Default::default()
     };
     let events = visit.store.events().subscribe(request).await?.into_inner();
-    let told = told(events).take_until(tokio::time::sleep(STREAM_MAX));
+    let mut ending = visit.site.ending.subscribe();
+    let end = async move {
+        let ended = ending.wait_for(|is_ending| *is_ending);
+        // Either way it is over.
+        let _over = tokio::time::timeout(STREAM_MAX, ended).await;
+    };
+    let told = told(events).take_until(Box::pin(end));
     let told = told.map(move |event| {
         let _held = &permit;
         Ok::<_, Infallible>(event)

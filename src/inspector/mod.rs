@@ -11,6 +11,7 @@
 //! `parts::hostile`, and the only markup is our own.
 
 mod bounds;
+mod digest;
 mod failure;
 mod form;
 mod frame;
@@ -18,6 +19,7 @@ mod guard;
 mod live;
 mod pages;
 mod parts;
+mod recorded;
 mod routes;
 mod session;
 mod site;

@@ -21,6 +21,8 @@ pub fn routes(site: Arc<Site>) -> Router {
         .route("/c/{id}/media/{revision}/{part}", get(pages::media::image))
         // 4: event
         .route("/c/{id}/e/{revision}", get(pages::event::page))
+        .route("/e/{id}", get(pages::event::by_id))
+        .route("/correlated", get(pages::correlated::page))
         // 6: search
         .route("/search", get(pages::search::page))
         // 10: store
@@ -30,6 +32,7 @@ pub fn routes(site: Arc<Site>) -> Router {
         .route("/login", get(pages::login::page).post(pages::login::log_in))
         .route("/logout", post(pages::login::log_out))
         .route("/namespace", get(pages::namespace::page))
+        .route("/namespace/go", get(pages::namespace::go))
         .route("/assets/{name}", get(pages::assets::asset))
         .fallback(none)
         .method_not_allowed_fallback(not_so)

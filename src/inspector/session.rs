@@ -10,6 +10,8 @@ use crate::domain::hex;
 
 /// The name of the cookie.
 pub const COOKIE: &str = "treering_session";
+/// How long a browser keeps it, in seconds.
+pub const SESSION_COOKIE_SECONDS: u64 = SESSION_AGE_MAX.as_secs();
 /// Bytes of a secret.
 const SECRET_BYTES: usize = 32;
 

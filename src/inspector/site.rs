@@ -6,12 +6,12 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use axum::Router;
 use http::{HeaderMap, header::COOKIE as COOKIES};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::{
     bounds::{REQUESTS_MAX, STREAMS_MAX},
+    digest::Digests,
     failure::Failure,
     guard, routes,
     session::{COOKIE, Sessions, secret},
@@ -20,7 +20,7 @@ use crate::{
     access::KeyRing,
     cli::{CliError, Connection},
     engine::Engine,
-    server::bearer,
+    server::{WebService, bearer},
 };
 
 /// How it is served.
@@ -43,6 +43,9 @@ pub struct Site {
     pub(super) secret: String,
     pub(super) requests: Arc<Semaphore>,
     pub(super) streams: Arc<Semaphore>,
+    pub(super) digests: Arc<Digests>,
+    /// True once streams are to end.
+    pub(super) ending: watch::Sender<bool>,
     sessions: Mutex<Sessions>,
 }
 
@@ -132,14 +135,41 @@ impl Inspector {
             secret,
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            digests: Arc::default(),
+            ending: watch::Sender::new(false),
             sessions: Mutex::default(),
         });
         Ok(Self { site })
     }
 
-    /// What answers requests.
+    /// What answers browsers.
     #[must_use]
-    pub fn router(&self) -> Router {
-        guard::guarded(&self.site, routes::routes(Arc::clone(&self.site)))
+    pub fn web(&self) -> WebService {
+        let site = Arc::clone(&self.site);
+        let routes = routes::routes(Arc::clone(&site));
+        WebService::new(move |request| {
+            let (site, routes) = (Arc::clone(&site), routes.clone());
+            async move {
+                let request = request.map(axum::body::Body::new);
+                let answer = guard::answer(&site, routes, request).await;
+                answer.map(tonic::body::Body::new)
+            }
+        })
+    }
+
+    /// Ends what is live: a page that waits for news would keep its connection from ending.
+    pub fn end_streams(&self) {
+        self.site.ending.send_replace(true);
+    }
+
+    /// Ends it. The engine is the server's, which ends it itself.
+    pub async fn close(self) {
+        self.end_streams();
+        // Whoever is still answered goes first, and what is left goes with them.
+        if let Some(site) = Arc::into_inner(self.site)
+            && let Err(error) = site.store.close().await
+        {
+            tracing::warn!(%error, "the inspector was not closed cleanly");
+        }
     }
 }

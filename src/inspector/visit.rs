@@ -9,7 +9,7 @@ use maud::Markup;
 use super::{
     failure::Failure,
     frame::{self, Page, Tab},
-    site::Site,
+    site::{Site, session_of},
 };
 use crate::cli::Connection;
 
@@ -95,6 +95,34 @@ impl FromRequestParts<Arc<Site>> for Visit {
     }
 }
 
+/// A request of somebody who need not have logged in: for pages that show nothing of the store.
+#[derive(Debug)]
+pub struct Stranger {
+    /// Where they are.
+    pub here: Here,
+    /// What the address asks for, or the form sends.
+    pub asked: Asked,
+    /// The session that their browser names.
+    pub session: Option<String>,
+    /// What all requests share.
+    pub site: Arc<Site>,
+}
+
+impl FromRequestParts<Arc<Site>> for Stranger {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, Failure> {
+        let here = parts.extensions.get::<Here>().cloned();
+        let here = here.ok_or_else(|| Failure::ours("the request came past the guard"))?;
+        Ok(Self {
+            asked: Asked::of(&here.query),
+            here,
+            session: session_of(&parts.headers).map(str::to_owned),
+            site: Arc::clone(site),
+        })
+    }
+}
+
 /// The query of an address, or the fields of a form.
 #[derive(Clone, Debug, Default)]
 pub struct Asked(Vec<(String, String)>);
@@ -163,6 +191,12 @@ impl Asked {
         }
         query.finish()
     }
+}
+
+/// A text as one part of a path.
+#[must_use]
+pub fn path_part(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
 /// A query from names and values; empty values are left out.

@@ -2,6 +2,7 @@
 
 pub mod assets;
 pub mod conversations;
+pub mod correlated;
 pub mod event;
 pub mod login;
 pub mod media;
