@@ -48,12 +48,8 @@ pub const CALLS: usize = 50;
 pub const TOOLS: usize = 200;
 /// Calls that are looked through for one whose beginning and end are known.
 pub const CALLS_BESIDE: u32 = 100;
-/// Bytes of a text on a page of its own; as markup it may be some times as long.
-pub const TEXT_BYTES: u64 = 48 << 10;
-/// Bytes of markup of a text.
+/// Bytes of markup of a text: each of its bytes may become sixty.
 pub const MARKUP_BYTES: usize = 160 << 10;
-/// Lines of a text on a page.
-pub const TEXT_LINES: u64 = 500;
 /// Bytes of a call's arguments on its page, and of each that waits for a decision.
 pub const ARGUMENTS_BYTES: usize = 32 << 10;
 /// Calls that wait for a decision on a page.

@@ -1,7 +1,6 @@
 //! Calls that wait for a person: what exactly is asked for, and a decision about exactly that.
 
 use axum::response::Redirect;
-use bytes::Bytes;
 use futures::{StreamExt, stream};
 use maud::{Markup, html};
 use prost::Message;
@@ -10,6 +9,7 @@ use super::call;
 use crate::{
     cli::read,
     codec::pb::{self, new_event::Body},
+    domain::hex,
     inspector::{
         bounds::{ARGUMENTS_BYTES, ASKED_AT_ONCE, PENDING, PENDING_BYTES, TITLE_CHARS},
         failure::Failure,
@@ -220,12 +220,6 @@ pub async fn decide(form: Form) -> Result<Redirect, Failure> {
     Ok(Redirect::to(&visit.link(&format!("/approvals?{told}"))))
 }
 
-/// Bytes in hexadecimal digits.
-#[must_use]
-pub fn hex(bytes: &Bytes) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn unhex(text: &str) -> Option<Vec<u8>> {
     if text.is_empty() || !text.len().is_multiple_of(2) || !text.is_ascii() {
         return None;
@@ -242,7 +236,7 @@ mod tests {
     // text is no hash.
     #[test]
     fn a_hash_comes_back_as_it_went() {
-        let hash = Bytes::from((0..=255).collect::<Vec<u8>>());
+        let hash: Vec<u8> = (0..=255).collect();
         assert_eq!(unhex(&hex(&hash)).as_deref(), Some(&hash[..]));
         for wrong in ["", "0", "0g", "éé"] {
             assert_eq!(unhex(wrong), None, "{wrong}");

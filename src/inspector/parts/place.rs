@@ -8,7 +8,7 @@ use crate::{
     inspector::{
         bounds::TITLE_CHARS,
         failure::Failure,
-        visit::{Visit, query},
+        visit::{Visit, path_part, query},
     },
 };
 
@@ -158,33 +158,19 @@ const OPTION_CHARS: usize = 60;
 pub fn link(visit: &Visit, id: &str, tail: &str, pairs: &[(&str, &str)]) -> String {
     let query = query(pairs);
     let mark = if query.is_empty() { "" } else { "?" };
-    visit.link(&format!("/c/{}{tail}{mark}{query}", segment(id)))
+    visit.link(&format!("/c/{}{tail}{mark}{query}", path_part(id)))
 }
 
-/// The address of an event; the branch that has it, if it is known.
+/// The address of an event where it stands in its transcript.
 #[must_use]
-pub fn event(visit: &Visit, id: &str, branch: &str, revision: u64) -> String {
-    link(visit, id, &format!("/e/{revision}"), &[("branch", branch)])
+pub fn moment(visit: &Visit, id: &str, branch: &str, revision: u64) -> String {
+    let around = revision.to_string();
+    let address = link(visit, id, "", &[("branch", branch), ("around", &around)]);
+    format!("{address}#e{revision}")
 }
 
-/// Text as a part of a path.
+/// The address of an event's own page.
 #[must_use]
-pub fn segment(text: &str) -> String {
-    let text: String = form_urlencoded::byte_serialize(text.as_bytes()).collect();
-    text.replace('+', "%20")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // A provider's id of a call may have anything in it: it must not become two parts of a
-    // path, nor a query.
-    #[test]
-    fn any_text_is_one_part_of_a_path() {
-        assert_eq!(
-            segment("a/b?c d+e#f%"),
-            "a%2Fb%3Fc%20d%2Be%23f%25"
-        );
-    }
+pub fn event(visit: &Visit, id: &str, revision: u64) -> String {
+    link(visit, id, &format!("/e/{revision}"), &[])
 }

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     cli::text::{count, first_line, printable},
     inspector::{
-        parts::place::{Place, event, link},
+        parts::place::{Place, link, moment},
         visit::Visit,
     },
 };
@@ -97,13 +97,13 @@ fn row_of(visit: &Visit, place: &Place, row: &Row, lane: &Lane) -> Markup {
                 line.guide x1=(layout::NAMES_PX - 8) x2=(px(lane.from_x)) y1=(lane.y) y2=(lane.y) {}
             }
             @if let (Some(parent), revision) = (lane.from_y, branch.fork_revision) {
-                a href=(event(visit, &place.id, name, revision)) tabindex="-1" {
+                a href=(moment(visit, &place.id, name, revision)) tabindex="-1" {
                     title { "forked after #" (count(revision)) }
                     circle.fork cx=(px(lane.from_x)) cy=(parent) r="4" {}
                 }
             }
             @for (x, mark) in &lane.marks { (mark_of(visit, place, name, (*x, lane.y), mark)) }
-            a href=(event(visit, &place.id, name, branch.head)) tabindex="-1" {
+            a href=(moment(visit, &place.id, name, branch.head)) tabindex="-1" {
                 title { (printable(name)) ": last event #" (count(branch.head)) }
                 circle.head cx=(px(lane.to_x)) cy=(lane.y) r="5.5" {}
             }
@@ -112,7 +112,7 @@ fn row_of(visit: &Visit, place: &Place, row: &Row, lane: &Lane) -> Markup {
 }
 
 fn mark_of(visit: &Visit, place: &Place, branch: &str, (x, y): (f64, u32), mark: &Mark) -> Markup {
-    let here = event(visit, &place.id, branch, mark.revision);
+    let here = moment(visit, &place.id, branch, mark.revision);
     let revision = count(mark.revision);
     html! {
         @match &mark.kind {

@@ -24,7 +24,7 @@ use crate::{
             numbers::{count, things},
             pager::pager,
             pieces::{Mood, badge, nothing},
-            place::{Part, Place, event, link},
+            place::{Part, Place, link, moment},
         },
         visit::Visit,
     },
@@ -219,7 +219,7 @@ fn row_of(
                     (_, 0) => { span.dim { "—" } },
                     (Some(parent), _) => {
                         (headline(&parent.name, NAME_CHARS)) " after "
-                        a href=(event(visit, &place.id, &parent.name, branch.fork_revision)) {
+                        a href=(moment(visit, &place.id, &parent.name, branch.fork_revision)) {
                             "#" (count(branch.fork_revision))
                         }
                     },
@@ -227,7 +227,7 @@ fn row_of(
                 }
             }
             td.number {
-                a href=(event(visit, &place.id, name, branch.head)) { "#" (count(branch.head)) }
+                a href=(moment(visit, &place.id, name, branch.head)) { "#" (count(branch.head)) }
             }
             td { (marks_of(visit, place, row, marks.iter().filter(of_branch).collect())) }
             td.choose {
@@ -271,7 +271,7 @@ fn marks_of(visit: &Visit, place: &Place, row: &tree::Row, marks: Vec<&Mark>) ->
 }
 
 fn mark_link(visit: &Visit, place: &Place, branch: &str, mark: &Mark) -> Markup {
-    let here = event(visit, &place.id, branch, mark.revision);
+    let here = moment(visit, &place.id, branch, mark.revision);
     html! {
         @match &mark.kind {
             MarkKind::Compaction => a.part href=(here) { "compaction #" (count(mark.revision)) },

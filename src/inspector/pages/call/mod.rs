@@ -18,6 +18,7 @@ use maud::{Markup, html};
 use crate::{
     cli::json::{approval_name, cancel_name, status_name},
     codec::pb::{self, CallStatus},
+    domain::hex,
     inspector::{
         bounds::ARGUMENTS_BYTES,
         failure::Failure,
@@ -28,10 +29,10 @@ use crate::{
             json::pretty,
             numbers::{count, size},
             pieces::{Mood, badge},
-            place::{Part, Place, event, link, segment},
+            place::{Part, Place, event, link},
             time,
         },
-        visit::Visit,
+        visit::{Visit, path_part},
     },
 };
 
@@ -41,7 +42,7 @@ use crate::{
 pub fn address(visit: &Visit, conversation: &str, call: &pb::ToolCall) -> String {
     let (at, end) = (call.request_revision.to_string(), call.end_revision.to_string());
     let end = if call.end_revision == 0 { "" } else { &end };
-    let tail = format!("/call/{}", segment(&call.call_id));
+    let tail = format!("/call/{}", path_part(&call.call_id));
     let pairs = [("branch", call.branch.as_str()), ("at", &at), ("end", end)];
     link(visit, conversation, &tail, &pairs)
 }
@@ -114,7 +115,7 @@ pub async fn page(
 
 fn facts(visit: &Visit, place: &Place, call: &pb::ToolCall) -> Markup {
     let at = |revision: u64| {
-        html! { a href=(event(visit, &place.id, &call.branch, revision)) { "#" (count(revision)) } }
+        html! { a href=(event(visit, &place.id, revision)) { "#" (count(revision)) } }
     };
     html! {
         dl.facts {
@@ -146,7 +147,7 @@ fn approval(call: &pb::ToolCall, at: &impl Fn(u64) -> Markup) -> Markup {
             @if call.decision_revision > 0 { " at " (at(call.decision_revision)) }
             @if !call.decision_reason.is_empty() { ": " (shown(&call.decision_reason)) }
         }
-        dt { "Arguments' hash" } dd { code.hash { (approvals::hex(&call.arguments_hash)) } }
+        dt { "Arguments' hash" } dd { code.hash { (hex(&call.arguments_hash)) } }
     }
 }
 
@@ -171,7 +172,7 @@ pub fn arguments(visit: &Visit, place: &Place, call: &pb::ToolCall) -> Markup {
 fn file_address(visit: &Visit, conversation: &str, call: &pb::ToolCall, what: &str) -> String {
     let (at, end) = (call.request_revision.to_string(), call.end_revision.to_string());
     let end = if call.end_revision == 0 { "" } else { &end };
-    let tail = format!("/call/{}/{what}", segment(&call.call_id));
+    let tail = format!("/call/{}/{what}", path_part(&call.call_id));
     let pairs = [("branch", call.branch.as_str()), ("at", &at), ("end", end)];
     link(visit, conversation, &tail, &pairs)
 }

@@ -2,19 +2,18 @@
 //! has a bounded part, and says where the next one begins.
 
 use maud::{Markup, PreEscaped, html};
-use tonic::Code;
 
 use crate::{
-    cli::CliError,
-    codec::pb::{self, get_result_request::Which},
+    codec::pb,
     inspector::{
-        bounds::{MARKUP_BYTES, TEXT_BYTES, TEXT_LINES},
+        bounds::{LINES, MARKUP_BYTES, TEXT_BYTES},
         failure::Failure,
         parts::{
             hostile::escaped,
             numbers::{count, size},
             place::Place,
         },
+        recorded::{Part, Piece, TextPlace},
         visit::{Visit, query},
     },
 };
@@ -23,33 +22,26 @@ use crate::{
 /// piece must have room on a page.
 const PIECE_BYTES: usize = 512;
 
-/// A part of a result.
-#[derive(Debug, Default)]
-pub struct Piece {
-    /// What it begins at, in bytes of the whole.
-    start: u64,
-    /// Of the whole, in bytes.
-    total: u64,
-    text: String,
-    /// The number of its first line, when that is known.
-    line: Option<u64>,
-    /// It begins after the end.
-    is_behind: bool,
-}
-
 /// Asks for the whole result of a call.
 #[must_use]
 pub fn request(place: &Place, call: &pb::ToolCall) -> pb::GetResultRequest {
-    let is_own = call.conversation_id == place.id;
+    let of = place_of(place, call);
     pb::GetResultRequest {
-        conversation_id: place.id.clone(),
-        branch: call.branch.clone(),
-        which: Some(match is_own {
-            true => Which::Revision(call.end_revision),
-            // A fork's history has two events of one number.
-            false => Which::CallId(call.call_id.clone()),
-        }),
+        conversation_id: of.conversation,
+        branch: of.branch,
+        which: Some(pb::get_result_request::Which::Revision(of.revision)),
         ..Default::default()
+    }
+}
+
+/// Where the result of a call is.
+fn place_of(place: &Place, call: &pb::ToolCall) -> TextPlace {
+    let is_own = call.conversation_id == place.id;
+    TextPlace {
+        conversation: call.conversation_id.clone(),
+        // Of an inherited call the branch's name is that of the fork.
+        branch: if is_own { call.branch.clone() } else { String::new() },
+        revision: call.end_revision,
     }
 }
 
@@ -67,74 +59,19 @@ pub async fn of_result(
         return Ok(None);
     }
     let line = visit.asked.number("line")?.map(|line| line.max(1));
-    let mut asked = request(place, call);
-    let line = match visit.asked.number("byte")? {
-        Some(byte) => {
-            asked.byte_start = byte;
-            asked.byte_length = TEXT_BYTES;
-            line
-        }
-        None => {
-            let first = line.unwrap_or(1);
-            asked.line_first = first;
-            asked.line_last = first.saturating_add(TEXT_LINES - 1);
-            Some(first)
-        }
+    let byte = visit.asked.number("byte")?;
+    let part = match byte {
+        Some(first) => Part::Bytes { first },
+        None => Part::Lines {
+            first: line.unwrap_or(1),
+            count: LINES,
+        },
     };
-    read(visit, asked, line, call.result_bytes).await.map(Some)
-}
-
-async fn read(
-    visit: &Visit,
-    request: pb::GetResultRequest,
-    line: Option<u64>,
-    total: u64,
-) -> Result<Piece, Failure> {
-    let mut answer = match visit.store.tools().get_result(request).await {
-        Ok(answer) => answer.into_inner(),
-        Err(status) if status.code() == Code::OutOfRange => {
-            return Ok(Piece {
-                total,
-                is_behind: true,
-                ..Piece::default()
-            });
-        }
-        Err(status) => return Err(CliError::from(status).into()),
-    };
-    let mut piece = Piece {
-        total,
-        line,
-        ..Piece::default()
-    };
-    let mut bytes = Vec::new();
-    while let Some(message) = answer.message().await? {
-        if let Some(info) = message.info {
-            piece.start = info.byte_start;
-            piece.total = info.total_bytes;
-        }
-        bytes.extend_from_slice(&message.chunk);
-        if bytes.len() as u64 >= TEXT_BYTES {
-            bytes.truncate(usize::try_from(TEXT_BYTES).unwrap_or(usize::MAX));
-            break;
-        }
+    let mut piece = Piece::read(&visit.store, &place_of(place, call), part, TEXT_BYTES).await?;
+    if byte.is_some() && line.is_some() {
+        piece.line = line;
     }
-    let (skipped, text) = whole_characters(bytes);
-    piece.start += skipped;
-    piece.text = text;
-    Ok(piece)
-}
-
-/// Text that may begin and end inside of a character: without what is only a part of one. Says
-/// how many bytes that was at the beginning.
-fn whole_characters(bytes: Vec<u8>) -> (u64, String) {
-    let is_inside = |byte: &&u8| (0x80..0xc0).contains(*byte);
-    let skipped = bytes.iter().take_while(is_inside).count().min(3);
-    let rest = &bytes[skipped..];
-    let text = match std::str::from_utf8(rest) {
-        Ok(text) => text,
-        Err(error) => std::str::from_utf8(&rest[..error.valid_up_to()]).unwrap_or_default(),
-    };
-    (skipped as u64, text.to_owned())
+    Ok(Some(piece))
 }
 
 /// Lines as they are shown.
@@ -204,14 +141,14 @@ pub fn section(
     };
     let shown = lines(&piece.text, piece.line, MARKUP_BYTES);
     let end = piece.start + shown.bytes as u64;
+    let total = piece.info.total_bytes;
     let ways = Ways { visit, place, call };
     html! {
         div.range {
             p.dim.number {
-                @if piece.is_behind { "There is nothing there. " }
-                @else if piece.start == 0 && end >= piece.total { "all of " }
+                @if piece.start == 0 && end >= total { "all of " }
                 @else { "bytes " (count(piece.start)) "–" (count(end)) " of " }
-                (size(piece.total))
+                (size(total))
             }
             (ways.jump())
             a href=(super::file_address(visit, &place.id, call, "result")) { "Whole, as a file" }
@@ -230,18 +167,18 @@ pub fn section(
             }
         }
         nav.pager aria-label="Parts of the result" {
-            @if piece.start > 0 || piece.is_behind {
+            @if piece.start > 0 {
                 a href=(ways.to(&[])) { "↑ To the beginning" }
             } @else { span {} }
-            @if end < piece.total && !piece.is_behind {
+            @if end < total {
                 a href=(ways.after(end, &shown)) rel="next" {
                     "Go on"
                     @if let Some(line) = shown.next { " in line " (count(line)) }
                     " →"
                 }
             }
-            @if end < piece.total || piece.is_behind {
-                a href=(ways.end(piece.total)) { "↓ To the end" }
+            @if end < total {
+                a href=(ways.end(total)) { "↓ To the end" }
             } @else { span {} }
         }
     }
@@ -267,7 +204,7 @@ impl Ways<'_> {
     }
 
     fn end(&self, total: u64) -> String {
-        let byte = total.saturating_sub(TEXT_BYTES / 2).to_string();
+        let byte = total.saturating_sub(TEXT_BYTES as u64 / 2).to_string();
         self.to(&[("byte", &byte)])
     }
 
@@ -289,16 +226,6 @@ impl Ways<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    // A range of bytes may begin and end in the middle of a letter: what is cut off is shown
-    // with its other half, on the page before or after.
-    #[test]
-    fn half_letters_are_left_to_the_other_page() {
-        let bytes = "aäb".as_bytes();
-        assert_eq!(whole_characters(bytes[2..].to_vec()), (1, "b".into()));
-        assert_eq!(whole_characters(bytes[..2].to_vec()), (0, "a".into()));
-        assert_eq!(whole_characters(Vec::new()), (0, String::new()));
-    }
 
     // What is shown, and what is said to come next, must be all there is: no line twice, none
     // left out.

@@ -29,7 +29,7 @@ use crate::{
             hostile::shown,
             numbers::{bytes_human, count, things},
             pieces::{Mood, badge, figure, fold},
-            place::{Part, Place},
+            place::{Part, Place, moment},
         },
         visit::Visit,
     },
@@ -101,7 +101,7 @@ fn link_of(visit: &Visit, event: &pb::EventRef, place: &Place, ask: &Ask) -> Str
         true => ask.branch.as_str(),
         false => "",
     };
-    crate::inspector::parts::place::event(visit, &event.conversation_id, branch, event.revision)
+    moment(visit, &event.conversation_id, branch, event.revision)
 }
 
 /// The same request for each provider.
