@@ -76,8 +76,9 @@ async fn branches(visit: &Visit, place: &Place) -> Result<Vec<pb::Branch>, Failu
         ..Default::default()
     };
     loop {
-        let answer = visit.store.conversations().list_branches(request.clone());
-        let answer = answer.await?.into_inner();
+        let mut conversations = visit.store.conversations();
+        let answer = conversations.list_branches(request.clone()).await?;
+        let answer = answer.into_inner();
         all.extend(answer.branches);
         if answer.next_page_token.is_empty() || all.len() >= BRANCHES_MAX {
             all.truncate(BRANCHES_MAX);

@@ -28,7 +28,7 @@ use crate::{
         parts::{
             hostile::shown,
             numbers::{bytes_human, count, things},
-            pieces::{Mood, badge, figure, fold},
+            pieces::{Mood, badge, fold},
             place::{Part, Place, moment},
         },
         visit::Visit,
