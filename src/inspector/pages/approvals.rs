@@ -61,7 +61,7 @@ pub async fn page(visit: Visit) -> Result<Page, Failure> {
     let body = html! {
         header.head {
             h1 { "Approvals" }
-            span.live role="status" data-script-only hidden {}
+            span.live role="status" { "not live" }
         }
         (decided(&visit))
         div #waiting data-live=(visit.link("/live")) data-part="#waiting"
