@@ -54,11 +54,15 @@ function keep(old, fresh) {
   let next = null;
   for (const item of order.reverse()) {
     const same = now.get(item.id);
-    if (same && same.dataset.keep === item.dataset.keep && !item.classList.contains("gone")) {
+    const isKept = same && same.dataset.keep === item.dataset.keep && !item.classList.contains("gone");
+    if (isKept) {
       same.replaceWith(item);
+    } else if (same) {
+      next = same;
+      continue;
     } else {
       if (!item.classList.contains("gone")) end(item);
-      if (next) next.before(item); else if (!same) fresh.append(item);
+      if (next) next.before(item); else fresh.append(item);
     }
     next = item;
   }
