@@ -105,3 +105,30 @@ pub const LINE_BYTES_SHOWN: usize = 4 << 10;
 pub const EVENT_JSON_BYTES: usize = 24 << 10;
 /// An event whose text has more bytes is not taken for its page.
 pub const EVENT_WHOLE_BYTES: u64 = 1 << 20;
+/// Filters of one kind that are offered.
+pub const CHIPS: usize = 8;
+/// How far one can go through hits.
+pub const HITS_OFFSET_MAX: u64 = 900;
+
+/// Between looks at the store's figures.
+pub const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+/// Looks that are kept: ten minutes of them.
+pub const SAMPLES: usize = 121;
+
+/// Events before the one that is meant.
+pub const EVENTS_BEFORE: u64 = 16;
+/// Bytes of text of all events on a page of a transcript. With their markup they stay below the
+/// bound of pages.
+pub const TRANSCRIPT_BYTES: usize = 84 << 10;
+/// Bytes of a message.
+pub const SAID_BYTES: usize = 6 << 10;
+/// Bytes of reasoning.
+pub const REASONING_BYTES: usize = 2 << 10;
+/// Bytes of a call's arguments.
+pub const ARGUMENT_BYTES: usize = 1_500;
+/// Bytes of the beginning of a result.
+pub const HEAD_BYTES: usize = 1_500;
+/// Beginnings of large results that are taken at once.
+pub const HEADS_AT_ONCE: usize = 8;
+/// Questions of a conversation in the list beside it.
+pub const QUESTIONS: u32 = 100;

@@ -21,8 +21,10 @@ mod pages;
 mod parts;
 mod recorded;
 mod routes;
+mod sampler;
 mod session;
 mod site;
+mod transcript;
 mod visit;
 
 pub use site::{Inspector, InspectorOptions};

@@ -7,13 +7,17 @@ use std::{
 };
 
 use http::{HeaderMap, header::COOKIE as COOKIES};
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+};
 
 use super::{
     bounds::{REQUESTS_MAX, STREAMS_MAX},
     digest::Digests,
     failure::Failure,
     guard, routes,
+    sampler::{Samples, sample},
     session::{COOKIE, Sessions, secret},
 };
 use crate::{
@@ -44,6 +48,7 @@ pub struct Site {
     pub(super) requests: Arc<Semaphore>,
     pub(super) streams: Arc<Semaphore>,
     pub(super) digests: Arc<Digests>,
+    pub(super) samples: Arc<Samples>,
     /// True once streams are to end.
     pub(super) ending: watch::Sender<bool>,
     sessions: Mutex<Sessions>,
@@ -108,6 +113,7 @@ pub(super) fn session_of(headers: &HeaderMap) -> Option<&str> {
 #[derive(Debug)]
 pub struct Inspector {
     site: Arc<Site>,
+    sampling: JoinHandle<()>,
 }
 
 impl Inspector {
@@ -126,6 +132,8 @@ impl Inspector {
             hint: "serve without the inspector: --no-inspector".into(),
             exit: crate::cli::error::Exit::Unavailable,
         })?;
+        let samples = Arc::<Samples>::default();
+        let sampling = tokio::spawn(sample(engine.clone(), Arc::downgrade(&samples)));
         let store = Connection::to_engine(engine, Arc::clone(&keys)).await?;
         let site = Arc::new(Site {
             store,
@@ -136,10 +144,11 @@ impl Inspector {
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             digests: Arc::default(),
+            samples: Arc::clone(&samples),
             ending: watch::Sender::new(false),
             sessions: Mutex::default(),
         });
-        Ok(Self { site })
+        Ok(Self { site, sampling })
     }
 
     /// What answers browsers.
@@ -165,6 +174,7 @@ impl Inspector {
     /// Ends it. The engine is the server's, which ends it itself.
     pub async fn close(self) {
         self.end_streams();
+        self.sampling.abort();
         // Whoever is still answered goes first, and what is left goes with them.
         if let Some(site) = Arc::into_inner(self.site)
             && let Err(error) = site.store.close().await

@@ -158,17 +158,6 @@ async fn list(
 
 fn filter_form(visit: &Visit) -> Markup {
     let value = |name| visit.asked.text(name).unwrap_or_default();
-    let select = |name: &str, word: &str, options: &[(&str, &str)]| {
-        html! {
-            label { (word)
-                select name=(name) {
-                    @for (own, word) in options {
-                        option value=(own) selected[value(name) == *own] { (word) }
-                    }
-                }
-            }
-        }
-    };
     html! {
         form.filters method="get" action=(visit.link("/")) data-instant="#list" {
             label.grow { "Title has"
@@ -183,11 +172,23 @@ fn filter_form(visit: &Visit) -> Markup {
             label { "Active since"
                 input name="since" value=(value("since")) size="11" autocomplete="off" placeholder="2 days";
             }
-            (select("sealed", "State", &[("", "any"), ("no", "open"), ("yes", "sealed")]))
-            (select("sort", "Sort by", &[
+            (select("sealed", "State", value("sealed"), &[("", "any"), ("no", "open"), ("yes", "sealed")]))
+            (select("sort", "Sort by", value("sort"), &[
                 ("", "last activity"), ("created", "newest"), ("oldest", "oldest"),
             ]))
             button.quiet { "Show" }
+        }
+    }
+}
+
+fn select(name: &str, word: &str, value: &str, options: &[(&str, &str)]) -> Markup {
+    html! {
+        label { (word)
+            select name=(name) {
+                @for (own, word) in options {
+                    option value=(own) selected[value == *own] { (word) }
+                }
+            }
         }
     }
 }

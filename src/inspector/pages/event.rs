@@ -16,7 +16,7 @@ use crate::{
     inspector::{
         bounds::{EVENT_JSON_BYTES, EVENT_WHOLE_BYTES},
         failure::Failure,
-        frame::{Page, Tab},
+        frame::Tab,
         parts::{
             hostile::{block, shown},
             json::pretty,

@@ -1,5 +1,7 @@
 //! What pages are made of.
 
+pub mod chart;
+pub mod conversation;
 pub mod hostile;
 pub mod json;
 pub mod numbers;

@@ -1,0 +1,27 @@
+//! What the pages of one conversation have in common.
+
+use maud::{Markup, html};
+
+use crate::inspector::visit::{Visit, path_part, query};
+
+/// The pages of a conversation: name, what stands behind its address, word.
+const VIEWS: [(&str, &str, &str); 1] = [("transcript", "", "Transcript")];
+
+/// Links to the pages of a conversation, of which `current` is shown.
+#[must_use]
+pub fn tabs(visit: &Visit, id: &str, branch: &str, current: &str) -> Markup {
+    let query = match query(&[("branch", branch)]) {
+        query if query.is_empty() => query,
+        query => format!("?{query}"),
+    };
+    let search = crate::inspector::visit::query(&[("c", id)]);
+    html! {
+        nav.views aria-label="Pages of this conversation" {
+            @for (name, path, word) in VIEWS {
+                a href={ (visit.link(&format!("/c/{}{path}", path_part(id)))) (query) }
+                    aria-current=[(name == current).then_some("page")] { (word) }
+            }
+            a href={ (visit.link("/search")) "?" (search) } { "Search in it" }
+        }
+    }
+}
