@@ -2,7 +2,10 @@
 
 use maud::{Markup, html};
 
-use super::hostile::{headline, shown};
+use super::{
+    conversation,
+    hostile::{headline, shown},
+};
 use crate::{
     codec::pb,
     inspector::{
@@ -11,30 +14,6 @@ use crate::{
         visit::{Visit, path_part, query},
     },
 };
-
-/// Pages of one conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// What happened.
-    Transcript,
-    /// The tree of its branches.
-    Branches,
-    /// Its calls.
-    Tools,
-    /// What its agent sends next.
-    Request,
-    /// Two branches side by side.
-    Diff,
-}
-
-/// All of them, with what stands behind the conversation's address, and a word.
-const PARTS: [(Part, &str, &str); 5] = [
-    (Part::Transcript, "", "Transcript"),
-    (Part::Branches, "/branches", "Branches"),
-    (Part::Tools, "/tools", "Tool calls"),
-    (Part::Request, "/request", "Request"),
-    (Part::Diff, "/diff", "Compare"),
-];
 
 /// A conversation and a branch of it that a page is about.
 #[derive(Clone, Debug)]
@@ -95,33 +74,23 @@ impl Place {
         link(visit, &self.id, tail, pairs)
     }
 
-    /// Its title, and the way to its pages, of which this is one.
+    /// Its title, and the way to its pages, of which this is one by its name.
     #[must_use]
-    pub fn heading(&self, visit: &Visit, part: Part) -> Markup {
-        let word = PARTS.iter().find(|(one, ..)| *one == part);
-        let word = word.map_or("", |(_, _, word)| word);
-        self.heading_of(visit, part, &html! { (word) })
+    pub fn heading(&self, visit: &Visit, page: &str) -> Markup {
+        self.heading_of(visit, page, &html! { (conversation::word(page)) })
     }
 
     /// The same of a page with a title of its own.
     #[must_use]
-    pub fn heading_of(&self, visit: &Visit, part: Part, word: &Markup) -> Markup {
+    pub fn heading_of(&self, visit: &Visit, page: &str, word: &Markup) -> Markup {
         html! {
-            header.conversation {
-                p.crumbs {
-                    a href=(self.link(visit, "", &[("branch", &self.branch.name)])) {
-                        (headline(self.name(), TITLE_CHARS))
-                    }
-                }
-                h1 { (word) }
-                nav.parts aria-label="This conversation" {
-                    @for (one, tail, word) in PARTS {
-                        @let branch = [("branch", self.branch.name.as_str())];
-                        a href=(self.link(visit, tail, &branch))
-                            aria-current=[(one == part).then_some("page")] { (word) }
-                    }
+            div.crumbs {
+                a href=(self.link(visit, "", &[("branch", &self.branch.name)])) {
+                    (headline(self.name(), TITLE_CHARS))
                 }
             }
+            div.head { h1 { (word) } }
+            (conversation::tabs(visit, &self.id, &self.branch.name, page))
         }
     }
 

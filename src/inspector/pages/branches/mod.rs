@@ -24,7 +24,7 @@ use crate::{
             numbers::{count, things},
             pager::pager,
             pieces::{Mood, badge, nothing},
-            place::{Part, Place, link, moment},
+            place::{Place, link, moment},
         },
         visit::Visit,
     },
@@ -50,7 +50,7 @@ pub async fn page(Path(id): Path<String>, visit: Visit) -> Result<Page, Failure>
     let number = all.len();
     let page = tree::page(all, &choice, BRANCH_ROWS);
     let body = html! {
-        (place.heading(&visit, Part::Branches))
+        (place.heading(&visit, "branches"))
         (filters(&choice, number, &place))
         @if page.rows.is_empty() {
             (nothing("No branch is called that.", &html! { "Take the filter away." }))

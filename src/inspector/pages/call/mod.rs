@@ -29,7 +29,7 @@ use crate::{
             json::pretty,
             numbers::{count, size},
             pieces::{Mood, badge},
-            place::{Part, Place, event, link},
+            place::{Place, event, link},
             time,
         },
         visit::{Visit, path_part},
@@ -79,7 +79,7 @@ pub async fn page(
         find::snapshot(&visit, &place, &call)
     )?;
     let body = html! {
-        (place.heading_of(&visit, Part::Tools, &shown(&call.tool)))
+        (place.heading_of(&visit, "tools", &shown(&call.tool)))
         (facts(&visit, &place, &call))
         @if call.status() == CallStatus::PendingApproval {
             section aria-labelledby="decide" {

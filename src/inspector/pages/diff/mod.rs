@@ -18,7 +18,7 @@ use crate::{
             hostile::{escaped, headline, shown},
             numbers::{count, things},
             pieces::nothing,
-            place::{Part, Place, link, moment},
+            place::{Place, link, moment},
         },
         visit::Visit,
     },
@@ -40,7 +40,7 @@ pub async fn page(Path(id): Path<String>, visit: Visit) -> Result<Page, Failure>
         false => None,
     };
     let body = html! {
-        (place.heading(&visit, Part::Diff))
+        (place.heading(&visit, "diff"))
         (form(&place, &a, &b))
         @match &found {
             None if place.branches.len() < 2 => (nothing("This conversation has one branch.", &html! {

@@ -29,7 +29,7 @@ use crate::{
             hostile::shown,
             numbers::{bytes_human, count, things},
             pieces::{Mood, badge, fold},
-            place::{Part, Place, moment},
+            place::{Place, moment},
         },
         visit::Visit,
     },
@@ -58,7 +58,7 @@ pub async fn page(Path(id): Path<String>, visit: Visit) -> Result<Page, Failure>
     })?;
     let whole = |ask: &Ask| ask.body_address(&visit, &place);
     let body = html! {
-        (place.heading(&visit, Part::Request))
+        (place.heading(&visit, "request"))
         (providers(&visit, &place, &first))
         (form(&place, &first))
         (notices(&one.told))

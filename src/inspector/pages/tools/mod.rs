@@ -26,7 +26,7 @@ use crate::{
             numbers::{bytes_human, count, things},
             pager::pager,
             pieces::{chip, nothing},
-            place::{Part, Place},
+            place::Place,
             time,
         },
         visit::Visit,
@@ -102,7 +102,7 @@ pub async fn of_conversation(Path(id): Path<String>, visit: Visit) -> Result<Pag
     let oldest = calls.last().map_or(0, |call| call.call.request_revision);
     let more = calls.len() >= CALLS_OF_BRANCH as usize && oldest > 1;
     let body = html! {
-        (place.heading(&visit, Part::Tools))
+        (place.heading(&visit, "tools"))
         @if as_of > 0 {
             p.notice { "As it was at #" (count(as_of)) ": calls that ended later are open here." }
         }
