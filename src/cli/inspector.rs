@@ -42,16 +42,20 @@ pub struct PagesOptions {
 }
 
 /// The inspector of a server that runs.
-#[cfg(feature = "inspector")]
 #[derive(Debug)]
-pub struct Pages(crate::inspector::Inspector);
+pub struct Pages {
+    #[cfg(feature = "inspector")]
+    inspector: crate::inspector::Inspector,
+    #[cfg(not(feature = "inspector"))]
+    never: std::convert::Infallible,
+}
 
 #[cfg(feature = "inspector")]
 impl Pages {
     /// Begins.
     ///
     /// # Errors
-    /// As [`crate::inspector::Inspector::open`].
+    /// When the engine cannot be reached.
     pub async fn open(
         engine: Engine,
         keys: Arc<KeyRing>,
@@ -64,33 +68,28 @@ impl Pages {
             hosts: options.hosts,
             tls,
         };
-        Inspector::open(engine, keys, address, options)
-            .await
-            .map(Self)
+        let inspector = Inspector::open(engine, keys, address, options).await?;
+        Ok(Self { inspector })
     }
 
     /// What answers browsers.
     #[must_use]
     pub fn web(&self) -> WebService {
-        self.0.web()
+        self.inspector.web()
     }
 
     /// Ends what is live, so that connections can end.
     pub fn end_streams(&self) {
-        self.0.end_streams();
+        self.inspector.end_streams();
     }
 
     /// Ends it, after the server.
     pub async fn close(self) {
-        self.0.close().await;
+        self.inspector.close().await;
     }
 }
 
-/// There is none in this program.
-#[cfg(not(feature = "inspector"))]
-#[derive(Debug)]
-pub enum Pages {}
-
+/// This program has none.
 #[cfg(not(feature = "inspector"))]
 impl Pages {
     /// Never: see [`InspectorArgs::wanted`].
@@ -113,16 +112,16 @@ impl Pages {
     /// Nothing.
     #[must_use]
     pub fn web(&self) -> WebService {
-        match *self {}
+        match self.never {}
     }
 
     /// Nothing.
     pub fn end_streams(&self) {
-        match *self {}
+        match self.never {}
     }
 
     /// Nothing.
     pub async fn close(self) {
-        match self {}
+        match self.never {}
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     bounds::{DIGESTS_AT_ONCE, DIGESTS_KEPT, TITLE_CHARS},
-    failure::Failure,
+    failure::PageFailure,
     parts::hostile::first,
 };
 use crate::{
@@ -67,7 +67,8 @@ impl Digests {
             let id = summary.conversation_id.clone();
             (namespace.clone(), id, summary.head)
         };
-        let is_missing = |summary: &&pb::ConversationSummary| self.known.peek(&key(summary)).is_none();
+        let is_missing =
+            |summary: &&pb::ConversationSummary| self.known.peek(&key(summary)).is_none();
         let missing: Vec<_> = summaries.iter().filter(is_missing).cloned().collect();
         if !missing.is_empty() {
             let (digests, store) = (Arc::clone(self), store.share());
@@ -112,7 +113,7 @@ impl Digests {
 async fn digest(
     store: &Connection,
     summary: &pb::ConversationSummary,
-) -> Result<Digest, Failure> {
+) -> Result<Digest, PageFailure> {
     let id = &summary.conversation_id;
     let of = |kind: pb::EventKind| pb::SearchRequest {
         conversation_id: id.clone(),
@@ -142,7 +143,7 @@ async fn digest(
     })
 }
 
-async fn count(store: &Connection, request: pb::SearchRequest) -> Result<u64, Failure> {
+async fn count(store: &Connection, request: pb::SearchRequest) -> Result<u64, PageFailure> {
     let request = pb::SearchRequest {
         limit: 1,
         every_copy: true,
@@ -155,7 +156,7 @@ async fn count(store: &Connection, request: pb::SearchRequest) -> Result<u64, Fa
 async fn question(
     store: &Connection,
     summary: &pb::ConversationSummary,
-) -> Result<String, Failure> {
+) -> Result<String, PageFailure> {
     if !summary.title.trim().is_empty() || summary.damage.is_some() {
         return Ok(String::new());
     }

@@ -14,7 +14,7 @@ use crate::cli::CliError;
 
 /// What went wrong. As a response it is a page of its own, made by [`told`].
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct PageFailure {
     status: StatusCode,
     what: String,
     hint: String,
@@ -22,7 +22,7 @@ pub struct Failure {
     asks_for_key: bool,
 }
 
-impl Failure {
+impl PageFailure {
     /// With what to do.
     #[must_use]
     pub fn new(status: StatusCode, what: impl Into<String>, hint: impl Into<String>) -> Self {
@@ -88,13 +88,13 @@ impl Failure {
     }
 }
 
-impl From<Status> for Failure {
+impl From<Status> for PageFailure {
     fn from(status: Status) -> Self {
         CliError::from(status).into()
     }
 }
 
-impl From<CliError> for Failure {
+impl From<CliError> for PageFailure {
     fn from(error: CliError) -> Self {
         let code = match &error {
             CliError::Status(status) => status.code(),
@@ -112,7 +112,7 @@ impl From<CliError> for Failure {
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for PageFailure {
     fn into_response(self) -> Response {
         let mut answer = self.status.into_response();
         answer.extensions_mut().insert(self);
@@ -122,7 +122,7 @@ impl IntoResponse for Failure {
 
 /// The page that tells a failure, where a request ended in one.
 #[must_use]
-pub fn told(here: &Here, failure: &Failure) -> Response {
+pub fn told(here: &Here, failure: &PageFailure) -> Response {
     let page: Page = frame::page(here, heading(failure.status), Tab::None, failure.markup());
     let mut answer = page.into_response();
     *answer.status_mut() = failure.status;
@@ -180,12 +180,15 @@ mod tests {
     // What was asked for stands in what went wrong: it must come out as text.
     #[test]
     fn a_failure_is_told_as_text() {
-        let failure = Failure::none("there is no <script>x</script>", "look & see");
+        let failure = PageFailure::none("there is no <script>x</script>", "look & see");
         let page = failure.markup().into_string();
-        assert!(!page.contains("<script>") && page.contains("&lt;script&gt;"), "{page}");
-        let denied: Failure = Status::permission_denied("no").into();
+        assert!(
+            !page.contains("<script>") && page.contains("&lt;script&gt;"),
+            "{page}"
+        );
+        let denied: PageFailure = Status::permission_denied("no").into();
         assert_eq!(denied.status, StatusCode::FORBIDDEN);
         assert!(!denied.asks_for_key());
-        assert!(Failure::from(Status::unauthenticated("who")).asks_for_key());
+        assert!(PageFailure::from(Status::unauthenticated("who")).asks_for_key());
     }
 }

@@ -11,26 +11,26 @@ use http::{Request, StatusCode, header::CONTENT_TYPE, request::Parts};
 
 use super::{
     bounds::FORM_BYTES_MAX,
-    failure::Failure,
+    failure::PageFailure,
     session::same,
     site::Site,
-    visit::{Asked, Here, Stranger, Visit},
+    visit::{Here, PageQuery, Stranger, Visit},
 };
 
 /// A form of one of our pages, with the visit that sends it:
-/// `async fn decide(form: Form) -> Result<Redirect, Failure>`.
+/// `async fn decide(form: Form) -> Result<Redirect, PageFailure>`.
 #[derive(Debug)]
 pub struct Form {
     /// Who sends it.
     pub visit: Visit,
     /// Its fields.
-    pub fields: Asked,
+    pub fields: PageQuery,
 }
 
 impl FromRequest<Arc<Site>> for Form {
-    type Rejection = Failure;
+    type Rejection = PageFailure;
 
-    async fn from_request(request: Request<Body>, site: &Arc<Site>) -> Result<Self, Failure> {
+    async fn from_request(request: Request<Body>, site: &Arc<Site>) -> Result<Self, PageFailure> {
         let (mut parts, body) = request.into_parts();
         let visit = Visit::from_request_parts(&mut parts, site).await?;
         let fields = fields(&parts, body, &visit.here).await?;
@@ -43,9 +43,9 @@ impl FromRequest<Arc<Site>> for Form {
 pub struct Sent(pub Stranger);
 
 impl FromRequest<Arc<Site>> for Sent {
-    type Rejection = Failure;
+    type Rejection = PageFailure;
 
-    async fn from_request(request: Request<Body>, site: &Arc<Site>) -> Result<Self, Failure> {
+    async fn from_request(request: Request<Body>, site: &Arc<Site>) -> Result<Self, PageFailure> {
         let (mut parts, body) = request.into_parts();
         let stranger = Stranger::from_request_parts(&mut parts, site).await?;
         let asked = fields(&parts, body, &stranger.here).await?;
@@ -53,24 +53,25 @@ impl FromRequest<Arc<Site>> for Sent {
     }
 }
 
-async fn fields(parts: &Parts, body: Body, here: &Here) -> Result<Asked, Failure> {
+async fn fields(parts: &Parts, body: Body, here: &Here) -> Result<PageQuery, PageFailure> {
     let kind = parts.headers.get(CONTENT_TYPE);
     let is_form = kind.is_some_and(|kind| {
         kind.as_bytes()
             .starts_with(b"application/x-www-form-urlencoded")
     });
     if !is_form {
-        return Err(Failure::asked(
+        return Err(PageFailure::asked(
             "what was sent is no form",
             "use the form of the page",
         ));
     }
     let bytes = to_bytes(body, FORM_BYTES_MAX).await;
-    let bytes = bytes
-        .map_err(|_| Failure::asked("the form is too large", "shorten what you have written"))?;
-    let fields = Asked::of_bytes(&bytes);
+    let bytes = bytes.map_err(|_| {
+        PageFailure::asked("the form is too large", "shorten what you have written")
+    })?;
+    let fields = PageQuery::of_bytes(&bytes);
     if !same(fields.text("token").unwrap_or_default(), &here.token) {
-        return Err(Failure::new(
+        return Err(PageFailure::new(
             StatusCode::FORBIDDEN,
             "the form is not of a page that you have open here, or you logged in since",
             "go back, load the page again, and send it once more; nothing was changed",

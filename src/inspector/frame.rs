@@ -4,7 +4,7 @@ use axum::response::{Html, IntoResponse, Response};
 use http::{HeaderValue, header::CACHE_CONTROL};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::{pages::assets, parts::hostile::shown, visit::Here};
+use super::{bounds::PAGE_BYTES_MAX, pages::assets, parts::hostile::shown, visit::Here};
 
 /// Where in the navigation a page stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,11 @@ pub struct Page(Markup);
 
 impl IntoResponse for Page {
     fn into_response(self) -> Response {
-        let mut answer = Html(self.0.into_string()).into_response();
+        let text = self.0.into_string();
+        if text.len() > PAGE_BYTES_MAX {
+            tracing::warn!(bytes = text.len(), "a page is larger than it should be");
+        }
+        let mut answer = Html(text).into_response();
         // What one person may see is nothing for whoever comes after them.
         let store = HeaderValue::from_static("no-store");
         answer.headers_mut().insert(CACHE_CONTROL, store);

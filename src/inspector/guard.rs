@@ -16,7 +16,7 @@ use tower::ServiceExt;
 
 use super::{
     bounds::PAGE_MAX,
-    failure::{Failure, told},
+    failure::{PageFailure, told},
     site::{Site, session_of},
     visit::{FRAGMENT_HEADER, Here},
 };
@@ -37,21 +37,21 @@ pub async fn answer(site: &Site, routes: Router, request: Request) -> Response {
         Ok(_permit) => match tokio::time::timeout(PAGE_MAX, routes.oneshot(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(never)) => match never {},
-            Err(_) => Failure::new(
+            Err(_) => PageFailure::new(
                 StatusCode::GATEWAY_TIMEOUT,
                 "that took too long",
                 "ask for less of it, or try again in a moment",
             )
             .into_response(),
         },
-        Err(_) => Failure::new(
+        Err(_) => PageFailure::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many requests are under way",
             "try again in a moment",
         )
         .into_response(),
     };
-    hardened(match answer.extensions().get::<Failure>() {
+    hardened(match answer.extensions().get::<PageFailure>() {
         Some(failure) if failure.asks_for_key() && !here.is_fragment => to_login(&here),
         Some(failure) => told(&here, failure),
         None => answer,
@@ -62,7 +62,7 @@ pub async fn answer(site: &Site, routes: Router, request: Request) -> Response {
 fn entered(
     site: &Site,
     request: Request,
-) -> Result<(Request<Body>, Here), (Box<Here>, Box<Failure>)> {
+) -> Result<(Request<Body>, Here), (Box<Here>, Box<PageFailure>)> {
     let (mut parts, body) = request.into_parts();
     let mut here = Here {
         base: String::new(),
@@ -72,6 +72,7 @@ fn entered(
         token: site.token(&parts.headers),
         has_session: !site.keys.is_open() && session_of(&parts.headers).is_some(),
         is_fragment: parts.headers.contains_key(FRAGMENT_HEADER),
+        is_from_elsewhere: is(&parts.headers, "sec-fetch-site", "cross-site"),
     };
     let placed = check_host(site, &parts.headers, &parts.uri)
         .and_then(|host| check_origin(site, &host, &parts.method, &parts.headers))
@@ -82,7 +83,7 @@ fn entered(
     parts.uri = match here.address_within().parse() {
         Ok(uri) => uri,
         Err(_) => {
-            let failure = Failure::asked("the address cannot be read", "begin with the list");
+            let failure = PageFailure::asked("the address cannot be read", "begin with the list");
             return Err((Box::new(here), Box::new(failure)));
         }
     };
@@ -100,7 +101,7 @@ impl Here {
     }
 }
 
-fn placed(here: &mut Here, path: &str) -> Result<(), Failure> {
+fn placed(here: &mut Here, path: &str) -> Result<(), PageFailure> {
     let Some(rest) = path.strip_prefix("/@") else {
         here.path = path.to_owned();
         return Ok(());
@@ -110,7 +111,7 @@ fn placed(here: &mut Here, path: &str) -> Result<(), Failure> {
         None => (rest, "/"),
     };
     Namespace::new(name).map_err(|error| {
-        Failure::asked(
+        PageFailure::asked(
             format!("`{name}` is no namespace: {error}"),
             "a namespace has 1 to 64 of a-z A-Z 0-9 . _ -",
         )
@@ -126,7 +127,7 @@ fn placed(here: &mut Here, path: &str) -> Result<(), Failure> {
 
 /// The host that a request is for, when it is this one: a page of another site whose name leads
 /// here must not be answered as if it were ours.
-fn check_host(site: &Site, headers: &HeaderMap, uri: &Uri) -> Result<Authority, Failure> {
+fn check_host(site: &Site, headers: &HeaderMap, uri: &Uri) -> Result<Authority, PageFailure> {
     let said = match uri.authority() {
         Some(authority) => Some(authority.clone()),
         None => headers
@@ -135,7 +136,7 @@ fn check_host(site: &Site, headers: &HeaderMap, uri: &Uri) -> Result<Authority, 
             .and_then(|host| host.parse().ok()),
     };
     let refused = |what: String| {
-        Failure::new(
+        PageFailure::new(
             StatusCode::FORBIDDEN,
             what,
             "use the address that the server printed; for another name start it with \
@@ -161,9 +162,11 @@ fn is_own(site: &Site, said: &Authority) -> bool {
         || ip.is_some_and(|ip| {
             ip.to_canonical().is_loopback() || ip == bound || bound.is_unspecified()
         })
-        || site.options.hosts.iter().any(|own| {
-            own.eq_ignore_ascii_case(&host) || own.eq_ignore_ascii_case(said.as_str())
-        })
+        || site
+            .options
+            .hosts
+            .iter()
+            .any(|own| own.eq_ignore_ascii_case(&host) || own.eq_ignore_ascii_case(said.as_str()))
 }
 
 /// Refuses what another site's page asks for.
@@ -172,9 +175,9 @@ fn check_origin(
     host: &Authority,
     method: &Method,
     headers: &HeaderMap,
-) -> Result<(), Failure> {
+) -> Result<(), PageFailure> {
     let refused = || {
-        Failure::new(
+        PageFailure::new(
             StatusCode::FORBIDDEN,
             "the request comes from a page of another site",
             "open the page here, and do it there",
@@ -182,7 +185,7 @@ fn check_origin(
     };
     let fetched = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     let is_safe = matches!(*method, Method::GET | Method::HEAD);
-    let is_link = is_safe && headers.get("sec-fetch-mode").is_some_and(|mode| mode == "navigate");
+    let is_link = is_safe && is(headers, "sec-fetch-mode", "navigate");
     // A link on another page may lead here; nothing else of it may.
     if fetched.is_some_and(|site| !matches!(site, b"same-origin" | b"none")) && !is_link {
         return Err(refused());
@@ -195,15 +198,38 @@ fn check_origin(
     match origin.as_bytes().eq_ignore_ascii_case(own.as_bytes()) {
         true => Ok(()),
         // Behind something that encrypts, the browser's scheme is another.
-        false if origin.as_bytes().eq_ignore_ascii_case(format!("https://{host}").as_bytes()) => {
+        false
+            if origin
+                .as_bytes()
+                .eq_ignore_ascii_case(format!("https://{host}").as_bytes()) =>
+        {
             Ok(())
         }
         false => Err(refused()),
     }
 }
 
-/// Where one logs in, to come back here.
+fn is(headers: &HeaderMap, name: &str, value: &str) -> bool {
+    headers.get(name).is_some_and(|said| said == value)
+}
+
+/// Where one logs in, to come back here. Who follows a link of another site may have logged in
+/// already: their browser shows that when the page asks for itself once more.
 fn to_login(here: &Here) -> Response {
+    if here.is_from_elsewhere {
+        let again = maud::html! {
+            (maud::DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta http-equiv="refresh" content={ "0;url=" (here.address()) };
+                    title { "Treering" }
+                }
+                body { a href=(here.address()) { "On to the page" } }
+            }
+        };
+        return axum::response::Html(again.into_string()).into_response();
+    }
     let to = super::visit::query(&[("to", &here.address())]);
     let to = here.link(&format!("/login?{to}"));
     axum::response::Redirect::to(&to).into_response()
@@ -215,11 +241,19 @@ fn hardened(mut answer: Response) -> Response {
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "same-origin"),
-        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
-        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (
+            HeaderName::from_static("cross-origin-opener-policy"),
+            "same-origin",
+        ),
+        (
+            HeaderName::from_static("cross-origin-resource-policy"),
+            "same-origin",
+        ),
         (HeaderName::from_static("x-frame-options"), "DENY"),
     ] {
-        headers.entry(name).or_insert(HeaderValue::from_static(value));
+        headers
+            .entry(name)
+            .or_insert(HeaderValue::from_static(value));
     }
     answer
 }

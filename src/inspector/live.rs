@@ -11,7 +11,7 @@ use tonic::Streaming;
 
 use super::{
     bounds::{HEARTBEAT, STREAM_MAX, TELL_EVERY},
-    failure::Failure,
+    failure::PageFailure,
     visit::Visit,
 };
 use crate::codec::pb;
@@ -20,10 +20,10 @@ use crate::codec::pb;
 ///
 /// # Errors
 /// When there are too many, and what the store says.
-pub async fn stream(visit: Visit) -> Result<Response, Failure> {
+pub async fn stream(visit: Visit) -> Result<Response, PageFailure> {
     use pb::subscribe_request::Source;
     let Ok(permit) = visit.site.streams.clone().try_acquire_owned() else {
-        return Err(Failure::new(
+        return Err(PageFailure::new(
             http::StatusCode::SERVICE_UNAVAILABLE,
             "too many pages are live",
             "close some",

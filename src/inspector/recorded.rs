@@ -3,7 +3,7 @@
 use futures::StreamExt;
 use tonic::Code;
 
-use super::failure::Failure;
+use super::failure::PageFailure;
 use crate::{cli::Connection, codec::pb};
 
 /// Which text.
@@ -19,7 +19,7 @@ pub struct TextPlace {
 
 /// Which part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum TextPart {
     /// From a line on, counted from 1.
     Lines {
         /// The first.
@@ -63,13 +63,13 @@ impl Piece {
     /// Takes it from the store: at most so many bytes, which end with a line where they can.
     ///
     /// # Errors
-    /// [`Failure`] when there is no such text, or no such part of it.
+    /// [`PageFailure`] when there is no such text, or no such part of it.
     pub async fn read(
         store: &Connection,
         place: &TextPlace,
-        part: Part,
+        part: TextPart,
         bytes_max: usize,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, PageFailure> {
         let mut request = pb::GetResultRequest {
             conversation_id: place.conversation.clone(),
             branch: place.branch.clone(),
@@ -77,12 +77,12 @@ impl Piece {
             ..Default::default()
         };
         let line = match part {
-            Part::Lines { first, count } => {
+            TextPart::Lines { first, count } => {
                 request.line_first = first.max(1);
                 request.line_last = request.line_first.saturating_add(count.max(1) - 1);
                 Some(request.line_first)
             }
-            Part::Bytes { first } => {
+            TextPart::Bytes { first } => {
                 // Some more, to end with a whole character.
                 request.byte_start = first;
                 request.byte_length = bytes_max as u64 + 4;
@@ -123,7 +123,10 @@ impl Piece {
             Err(error) => std::str::from_utf8(&rest[..error.valid_up_to()]).unwrap_or_default(),
         };
         let mut end = whole.floor_char_boundary(bytes_max.min(whole.len()));
-        if is_cut && let Some(at) = whole[..end].rfind('\n') && at + 1 >= end / 2 {
+        if is_cut
+            && let Some(at) = whole[..end].rfind('\n')
+            && at + 1 >= end / 2
+        {
             end = at + 1;
         }
         self.start += skipped as u64;
@@ -132,16 +135,13 @@ impl Piece {
     }
 }
 
-fn not_there(status: tonic::Status) -> Failure {
+fn not_there(status: tonic::Status) -> PageFailure {
     match status.code() {
-        Code::NotFound => Failure::none(
+        Code::NotFound => PageFailure::none(
             "this event has no text of its own",
             "look at the event itself",
         ),
-        Code::OutOfRange => Failure::none(
-            status.message(),
-            "begin with the first line",
-        ),
+        Code::OutOfRange => PageFailure::none(status.message(), "begin with the first line"),
         _ => status.into(),
     }
 }

@@ -8,7 +8,7 @@ use axum::{
     routing::{get, post},
 };
 
-use super::{failure::Failure, live, pages, site::Site};
+use super::{failure::PageFailure, live, pages, site::Site};
 
 /// All addresses.
 pub fn routes(site: Arc<Site>) -> Router {
@@ -61,15 +61,15 @@ pub fn routes(site: Arc<Site>) -> Router {
         .with_state(site)
 }
 
-async fn none() -> Failure {
-    Failure::none(
+async fn none() -> PageFailure {
+    PageFailure::none(
         "no page has this address",
         "begin with the list of conversations",
     )
 }
 
-async fn not_so() -> Failure {
-    Failure::new(
+async fn not_so() -> PageFailure {
+    PageFailure::new(
         http::StatusCode::METHOD_NOT_ALLOWED,
         "this address is not for that",
         "go back and load the page again",

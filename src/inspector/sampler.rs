@@ -13,9 +13,9 @@ use crate::engine::{Engine, Measures};
 
 /// The last looks at a store, the oldest first.
 #[derive(Debug, Default)]
-pub struct Samples(Mutex<VecDeque<Arc<Measures>>>);
+pub struct StoreSamples(Mutex<VecDeque<Arc<Measures>>>);
 
-impl Samples {
+impl StoreSamples {
     /// All of them.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Measures>> {
@@ -33,7 +33,7 @@ impl Samples {
 }
 
 /// Looks at the store until nobody has the samples any more.
-pub async fn sample(engine: Engine, samples: Weak<Samples>) {
+pub async fn sample(engine: Engine, samples: Weak<StoreSamples>) {
     let mut ticks = tokio::time::interval(SAMPLE_EVERY);
     loop {
         ticks.tick().await;

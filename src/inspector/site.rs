@@ -15,9 +15,9 @@ use tokio::{
 use super::{
     bounds::{REQUESTS_MAX, STREAMS_MAX},
     digest::Digests,
-    failure::Failure,
+    failure::PageFailure,
     guard, routes,
-    sampler::{Samples, sample},
+    sampler::{StoreSamples, sample},
     session::{COOKIE, Sessions, secret},
 };
 use crate::{
@@ -48,7 +48,7 @@ pub struct Site {
     pub(super) requests: Arc<Semaphore>,
     pub(super) streams: Arc<Semaphore>,
     pub(super) digests: Arc<Digests>,
-    pub(super) samples: Arc<Samples>,
+    pub(super) samples: Arc<StoreSamples>,
     /// True once streams are to end.
     pub(super) ending: watch::Sender<bool>,
     sessions: Mutex<Sessions>,
@@ -71,7 +71,7 @@ impl Site {
     ///
     /// # Errors
     /// When there is none and one is asked for.
-    pub(super) fn key_of(&self, headers: &HeaderMap) -> Result<Option<String>, Failure> {
+    pub(super) fn key_of(&self, headers: &HeaderMap) -> Result<Option<String>, PageFailure> {
         self.keys.look();
         if self.keys.is_open() {
             return Ok(None);
@@ -83,9 +83,11 @@ impl Site {
         match key {
             Some(key) => match self.keys.holder(&key) {
                 Ok(_) => Ok(Some(key)),
-                Err(refusal) => Err(Failure::no_key(refusal.to_string())),
+                Err(refusal) => Err(PageFailure::no_key(refusal.to_string())),
             },
-            None => Err(Failure::no_key("This store is for those who have a key.")),
+            None => Err(PageFailure::no_key(
+                "This store is for those who have a key.",
+            )),
         }
     }
 
@@ -132,7 +134,7 @@ impl Inspector {
             hint: "serve without the inspector: --no-inspector".into(),
             exit: crate::cli::error::Exit::Unavailable,
         })?;
-        let samples = Arc::<Samples>::default();
+        let samples = Arc::<StoreSamples>::default();
         let sampling = tokio::spawn(sample(engine.clone(), Arc::downgrade(&samples)));
         let store = Connection::to_engine(engine, Arc::clone(&keys)).await?;
         let site = Arc::new(Site {

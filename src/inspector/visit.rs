@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, Path};
 use http::request::Parts;
 use maud::Markup;
+use serde::de::DeserializeOwned;
 
 use super::{
-    failure::Failure,
+    failure::PageFailure,
     frame::{self, Page, Tab},
     site::{Site, session_of},
 };
@@ -33,6 +34,8 @@ pub struct Here {
     pub has_session: bool,
     /// Only a part of the page is wanted.
     pub is_fragment: bool,
+    /// A link of another site led here: the browser keeps its cookie back.
+    pub is_from_elsewhere: bool,
 }
 
 impl Here {
@@ -52,7 +55,7 @@ impl Here {
     }
 }
 
-/// A request: `async fn page(visit: Visit) -> Result<Page, Failure>`.
+/// A request: `async fn page(visit: Visit) -> Result<Page, PageFailure>`.
 #[derive(Debug)]
 pub struct Visit {
     /// The store, asked as whoever looks: with their key, in their namespace.
@@ -60,7 +63,7 @@ pub struct Visit {
     /// Where they are.
     pub here: Here,
     /// What the address asks for after `?`.
-    pub asked: Asked,
+    pub asked: PageQuery,
     /// What all requests share.
     pub site: Arc<Site>,
 }
@@ -80,15 +83,15 @@ impl Visit {
 }
 
 impl FromRequestParts<Arc<Site>> for Visit {
-    type Rejection = Failure;
+    type Rejection = PageFailure;
 
-    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, PageFailure> {
         let here = parts.extensions.get::<Here>().cloned();
-        let here = here.ok_or_else(|| Failure::ours("the request came past the guard"))?;
+        let here = here.ok_or_else(|| PageFailure::ours("the request came past the guard"))?;
         let key = site.key_of(&parts.headers)?;
         Ok(Self {
             store: site.store.as_caller(&here.namespace, key.as_deref())?,
-            asked: Asked::of(&here.query),
+            asked: PageQuery::of(&here.query),
             here,
             site: Arc::clone(site),
         })
@@ -101,7 +104,7 @@ pub struct Stranger {
     /// Where they are.
     pub here: Here,
     /// What the address asks for, or the form sends.
-    pub asked: Asked,
+    pub asked: PageQuery,
     /// The session that their browser names.
     pub session: Option<String>,
     /// What all requests share.
@@ -109,13 +112,13 @@ pub struct Stranger {
 }
 
 impl FromRequestParts<Arc<Site>> for Stranger {
-    type Rejection = Failure;
+    type Rejection = PageFailure;
 
-    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, PageFailure> {
         let here = parts.extensions.get::<Here>().cloned();
-        let here = here.ok_or_else(|| Failure::ours("the request came past the guard"))?;
+        let here = here.ok_or_else(|| PageFailure::ours("the request came past the guard"))?;
         Ok(Self {
-            asked: Asked::of(&here.query),
+            asked: PageQuery::of(&here.query),
             here,
             session: session_of(&parts.headers).map(str::to_owned),
             site: Arc::clone(site),
@@ -123,11 +126,30 @@ impl FromRequestParts<Arc<Site>> for Stranger {
     }
 }
 
+/// What an address has in it: `At((id, revision)): At<(String, u64)>`.
+#[derive(Debug)]
+pub struct At<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Site>> for At<T> {
+    type Rejection = PageFailure;
+
+    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, PageFailure> {
+        let path = Path::<T>::from_request_parts(parts, site).await;
+        let path = path.map_err(|refusal| {
+            PageFailure::asked(
+                format!("the address cannot be read: {}", refusal.body_text()),
+                "begin with the list of conversations",
+            )
+        });
+        path.map(|Path(of)| Self(of))
+    }
+}
+
 /// The query of an address, or the fields of a form.
 #[derive(Clone, Debug, Default)]
-pub struct Asked(Vec<(String, String)>);
+pub struct PageQuery(Vec<(String, String)>);
 
-impl Asked {
+impl PageQuery {
     /// What stands behind the `?`.
     #[must_use]
     pub fn of(query: &str) -> Self {
@@ -144,13 +166,17 @@ impl Asked {
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         let mut found = self.0.iter().filter(|(key, _)| key == name);
-        found.next().map(|(_, value)| value.trim()).filter(|text| !text.is_empty())
+        found
+            .next()
+            .map(|(_, value)| value.trim())
+            .filter(|text| !text.is_empty())
     }
 
     /// All texts of that name that are not empty.
     pub fn texts<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let all = self.0.iter().filter(move |(key, _)| key == name);
-        all.map(|(_, value)| value.trim()).filter(|text| !text.is_empty())
+        all.map(|(_, value)| value.trim())
+            .filter(|text| !text.is_empty())
     }
 
     /// True for `name=1`, and for a checkbox that is set.
@@ -163,12 +189,12 @@ impl Asked {
     ///
     /// # Errors
     /// When there is something else.
-    pub fn number(&self, name: &str) -> Result<Option<u64>, Failure> {
+    pub fn number(&self, name: &str) -> Result<Option<u64>, PageFailure> {
         let Some(text) = self.text(name) else {
             return Ok(None);
         };
         text.parse().map(Some).map_err(|_| {
-            Failure::asked(
+            PageFailure::asked(
                 format!("`{name}` is no number"),
                 format!("give a whole number, as in `{name}=12`"),
             )
@@ -214,10 +240,13 @@ mod tests {
     // A link that changes one thing of an address must keep the rest, and only once.
     #[test]
     fn one_thing_of_an_address_is_changed() {
-        let asked = Asked::of("q=a+b%26c&tool=Bash&tool=Read&page=x&empty=");
+        let asked = PageQuery::of("q=a+b%26c&tool=Bash&tool=Read&page=x&empty=");
         assert_eq!(asked.text("q"), Some("a b&c"));
         assert_eq!(asked.texts("tool").collect::<Vec<_>>(), ["Bash", "Read"]);
-        assert_eq!(asked.with("tool", Some("Edit"), &["page"]), "q=a+b%26c&tool=Edit");
+        assert_eq!(
+            asked.with("tool", Some("Edit"), &["page"]),
+            "q=a+b%26c&tool=Edit"
+        );
         assert_eq!(asked.with("q", None, &["page", "tool"]), "");
         assert!(asked.number("q").is_err());
         assert_eq!(asked.number("none").unwrap(), None);

@@ -34,6 +34,10 @@ function put(old, fresh) {
     if (same && same.tagName === "DETAILS") item.open = same.open;
     if (!same && !isFirst && item.matches("[data-item]")) item.classList.add("fresh");
   }
+  const follows = old.hasAttribute("data-follow") && innerHeight + scrollY >= document.body.scrollHeight - 120;
+  for (const name of ["data-again"]) {
+    if (fresh.hasAttribute(name)) old.setAttribute(name, ""); else old.removeAttribute(name);
+  }
   const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
   const at = old.querySelector("[data-item].at");
   keep(old, fresh);
@@ -44,6 +48,7 @@ function put(old, fresh) {
   if (at && at.id) document.getElementById(at.id)?.classList.add("at");
   unfold(old);
   times();
+  if (follows) scrollTo(0, document.body.scrollHeight);
 }
 
 // What somebody may be typing into stays as it is while it is the same (data-keep); where one
@@ -126,6 +131,16 @@ for (const place of document.querySelectorAll("[data-every]")) {
     if (!document.hidden) renew(place.dataset.part, location.pathname + location.search);
   }, Math.max(1, Number(place.dataset.every)) * 1000);
 }
+
+// Numbers that were not counted yet when the page was made.
+let again = 0;
+function lookAgain() {
+  const place = document.querySelector("[data-again]");
+  if (!place || again >= 40) return;
+  again += 1;
+  setTimeout(() => renew(place.dataset.part, location.pathname + location.search).then(lookAgain), 400);
+}
+lookAgain();
 
 /* ---- forms ---- */
 

@@ -12,7 +12,7 @@ use crate::{
     domain::hex,
     inspector::{
         bounds::{ARGUMENTS_BYTES, ASKED_AT_ONCE, PENDING, PENDING_BYTES, TITLE_CHARS},
-        failure::Failure,
+        failure::PageFailure,
         form::Form,
         frame::{Page, Tab, token},
         parts::{
@@ -34,12 +34,18 @@ const SOMEBODY: &str = "inspector";
 ///
 /// # Errors
 /// What the store says.
-pub async fn page(visit: Visit) -> Result<Page, Failure> {
+pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let request = pb::PendingRequest {
         limit: PENDING + 1,
         ..Default::default()
     };
-    let mut calls = visit.store.tools().pending(request).await?.into_inner().calls;
+    let mut calls = visit
+        .store
+        .tools()
+        .pending(request)
+        .await?
+        .into_inner()
+        .calls;
     // Who waits longest comes first, so that what is new comes in below and nothing moves.
     calls.sort_by_key(|call| {
         let at = call.requested_at.unwrap_or_default();
@@ -54,7 +60,10 @@ pub async fn page(visit: Visit) -> Result<Page, Failure> {
         .await;
     let told = match (calls.len() as u64, more) {
         (0, _) => "no call waits".to_owned(),
-        (number, false) => format!("{} for a decision", things(number, "call waits", "calls wait")),
+        (number, false) => format!(
+            "{} for a decision",
+            things(number, "call waits", "calls wait")
+        ),
         (number, true) => format!("more than {} calls wait for a decision", count(number)),
     };
     let mut room = PENDING_BYTES;
@@ -109,7 +118,10 @@ fn decided(visit: &Visit) -> Markup {
 }
 
 fn card(visit: &Visit, call: &pb::ToolCall, title: &str, room: &mut usize) -> Markup {
-    let id = format!("w-{}-{}-{}", call.conversation_id, call.branch_id, call.request_revision);
+    let id = format!(
+        "w-{}-{}-{}",
+        call.conversation_id, call.branch_id, call.request_revision
+    );
     let bytes = call.arguments.len();
     let fits = bytes <= ARGUMENTS_BYTES.min(*room);
     if fits {
@@ -148,7 +160,10 @@ fn card(visit: &Visit, call: &pb::ToolCall, title: &str, room: &mut usize) -> Ma
 #[must_use]
 pub fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
     let hash = hex(&call.arguments_hash);
-    let id = format!("d-{}-{}-{}", call.conversation_id, call.branch_id, call.request_revision);
+    let id = format!(
+        "d-{}-{}-{}",
+        call.conversation_id, call.branch_id, call.request_revision
+    );
     html! {
         form.decide method="post" action=(visit.link("/approvals")) {
             (token(&visit.here))
@@ -177,21 +192,21 @@ pub fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
 ///
 /// # Errors
 /// What the store says: nothing is changed then.
-pub async fn decide(form: Form) -> Result<Redirect, Failure> {
+pub async fn decide(form: Form) -> Result<Redirect, PageFailure> {
     let Form { visit, fields } = form;
     let text = |name| fields.text(name).unwrap_or_default().to_owned();
     let (decision, word) = match fields.text("decision") {
         Some("approved") => (pb::Decision::Approved, "approved"),
         Some("denied") => (pb::Decision::Denied, "denied"),
         _ => {
-            return Err(Failure::asked(
+            return Err(PageFailure::asked(
                 "the form says neither to approve nor to deny",
                 "use one of its two buttons",
             ));
         }
     };
     let Some(arguments_hash) = fields.text("hash").and_then(unhex) else {
-        return Err(Failure::asked(
+        return Err(PageFailure::asked(
             "the form does not say for which arguments the decision is",
             "load the page again, and look at what is asked for",
         ));
@@ -225,7 +240,9 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
         return None;
     }
     let bytes = (0..text.len()).step_by(2);
-    bytes.map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
+    bytes
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
+        .collect()
 }
 
 #[cfg(test)]

@@ -2,13 +2,10 @@
 
 use std::sync::LazyLock;
 
-use axum::{
-    extract::Path,
-    response::{IntoResponse, Response},
-};
+use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 
-use crate::inspector::failure::Failure;
+use crate::inspector::{failure::PageFailure, visit::At};
 
 /// One sheet: of the frame and what all pages have, then of single pages.
 const STYLE: &str = concat!(
@@ -17,8 +14,16 @@ const STYLE: &str = concat!(
 );
 const ASSETS: [(&str, &str, &str); 3] = [
     ("style.css", "text/css; charset=utf-8", STYLE),
-    ("inspector.js", "text/javascript; charset=utf-8", include_str!("../assets/inspector.js")),
-    ("icon.svg", "image/svg+xml", include_str!("../assets/icon.svg")),
+    (
+        "inspector.js",
+        "text/javascript; charset=utf-8",
+        include_str!("../assets/inspector.js"),
+    ),
+    (
+        "icon.svg",
+        "image/svg+xml",
+        include_str!("../assets/icon.svg"),
+    ),
 ];
 
 /// Says which version of the assets it is: browsers keep them for ever.
@@ -40,10 +45,10 @@ pub fn address(name: &str) -> String {
 ///
 /// # Errors
 /// When there is none of that name.
-pub async fn asset(Path(name): Path<String>) -> Result<Response, Failure> {
+pub async fn asset(At(name): At<String>) -> Result<Response, PageFailure> {
     let found = ASSETS.iter().find(|(own, _, _)| *own == name);
     let Some((_, kind, text)) = found else {
-        return Err(Failure::none("there is no such file", ""));
+        return Err(PageFailure::none("there is no such file", ""));
     };
     let headers = [
         (CONTENT_TYPE, *kind),

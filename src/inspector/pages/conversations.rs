@@ -13,7 +13,7 @@ use crate::{
     inspector::{
         bounds::{CONVERSATIONS, DIGEST_WAIT, LABELS_SHOWN, PAGES_LOOKED_AT, TITLE_CHARS},
         digest::Digest,
-        failure::Failure,
+        failure::PageFailure,
         frame::{Page, Tab},
         parts::{
             hostile::{headline, shown},
@@ -22,7 +22,7 @@ use crate::{
             pieces::{Mood, badge, nothing},
             time,
         },
-        visit::{Asked, Visit, path_part},
+        visit::{PageQuery, Visit, path_part},
     },
 };
 
@@ -30,7 +30,7 @@ use crate::{
 ///
 /// # Errors
 /// What the store says, and filters that cannot be read.
-pub async fn page(visit: Visit) -> Result<Page, Failure> {
+pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let filter = Filter::of(&visit.asked)?;
     let (found, next) = list(&visit, &filter).await?;
     let digests = visit.site.digests.of(&visit.store, &found, DIGEST_WAIT);
@@ -83,14 +83,14 @@ enum Order {
 }
 
 impl Filter {
-    fn of(asked: &Asked) -> Result<Self, Failure> {
+    fn of(asked: &PageQuery) -> Result<Self, PageFailure> {
         let text = |name| asked.text(name).unwrap_or_default().to_owned();
         let since = asked.text("since").map(str::parse::<Moment>).transpose();
-        let since = since.map_err(|takes| Failure::asked("`since` cannot be read", takes))?;
+        let since = since.map_err(|takes| PageFailure::asked("`since` cannot be read", takes))?;
         let labels = asked.texts("label").map(|label| {
             let pair = label.split_once('=');
             let (name, value) = pair.ok_or_else(|| {
-                Failure::asked(
+                PageFailure::asked(
                     "`label` is no label",
                     "give name=value, as in label=team=red",
                 )
@@ -100,7 +100,7 @@ impl Filter {
         Ok(Self {
             title: text("title"),
             source: text("source"),
-            labels: labels.collect::<Result<_, Failure>>()?,
+            labels: labels.collect::<Result<_, PageFailure>>()?,
             sealed: match asked.text("sealed") {
                 Some("yes") => Some(true),
                 Some("no") => Some(false),
@@ -140,7 +140,7 @@ impl Filter {
 async fn list(
     visit: &Visit,
     filter: &Filter,
-) -> Result<(Vec<pb::ConversationSummary>, Option<String>), Failure> {
+) -> Result<(Vec<pb::ConversationSummary>, Option<String>), PageFailure> {
     let (mut found, mut token) = (Vec::new(), filter.page_token.clone());
     for _ in 0..PAGES_LOOKED_AT {
         let request = filter.request(token);
@@ -231,12 +231,14 @@ fn row(visit: &Visit, summary: &pb::ConversationSummary, digest: Option<&Digest>
             }
             @match digest {
                 Some(digest) => {
-                    (cell(digest.turns)) (cell(digest.calls))
-                    td.number.bad[digest.failures > 0] { @if digest.failures > 0 { (count(digest.failures)) } }
+                    (cell(digest.turns, "turns")) (cell(digest.calls, "calls"))
+                    td.number.bad[digest.failures > 0] data-word="failed" {
+                        @if digest.failures > 0 { (count(digest.failures)) }
+                    }
                 }
                 None => { td.number.dim { "·" } td.number.dim { "·" } td.number.dim { "·" } }
             }
-            td.number { @if summary.branch_count > 1 { (count(summary.branch_count)) } }
+            (cell(if summary.branch_count > 1 { summary.branch_count } else { 0 }, "branches"))
             td.number.when {
                 @if is_undated(summary) { span.dim title="its source says of nothing when it was" { "recorded " } }
                 (time::ago(happened(summary)))
@@ -255,7 +257,10 @@ fn title(summary: &pb::ConversationSummary, digest: Option<&Digest>) -> Markup {
 }
 
 fn meta(visit: &Visit, summary: &pb::ConversationSummary) -> Markup {
-    let model = summary.config.as_ref().map(|config| config.model_id.as_str());
+    let model = summary
+        .config
+        .as_ref()
+        .map(|config| config.model_id.as_str());
     html! {
         @if !summary.source.is_empty() { span.label { (shown(&summary.source)) } " " }
         @if let Some(model) = model.filter(|model| !model.is_empty()) {
@@ -286,7 +291,11 @@ fn pages(visit: &Visit, shown: usize, next: Option<String>) -> Markup {
     if first.is_none() && next.is_none() {
         return html! {};
     }
-    pager(first, next, &things(shown as u64, "conversation", "conversations"))
+    pager(
+        first,
+        next,
+        &things(shown as u64, "conversation", "conversations"),
+    )
 }
 
 fn none(visit: &Visit, all: Option<u64>) -> Markup {

@@ -8,7 +8,7 @@ use crate::{
     codec::pb,
     inspector::{
         bounds::EVENTS,
-        failure::Failure,
+        failure::PageFailure,
         frame::{Page, Tab},
         parts::{hostile::shown, numbers::things, pieces::nothing, time},
         visit::{Visit, path_part},
@@ -19,9 +19,9 @@ use crate::{
 ///
 /// # Errors
 /// What the store says.
-pub async fn page(visit: Visit) -> Result<Page, Failure> {
+pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let Some(id) = visit.asked.text("id") else {
-        return Err(Failure::asked(
+        return Err(PageFailure::asked(
             "no correlation id is named",
             "follow the link of an event",
         ));

@@ -1,9 +1,6 @@
 //! One event: its header, its body, and where it stands.
 
-use axum::{
-    extract::Path,
-    response::{IntoResponse, Redirect, Response},
-};
+use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
 use crate::{
@@ -15,7 +12,7 @@ use crate::{
     domain::hex,
     inspector::{
         bounds::{EVENT_JSON_BYTES, EVENT_WHOLE_BYTES},
-        failure::Failure,
+        failure::PageFailure,
         frame::Tab,
         parts::{
             hostile::{block, shown},
@@ -24,8 +21,8 @@ use crate::{
             pieces::{Mood, badge},
             time,
         },
-        recorded::{Part, Piece, TextPlace},
-        visit::{Visit, path_part, query},
+        recorded::{Piece, TextPart, TextPlace},
+        visit::{At, Visit, path_part, query},
     },
 };
 
@@ -35,8 +32,8 @@ use crate::{
 /// What the store says.
 pub async fn page(
     visit: Visit,
-    Path((id, revision)): Path<(String, u64)>,
-) -> Result<Response, Failure> {
+    At((id, revision)): At<(String, u64)>,
+) -> Result<Response, PageFailure> {
     let header = find(&visit, &id, revision, true).await?;
     let place = TextPlace {
         conversation: header.conversation_id.clone(),
@@ -44,7 +41,13 @@ pub async fn page(
         revision,
     };
     // A result may have more than a page can show, or is worth taking for it.
-    let text = Piece::read(&visit.store, &place, Part::Bytes { first: 0 }, EVENT_JSON_BYTES).await;
+    let text = Piece::read(
+        &visit.store,
+        &place,
+        TextPart::Bytes { first: 0 },
+        EVENT_JSON_BYTES,
+    )
+    .await;
     let text = text.ok().filter(|piece| piece.info.total_bytes > 0);
     let is_large = text
         .as_ref()
@@ -85,7 +88,7 @@ pub async fn page(
 ///
 /// # Errors
 /// What the store says.
-pub async fn by_id(visit: Visit, Path(id): Path<String>) -> Result<Redirect, Failure> {
+pub async fn by_id(visit: Visit, At(id): At<String>) -> Result<Redirect, PageFailure> {
     let name = pb::EventName {
         by: Some(pb::event_name::By::EventId(id)),
     };
@@ -103,7 +106,7 @@ pub async fn find(
     id: &str,
     revision: u64,
     headers_only: bool,
-) -> Result<pb::Event, Failure> {
+) -> Result<pb::Event, PageFailure> {
     let place = pb::EventPlace {
         conversation_id: id.to_owned(),
         revision,
@@ -118,7 +121,7 @@ async fn one(
     visit: &Visit,
     name: pb::EventName,
     headers_only: bool,
-) -> Result<pb::Event, Failure> {
+) -> Result<pb::Event, PageFailure> {
     let request = pb::GetManyRequest {
         events: vec![name],
         headers_only,
@@ -126,7 +129,7 @@ async fn one(
     let answer = visit.store.events().get_many(request).await?.into_inner();
     let event = answer.events.into_iter().next().and_then(|got| got.event);
     event.ok_or_else(|| {
-        Failure::none(
+        PageFailure::none(
             "there is no such event in this namespace",
             "look at the conversation, or search",
         )
@@ -138,7 +141,10 @@ fn conversation(event: &pb::Event) -> String {
 }
 
 fn in_transcript(event: &pb::Event) -> String {
-    let query = query(&[("branch", &event.branch), ("around", &event.revision.to_string())]);
+    let query = query(&[
+        ("branch", &event.branch),
+        ("around", &event.revision.to_string()),
+    ]);
     format!("{}?{query}#e{}", conversation(event), event.revision)
 }
 
@@ -172,8 +178,16 @@ fn facts(visit: &Visit, event: &pb::Event) -> Markup {
 }
 
 fn text_of(visit: &Visit, place: &TextPlace, piece: &Piece) -> Markup {
-    let path = format!("/c/{}/text/{}", path_part(&place.conversation), place.revision);
-    let address = format!("{}?{}", visit.link(&path), query(&[("branch", &place.branch)]));
+    let path = format!(
+        "/c/{}/text/{}",
+        path_part(&place.conversation),
+        place.revision
+    );
+    let address = format!(
+        "{}?{}",
+        visit.link(&path),
+        query(&[("branch", &place.branch)])
+    );
     html! {
         section {
             h2 { "Text " span.dim { (size(piece.info.total_bytes)) } }
@@ -203,7 +217,10 @@ fn body_of(event: &pb::Event) -> Markup {
 
 fn neighbours(visit: &Visit, event: &pb::Event) -> Markup {
     let to = |revision: u64| {
-        visit.link(&format!("/c/{}/e/{revision}", path_part(&event.conversation_id)))
+        visit.link(&format!(
+            "/c/{}/e/{revision}",
+            path_part(&event.conversation_id)
+        ))
     };
     let before = (event.revision > 1).then(|| (to(event.revision - 1), "event before"));
     let after = Some((to(event.revision + 1), "event after"));

@@ -9,7 +9,7 @@ use crate::{
     domain::Namespace,
     inspector::{
         bounds::KEY_BYTES_MAX,
-        failure::Failure,
+        failure::PageFailure,
         form::Sent,
         frame::{self, Page, Tab},
         parts::hostile::shown,
@@ -58,7 +58,7 @@ fn form(stranger: &Stranger, refused: Option<&str>) -> Page {
 ///
 /// # Errors
 /// When the form is not ours.
-pub async fn log_in(Sent(stranger): Sent) -> Result<Response, Failure> {
+pub async fn log_in(Sent(stranger): Sent) -> Result<Response, PageFailure> {
     let site = &stranger.site;
     site.keys.look();
     let key = stranger.asked.text("key").unwrap_or_default();
@@ -78,7 +78,8 @@ pub async fn log_in(Sent(stranger): Sent) -> Result<Response, Failure> {
         site.sessions().end(before);
     }
     let begun = site.sessions().begin(key);
-    let name = begun.map_err(|error| Failure::ours(format!("the system gives no randomness: {error}")))?;
+    let name = begun
+        .map_err(|error| PageFailure::ours(format!("the system gives no randomness: {error}")))?;
     let to = stranger.asked.text("to").filter(|to| is_ours(to));
     let to = match to {
         Some(to) => to.to_owned(),
@@ -86,7 +87,12 @@ pub async fn log_in(Sent(stranger): Sent) -> Result<Response, Failure> {
         None if holder.may(KeyRole::Reader, &Namespace::default()) => "/".to_owned(),
         None => "/namespace".to_owned(),
     };
-    Ok(with_cookie(site, Redirect::to(&to).into_response(), &name, SESSION_COOKIE_SECONDS))
+    Ok(with_cookie(
+        site,
+        Redirect::to(&to).into_response(),
+        &name,
+        SESSION_COOKIE_SECONDS,
+    ))
 }
 
 /// Only addresses of ours: a link to the log-in must not lead elsewhere behind it.
@@ -98,12 +104,17 @@ fn is_ours(to: &str) -> bool {
 ///
 /// # Errors
 /// When the form is not ours.
-pub async fn log_out(Sent(stranger): Sent) -> Result<Response, Failure> {
+pub async fn log_out(Sent(stranger): Sent) -> Result<Response, PageFailure> {
     if let Some(name) = &stranger.session {
         stranger.site.sessions().end(name);
     }
     let to = stranger.here.link("/login");
-    Ok(with_cookie(&stranger.site, Redirect::to(&to).into_response(), "", 0))
+    Ok(with_cookie(
+        &stranger.site,
+        Redirect::to(&to).into_response(),
+        "",
+        0,
+    ))
 }
 
 fn with_cookie(site: &Site, mut answer: Response, name: &str, seconds: u64) -> Response {

@@ -1,20 +1,26 @@
 //! An image of a message or a result, as it was recorded; only what browsers show as an image
 //! and nothing else.
 
-use axum::{
-    extract::Path,
-    response::{IntoResponse, Response},
-};
+use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use prost::Message;
 
 use crate::{
     codec::pb::{self, content_part::Part, event::Body, media::Source},
-    inspector::{failure::Failure, visit::Visit},
+    inspector::{
+        failure::PageFailure,
+        visit::{At, Visit},
+    },
 };
 
 /// What is shown. SVG is not among it: that is a page with scripts.
-pub const IMAGES: [&str; 5] = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"];
+pub const IMAGES: [&str; 5] = [
+    "image/png",
+    "image/jpeg",
+    "image/gif",
+    "image/webp",
+    "image/avif",
+];
 
 /// The image.
 ///
@@ -22,9 +28,9 @@ pub const IMAGES: [&str; 5] = ["image/png", "image/jpeg", "image/gif", "image/we
 /// When there is none.
 pub async fn image(
     visit: Visit,
-    Path((id, revision, number)): Path<(String, u64, usize)>,
-) -> Result<Response, Failure> {
-    let none = || Failure::none("there is no image here", "look at the event itself");
+    At((id, revision, number)): At<(String, u64, usize)>,
+) -> Result<Response, PageFailure> {
+    let none = || PageFailure::none("there is no image here", "look at the event itself");
     let event = super::event::find(&visit, &id, revision, false).await?;
     let parts = parts_of(&event).ok_or_else(none)?;
     let part = parts.into_iter().nth(number).and_then(|part| part.part);

@@ -1,4 +1,4 @@
-//! The pages, one module each: `pub async fn page(visit: Visit, …) -> Result<Page, Failure>`.
+//! The pages, one module each: `pub async fn page(visit: Visit, …) -> Result<Page, PageFailure>`.
 
 pub mod approvals;
 pub mod assets;

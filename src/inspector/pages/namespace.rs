@@ -3,7 +3,7 @@
 use maud::html;
 
 use crate::inspector::{
-    failure::Failure,
+    failure::PageFailure,
     frame::{self, Page, Tab},
     parts::hostile::shown,
     visit::Stranger,
@@ -13,7 +13,7 @@ use crate::inspector::{
 ///
 /// # Errors
 /// None today.
-pub async fn page(stranger: Stranger) -> Result<Page, Failure> {
+pub async fn page(stranger: Stranger) -> Result<Page, PageFailure> {
     let here = &stranger.here;
     let body = html! {
         section.failure {
@@ -35,10 +35,10 @@ pub async fn page(stranger: Stranger) -> Result<Page, Failure> {
 ///
 /// # Errors
 /// For what is no namespace.
-pub async fn go(stranger: Stranger) -> Result<axum::response::Redirect, Failure> {
+pub async fn go(stranger: Stranger) -> Result<axum::response::Redirect, PageFailure> {
     let to = stranger.asked.text("to").unwrap_or("default");
     crate::domain::Namespace::new(to).map_err(|error| {
-        Failure::asked(
+        PageFailure::asked(
             format!("`{to}` is no namespace: {error}"),
             "a namespace has 1 to 64 of a-z A-Z 0-9 . _ -",
         )

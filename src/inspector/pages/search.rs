@@ -3,14 +3,11 @@
 use maud::{Markup, PreEscaped, html};
 
 use crate::{
-    cli::{
-        text::address,
-        time_arg::Moment,
-    },
+    cli::{text::address, time_arg::Moment},
     codec::pb,
     inspector::{
         bounds::{CHIPS, HITS, HITS_OFFSET_MAX, TITLE_CHARS},
-        failure::Failure,
+        failure::PageFailure,
         frame::{Page, Tab},
         parts::{
             hostile::{escaped, headline, shown},
@@ -26,17 +23,25 @@ use crate::{
 /// Where is looked: the value in the address, the word, the kinds.
 const PLACES: [(&str, &str, &[pb::EventKind]); 3] = [
     ("results", "results", &[pb::EventKind::ToolResultRecorded]),
-    ("arguments", "arguments", &[pb::EventKind::ToolCallRequested]),
+    (
+        "arguments",
+        "arguments",
+        &[pb::EventKind::ToolCallRequested],
+    ),
     ("messages", "messages", &[pb::EventKind::MessageAppended]),
 ];
 /// Times that a click sets.
-const SINCE: [(&str, &str); 3] = [("1 h", "last hour"), ("1 day", "last day"), ("7 days", "last week")];
+const SINCE: [(&str, &str); 3] = [
+    ("1 h", "last hour"),
+    ("1 day", "last day"),
+    ("7 days", "last week"),
+];
 
 /// The page.
 ///
 /// # Errors
 /// What the store says.
-pub async fn page(visit: Visit) -> Result<Page, Failure> {
+pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let text = visit.asked.text("q").unwrap_or_default();
     let is_asked = !text.is_empty() || has_filter(&visit);
     let found = match is_asked {
@@ -67,7 +72,11 @@ pub async fn page(visit: Visit) -> Result<Page, Failure> {
             }
         }
     };
-    let title = if text.is_empty() { "Search".to_owned() } else { format!("{text} · Search") };
+    let title = if text.is_empty() {
+        "Search".to_owned()
+    } else {
+        format!("{text} · Search")
+    };
     Ok(visit.page(&title, Tab::Search, body))
 }
 
@@ -77,10 +86,10 @@ fn has_filter(visit: &Visit) -> bool {
         .any(|name| visit.asked.text(name).is_some())
 }
 
-async fn answer(visit: &Visit, text: &str) -> Result<pb::SearchResponse, Failure> {
+async fn answer(visit: &Visit, text: &str) -> Result<pb::SearchResponse, PageFailure> {
     let asked = &visit.asked;
     let since = asked.text("since").map(str::parse::<Moment>).transpose();
-    let since = since.map_err(|takes| Failure::asked("`since` cannot be read", takes))?;
+    let since = since.map_err(|takes| PageFailure::asked("`since` cannot be read", takes))?;
     let place = asked.text("in");
     let kinds = PLACES
         .iter()
@@ -106,7 +115,11 @@ async fn answer(visit: &Visit, text: &str) -> Result<pb::SearchResponse, Failure
 }
 
 fn hits(visit: &Visit, text: &str, found: &pb::SearchResponse) -> Markup {
-    let more = if found.more_than_total { "more than " } else { "" };
+    let more = if found.more_than_total {
+        "more than "
+    } else {
+        ""
+    };
     html! {
         (chips(visit, &found.hits))
         (conversations(visit, found))
@@ -133,8 +146,12 @@ fn none(visit: &Visit, text: &str, found: &pb::SearchResponse) -> Markup {
     let bare = format!("{}?{}", visit.link("/search"), query(&[("q", text)]));
     let hint = match (has_filter(visit), found.more_than_total) {
         (true, _) => html! { a href=(bare) { "Search without filters" } },
-        (false, true) => html! { "Only the newest texts were read: a longer word, or a filter, finds more." },
-        (false, false) => html! { "Try fewer or other words, or a beginning: " code { "pre*" } "." },
+        (false, true) => {
+            html! { "Only the newest texts were read: a longer word, or a filter, finds more." }
+        }
+        (false, false) => {
+            html! { "Try fewer or other words, or a beginning: " code { "pre*" } "." }
+        }
     };
     nothing("Nothing found.", &hint)
 }
@@ -143,7 +160,11 @@ fn none(visit: &Visit, text: &str, found: &pb::SearchResponse) -> Markup {
 fn chips(visit: &Visit, hits: &[pb::SearchHit]) -> Markup {
     let asked = &visit.asked;
     let to = |name: &str, value: Option<&str>| {
-        format!("{}?{}", visit.link("/search"), asked.with(name, value, &["from"]))
+        format!(
+            "{}?{}",
+            visit.link("/search"),
+            asked.with(name, value, &["from"])
+        )
     };
     let switch = |name: &str, value: &str, word: Markup| {
         let is_on = asked.text(name) == Some(value);
@@ -198,7 +219,10 @@ fn hit(visit: &Visit, hit: &pb::SearchHit) -> Markup {
     let at = hit.line.to_string();
     let branch = [("branch", hit.branch.as_str())];
     let text = query(&[branch[0], ("at", &at)]);
-    let text = format!("{}?{text}#L{at}", visit.link(&format!("{path}/text/{}", hit.revision)));
+    let text = format!(
+        "{}?{text}#L{at}",
+        visit.link(&format!("{path}/text/{}", hit.revision))
+    );
     let around = query(&[branch[0], ("around", &hit.revision.to_string())]);
     let around = format!("{}?{around}#e{}", visit.link(&path), hit.revision);
     let deed = crate::cli::search::what(hit);
@@ -248,7 +272,13 @@ fn highlighted(text: &str, ranges: &[pb::Highlight]) -> PreEscaped<String> {
 }
 
 fn pages(visit: &Visit, found: &pb::SearchResponse) -> Markup {
-    let from = visit.asked.number("from").ok().flatten().unwrap_or(0).min(HITS_OFFSET_MAX);
+    let from = visit
+        .asked
+        .number("from")
+        .ok()
+        .flatten()
+        .unwrap_or(0)
+        .min(HITS_OFFSET_MAX);
     let next = from + found.hits.len() as u64;
     let to = |from: u64| {
         let from = (from > 0).then(|| from.to_string());
@@ -261,7 +291,11 @@ fn pages(visit: &Visit, found: &pb::SearchResponse) -> Markup {
     if before.is_none() && after.is_none() {
         return html! {};
     }
-    pager(before, after, &format!("{}–{}", count(from + 1), count(next)))
+    pager(
+        before,
+        after,
+        &format!("{}–{}", count(from + 1), count(next)),
+    )
 }
 
 #[cfg(test)]

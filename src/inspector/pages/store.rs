@@ -10,7 +10,7 @@ use crate::{
     engine::Measures,
     inspector::{
         bounds::SAMPLE_EVERY,
-        failure::Failure,
+        failure::PageFailure,
         frame::{Page, Tab},
         parts::{
             chart::{bars, curve, share},
@@ -29,7 +29,7 @@ const MICROS: f64 = 1e6;
 ///
 /// # Errors
 /// What the store says.
-pub async fn page(visit: Visit) -> Result<Page, Failure> {
+pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let request = pb::StatsRequest {};
     let stats = visit.store.admin().stats(request).await?.into_inner();
     let samples = visit.site.samples.all();
@@ -51,7 +51,10 @@ pub async fn page(visit: Visit) -> Result<Page, Failure> {
 
 /// What somebody should look at.
 fn troubles(stats: &pb::StatsResponse, now: Option<&Measures>) -> Markup {
-    let is_full = now.is_some_and(|now| now.disk.is_some_and(|disk| disk.free_bytes < now.disk_floor_bytes));
+    let is_full = now.is_some_and(|now| {
+        now.disk
+            .is_some_and(|disk| disk.free_bytes < now.disk_floor_bytes)
+    });
     html! {
         @if is_full { p.notice.bad role="alert" { "The disk is below its floor: appends are not taken any more." } }
         @if stats.damaged_conversations > 0 {
@@ -113,8 +116,12 @@ fn does(samples: &[Arc<Measures>], now: &Measures) -> Markup {
     let events = rates(samples, |sample| sample.group_events.sum);
     let appends = rates(samples, |sample| sample.group_appends.sum);
     let bytes = rates(samples, |sample| sample.appended_bytes);
-    let views = levels(samples, |sample| sample.head.saturating_sub(sample.views_durable));
-    let index = levels(samples, |sample| sample.head.saturating_sub(sample.index_reached));
+    let views = levels(samples, |sample| {
+        sample.head.saturating_sub(sample.views_durable)
+    });
+    let index = levels(samples, |sample| {
+        sample.head.saturating_sub(sample.index_reached)
+    });
     let queue = levels(samples, |sample| sample.queue_appends.0);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // A size that is shown.
     let bytes_now = bytes.last().copied().unwrap_or(0.0) as u64;

@@ -1,14 +1,13 @@
 //! A recorded text by its lines: `/c/ID/text/REVISION?from=LINE`, `?at=LINE` with what stands
 //! around it, `?byte=BYTE` for what is on one line.
 
-use axum::extract::Path;
 use maud::{Markup, html};
 
 use crate::{
     codec::pb,
     inspector::{
         bounds::{LINE_BYTES_SHOWN, LINES, LINES_BEFORE, TEXT_BYTES},
-        failure::Failure,
+        failure::PageFailure,
         frame::{Page, Tab},
         parts::{
             hostile::{escaped, shown},
@@ -16,8 +15,8 @@ use crate::{
             pager::pager,
             pieces::{Mood, badge},
         },
-        recorded::{Part, Piece, TextPlace},
-        visit::{Visit, path_part},
+        recorded::{Piece, TextPart, TextPlace},
+        visit::{At, Visit, path_part},
     },
 };
 
@@ -27,8 +26,8 @@ use crate::{
 /// What the store says.
 pub async fn page(
     visit: Visit,
-    Path((id, revision)): Path<(String, u64)>,
-) -> Result<Page, Failure> {
+    At((id, revision)): At<(String, u64)>,
+) -> Result<Page, PageFailure> {
     let place = TextPlace {
         conversation: id,
         branch: visit.asked.text("branch").unwrap_or_default().to_owned(),
@@ -36,10 +35,16 @@ pub async fn page(
     };
     let at = visit.asked.number("at")?;
     let from = visit.asked.number("from")?;
-    let first = from.or_else(|| Some(at?.saturating_sub(LINES_BEFORE))).unwrap_or(1).max(1);
+    let first = from
+        .or_else(|| Some(at?.saturating_sub(LINES_BEFORE)))
+        .unwrap_or(1)
+        .max(1);
     let part = match visit.asked.number("byte")? {
-        Some(first) => Part::Bytes { first },
-        None => Part::Lines { first, count: LINES },
+        Some(first) => TextPart::Bytes { first },
+        None => TextPart::Lines {
+            first,
+            count: LINES,
+        },
     };
     let piece = Piece::read(&visit.store, &place, part, TEXT_BYTES).await?;
     let name = match piece.info.tool.as_str() {
@@ -88,12 +93,16 @@ fn lines(visit: &Visit, piece: &Piece, at: Option<u64>) -> Markup {
         return html! { p.nothing { "It is empty." } };
     }
     let mut byte = piece.start;
-    let lines = piece.text.split_inclusive('\n').enumerate().map(|(index, line)| {
-        let start = byte;
-        byte += line.len() as u64;
-        let number = piece.line.map(|first| first + index as u64);
-        (number, start, line.trim_end_matches('\n'))
-    });
+    let lines = piece
+        .text
+        .split_inclusive('\n')
+        .enumerate()
+        .map(|(index, line)| {
+            let start = byte;
+            byte += line.len() as u64;
+            let number = piece.line.map(|first| first + index as u64);
+            (number, start, line.trim_end_matches('\n'))
+        });
     html! {
         ol.lines {
             @for (number, start, line) in lines {
@@ -110,13 +119,19 @@ fn lines(visit: &Visit, piece: &Piece, at: Option<u64>) -> Markup {
 
 fn line_shown(visit: &Visit, line: &str, start: u64, piece: &Piece) -> Markup {
     // By bytes a long line is what was asked for.
-    let max = if piece.line == Some(1) || piece.line.is_some() { LINE_BYTES_SHOWN } else { TEXT_BYTES };
+    let max = if piece.line == Some(1) || piece.line.is_some() {
+        LINE_BYTES_SHOWN
+    } else {
+        TEXT_BYTES
+    };
     if line.len() <= max {
         return html! { (escaped(line)) };
     }
     let end = line.floor_char_boundary(max);
     let byte = start + end as u64;
-    let query = visit.asked.with("byte", Some(&byte.to_string()), &["from", "at"]);
+    let query = visit
+        .asked
+        .with("byte", Some(&byte.to_string()), &["from", "at"]);
     html! {
         (escaped(&line[..end]))
         a.more href={ "?" (query) } { "… " (count((line.len() - end) as u64)) " bytes more" }
@@ -125,7 +140,9 @@ fn line_shown(visit: &Visit, line: &str, start: u64, piece: &Piece) -> Markup {
 
 fn pages(visit: &Visit, piece: &Piece, first: u64) -> Markup {
     let to = |name: &str, value: u64| {
-        let query = visit.asked.with(name, Some(&value.to_string()), &["from", "at", "byte"]);
+        let query = visit
+            .asked
+            .with(name, Some(&value.to_string()), &["from", "at", "byte"]);
         format!("?{query}")
     };
     let shown = piece.text.lines().count() as u64;
@@ -136,8 +153,14 @@ fn pages(visit: &Visit, piece: &Piece, first: u64) -> Markup {
         count(piece.info.total_bytes)
     );
     let before = match piece.line {
-        Some(_) if first > 1 => Some((to("from", first.saturating_sub(LINES).max(1)), "earlier lines")),
-        None => Some((to("byte", piece.start.saturating_sub(TEXT_BYTES as u64)), "earlier")),
+        Some(_) if first > 1 => Some((
+            to("from", first.saturating_sub(LINES).max(1)),
+            "earlier lines",
+        )),
+        None => Some((
+            to("byte", piece.start.saturating_sub(TEXT_BYTES as u64)),
+            "earlier",
+        )),
         Some(_) => None,
     };
     let after = (!piece.is_to_end()).then(|| match piece.line {

@@ -2,10 +2,7 @@
 
 use std::collections::HashMap;
 
-use axum::{
-    extract::Path,
-    response::{IntoResponse, Redirect, Response},
-};
+use axum::response::{IntoResponse, Redirect, Response};
 use futures::future;
 use maud::{Markup, html};
 
@@ -17,7 +14,7 @@ use crate::{
     codec::pb,
     inspector::{
         bounds::{LABELS_SHOWN, QUESTIONS, TITLE_CHARS, TRANSCRIPT_BYTES},
-        failure::Failure,
+        failure::PageFailure,
         frame::Tab,
         parts::{
             conversation,
@@ -30,10 +27,10 @@ use crate::{
         transcript::{
             card::{self, Room},
             step,
-            thread::{Item, thread},
+            thread::{ThreadItem, thread},
             window::{History, Place, Window},
         },
-        visit::{Visit, path_part},
+        visit::{At, Visit, path_part},
     },
 };
 
@@ -41,7 +38,7 @@ use crate::{
 ///
 /// # Errors
 /// What the store says.
-pub async fn page(visit: Visit, Path(id): Path<String>) -> Result<Response, Failure> {
+pub async fn page(visit: Visit, At(id): At<String>) -> Result<Response, PageFailure> {
     let at = visit.asked.number("at")?.unwrap_or(0);
     let place = Place::of(&visit.asked)?;
     let named = visit.asked.text("branch").unwrap_or_default().to_owned();
@@ -90,7 +87,7 @@ pub async fn page(visit: Visit, Path(id): Path<String>) -> Result<Response, Fail
 }
 
 /// What somebody typed into the address: a part of an id, or `@last`.
-async fn typed(visit: &Visit, text: &str) -> Result<Response, Failure> {
+async fn typed(visit: &Visit, text: &str) -> Result<Response, PageFailure> {
     let found = names::find(&visit.store, text).await?;
     Ok(to(visit, &found.id))
 }
@@ -160,7 +157,11 @@ impl View<'_> {
 
     fn head(&self, title: &str) -> Markup {
         let summary = self.summary;
-        let model = self.branch.config.as_ref().map(|config| config.model_id.as_str());
+        let model = self
+            .branch
+            .config
+            .as_ref()
+            .map(|config| config.model_id.as_str());
         html! {
             div.head {
                 h1 { (shown(title)) }
@@ -189,7 +190,11 @@ impl View<'_> {
     /// Which branch, and as of when: a form that works by itself, and sends itself.
     fn moment(&self) -> Markup {
         let (visit, summary) = (self.visit, self.summary);
-        let shown_at = if self.history.at == 0 { summary.head } else { self.history.at };
+        let shown_at = if self.history.at == 0 {
+            summary.head
+        } else {
+            self.history.at
+        };
         let path = format!("/c/{}", path_part(&self.history.conversation));
         html! {
             form.moment method="get" action=(visit.link(&path)) data-auto {
@@ -243,7 +248,10 @@ impl View<'_> {
             true => hit.revision.to_string(),
             false => format!("{}@{}", hit.revision, hit.conversation_id),
         };
-        let query = self.visit.asked.with("around", Some(&spot), &["from", "before", "end"]);
+        let query = self
+            .visit
+            .asked
+            .with("around", Some(&spot), &["from", "before", "end"]);
         format!("?{query}#e{}", hit.revision)
     }
 
@@ -287,16 +295,16 @@ impl View<'_> {
 
 fn items_shown(
     visit: &Visit,
-    items: &[Item],
+    items: &[ThreadItem],
     heads: &HashMap<(String, u64), crate::inspector::recorded::Piece>,
 ) -> Markup {
     let mut room = Room(TRANSCRIPT_BYTES);
     html! {
         @for item in items {
             @match item {
-                Item::Said(event, message) => (card::said(visit, event, message, &mut room)),
-                Item::Step(calls) => (step::step(visit, calls, heads, &mut room)),
-                Item::Noted(event) => {
+                ThreadItem::Said(event, message) => (card::said(visit, event, message, &mut room)),
+                ThreadItem::Step(calls) => (step::step(visit, calls, heads, &mut room)),
+                ThreadItem::Noted(event) => {
                     @match heads.get(&(event.conversation_id.clone(), event.revision)) {
                         Some(head) => (card::large(visit, event, head)),
                         None => (card::noted(visit, event, &mut room)),

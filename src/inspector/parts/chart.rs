@@ -10,12 +10,22 @@ const HEIGHT: f64 = 48.0;
 #[allow(clippy::cast_precision_loss)] // It is drawn.
 pub fn curve(values: &[f64], told: &str) -> Markup {
     let most = values.iter().copied().fold(0.0, f64::max);
-    let scale = if most > 0.0 { (HEIGHT - 4.0) / most } else { 0.0 };
+    let scale = if most > 0.0 {
+        (HEIGHT - 4.0) / most
+    } else {
+        0.0
+    };
     let step = WIDTH / (values.len().max(2) - 1) as f64;
     let points: Vec<String> = values
         .iter()
         .enumerate()
-        .map(|(index, value)| format!("{:.1},{:.1}", index as f64 * step, HEIGHT - 2.0 - value * scale))
+        .map(|(index, value)| {
+            format!(
+                "{:.1},{:.1}",
+                index as f64 * step,
+                HEIGHT - 2.0 - value * scale
+            )
+        })
         .collect();
     let line = points.join(" ");
     let end = step * (values.len().max(1) - 1) as f64;
@@ -35,7 +45,12 @@ pub fn curve(values: &[f64], told: &str) -> Markup {
 #[must_use]
 #[allow(clippy::cast_precision_loss)] // It is drawn.
 pub fn bars(bars: &[(String, u64)], told: &str) -> Markup {
-    let most = bars.iter().map(|(_, number)| *number).max().unwrap_or(0).max(1);
+    let most = bars
+        .iter()
+        .map(|(_, number)| *number)
+        .max()
+        .unwrap_or(0)
+        .max(1);
     let step = WIDTH / bars.len().max(1) as f64;
     html! {
         svg.chart viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img" aria-label=(told) {
@@ -55,7 +70,11 @@ pub fn bars(bars: &[(String, u64)], told: &str) -> Markup {
 #[must_use]
 #[allow(clippy::cast_precision_loss)] // It is drawn.
 pub fn share(is: u64, of: u64, told: &str) -> Markup {
-    let part = if of == 0 { 0.0 } else { (is as f64 / of as f64).clamp(0.0, 1.0) * 100.0 };
+    let part = if of == 0 {
+        0.0
+    } else {
+        (is as f64 / of as f64).clamp(0.0, 1.0) * 100.0
+    };
     html! {
         svg.share viewBox="0 0 100 4" preserveAspectRatio="none" role="img" aria-label=(told) {
             rect.rest x="0" y="0" width="100" height="4" {}
@@ -73,7 +92,10 @@ mod tests {
     fn anything_can_be_drawn() {
         for values in [&[][..], &[0.0], &[0.0, 0.0], &[1.0, 5.0, 2.0]] {
             let drawn = curve(values, "appends").into_string();
-            assert!(drawn.starts_with("<svg") && !drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");
+            assert!(
+                drawn.starts_with("<svg") && !drawn.contains("NaN") && !drawn.contains("inf"),
+                "{drawn}"
+            );
         }
         assert!(!bars(&[], "x").into_string().contains("NaN"));
         assert!(share(3, 0, "x").into_string().contains("width=\"0.00\""));

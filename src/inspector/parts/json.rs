@@ -34,7 +34,10 @@ fn colored(text: &str) -> PreEscaped<String> {
         let (piece, after) = rest.split_at(length.max(first.len_utf8()));
         match class {
             "" => out.push_str(&escaped(piece).0),
-            class => out.push_str(&format!("<span class=\"{class}\">{}</span>", escaped(piece).0)),
+            class => out.push_str(&format!(
+                "<span class=\"{class}\">{}</span>",
+                escaped(piece).0
+            )),
         }
         rest = after;
     }
@@ -86,6 +89,9 @@ mod tests {
             assert_eq!(plain, escaped(text).0, "{text}");
         }
         let out = pretty(r#"{"k":"v"}"#).into_string();
-        assert!(out.contains("class=\"jk\"") && out.contains("class=\"js\""), "{out}");
+        assert!(
+            out.contains("class=\"jk\"") && out.contains("class=\"js\""),
+            "{out}"
+        );
     }
 }

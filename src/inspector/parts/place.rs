@@ -10,14 +10,14 @@ use crate::{
     codec::pb,
     inspector::{
         bounds::TITLE_CHARS,
-        failure::Failure,
+        failure::PageFailure,
         visit::{Visit, path_part, query},
     },
 };
 
 /// A conversation and a branch of it that a page is about.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ConversationPlace {
     /// The conversation, as every call takes it.
     pub id: String,
     /// What is known of it.
@@ -30,12 +30,12 @@ pub struct Place {
     pub more_branches: bool,
 }
 
-impl Place {
+impl ConversationPlace {
     /// The conversation that an address names, on the branch that it asks for (`branch=`).
     ///
     /// # Errors
     /// What the store says.
-    pub async fn of(visit: &Visit, id: &str) -> Result<Self, Failure> {
+    pub async fn of(visit: &Visit, id: &str) -> Result<Self, PageFailure> {
         let request = pb::GetConversationRequest {
             conversation_id: id.to_owned(),
             branch: visit.asked.text("branch").unwrap_or_default().to_owned(),

@@ -55,7 +55,11 @@ pub fn event_address(visit: &Visit, event: &pb::Event) -> String {
 /// The address of an event's text.
 #[must_use]
 pub fn text_address(visit: &Visit, event: &pb::Event) -> String {
-    let path = format!("/c/{}/text/{}", path_part(&event.conversation_id), event.revision);
+    let path = format!(
+        "/c/{}/text/{}",
+        path_part(&event.conversation_id),
+        event.revision
+    );
     match event.branch.as_str() {
         "" => visit.link(&path),
         branch => format!("{}?{}", visit.link(&path), query(&[("branch", branch)])),
@@ -107,7 +111,9 @@ pub fn said(
 
 fn about(message: &pb::MessageAppended) -> Markup {
     let usage = message.usage.as_ref();
-    let model = usage.map(|usage| usage.model.as_str()).filter(|model| !model.is_empty());
+    let model = usage
+        .map(|usage| usage.model.as_str())
+        .filter(|model| !model.is_empty());
     html! {
         @if let Some(model) = model { span.mono.dim { (shown(model)) } }
         @if let Some(usage) = usage {

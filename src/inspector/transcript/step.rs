@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     card::{Room, calls_told, clock, number, part_of, text_address},
-    thread::{Call, Ended, Stands},
+    thread::{Ended, Stands, ThreadCall},
 };
 use crate::{
     cli::{json::cancel_name, search::deed, text::parts_text},
@@ -31,13 +31,27 @@ type Heads = HashMap<(String, u64), Piece>;
 
 /// Names of arguments that say what a call does, the best first.
 const DEEDS: [&str; 16] = [
-    "command", "cmd", "script", "file_path", "path", "filename", "pattern", "regex", "query", "q",
-    "url", "sql", "code", "description", "prompt", "name",
+    "command",
+    "cmd",
+    "script",
+    "file_path",
+    "path",
+    "filename",
+    "pattern",
+    "regex",
+    "query",
+    "q",
+    "url",
+    "sql",
+    "code",
+    "description",
+    "prompt",
+    "name",
 ];
 
 /// A step.
 #[must_use]
-pub fn step(visit: &Visit, calls: &[Call], heads: &Heads, room: &mut Room) -> Markup {
+pub fn step(visit: &Visit, calls: &[ThreadCall], heads: &Heads, room: &mut Room) -> Markup {
     html! {
         div.step .many[calls.len() > 1] {
             @if calls.len() > 1 { p.dim.together { (calls_told(calls.len())) " together" } }
@@ -46,7 +60,7 @@ pub fn step(visit: &Visit, calls: &[Call], heads: &Heads, room: &mut Room) -> Ma
     }
 }
 
-fn card(visit: &Visit, call: &Call, heads: &Heads, room: &mut Room) -> Markup {
+fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, room: &mut Room) -> Markup {
     let Some(event) = call.event() else {
         return html! {};
     };
@@ -59,8 +73,14 @@ fn card(visit: &Visit, call: &Call, heads: &Heads, room: &mut Room) -> Markup {
     let stands = call.stands(head.map(|head| &head.info));
     let (mood, word) = told(stands, call);
     let (tool, arguments) = match &call.asked {
-        Some((_, asked)) => (asked.tool.as_str(), String::from_utf8_lossy(&asked.arguments)),
-        None => (head.map_or("", |head| head.info.tool.as_str()), Cow::Borrowed("")),
+        Some((_, asked)) => (
+            asked.tool.as_str(),
+            String::from_utf8_lossy(&asked.arguments),
+        ),
+        None => (
+            head.map_or("", |head| head.info.tool.as_str()),
+            Cow::Borrowed(""),
+        ),
     };
     html! {
         section id={ "e" (event.revision) } class={ "call " (mood.class()) } data-item tabindex="-1"
@@ -83,7 +103,7 @@ fn card(visit: &Visit, call: &Call, heads: &Heads, room: &mut Room) -> Markup {
     }
 }
 
-fn told(stands: Stands, call: &Call) -> (Mood, String) {
+fn told(stands: Stands, call: &ThreadCall) -> (Mood, String) {
     let word = |mood, word: &str| (mood, word.to_owned());
     match stands {
         Stands::Succeeded => word(Mood::Good, "succeeded"),
@@ -95,7 +115,10 @@ fn told(stands: Stands, call: &Call) -> (Mood, String) {
         Stands::Cancelled => match &call.ended {
             Some(Ended::Cancelled(_, cancelled)) => {
                 let name = cancel_name(cancelled.reason()).replace('_', " ");
-                word(Mood::Wait, if name.is_empty() { "cancelled" } else { &name })
+                word(
+                    Mood::Wait,
+                    if name.is_empty() { "cancelled" } else { &name },
+                )
             }
             _ => word(Mood::Wait, "cancelled"),
         },
@@ -195,7 +218,10 @@ fn returned(
 fn texts_of(result: &pb::ToolResultRecorded) -> Vec<pb::ContentPart> {
     use pb::content_part::Part;
     let is_text = |part: &&pb::ContentPart| {
-        !matches!(part.part, Some(Part::Image(_) | Part::File(_) | Part::Audio(_)))
+        !matches!(
+            part.part,
+            Some(Part::Image(_) | Part::File(_) | Part::Audio(_))
+        )
     };
     result.parts.iter().filter(is_text).cloned().collect()
 }
@@ -224,8 +250,16 @@ mod tests {
     #[test]
     fn a_call_says_what_it_does() {
         for (tool, arguments, deed) in [
-            ("Bash", r#"{"description":"List","command":"ls -l"}"#, "$ ls -l"),
-            ("shell", r#"{"command":["bash","-lc","ls"]}"#, "$ bash -lc ls"),
+            (
+                "Bash",
+                r#"{"description":"List","command":"ls -l"}"#,
+                "$ ls -l",
+            ),
+            (
+                "shell",
+                r#"{"command":["bash","-lc","ls"]}"#,
+                "$ bash -lc ls",
+            ),
             ("Read", r#"{"limit":3,"file_path":"/a/b"}"#, "/a/b"),
             ("other", r#"{"n":3,"city":"Rome"}"#, "Rome"),
             ("other", "{}", "no arguments"),

@@ -12,18 +12,18 @@ use crate::{
 
 /// Something in a transcript.
 #[derive(Debug)]
-pub enum Item {
+pub enum ThreadItem {
     /// Somebody said something.
     Said(Box<pb::Event>, Box<pb::MessageAppended>),
     /// Tools were called, together.
-    Step(Vec<Call>),
+    Step(Vec<ThreadCall>),
     /// Anything else.
     Noted(Box<pb::Event>),
 }
 
 /// A call of a tool, with what became of it as far as the window shows it.
 #[derive(Debug, Default)]
-pub struct Call {
+pub struct ThreadCall {
     /// The provider's id of it.
     pub call_id: String,
     /// Where it was asked for; none: before the window.
@@ -62,7 +62,7 @@ pub enum Stands {
     Cancelled,
 }
 
-impl Call {
+impl ThreadCall {
     /// Where it stands. Of a result that is too large the beginning says whether it worked.
     #[must_use]
     pub fn stands(&self, large: Option<&pb::ResultInfo>) -> Stands {
@@ -102,7 +102,7 @@ impl Call {
 
 /// Items of events, in order. Of results that are too large `heads` has the beginning.
 #[must_use]
-pub fn thread(events: Vec<pb::Event>, heads: &HashMap<(String, u64), Piece>) -> Vec<Item> {
+pub fn thread(events: Vec<pb::Event>, heads: &HashMap<(String, u64), Piece>) -> Vec<ThreadItem> {
     let mut thread = Thread::default();
     for event in events {
         let is_result = event.kind() == pb::EventKind::ToolResultRecorded;
@@ -118,13 +118,15 @@ pub fn thread(events: Vec<pb::Event>, heads: &HashMap<(String, u64), Piece>) -> 
 }
 
 #[derive(Default)]
-struct Thread(Vec<Item>);
+struct Thread(Vec<ThreadItem>);
 
 impl Thread {
     fn take(&mut self, event: pb::Event) {
         match event.body.clone() {
             Some(Body::MessageAppended(bytes)) => match decoded::<pb::MessageAppended>(&bytes) {
-                Some(message) => self.0.push(Item::Said(Box::new(event), Box::new(message))),
+                Some(message) => self
+                    .0
+                    .push(ThreadItem::Said(Box::new(event), Box::new(message))),
                 None => self.note(event),
             },
             Some(Body::ToolCallRequested(bytes)) => match decoded(&bytes) {
@@ -167,46 +169,54 @@ impl Thread {
     }
 
     fn note(&mut self, event: pb::Event) {
-        self.0.push(Item::Noted(Box::new(event)));
+        self.0.push(ThreadItem::Noted(Box::new(event)));
     }
 
     fn ask(&mut self, event: pb::Event, asked: pb::ToolCallRequested) {
-        let call = Call {
+        let call = ThreadCall {
             call_id: asked.call_id.clone(),
             asked: Some((event, asked)),
-            ..Call::default()
+            ..ThreadCall::default()
         };
         match self.0.last_mut() {
-            Some(Item::Step(calls)) if belongs(calls, &call) => calls.push(call),
-            _ => self.0.push(Item::Step(vec![call])),
+            Some(ThreadItem::Step(calls)) if belongs(calls, &call) => calls.push(call),
+            _ => self.0.push(ThreadItem::Step(vec![call])),
         }
     }
 
     /// The last call with this id that has not ended; one that was asked for before the window
     /// stands where it is told of.
-    fn open(&mut self, id: &str) -> &mut Call {
+    fn open(&mut self, id: &str) -> &mut ThreadCall {
         let place = self.0.iter().enumerate().rev().find_map(|(index, item)| {
-            let Item::Step(calls) = item else { return None };
-            let call = calls.iter().rposition(|call| call.call_id == id && call.ended.is_none())?;
+            let ThreadItem::Step(calls) = item else {
+                return None;
+            };
+            let call = calls
+                .iter()
+                .rposition(|call| call.call_id == id && call.ended.is_none())?;
             Some((index, call))
         });
         let (index, call) = place.unwrap_or_else(|| {
-            self.0.push(Item::Step(vec![Call {
+            self.0.push(ThreadItem::Step(vec![ThreadCall {
                 call_id: id.to_owned(),
-                ..Call::default()
+                ..ThreadCall::default()
             }]));
             (self.0.len() - 1, 0)
         });
         match &mut self.0[index] {
-            Item::Step(calls) => &mut calls[call],
+            ThreadItem::Step(calls) => &mut calls[call],
             _ => unreachable!("it is a step"),
         }
     }
 }
 
 /// True for a call of the same answer as those before it.
-fn belongs(calls: &[Call], call: &Call) -> bool {
-    let of = |call: &Call| call.asked.as_ref().map_or(0, |(_, asked)| asked.message_revision);
+fn belongs(calls: &[ThreadCall], call: &ThreadCall) -> bool {
+    let of = |call: &ThreadCall| {
+        call.asked
+            .as_ref()
+            .map_or(0, |(_, asked)| asked.message_revision)
+    };
     let last = calls.last().map_or(0, of);
     match (last, of(call)) {
         (0, _) | (_, 0) => calls.iter().all(|call| call.ended.is_none()),
@@ -237,7 +247,10 @@ mod tests {
             message_revision: message,
             ..Default::default()
         };
-        event(revision, Body::ToolCallRequested(call.encode_to_vec().into()))
+        event(
+            revision,
+            Body::ToolCallRequested(call.encode_to_vec().into()),
+        )
     }
 
     fn result(revision: u64, id: &str, success: bool) -> pb::Event {
@@ -246,18 +259,24 @@ mod tests {
             success,
             ..Default::default()
         };
-        event(revision, Body::ToolResultRecorded(result.encode_to_vec().into()))
+        event(
+            revision,
+            Body::ToolResultRecorded(result.encode_to_vec().into()),
+        )
     }
 
     fn shape(events: Vec<pb::Event>) -> Vec<Vec<(String, Stands)>> {
-        let calls = |item: Item| match item {
-            Item::Step(calls) => calls
+        let calls = |item: ThreadItem| match item {
+            ThreadItem::Step(calls) => calls
                 .iter()
                 .map(|call| (call.call_id.clone(), call.stands(None)))
                 .collect(),
             _ => Vec::new(),
         };
-        thread(events, &HashMap::new()).into_iter().map(calls).collect()
+        thread(events, &HashMap::new())
+            .into_iter()
+            .map(calls)
+            .collect()
     }
 
     // Calls of one answer stand beside each other and those of the next below them, whatever

@@ -10,9 +10,9 @@ use crate::{
     codec::pb,
     inspector::{
         bounds::{EVENTS, EVENTS_BEFORE, HEAD_BYTES, HEADS_AT_ONCE},
-        failure::Failure,
-        recorded::{Part, Piece, TextPlace},
-        visit::Asked,
+        failure::PageFailure,
+        recorded::{Piece, TextPart, TextPlace},
+        visit::PageQuery,
     },
 };
 
@@ -61,10 +61,10 @@ impl Spot {
         }
     }
 
-    fn parse(name: &str, text: &str) -> Result<Self, Failure> {
+    fn parse(name: &str, text: &str) -> Result<Self, PageFailure> {
         let (revision, of) = text.split_once('@').unwrap_or((text, ""));
         let revision = revision.trim_start_matches('#').parse().map_err(|_| {
-            Failure::asked(
+            PageFailure::asked(
                 format!("`{name}` is no event"),
                 format!("give its number, as in `{name}=12`"),
             )
@@ -81,8 +81,13 @@ impl Place {
     ///
     /// # Errors
     /// For what is no event.
-    pub fn of(asked: &Asked) -> Result<Self, Failure> {
-        let spot = |name| asked.text(name).map(|text| Spot::parse(name, text)).transpose();
+    pub fn of(asked: &PageQuery) -> Result<Self, PageFailure> {
+        let spot = |name| {
+            asked
+                .text(name)
+                .map(|text| Spot::parse(name, text))
+                .transpose()
+        };
         if let Some(spot) = spot("around")? {
             return Ok(Self::Around(spot));
         }
@@ -121,7 +126,7 @@ impl Window {
         store: &Connection,
         history: &History,
         place: &Place,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, PageFailure> {
         let headers = match place {
             Place::Start => forward(store, history, &Spot::default()).await?,
             Place::From(spot) => forward(store, history, spot).await?,
@@ -138,7 +143,7 @@ impl Window {
         headers.with_bodies(store).await
     }
 
-    async fn with_bodies(mut self, store: &Connection) -> Result<Self, Failure> {
+    async fn with_bodies(mut self, store: &Connection) -> Result<Self, PageFailure> {
         let is_result = |event: &pb::Event| event.kind() == pb::EventKind::ToolResultRecorded;
         // Bodies come until there is enough: what was said goes before what was returned.
         let mut order: Vec<usize> = (0..self.events.len()).collect();
@@ -160,7 +165,7 @@ impl Window {
             self.events[index] = pb::Event { branch, ..event };
         }
         let heads = stream::iter(left_out).map(|place| async move {
-            let head = Piece::read(store, &place, Part::Bytes { first: 0 }, HEAD_BYTES).await;
+            let head = Piece::read(store, &place, TextPart::Bytes { first: 0 }, HEAD_BYTES).await;
             ((place.conversation, place.revision), head)
         });
         let mut heads = heads.buffer_unordered(HEADS_AT_ONCE);
@@ -229,7 +234,7 @@ impl History {
 async fn headers(
     store: &Connection,
     request: pb::ReadRequest,
-) -> Result<Vec<pb::Event>, Failure> {
+) -> Result<Vec<pb::Event>, PageFailure> {
     let mut answers = store.events().read(request).await?.into_inner();
     let mut events = Vec::new();
     while let Some(answer) = answers.next().await {
@@ -239,7 +244,11 @@ async fn headers(
 }
 
 /// From an event on. One more than is shown tells whether there is more.
-async fn forward(store: &Connection, history: &History, from: &Spot) -> Result<Window, Failure> {
+async fn forward(
+    store: &Connection,
+    history: &History,
+    from: &Spot,
+) -> Result<Window, PageFailure> {
     let request = history.request(from, EVENTS + 1, false);
     let mut events = headers(store, request).await?;
     let has_after = events.len() as u64 > EVENTS;
@@ -258,7 +267,7 @@ async fn backward(
     history: &History,
     to: &Spot,
     limit: u64,
-) -> Result<Window, Failure> {
+) -> Result<Window, PageFailure> {
     let request = history.request(to, limit + 1, true);
     let mut events = headers(store, request).await?;
     let has_before = events.len() as u64 > limit;
@@ -273,7 +282,7 @@ async fn backward(
 }
 
 /// Up to before an event.
-async fn before(store: &Connection, history: &History, to: &Spot) -> Result<Window, Failure> {
+async fn before(store: &Connection, history: &History, to: &Spot) -> Result<Window, PageFailure> {
     let mut window = backward(store, history, to, EVENTS + 1).await?;
     let last = window.events.last().map(|event| history.spot(event));
     if last.as_ref() == Some(to) {
@@ -293,7 +302,7 @@ mod tests {
     // A link to a place of a history that was inherited lost whose event it meant.
     #[test]
     fn places_are_read_as_they_are_written() {
-        let place = |query: &str| Place::of(&Asked::of(query));
+        let place = |query: &str| Place::of(&PageQuery::of(query));
         let spot = |revision, of: &str| Spot {
             revision,
             of: of.to_owned(),
@@ -304,7 +313,10 @@ mod tests {
         let inherited = spot(7, "0198");
         let query = format!("before={}", inherited.text());
         assert_eq!(place(&query).unwrap(), Place::Before(inherited));
-        assert_eq!(place("around=%235&from=1").unwrap(), Place::Around(spot(5, "")));
+        assert_eq!(
+            place("around=%235&from=1").unwrap(),
+            Place::Around(spot(5, ""))
+        );
         assert!(place("from=x").is_err());
     }
 }

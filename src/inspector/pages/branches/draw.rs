@@ -4,13 +4,13 @@
 use maud::{Markup, html};
 
 use super::{
-    layout::{self, Lane, Layout, Mark, MarkKind},
-    tree::Row,
+    layout::{self, TreeLane, TreeLayout, TreeMark, TreeMarkKind},
+    tree::BranchRow,
 };
 use crate::{
     cli::text::{count, first_line, printable},
     inspector::{
-        parts::place::{Place, link, moment},
+        parts::place::{ConversationPlace, link, moment},
         visit::Visit,
     },
 };
@@ -22,7 +22,12 @@ const CORNER_PX: f64 = 7.0;
 
 /// The drawing.
 #[must_use]
-pub fn drawing(visit: &Visit, place: &Place, rows: &[Row], marks: &[Mark]) -> Markup {
+pub fn drawing(
+    visit: &Visit,
+    place: &ConversationPlace,
+    rows: &[BranchRow],
+    marks: &[TreeMark],
+) -> Markup {
     let layout = layout::layout(rows, marks);
     let (width, height) = (layout.width, layout.height);
     html! {
@@ -45,7 +50,7 @@ pub fn drawing(visit: &Visit, place: &Place, rows: &[Row], marks: &[Mark]) -> Ma
     }
 }
 
-fn axis(layout: &Layout) -> Markup {
+fn axis(layout: &TreeLayout) -> Markup {
     let bottom = layout.height - 8;
     html! {
         g.axis {
@@ -58,7 +63,7 @@ fn axis(layout: &Layout) -> Markup {
 }
 
 /// A lane, with the way to it from its parent.
-fn line(lane: &Lane) -> Markup {
+fn line(lane: &TreeLane) -> Markup {
     let y = f64::from(lane.y);
     let (from, to) = (lane.from_x, lane.to_x.max(lane.from_x));
     let path = match lane.from_y {
@@ -80,7 +85,7 @@ fn line(lane: &Lane) -> Markup {
     html! { path.lane d=(path) {} }
 }
 
-fn row_of(visit: &Visit, place: &Place, row: &Row, lane: &Lane) -> Markup {
+fn row_of(visit: &Visit, place: &ConversationPlace, row: &BranchRow, lane: &TreeLane) -> Markup {
     let branch = &row.branch;
     let name = branch.name.as_str();
     let state = match (branch.active, branch.archived, row.is_context) {
@@ -111,24 +116,30 @@ fn row_of(visit: &Visit, place: &Place, row: &Row, lane: &Lane) -> Markup {
     }
 }
 
-fn mark_of(visit: &Visit, place: &Place, branch: &str, (x, y): (f64, u32), mark: &Mark) -> Markup {
+fn mark_of(
+    visit: &Visit,
+    place: &ConversationPlace,
+    branch: &str,
+    (x, y): (f64, u32),
+    mark: &TreeMark,
+) -> Markup {
     let here = moment(visit, &place.id, branch, mark.revision);
     let revision = count(mark.revision);
     html! {
         @match &mark.kind {
-            MarkKind::Compaction => {
+            TreeMarkKind::Compaction => {
                 a href=(here) tabindex="-1" {
                     title { "compaction #" (revision) }
                     rect.compaction x=(px(x - 3.0)) y=(y - 8) width="6" height="16" rx="2" {}
                 }
             }
-            MarkKind::Spawned(child) => {
+            TreeMarkKind::Spawned(child) => {
                 a href=(link(visit, child, "", &[])) tabindex="-1" {
                     title { "sub-context, spawned at #" (revision) }
                     rect.child x=(px(x - 5.0)) y=(y - 5) width="10" height="10" rx="1" {}
                 }
             }
-            MarkKind::Returned(_) => {
+            TreeMarkKind::Returned(_) => {
                 a href=(here) tabindex="-1" {
                     title { "sub-context returned at #" (revision) }
                     rect.child.returned x=(px(x - 4.0)) y=(y - 4) width="8" height="8" rx="1" {}

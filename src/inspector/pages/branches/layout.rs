@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::tree::Row;
+use super::tree::BranchRow;
 
 /// Height of a row, in pixels.
 pub const ROW_PX: u32 = 30;
@@ -21,7 +21,7 @@ const LABEL_PX: f64 = 64.0;
 
 /// What kind of thing is marked on a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MarkKind {
+pub enum TreeMarkKind {
     /// A summary stands for what came before.
     Compaction,
     /// A sub-context began: its conversation.
@@ -32,18 +32,18 @@ pub enum MarkKind {
 
 /// Something on a branch that is drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct TreeMark {
     /// On which branch.
     pub branch_id: u64,
     /// Where.
     pub revision: u64,
     /// What.
-    pub kind: MarkKind,
+    pub kind: TreeMarkKind,
 }
 
 /// A branch's line.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lane {
+pub struct TreeLane {
     /// The middle of its row.
     pub y: u32,
     /// Where it leaves its parent.
@@ -53,18 +53,18 @@ pub struct Lane {
     /// Its last event.
     pub to_x: f64,
     /// What is marked on it, with where.
-    pub marks: Vec<(f64, Mark)>,
+    pub marks: Vec<(f64, TreeMark)>,
 }
 
 /// Where everything is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Layout {
+pub struct TreeLayout {
     /// In pixels.
     pub width: u32,
     /// In pixels.
     pub height: u32,
     /// One for each row.
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<TreeLane>,
     /// Revisions on the axis, with where.
     pub axis: Vec<(f64, u64)>,
 }
@@ -72,13 +72,13 @@ pub struct Layout {
 /// Lays rows out. Revisions are not to scale: between two places where something is, ten events
 /// take less than ten times the room of one.
 #[must_use]
-pub fn layout(rows: &[Row], marks: &[Mark]) -> Layout {
+pub fn layout(rows: &[BranchRow], marks: &[TreeMark]) -> TreeLayout {
     let places = places(rows, marks);
     let span = places.values().copied().fold(0.0, f64::max);
     let x = |revision: u64| f64::from(NAMES_PX) + places.get(&revision).copied().unwrap_or(0.0);
     let y = |row: usize| TOP_PX + ROW_PX * u32::try_from(row).unwrap_or(u32::MAX / ROW_PX - 1);
     let middle = |row: usize| y(row) + ROW_PX / 2;
-    let lanes = rows.iter().enumerate().map(|(at, row)| Lane {
+    let lanes = rows.iter().enumerate().map(|(at, row)| TreeLane {
         y: middle(at),
         from_x: x(start(row)),
         from_y: row.parent.map(middle),
@@ -89,7 +89,7 @@ pub fn layout(rows: &[Row], marks: &[Mark]) -> Layout {
             .map(|mark| (x(mark.revision), mark.clone()))
             .collect(),
     });
-    Layout {
+    TreeLayout {
         width: NAMES_PX + whole(span) + END_PX,
         height: y(rows.len()) + 8,
         lanes: lanes.collect(),
@@ -98,7 +98,7 @@ pub fn layout(rows: &[Row], marks: &[Mark]) -> Layout {
 }
 
 /// Where a branch's line begins: at its fork, or at the first event of the conversation.
-fn start(row: &Row) -> u64 {
+fn start(row: &BranchRow) -> u64 {
     match row.branch.branch_id {
         0 => 1,
         _ => row.branch.fork_revision.max(1),
@@ -106,7 +106,7 @@ fn start(row: &Row) -> u64 {
 }
 
 /// Each revision that something is drawn at, with its distance from the left, in pixels.
-fn places(rows: &[Row], marks: &[Mark]) -> BTreeMap<u64, f64> {
+fn places(rows: &[BranchRow], marks: &[TreeMark]) -> BTreeMap<u64, f64> {
     let mut weights: BTreeMap<u64, f64> = BTreeMap::new();
     let of_rows = rows.iter().flat_map(|row| [start(row), row.branch.head]);
     let of_marks = marks.iter().map(|mark| mark.revision);
@@ -166,8 +166,8 @@ mod tests {
         }
     }
 
-    fn rows(branches: Vec<pb::Branch>) -> Vec<Row> {
-        tree::page(branches, &tree::Choice::default(), 1_000).rows
+    fn rows(branches: Vec<pb::Branch>) -> Vec<BranchRow> {
+        tree::page(branches, &tree::BranchChoice::default(), 1_000).rows
     }
 
     // A fork leaves its parent where it was forked, later things are further to the right, and
@@ -175,10 +175,10 @@ mod tests {
     #[test]
     fn later_is_further_right() {
         let rows = rows(vec![branch(0, 0, 0, 100), branch(101, 0, 40, 120)]);
-        let mark = Mark {
+        let mark = TreeMark {
             branch_id: 101,
             revision: 110,
-            kind: MarkKind::Compaction,
+            kind: TreeMarkKind::Compaction,
         };
         let layout = layout(&rows, std::slice::from_ref(&mark));
         let [main, fork] = &layout.lanes[..] else {

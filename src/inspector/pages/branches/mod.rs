@@ -5,18 +5,18 @@ mod draw;
 mod layout;
 mod tree;
 
-use axum::{extract::Path, response::Redirect};
+use axum::response::Redirect;
 use maud::{Markup, html};
 
-use layout::{Mark, MarkKind};
-use tree::Choice;
+use layout::{TreeMark, TreeMarkKind};
+use tree::BranchChoice;
 
 use crate::{
     codec::pb::{self, event::Body},
     domain::EventKind,
     inspector::{
         bounds::{BRANCH_MARKS, BRANCH_ROWS, BRANCHES_MAX},
-        failure::Failure,
+        failure::PageFailure,
         form::Form,
         frame::{Page, Tab, token},
         parts::{
@@ -24,9 +24,9 @@ use crate::{
             numbers::{count, things},
             pager::pager,
             pieces::{Mood, badge, nothing},
-            place::{Place, link, moment},
+            place::{ConversationPlace, link, moment},
         },
-        visit::Visit,
+        visit::{At, Visit},
     },
 };
 
@@ -37,11 +37,11 @@ const NAME_CHARS: usize = 80;
 ///
 /// # Errors
 /// What the store says.
-pub async fn page(Path(id): Path<String>, visit: Visit) -> Result<Page, Failure> {
-    let place = Place::of(&visit, &id).await?;
+pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
     let (all, marks) = tokio::try_join!(branches(&visit, &place), marks(&visit, &place.id))?;
     let asked = &visit.asked;
-    let choice = Choice {
+    let choice = BranchChoice {
         name: asked.text("name").unwrap_or_default().to_owned(),
         without_archived: asked.is_set("open"),
         page: usize::try_from(asked.number("page")?.unwrap_or(0)).unwrap_or(usize::MAX),
@@ -65,7 +65,10 @@ pub async fn page(Path(id): Path<String>, visit: Visit) -> Result<Page, Failure>
 }
 
 /// All branches, up to a bound.
-async fn branches(visit: &Visit, place: &Place) -> Result<Vec<pb::Branch>, Failure> {
+async fn branches(
+    visit: &Visit,
+    place: &ConversationPlace,
+) -> Result<Vec<pb::Branch>, PageFailure> {
     if !place.more_branches {
         return Ok(place.branches.clone());
     }
@@ -89,33 +92,35 @@ async fn branches(visit: &Visit, place: &Place) -> Result<Vec<pb::Branch>, Failu
 }
 
 /// The newest compactions and sub-contexts of a conversation.
-async fn marks(visit: &Visit, id: &str) -> Result<Vec<Mark>, Failure> {
+async fn marks(visit: &Visit, id: &str) -> Result<Vec<TreeMark>, PageFailure> {
     let compactions = read(visit, id, &[EventKind::Compacted], true);
     let children = [EventKind::SubContextSpawned, EventKind::SubContextReturned];
     let children = read(visit, id, &children, false);
     let (compactions, children) = tokio::try_join!(compactions, children)?;
-    let compactions = compactions.iter().map(|event| Mark {
+    let compactions = compactions.iter().map(|event| TreeMark {
         branch_id: event.branch_id,
         revision: event.revision,
-        kind: MarkKind::Compaction,
+        kind: TreeMarkKind::Compaction,
     });
-    Ok(compactions.chain(children.iter().filter_map(child)).collect())
+    Ok(compactions
+        .chain(children.iter().filter_map(child))
+        .collect())
 }
 
-fn child(event: &pb::Event) -> Option<Mark> {
+fn child(event: &pb::Event) -> Option<TreeMark> {
     use prost::Message;
     let kind = match event.body.as_ref()? {
         Body::SubContextSpawned(body) => {
             let body = pb::SubContextSpawned::decode(body.clone()).ok()?;
-            MarkKind::Spawned(body.conversation_id)
+            TreeMarkKind::Spawned(body.conversation_id)
         }
         Body::SubContextReturned(body) => {
             let body = pb::SubContextReturned::decode(body.clone()).ok()?;
-            MarkKind::Returned(body.conversation_id)
+            TreeMarkKind::Returned(body.conversation_id)
         }
         _ => return None,
     };
-    Some(Mark {
+    Some(TreeMark {
         branch_id: event.branch_id,
         revision: event.revision,
         kind,
@@ -127,7 +132,7 @@ async fn read(
     id: &str,
     kinds: &[EventKind],
     headers_only: bool,
-) -> Result<Vec<pb::Event>, Failure> {
+) -> Result<Vec<pb::Event>, PageFailure> {
     let request = pb::ReadRequest {
         kinds: kinds.iter().map(|kind| i32::from(kind.number())).collect(),
         backward: true,
@@ -143,7 +148,7 @@ async fn read(
     Ok(all)
 }
 
-fn filters(choice: &Choice, number: usize, place: &Place) -> Markup {
+fn filters(choice: &BranchChoice, number: usize, place: &ConversationPlace) -> Markup {
     let number = things(number as u64, "branch", "branches");
     html! {
         form.filters role="search" aria-label="Branches" {
@@ -164,9 +169,9 @@ fn filters(choice: &Choice, number: usize, place: &Place) -> Markup {
 /// The same rows as the drawing, for who does not see it, and to choose from.
 fn list(
     visit: &Visit,
-    place: &Place,
-    page: &tree::Page,
-    marks: &[Mark],
+    place: &ConversationPlace,
+    page: &tree::BranchPage,
+    marks: &[TreeMark],
     at: Option<u64>,
 ) -> Markup {
     html! {
@@ -195,16 +200,16 @@ fn list(
 
 fn row_of(
     visit: &Visit,
-    place: &Place,
-    page: &tree::Page,
-    row: &tree::Row,
-    marks: &[Mark],
+    place: &ConversationPlace,
+    page: &tree::BranchPage,
+    row: &tree::BranchRow,
+    marks: &[TreeMark],
     at: Option<u64>,
 ) -> Markup {
     let branch = &row.branch;
     let name = branch.name.as_str();
     let is_new = at == Some(branch.branch_id);
-    let of_branch = |mark: &&Mark| mark.branch_id == branch.branch_id;
+    let of_branch = |mark: &&TreeMark| mark.branch_id == branch.branch_id;
     let parent = row.parent.map(|parent| &page.rows[parent].branch);
     html! {
         tr #{ "b" (branch.branch_id) } class=[class(row, is_new)] {
@@ -249,7 +254,7 @@ const DEPTH_MAX: usize = 8;
 /// Marks of a row that are told one by one.
 const ROW_MARKS: usize = 4;
 
-fn class(row: &tree::Row, is_new: bool) -> Option<&'static str> {
+fn class(row: &tree::BranchRow, is_new: bool) -> Option<&'static str> {
     match (is_new, row.is_context, row.branch.archived) {
         (true, ..) => Some("new"),
         (_, true, _) => Some("context"),
@@ -258,7 +263,12 @@ fn class(row: &tree::Row, is_new: bool) -> Option<&'static str> {
     }
 }
 
-fn marks_of(visit: &Visit, place: &Place, row: &tree::Row, marks: Vec<&Mark>) -> Markup {
+fn marks_of(
+    visit: &Visit,
+    place: &ConversationPlace,
+    row: &tree::BranchRow,
+    marks: Vec<&TreeMark>,
+) -> Markup {
     let more = marks.len().saturating_sub(ROW_MARKS);
     html! {
         @if row.descendants > 0 {
@@ -271,20 +281,20 @@ fn marks_of(visit: &Visit, place: &Place, row: &tree::Row, marks: Vec<&Mark>) ->
     }
 }
 
-fn mark_link(visit: &Visit, place: &Place, branch: &str, mark: &Mark) -> Markup {
+fn mark_link(visit: &Visit, place: &ConversationPlace, branch: &str, mark: &TreeMark) -> Markup {
     let here = moment(visit, &place.id, branch, mark.revision);
     html! {
         @match &mark.kind {
-            MarkKind::Compaction => a.part href=(here) { "compaction #" (count(mark.revision)) },
-            MarkKind::Spawned(child) => {
+            TreeMarkKind::Compaction => a.part href=(here) { "compaction #" (count(mark.revision)) },
+            TreeMarkKind::Spawned(child) => {
                 a.part href=(link(visit, child, "", &[])) { "sub-context #" (count(mark.revision)) }
             }
-            MarkKind::Returned(_) => a.part href=(here) { "returned #" (count(mark.revision)) },
+            TreeMarkKind::Returned(_) => a.part href=(here) { "returned #" (count(mark.revision)) },
         }
     }
 }
 
-fn pages(visit: &Visit, page: &tree::Page) -> Markup {
+fn pages(visit: &Visit, page: &tree::BranchPage) -> Markup {
     if page.pages <= 1 {
         return html! {};
     }
@@ -302,7 +312,7 @@ fn pages(visit: &Visit, page: &tree::Page) -> Markup {
 }
 
 /// Forks from any event: branch and event are in the address, as links from elsewhere give them.
-fn fork_form(visit: &Visit, place: &Place) -> Result<Markup, Failure> {
+fn fork_form(visit: &Visit, place: &ConversationPlace) -> Result<Markup, PageFailure> {
     let asked = visit.asked.number("fork")?;
     let head = place.branch.head;
     let at = asked.unwrap_or(head).min(head);
@@ -347,11 +357,11 @@ fn fork_form(visit: &Visit, place: &Place) -> Result<Markup, Failure> {
 ///
 /// # Errors
 /// What the store says: nothing is changed then.
-pub async fn fork(Path(id): Path<String>, form: Form) -> Result<Redirect, Failure> {
+pub async fn fork(At(id): At<String>, form: Form) -> Result<Redirect, PageFailure> {
     let Form { visit, fields } = form;
     let text = |name| fields.text(name).unwrap_or_default().to_owned();
     let Some(at_revision) = fields.number("at")?.filter(|at| *at > 0) else {
-        return Err(Failure::asked(
+        return Err(PageFailure::asked(
             "the form does not say after which event the branch is to be forked",
             "give the number of an event, as in 12",
         ));
@@ -366,7 +376,12 @@ pub async fn fork(Path(id): Path<String>, form: Form) -> Result<Redirect, Failur
         actor: "inspector".to_owned(),
         ..Default::default()
     };
-    let answer = visit.store.conversations().fork(request).await?.into_inner();
+    let answer = visit
+        .store
+        .conversations()
+        .fork(request)
+        .await?
+        .into_inner();
     let branch = answer.branch.unwrap_or_default();
     let at = branch.branch_id.to_string();
     let pairs = [("branch", branch.name.as_str()), ("at", &at)];

@@ -9,7 +9,7 @@ use crate::codec::pb;
 
 /// A branch in its row.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct BranchRow {
     /// What it is.
     pub branch: pb::Branch,
     /// The row of the branch that it was forked from, when that is among the rows.
@@ -24,7 +24,7 @@ pub struct Row {
 
 /// What of the branches is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct BranchChoice {
     /// Only those whose name has this in it, in upper or lower case.
     pub name: String,
     /// Without those that were archived.
@@ -37,9 +37,9 @@ pub struct Choice {
 
 /// A page of a tree.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Page {
+pub struct BranchPage {
     /// In order, a parent before what was forked from it.
-    pub rows: Vec<Row>,
+    pub rows: Vec<BranchRow>,
     /// From 0.
     pub number: usize,
     /// How many pages there are, at least one.
@@ -53,10 +53,10 @@ const CONTEXT_ROWS_MAX: usize = 6;
 
 /// The rows of a page.
 #[must_use]
-pub fn page(branches: Vec<pb::Branch>, choice: &Choice, rows_max: usize) -> Page {
+pub fn page(branches: Vec<pb::Branch>, choice: &BranchChoice, rows_max: usize) -> BranchPage {
     let rows = in_order(branches);
     let name = choice.name.to_lowercase();
-    let is_wanted = |row: &Row| {
+    let is_wanted = |row: &BranchRow| {
         (name.is_empty() || row.branch.name.to_lowercase().contains(&name))
             && !(choice.without_archived && row.branch.archived)
     };
@@ -73,7 +73,7 @@ pub fn page(branches: Vec<pb::Branch>, choice: &Choice, rows_max: usize) -> Page
         .skip(number * rows_max)
         .take(rows_max)
         .collect();
-    Page {
+    BranchPage {
         rows: with_context(&rows, &shown),
         number,
         pages,
@@ -82,7 +82,7 @@ pub fn page(branches: Vec<pb::Branch>, choice: &Choice, rows_max: usize) -> Page
 }
 
 /// All rows, a parent before its forks.
-fn in_order(branches: Vec<pb::Branch>) -> Vec<Row> {
+fn in_order(branches: Vec<pb::Branch>) -> Vec<BranchRow> {
     let ids: BTreeSet<u64> = branches.iter().map(|branch| branch.branch_id).collect();
     let mut forks: BTreeMap<u64, Vec<pb::Branch>> = BTreeMap::new();
     let mut waiting: Vec<(pb::Branch, Option<usize>)> = Vec::new();
@@ -96,14 +96,14 @@ fn in_order(branches: Vec<pb::Branch>) -> Vec<Row> {
         }
     }
     waiting.reverse();
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<BranchRow> = Vec::new();
     while let Some((branch, parent)) = waiting.pop() {
         let at = rows.len();
         let mut own = forks.remove(&branch.branch_id).unwrap_or_default();
         // What is taken first stands last: the earliest fork.
         own.sort_by_key(|fork| (fork.fork_revision, fork.branch_id));
         waiting.extend(own.into_iter().map(|fork| (fork, Some(at))));
-        rows.push(Row {
+        rows.push(BranchRow {
             branch,
             parent,
             depth: parent.map_or(0, |parent| rows[parent].depth + 1),
@@ -120,7 +120,7 @@ fn in_order(branches: Vec<pb::Branch>) -> Vec<Row> {
 }
 
 /// These rows, with the nearest ancestors of each that the lines come from.
-fn with_context(rows: &[Row], shown: &[usize]) -> Vec<Row> {
+fn with_context(rows: &[BranchRow], shown: &[usize]) -> Vec<BranchRow> {
     let wanted: BTreeSet<usize> = shown.iter().copied().collect();
     let mut all = wanted.clone();
     let rows_max = 2 * shown.len() + CONTEXT_ROWS_MAX;
@@ -140,7 +140,7 @@ fn with_context(rows: &[Row], shown: &[usize]) -> Vec<Row> {
         .map(|(place, at)| (*at, place))
         .collect();
     all.iter()
-        .map(|at| Row {
+        .map(|at| BranchRow {
             parent: rows[*at]
                 .parent
                 .and_then(|parent| places.get(&parent).copied()),
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    fn names(page: &Page) -> Vec<&str> {
+    fn names(page: &BranchPage) -> Vec<&str> {
         page.rows
             .iter()
             .map(|row| row.branch.name.as_str())
@@ -186,7 +186,7 @@ mod tests {
     // and what was forked from a fork stands under that.
     #[test]
     fn a_parent_stands_above_its_forks_and_the_latest_first() {
-        let page = page(some(), &Choice::default(), 100);
+        let page = page(some(), &BranchChoice::default(), 100);
         assert_eq!(names(&page), ["b0", "b13", "b11", "b10", "b12"]);
         let parents: Vec<_> = page.rows.iter().map(|row| row.parent).collect();
         assert_eq!(parents, [None, Some(0), Some(0), Some(0), Some(3)]);
@@ -198,24 +198,24 @@ mod tests {
     // them: they must hang on something, and no row may be on two pages.
     #[test]
     fn a_page_shows_what_its_rows_hang_on() {
-        let second = Choice {
+        let second = BranchChoice {
             page: 2,
-            ..Choice::default()
+            ..BranchChoice::default()
         };
         let last = page(some(), &second, 2);
         assert_eq!((last.number, last.pages, last.wanted), (2, 3, 5));
         assert_eq!(names(&last), ["b0", "b10", "b12"]);
         let context: Vec<_> = last.rows.iter().map(|row| row.is_context).collect();
         assert_eq!(context, [true, true, false]);
-        let named = Choice {
+        let named = BranchChoice {
             name: "B12".into(),
             page: 9,
-            ..Choice::default()
+            ..BranchChoice::default()
         };
         assert_eq!(names(&page(some(), &named, 2)), ["b0", "b10", "b12"]);
-        let forked = Choice {
+        let forked = BranchChoice {
             at: Some(11),
-            ..Choice::default()
+            ..BranchChoice::default()
         };
         assert_eq!(page(some(), &forked, 2).number, 1);
     }
@@ -225,9 +225,9 @@ mod tests {
     #[test]
     fn a_deep_chain_is_cut() {
         let chain = (1..1_000).map(|id| branch(id, id - 1, id)).collect();
-        let choice = Choice {
+        let choice = BranchChoice {
             page: 99,
-            ..Choice::default()
+            ..BranchChoice::default()
         };
         let last = page(chain, &choice, 10);
         assert_eq!(last.rows.len(), 9 + CONTEXT_ROWS_MAX);
@@ -239,9 +239,9 @@ mod tests {
     fn archived_ones_can_be_left_out() {
         let mut branches = some();
         branches[2].archived = true;
-        let choice = Choice {
+        let choice = BranchChoice {
             without_archived: true,
-            ..Choice::default()
+            ..BranchChoice::default()
         };
         let page = page(branches, &choice, 100);
         assert_eq!(names(&page), ["b0", "b13", "b10", "b12"]);

@@ -7,8 +7,8 @@ use crate::{
     domain::EventKind,
     inspector::{
         bounds::{CALLS_BESIDE, CALLS_OF_BRANCH},
-        failure::Failure,
-        parts::place::Place,
+        failure::PageFailure,
+        parts::place::ConversationPlace,
         visit::Visit,
     },
 };
@@ -18,7 +18,11 @@ use crate::{
 ///
 /// # Errors
 /// When there is none, and what the store says.
-pub async fn call(visit: &Visit, place: &Place, call_id: &str) -> Result<pb::ToolCall, Failure> {
+pub async fn call(
+    visit: &Visit,
+    place: &ConversationPlace,
+    call_id: &str,
+) -> Result<pb::ToolCall, PageFailure> {
     let at = visit.asked.number("at")?;
     let end = visit.asked.number("end")?;
     let is_it = |call: &pb::ToolCall| {
@@ -26,7 +30,9 @@ pub async fn call(visit: &Visit, place: &Place, call_id: &str) -> Result<pb::Too
     };
     if let (Some(_), Some(end)) = (at, end) {
         // What was asked beside it is between its own two events.
-        let calls = history(visit, place, end, CALLS_BESIDE).await.unwrap_or_default();
+        let calls = history(visit, place, end, CALLS_BESIDE)
+            .await
+            .unwrap_or_default();
         if let Some(call) = calls.into_iter().find(is_it) {
             return Ok(call);
         }
@@ -44,8 +50,11 @@ pub async fn call(visit: &Visit, place: &Place, call_id: &str) -> Result<pb::Too
     }
     let calls = history(visit, place, 0, CALLS_OF_BRANCH).await?;
     calls.into_iter().find(is_it).ok_or_else(|| {
-        Failure::none(
-            format!("no call {call_id} was asked for at #{}", at.unwrap_or_default()),
+        PageFailure::none(
+            format!(
+                "no call {call_id} was asked for at #{}",
+                at.unwrap_or_default()
+            ),
             "take the number away from the address, or look at the list of calls",
         )
     })
@@ -53,10 +62,10 @@ pub async fn call(visit: &Visit, place: &Place, call_id: &str) -> Result<pb::Too
 
 async fn history(
     visit: &Visit,
-    place: &Place,
+    place: &ConversationPlace,
     as_of_revision: u64,
     limit: u32,
-) -> Result<Vec<pb::ToolCall>, Failure> {
+) -> Result<Vec<pb::ToolCall>, PageFailure> {
     let request = pb::ToolHistoryRequest {
         conversation_id: place.id.clone(),
         branch: place.branch.name.clone(),
@@ -64,7 +73,13 @@ async fn history(
         limit,
         ..Default::default()
     };
-    Ok(visit.store.tools().history(request).await?.into_inner().calls)
+    Ok(visit
+        .store
+        .tools()
+        .history(request)
+        .await?
+        .into_inner()
+        .calls)
 }
 
 /// Snapshots after a call's own that are looked through for one that was recorded later.
@@ -76,9 +91,9 @@ const RECORDED_LATER: u64 = 100;
 /// What the store says.
 pub async fn snapshot(
     visit: &Visit,
-    place: &Place,
+    place: &ConversationPlace,
     call: &pb::ToolCall,
-) -> Result<Option<pb::ToolSnapshot>, Failure> {
+) -> Result<Option<pb::ToolSnapshot>, PageFailure> {
     if call.end_revision == 0 {
         return Ok(None);
     }
@@ -112,9 +127,9 @@ pub async fn snapshot(
 /// The summary that was recorded for a call after it ended.
 async fn recorded(
     visit: &Visit,
-    place: &Place,
+    place: &ConversationPlace,
     call: &pb::ToolCall,
-) -> Result<Option<String>, Failure> {
+) -> Result<Option<String>, PageFailure> {
     let request = pb::ReadRequest {
         from_revision: call.end_revision,
         kinds: vec![i32::from(EventKind::ToolSnapshotRecorded.number())],

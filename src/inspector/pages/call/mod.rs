@@ -5,7 +5,6 @@ mod text;
 
 use axum::{
     body::Body,
-    extract::Path,
     response::{IntoResponse, Response},
 };
 use futures::StreamExt;
@@ -21,7 +20,7 @@ use crate::{
     domain::hex,
     inspector::{
         bounds::ARGUMENTS_BYTES,
-        failure::Failure,
+        failure::PageFailure,
         frame::{Page, Tab},
         pages::approvals,
         parts::{
@@ -29,10 +28,10 @@ use crate::{
             json::pretty,
             numbers::{count, size},
             pieces::{Mood, badge},
-            place::{Place, event, link},
+            place::{ConversationPlace, event, link},
             time,
         },
-        visit::{Visit, path_part},
+        visit::{At, Visit, path_part},
     },
 };
 
@@ -40,7 +39,10 @@ use crate::{
 /// the one that is meant although its id came again.
 #[must_use]
 pub fn address(visit: &Visit, conversation: &str, call: &pb::ToolCall) -> String {
-    let (at, end) = (call.request_revision.to_string(), call.end_revision.to_string());
+    let (at, end) = (
+        call.request_revision.to_string(),
+        call.end_revision.to_string(),
+    );
     let end = if call.end_revision == 0 { "" } else { &end };
     let tail = format!("/call/{}", path_part(&call.call_id));
     let pairs = [("branch", call.branch.as_str()), ("at", &at), ("end", end)];
@@ -69,10 +71,10 @@ pub fn outcome(call: &pb::ToolCall) -> Markup {
 /// # Errors
 /// What the store says.
 pub async fn page(
-    Path((id, call_id)): Path<(String, String)>,
+    At((id, call_id)): At<(String, String)>,
     visit: Visit,
-) -> Result<Page, Failure> {
-    let place = Place::of(&visit, &id).await?;
+) -> Result<Page, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
     let call = find::call(&visit, &place, &call_id).await?;
     let (piece, snapshot) = tokio::try_join!(
         text::of_result(&visit, &place, &call),
@@ -113,7 +115,7 @@ pub async fn page(
     Ok(visit.page(&title, Tab::Tools, body))
 }
 
-fn facts(visit: &Visit, place: &Place, call: &pb::ToolCall) -> Markup {
+fn facts(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
     let at = |revision: u64| {
         html! { a href=(event(visit, &place.id, revision)) { "#" (count(revision)) } }
     };
@@ -153,7 +155,7 @@ fn approval(call: &pb::ToolCall, at: &impl Fn(u64) -> Markup) -> Markup {
 
 /// The arguments, laid out; very long ones as far as they have room.
 #[must_use]
-pub fn arguments(visit: &Visit, place: &Place, call: &pb::ToolCall) -> Markup {
+pub fn arguments(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
     let text = String::from_utf8_lossy(&call.arguments);
     if text.len() <= ARGUMENTS_BYTES {
         return pretty(&text);
@@ -170,7 +172,10 @@ pub fn arguments(visit: &Visit, place: &Place, call: &pb::ToolCall) -> Markup {
 
 /// The address of all that was asked (`arguments`) or returned (`result`), as a file.
 fn file_address(visit: &Visit, conversation: &str, call: &pb::ToolCall, what: &str) -> String {
-    let (at, end) = (call.request_revision.to_string(), call.end_revision.to_string());
+    let (at, end) = (
+        call.request_revision.to_string(),
+        call.end_revision.to_string(),
+    );
     let end = if call.end_revision == 0 { "" } else { &end };
     let tail = format!("/call/{}/{what}", path_part(&call.call_id));
     let pairs = [("branch", call.branch.as_str()), ("at", &at), ("end", end)];
@@ -182,18 +187,24 @@ fn file_address(visit: &Visit, conversation: &str, call: &pb::ToolCall, what: &s
 /// # Errors
 /// What the store says.
 pub async fn result(
-    Path((id, call_id)): Path<(String, String)>,
+    At((id, call_id)): At<(String, String)>,
     visit: Visit,
-) -> Result<Response, Failure> {
-    let place = Place::of(&visit, &id).await?;
+) -> Result<Response, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
     let call = find::call(&visit, &place, &call_id).await?;
     if call.end_revision == 0 {
-        return Err(Failure::none("it has not returned yet", "come back later"));
+        return Err(PageFailure::none(
+            "it has not returned yet",
+            "come back later",
+        ));
     }
     let request = text::request(&place, &call);
     let answer = visit.store.tools().get_result(request).await?.into_inner();
     let chunks = answer.map(|piece| piece.map(|piece| piece.chunk));
-    Ok(file(Body::from_stream(chunks), "attachment; filename=\"result.txt\""))
+    Ok(file(
+        Body::from_stream(chunks),
+        "attachment; filename=\"result.txt\"",
+    ))
 }
 
 /// The arguments as they were written, as a file.
@@ -201,12 +212,15 @@ pub async fn result(
 /// # Errors
 /// What the store says.
 pub async fn whole_arguments(
-    Path((id, call_id)): Path<(String, String)>,
+    At((id, call_id)): At<(String, String)>,
     visit: Visit,
-) -> Result<Response, Failure> {
-    let place = Place::of(&visit, &id).await?;
+) -> Result<Response, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
     let call = find::call(&visit, &place, &call_id).await?;
-    Ok(file(call.arguments.into(), "attachment; filename=\"arguments.json\""))
+    Ok(file(
+        call.arguments.into(),
+        "attachment; filename=\"arguments.json\"",
+    ))
 }
 
 fn file(body: Body, disposition: &'static str) -> Response {

@@ -7,11 +7,11 @@ use crate::{
     codec::pb,
     inspector::{
         bounds::{LINES, MARKUP_BYTES, TEXT_BYTES},
-        failure::Failure,
+        failure::PageFailure,
         parts::{
             hostile::escaped,
             numbers::{count, size},
-            place::Place,
+            place::ConversationPlace,
         },
         recorded::{Part, Piece, TextPlace},
         visit::{Visit, query},
@@ -24,7 +24,7 @@ const PIECE_BYTES: usize = 512;
 
 /// Asks for the whole result of a call.
 #[must_use]
-pub fn request(place: &Place, call: &pb::ToolCall) -> pb::GetResultRequest {
+pub fn request(place: &ConversationPlace, call: &pb::ToolCall) -> pb::GetResultRequest {
     let of = place_of(place, call);
     pb::GetResultRequest {
         conversation_id: of.conversation,
@@ -35,12 +35,16 @@ pub fn request(place: &Place, call: &pb::ToolCall) -> pb::GetResultRequest {
 }
 
 /// Where the result of a call is.
-fn place_of(place: &Place, call: &pb::ToolCall) -> TextPlace {
+fn place_of(place: &ConversationPlace, call: &pb::ToolCall) -> TextPlace {
     let is_own = call.conversation_id == place.id;
     TextPlace {
         conversation: call.conversation_id.clone(),
         // Of an inherited call the branch's name is that of the fork.
-        branch: if is_own { call.branch.clone() } else { String::new() },
+        branch: if is_own {
+            call.branch.clone()
+        } else {
+            String::new()
+        },
         revision: call.end_revision,
     }
 }
@@ -52,9 +56,9 @@ fn place_of(place: &Place, call: &pb::ToolCall) -> TextPlace {
 /// What the store says.
 pub async fn of_result(
     visit: &Visit,
-    place: &Place,
+    place: &ConversationPlace,
     call: &pb::ToolCall,
-) -> Result<Option<Piece>, Failure> {
+) -> Result<Option<Piece>, PageFailure> {
     if call.end_revision == 0 || call.result_bytes == 0 {
         return Ok(None);
     }
@@ -128,7 +132,7 @@ fn lines(text: &str, first: Option<u64>, markup_max: usize) -> Lines {
 #[must_use]
 pub fn section(
     visit: &Visit,
-    place: &Place,
+    place: &ConversationPlace,
     call: &pb::ToolCall,
     piece: Option<&Piece>,
 ) -> Markup {
@@ -187,7 +191,7 @@ pub fn section(
 /// Addresses of other parts.
 struct Ways<'a> {
     visit: &'a Visit,
-    place: &'a Place,
+    place: &'a ConversationPlace,
     call: &'a pb::ToolCall,
 }
 
@@ -236,7 +240,10 @@ mod tests {
         assert_eq!(numbers, [Some(7), Some(8), Some(9)]);
         assert_eq!((all.bytes, all.next), (10, Some(9)));
         let whole = lines("one\r\ntwo\n", Some(1), 1_000);
-        assert_eq!((whole.lines.len(), whole.bytes, whole.next), (2, 9, Some(3)));
+        assert_eq!(
+            (whole.lines.len(), whole.bytes, whole.next),
+            (2, 9, Some(3))
+        );
         assert_eq!(whole.lines[0].1, "one");
         let cut = lines("ok\n<<<<\nmore", None, 10);
         assert_eq!((cut.lines.len(), cut.bytes), (1, 3));

@@ -3,24 +3,23 @@
 
 mod sides;
 
-use axum::extract::Path;
 use maud::{Markup, html};
-use sides::{Row, Side, Told};
+use sides::{DiffRow, DiffSide, ToldEvent};
 
 use crate::{
     cli::output::Tone,
     codec::pb,
     inspector::{
         bounds::SIDE_EVENTS,
-        failure::Failure,
+        failure::PageFailure,
         frame::{Page, Tab},
         parts::{
             hostile::{escaped, headline, shown},
             numbers::{count, things},
             pieces::nothing,
-            place::{Place, link, moment},
+            place::{ConversationPlace, link, moment},
         },
-        visit::Visit,
+        visit::{At, Visit},
     },
 };
 
@@ -31,8 +30,8 @@ const TITLE_CHARS: usize = 100;
 ///
 /// # Errors
 /// What the store says.
-pub async fn page(Path(id): Path<String>, visit: Visit) -> Result<Page, Failure> {
-    let place = Place::of(&visit, &id).await?;
+pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
     let [a, b] = chosen(&visit, &place);
     let differ = a != b && !b.is_empty();
     let found = match differ {
@@ -56,11 +55,15 @@ pub async fn page(Path(id): Path<String>, visit: Visit) -> Result<Page, Failure>
 }
 
 /// The two that the address names; else the active one, and the newest beside it.
-fn chosen(visit: &Visit, place: &Place) -> [String; 2] {
+fn chosen(visit: &Visit, place: &ConversationPlace) -> [String; 2] {
     let named = |name| visit.asked.text(name).map(str::to_owned);
     let a = named("a").unwrap_or_else(|| place.branch.name.clone());
     let newest = || {
-        let others = place.branches.iter().rev().filter(|branch| branch.name != a);
+        let others = place
+            .branches
+            .iter()
+            .rev()
+            .filter(|branch| branch.name != a);
         others.map(|branch| branch.name.clone()).next()
     };
     let b = named("b").or_else(newest).unwrap_or_default();
@@ -70,11 +73,15 @@ fn chosen(visit: &Visit, place: &Place) -> [String; 2] {
 /// What was found of two branches.
 struct Found {
     ancestor: (String, u64),
-    sides: [Side; 2],
-    rows: Vec<Row>,
+    sides: [DiffSide; 2],
+    rows: Vec<DiffRow>,
 }
 
-async fn both(visit: &Visit, place: &Place, names: [&str; 2]) -> Result<Found, Failure> {
+async fn both(
+    visit: &Visit,
+    place: &ConversationPlace,
+    names: [&str; 2],
+) -> Result<Found, PageFailure> {
     let request = pb::DiffRequest {
         conversation_id: place.id.clone(),
         left_branch: names[0].to_owned(),
@@ -82,7 +89,12 @@ async fn both(visit: &Visit, place: &Place, names: [&str; 2]) -> Result<Found, F
         headers_only: true,
         limit: 1,
     };
-    let diff = visit.store.conversations().diff(request).await?.into_inner();
+    let diff = visit
+        .store
+        .conversations()
+        .diff(request)
+        .await?
+        .into_inner();
     let ancestor = (diff.ancestor_conversation_id, diff.ancestor_revision);
     let after = |name| match visit.asked.text(name) {
         Some(text) => sides::parsed(text),
@@ -90,8 +102,8 @@ async fn both(visit: &Visit, place: &Place, names: [&str; 2]) -> Result<Found, F
     };
     let (left, right) = (after("after_a")?, after("after_b")?);
     let (left, right) = tokio::try_join!(
-        Side::read(visit, &place.id, names[0], left),
-        Side::read(visit, &place.id, names[1], right)
+        DiffSide::read(visit, &place.id, names[0], left),
+        DiffSide::read(visit, &place.id, names[1], right)
     )?;
     let rows = sides::aligned(&left.events, &right.events);
     Ok(Found {
@@ -101,7 +113,7 @@ async fn both(visit: &Visit, place: &Place, names: [&str; 2]) -> Result<Found, F
     })
 }
 
-fn form(place: &Place, a: &str, b: &str) -> Markup {
+fn form(place: &ConversationPlace, a: &str, b: &str) -> Markup {
     html! {
         form.filters aria-label="The two branches" {
             label { "A" (place.branch_field("a", a)) }
@@ -111,9 +123,13 @@ fn form(place: &Place, a: &str, b: &str) -> Markup {
     }
 }
 
-fn beside(visit: &Visit, place: &Place, names: [&str; 2], found: &Found) -> Markup {
+fn beside(visit: &Visit, place: &ConversationPlace, names: [&str; 2], found: &Found) -> Markup {
     let (conversation, revision) = &found.ancestor;
-    let is_later = visit.asked.text("after_a").or(visit.asked.text("after_b")).is_some();
+    let is_later = visit
+        .asked
+        .text("after_a")
+        .or(visit.asked.text("after_b"))
+        .is_some();
     html! {
         p.lead {
             @if *revision == 0 {
@@ -146,7 +162,7 @@ fn beside(visit: &Visit, place: &Place, names: [&str; 2], found: &Found) -> Mark
     }
 }
 
-fn requests(visit: &Visit, place: &Place, names: [&str; 2]) -> String {
+fn requests(visit: &Visit, place: &ConversationPlace, names: [&str; 2]) -> String {
     let neutral = crate::context::Provider::default().as_str();
     let pairs = [
         ("provider", neutral),
@@ -157,7 +173,13 @@ fn requests(visit: &Visit, place: &Place, names: [&str; 2]) -> String {
     link(visit, &place.id, "/request", &pairs)
 }
 
-fn head(visit: &Visit, place: &Place, name: &str, side: &Side, letter: &str) -> Markup {
+fn head(
+    visit: &Visit,
+    place: &ConversationPlace,
+    name: &str,
+    side: &DiffSide,
+    letter: &str,
+) -> Markup {
     let number = things(side.events.len() as u64, "event", "events");
     html! {
         div.head-of {
@@ -168,16 +190,22 @@ fn head(visit: &Visit, place: &Place, name: &str, side: &Side, letter: &str) -> 
     }
 }
 
-fn pair(visit: &Visit, place: &Place, names: [&str; 2], found: &Found, row: &Row) -> Markup {
+fn pair(
+    visit: &Visit,
+    place: &ConversationPlace,
+    names: [&str; 2],
+    found: &Found,
+    row: &DiffRow,
+) -> Markup {
     let [left, right] = &found.sides;
     html! {
         @match *row {
-            Row::Same(at, other) => {
+            DiffRow::Same(at, other) => {
                 li.pair.same data-item {
                     (told(visit, place, names[0], &left.events[at], "both", Some(right.events[other].revision)))
                 }
             }
-            Row::Apart(one, other) => {
+            DiffRow::Apart(one, other) => {
                 li.pair data-item {
                     @match one {
                         Some(at) => (told(visit, place, names[0], &left.events[at], "a", None)),
@@ -196,9 +224,9 @@ fn pair(visit: &Visit, place: &Place, names: [&str; 2], found: &Found, row: &Row
 /// An event of one side, or of both: then with its number on the other one.
 fn told(
     visit: &Visit,
-    place: &Place,
+    place: &ConversationPlace,
     branch: &str,
-    event: &Told,
+    event: &ToldEvent,
     class: &str,
     other: Option<u64>,
 ) -> Markup {
@@ -247,8 +275,10 @@ fn more(visit: &Visit, found: &Found) -> Markup {
         return html! {};
     }
     // A side that has come to its end stays there.
-    let after = |side: &Side| side.next.clone().unwrap_or_else(|| side.end.clone());
-    let query = visit.asked.with("after_a", Some(&after(left)), &["after_b"]);
+    let after = |side: &DiffSide| side.next.clone().unwrap_or_else(|| side.end.clone());
+    let query = visit
+        .asked
+        .with("after_a", Some(&after(left)), &["after_b"]);
     let b = crate::inspector::visit::query(&[("after_b", &after(right))]);
     html! {
         nav.pager aria-label="Further events" {

@@ -9,14 +9,14 @@ use crate::{
     codec::pb,
     inspector::{
         bounds::{SIDE_CHARS, SIDE_EVENTS},
-        failure::Failure,
+        failure::PageFailure,
         visit::Visit,
     },
 };
 
 /// An event in words.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ToldEvent {
     /// Its conversation: events may be inherited.
     pub conversation: String,
     /// Its number there.
@@ -35,13 +35,17 @@ pub struct Told {
     same: u64,
 }
 
-impl Told {
+impl ToldEvent {
     fn of(event: &pb::Event) -> Self {
         let said = say(event);
         let mut hasher = DefaultHasher::new();
         // Ids of calls and times differ where the same was done.
         (event.kind, &said.title, &said.content).hash(&mut hasher);
-        let end = said.content.char_indices().nth(SIDE_CHARS).map(|(at, _)| at);
+        let end = said
+            .content
+            .char_indices()
+            .nth(SIDE_CHARS)
+            .map(|(at, _)| at);
         let content = &said.content[..end.unwrap_or(said.content.len())];
         Self {
             conversation: event.conversation_id.clone(),
@@ -58,16 +62,16 @@ impl Told {
 
 /// A part of what one branch did.
 #[derive(Clone, Debug)]
-pub struct Side {
+pub struct DiffSide {
     /// In order.
-    pub events: Vec<Told>,
+    pub events: Vec<ToldEvent>,
     /// Where what follows them begins, as an address has it; none: nothing does.
     pub next: Option<String>,
     /// The last of them, or where they were to begin, as an address has it.
     pub end: String,
 }
 
-impl Side {
+impl DiffSide {
     /// Reads what a branch has after an event.
     ///
     /// # Errors
@@ -77,7 +81,7 @@ impl Side {
         id: &str,
         branch: &str,
         (conversation, revision): (String, u64),
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, PageFailure> {
         let request = pb::ReadRequest {
             from_revision: revision,
             from_conversation: match conversation == id {
@@ -93,7 +97,7 @@ impl Side {
             let is_after = |event: &&pb::Event| {
                 event.revision != revision || event.conversation_id != conversation
             };
-            events.extend(batch.events.iter().filter(is_after).map(Told::of));
+            events.extend(batch.events.iter().filter(is_after).map(ToldEvent::of));
         }
         let more = events.len() as u64 > SIDE_EVENTS;
         events.truncate(usize::try_from(SIDE_EVENTS).unwrap_or(usize::MAX));
@@ -109,15 +113,15 @@ impl Side {
     }
 }
 
-/// A conversation and a revision, as [`Side::next`] has them.
+/// A conversation and a revision, as [`DiffSide::next`] has them.
 ///
 /// # Errors
 /// When it is something else.
-pub fn parsed(text: &str) -> Result<(String, u64), Failure> {
+pub fn parsed(text: &str) -> Result<(String, u64), PageFailure> {
     let parts = text.rsplit_once('.');
     let parsed = parts.and_then(|(id, revision)| Some((id.to_owned(), revision.parse().ok()?)));
     parsed.ok_or_else(|| {
-        Failure::asked(
+        PageFailure::asked(
             "the address does not say where to go on",
             "begin where the branches part",
         )
@@ -126,7 +130,7 @@ pub fn parsed(text: &str) -> Result<(String, u64), Failure> {
 
 /// What stands in a row, by place in each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Row {
+pub enum DiffRow {
     /// Both did it.
     Same(usize, usize),
     /// One did this, the other that, or nothing.
@@ -135,23 +139,25 @@ pub enum Row {
 
 /// Two sides in rows.
 #[must_use]
-pub fn aligned(left: &[Told], right: &[Told]) -> Vec<Row> {
-    let keys = |side: &[Told]| side.iter().map(|event| event.same).collect::<Vec<_>>();
+pub fn aligned(left: &[ToldEvent], right: &[ToldEvent]) -> Vec<DiffRow> {
+    let keys = |side: &[ToldEvent]| side.iter().map(|event| event.same).collect::<Vec<_>>();
     rows(&keys(left), &keys(right))
 }
 
-fn rows(left: &[u64], right: &[u64]) -> Vec<Row> {
+fn rows(left: &[u64], right: &[u64]) -> Vec<DiffRow> {
     let mut rows = Vec::new();
     for op in capture_diff_slices(Algorithm::Myers, left, right) {
         let (old, new) = (op.old_range(), op.new_range());
         match op {
-            DiffOp::Equal { .. } => rows.extend(old.zip(new).map(|(a, b)| Row::Same(a, b))),
+            DiffOp::Equal { .. } => rows.extend(old.zip(new).map(|(a, b)| DiffRow::Same(a, b))),
             _ => {
                 let length = old.len().max(new.len());
                 let at = |range: &std::ops::Range<usize>, place: usize| {
                     Some(range.start + place).filter(|at| range.contains(at))
                 };
-                rows.extend((0..length).map(|place| Row::Apart(at(&old, place), at(&new, place))));
+                rows.extend(
+                    (0..length).map(|place| DiffRow::Apart(at(&old, place), at(&new, place))),
+                );
             }
         }
     }
@@ -169,14 +175,14 @@ mod tests {
         assert_eq!(
             rows(&[1, 2, 3, 4], &[1, 5, 4, 6]),
             [
-                Row::Same(0, 0),
-                Row::Apart(Some(1), Some(1)),
-                Row::Apart(Some(2), None),
-                Row::Same(3, 2),
-                Row::Apart(None, Some(3)),
+                DiffRow::Same(0, 0),
+                DiffRow::Apart(Some(1), Some(1)),
+                DiffRow::Apart(Some(2), None),
+                DiffRow::Same(3, 2),
+                DiffRow::Apart(None, Some(3)),
             ]
         );
-        assert_eq!(rows(&[], &[7]), [Row::Apart(None, Some(0))]);
+        assert_eq!(rows(&[], &[7]), [DiffRow::Apart(None, Some(0))]);
         assert!(rows(&[], &[]).is_empty());
     }
 

@@ -7,8 +7,8 @@ use crate::{
     codec::pb,
     context::Provider,
     inspector::{
-        failure::Failure,
-        parts::place::{Place, link},
+        failure::PageFailure,
+        parts::place::{ConversationPlace, link},
         visit::Visit,
     },
 };
@@ -25,7 +25,7 @@ const OLDER_THAN_TURNS: u32 = 3;
 
 /// A request that is asked for.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct RequestAsk {
     /// Whose body.
     pub provider: Provider,
     /// Of which branch.
@@ -44,35 +44,39 @@ pub struct Ask {
 
 /// What was built.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct RequestAnswer {
     /// How it came to be.
     pub told: pb::Explanation,
     /// As it would be sent.
     pub body: Bytes,
 }
 
-impl Ask {
+impl RequestAsk {
     /// What an address asks for, in names that begin with `prefix`; `branch` when it names none.
     ///
     /// # Errors
     /// When it asks for what is none.
-    pub fn of(visit: &Visit, prefix: &str, branch: &str) -> Result<Self, Failure> {
+    pub fn of(visit: &Visit, prefix: &str, branch: &str) -> Result<Self, PageFailure> {
         let name = |name: &str| format!("{prefix}{name}");
         let text = |of: &str| visit.asked.text(&name(of)).unwrap_or_default().to_owned();
         let number = |of: &str| {
             let number = visit.asked.number(&name(of))?;
-            Ok::<_, Failure>(number.filter(|number| *number > 0))
+            Ok::<_, PageFailure>(number.filter(|number| *number > 0))
         };
         let provider = match text("provider").as_str() {
             "" => Provider::default(),
             named => named.parse().map_err(|error| {
-                Failure::asked(format!("{error}"), "choose one of those on the page")
+                PageFailure::asked(format!("{error}"), "choose one of those on the page")
             })?,
         };
         let named = text("branch");
         Ok(Self {
             provider,
-            branch: if named.is_empty() { branch.to_owned() } else { named },
+            branch: if named.is_empty() {
+                branch.to_owned()
+            } else {
+                named
+            },
             budget: number("budget")?,
             as_of: number("as_of")?,
             model: text("model"),
@@ -87,7 +91,11 @@ impl Ask {
     ///
     /// # Errors
     /// What the store says, and when the policy cannot be read.
-    pub async fn answer(&self, visit: &Visit, conversation: &str) -> Result<Answer, Failure> {
+    pub async fn answer(
+        &self,
+        visit: &Visit,
+        conversation: &str,
+    ) -> Result<RequestAnswer, PageFailure> {
         let request = pb::BuildRequest {
             conversation_id: conversation.to_owned(),
             branch: self.branch.clone(),
@@ -114,16 +122,16 @@ impl Ask {
         })?;
         let built = built.into_inner();
         let explained = explained.and_then(|answer| answer.into_inner().explanation);
-        Ok(Answer {
+        Ok(RequestAnswer {
             told: explained.or(built.explanation).unwrap_or_default(),
             body: built.request,
         })
     }
 
     /// The policy with what has fields of its own; empty: there is none.
-    fn whole_policy(&self) -> Result<Vec<u8>, Failure> {
+    fn whole_policy(&self) -> Result<Vec<u8>, PageFailure> {
         let unreadable = |what: String| {
-            Failure::asked(
+            PageFailure::asked(
                 format!("the policy cannot be read: {what}"),
                 r#"write it as a JSON object, as in {"budget_tokens": 16000}"#,
             )
@@ -169,19 +177,21 @@ impl Ask {
 
     /// The page about it.
     #[must_use]
-    pub fn address(&self, visit: &Visit, place: &Place) -> String {
+    pub fn address(&self, visit: &Visit, place: &ConversationPlace) -> String {
         self.at(visit, place, "/request")
     }
 
     /// Its body.
     #[must_use]
-    pub fn body_address(&self, visit: &Visit, place: &Place) -> String {
+    pub fn body_address(&self, visit: &Visit, place: &ConversationPlace) -> String {
         self.at(visit, place, "/request/body")
     }
 
-    fn at(&self, visit: &Visit, place: &Place, tail: &str) -> String {
+    fn at(&self, visit: &Visit, place: &ConversationPlace, tail: &str) -> String {
         let pairs = self.pairs();
-        let pairs = pairs.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let pairs = pairs
+            .each_ref()
+            .map(|(name, value)| (*name, value.as_str()));
         link(visit, &place.id, tail, &pairs)
     }
 
@@ -191,9 +201,16 @@ impl Ask {
         let mut words = vec![self.provider.as_str().to_owned(), self.branch.clone()];
         words.extend(self.budget.map(|budget| format!("{budget} tokens")));
         words.extend(self.as_of.map(|revision| format!("at #{revision}")));
-        let results = RESULTS.iter().find(|(value, _)| *value == self.results && !value.is_empty());
+        let results = RESULTS
+            .iter()
+            .find(|(value, _)| *value == self.results && !value.is_empty());
         words.extend(results.map(|(_, word)| (*word).to_owned()));
-        words.extend([&self.model, &self.policy].into_iter().filter(|text| !text.is_empty()).cloned());
+        words.extend(
+            [&self.model, &self.policy]
+                .into_iter()
+                .filter(|text| !text.is_empty())
+                .cloned(),
+        );
         words.join(" · ")
     }
 }
@@ -202,8 +219,8 @@ impl Ask {
 mod tests {
     use super::*;
 
-    fn ask() -> Ask {
-        Ask {
+    fn ask() -> RequestAsk {
+        RequestAsk {
             provider: Provider::default(),
             branch: "main".into(),
             budget: None,
@@ -219,7 +236,7 @@ mod tests {
     #[test]
     fn fields_go_over_the_policy() {
         assert!(ask().whole_policy().unwrap().is_empty());
-        let ask = Ask {
+        let ask = RequestAsk {
             budget: Some(7),
             results: "older".into(),
             policy: r#"{"budget_tokens": 5, "max_output_tokens": 9}"#.into(),
@@ -230,7 +247,7 @@ mod tests {
             r#"{"budget_tokens":7,"max_output_tokens":9,"tool_results":{"older_than_turns":3}}"#
         );
         for wrong in ["[1]", "{", "x"] {
-            let wrong = Ask {
+            let wrong = RequestAsk {
                 policy: wrong.into(),
                 ..ask.clone()
             };

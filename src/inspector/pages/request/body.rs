@@ -7,11 +7,7 @@ use crate::{
     cli::text::pretty_json,
     inspector::{
         bounds::BODY_BYTES,
-        parts::{
-            hostile::block,
-            numbers::size,
-            pieces::fold,
-        },
+        parts::{hostile::block, numbers::size, pieces::fold},
     },
 };
 

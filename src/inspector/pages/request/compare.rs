@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use similar::{ChangeTag, TextDiff};
 
 use super::{
-    ask::{Answer, Ask},
+    ask::{RequestAnswer, RequestAsk},
     budget, items,
 };
 use crate::{
@@ -30,7 +30,7 @@ const AROUND: usize = 2;
 /// Both, and what differs.
 #[must_use]
 pub fn section(
-    [(first, one), (second, other)]: [(&Ask, &Answer); 2],
+    [(first, one), (second, other)]: [(&RequestAsk, &RequestAnswer); 2],
     [whole_one, whole_other]: [String; 2],
     link_of: impl Fn(&pb::EventRef) -> String,
 ) -> Markup {
@@ -162,7 +162,7 @@ struct Line<'a> {
     text: &'a str,
 }
 
-fn differing_lines(one: &Answer, other: &Answer) -> Markup {
+fn differing_lines(one: &RequestAnswer, other: &RequestAnswer) -> Markup {
     let [one, other] = [one, other].map(|answer| {
         let text = String::from_utf8_lossy(&answer.body);
         pretty_json(&text)
@@ -179,7 +179,9 @@ fn differing_lines(one: &Answer, other: &Answer) -> Markup {
             }
         };
     }
-    let diff = TextDiff::configure().timeout(COMPARE_MAX).diff_lines(&one, &other);
+    let diff = TextDiff::configure()
+        .timeout(COMPARE_MAX)
+        .diff_lines(&one, &other);
     let groups = diff.grouped_ops(AROUND);
     let mut room = DIFFERENT_LINES;
     let mut is_cut = false;
@@ -281,19 +283,29 @@ mod tests {
                 (one.map(place), other.map(place))
             })
             .collect();
-        assert_eq!(pairs, [(Some(2), Some(2)), (Some(3), None), (None, Some(4))]);
+        assert_eq!(
+            pairs,
+            [(Some(2), Some(2)), (Some(3), None), (None, Some(4))]
+        );
         assert!(different(&one, &one).is_empty());
     }
 
     #[test]
     fn lines_that_differ_are_found() {
-        let answer = |body: &'static str| Answer {
+        let answer = |body: &'static str| RequestAnswer {
             told: told(Vec::new()),
             body: body.into(),
         };
         let (one, other) = (answer(r#"{"a":1,"b":"<x>"}"#), answer(r#"{"a":1,"b":"y"}"#));
         let page = differing_lines(&one, &other).into_string();
-        assert!(page.contains("only in A: ") && page.contains("&lt;x&gt;"), "{page}");
-        assert!(differing_lines(&one, &one).into_string().contains("the same"));
+        assert!(
+            page.contains("only in A: ") && page.contains("&lt;x&gt;"),
+            "{page}"
+        );
+        assert!(
+            differing_lines(&one, &one)
+                .into_string()
+                .contains("the same")
+        );
     }
 }

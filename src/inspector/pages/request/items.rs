@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{ask::Ask, link_of};
+use super::{ask::RequestAsk, link_of};
 use crate::{
     codec::pb::{self, Fate},
     inspector::{
@@ -12,7 +12,7 @@ use crate::{
             numbers::{count, things},
             pager::pager,
             pieces::{Mood, badge, nothing},
-            place::Place,
+            place::ConversationPlace,
         },
         visit::Visit,
     },
@@ -39,14 +39,24 @@ enum Row<'a> {
 
 /// The items, and the way to more of them.
 #[must_use]
-pub fn section(visit: &Visit, place: &Place, ask: &Ask, told: &pb::Explanation) -> Markup {
+pub fn section(
+    visit: &Visit,
+    place: &ConversationPlace,
+    ask: &RequestAsk,
+    told: &pb::Explanation,
+) -> Markup {
     let rows = rows(&told.items, visit.asked.is_set("all"));
     let from = visit.asked.number("from").ok().flatten().unwrap_or(0);
-    let from = usize::try_from(from).unwrap_or(usize::MAX).min(rows.len().saturating_sub(1));
+    let from = usize::try_from(from)
+        .unwrap_or(usize::MAX)
+        .min(rows.len().saturating_sub(1));
     let until = rows.len().min(from + ITEMS);
     let to = |from: usize, word| {
         let query = visit.asked.with("from", Some(&from.to_string()), &[]);
-        (format!("{}?{query}#items", visit.link(&visit.here.path)), word)
+        (
+            format!("{}?{query}#items", visit.link(&visit.here.path)),
+            word,
+        )
     };
     let before = (from > 0).then(|| to(from.saturating_sub(ITEMS), "Items before"));
     let after = (until < rows.len()).then(|| to(until, "More items"));
@@ -103,7 +113,7 @@ fn alike(item: &pb::ExplainedItem, first: &pb::ExplainedItem) -> bool {
     item.fate() == Fate::Dropped && first.fate() == Fate::Dropped && item.reason == first.reason
 }
 
-fn row_of(visit: &Visit, place: &Place, ask: &Ask, row: &Row<'_>) -> Markup {
+fn row_of(visit: &Visit, place: &ConversationPlace, ask: &RequestAsk, row: &Row<'_>) -> Markup {
     match row {
         Row::Border => html! {
             tr.border { td colspan="5" { "from here on the next request may differ" } }
@@ -113,7 +123,7 @@ fn row_of(visit: &Visit, place: &Place, ask: &Ask, row: &Row<'_>) -> Markup {
     }
 }
 
-fn dropped(visit: &Visit, place: &Place, run: &[pb::ExplainedItem]) -> Markup {
+fn dropped(visit: &Visit, place: &ConversationPlace, run: &[pb::ExplainedItem]) -> Markup {
     let tokens: u64 = run.iter().map(|item| item.whole_tokens).sum();
     let reason = run.first().map_or("", |item| item.reason.as_str());
     let turns = run.iter().map(|item| item.turn).filter(|turn| *turn > 0);
@@ -146,7 +156,12 @@ pub fn fate(fate: Fate) -> Markup {
     }
 }
 
-fn one(visit: &Visit, place: &Place, ask: &Ask, item: &pb::ExplainedItem) -> Markup {
+fn one(
+    visit: &Visit,
+    place: &ConversationPlace,
+    ask: &RequestAsk,
+    item: &pb::ExplainedItem,
+) -> Markup {
     let class = match item.fate() {
         Fate::Dropped => Some("dropped"),
         _ => None,

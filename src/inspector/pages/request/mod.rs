@@ -9,29 +9,26 @@ mod body;
 mod compare;
 mod items;
 
-use axum::{
-    extract::Path,
-    response::{IntoResponse, Response},
-};
+use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, header::CONTENT_TYPE};
 use maud::{Markup, html};
 
-use ask::{Answer, Ask};
+use ask::{RequestAnswer, RequestAsk};
 
 use crate::{
     cli::json::section_name,
     codec::pb,
     context::Provider,
     inspector::{
-        failure::Failure,
+        failure::PageFailure,
         frame::{Page, Tab},
         parts::{
             hostile::shown,
             numbers::{bytes_human, count, things},
             pieces::{Mood, badge, fold},
-            place::{Place, moment},
+            place::{ConversationPlace, moment},
         },
-        visit::Visit,
+        visit::{At, Visit},
     },
 };
 
@@ -42,12 +39,12 @@ const SECOND: &str = "b_";
 ///
 /// # Errors
 /// What the store says.
-pub async fn page(Path(id): Path<String>, visit: Visit) -> Result<Page, Failure> {
-    let place = Place::of(&visit, &id).await?;
-    let first = Ask::of(&visit, "", &place.branch.name)?;
+pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
+    let first = RequestAsk::of(&visit, "", &place.branch.name)?;
     let is_compared = visit.asked.text("b_provider").is_some();
     let second = match is_compared {
-        true => Some(Ask::of(&visit, SECOND, &first.branch)?),
+        true => Some(RequestAsk::of(&visit, SECOND, &first.branch)?),
         false => None,
     };
     let (one, other) = tokio::try_join!(first.answer(&visit, &place.id), async {
@@ -56,7 +53,7 @@ pub async fn page(Path(id): Path<String>, visit: Visit) -> Result<Page, Failure>
             None => Ok(None),
         }
     })?;
-    let whole = |ask: &Ask| ask.body_address(&visit, &place);
+    let whole = |ask: &RequestAsk| ask.body_address(&visit, &place);
     let body = html! {
         (place.heading(&visit, "request"))
         (providers(&visit, &place, &first))
@@ -85,10 +82,10 @@ pub async fn page(Path(id): Path<String>, visit: Visit) -> Result<Page, Failure>
 ///
 /// # Errors
 /// What the store says.
-pub async fn whole(Path(id): Path<String>, visit: Visit) -> Result<Response, Failure> {
-    let place = Place::of(&visit, &id).await?;
-    let ask = Ask::of(&visit, "", &place.branch.name)?;
-    let Answer { body, .. } = ask.answer(&visit, &place.id).await?;
+pub async fn whole(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
+    let ask = RequestAsk::of(&visit, "", &place.branch.name)?;
+    let RequestAnswer { body, .. } = ask.answer(&visit, &place.id).await?;
     let mut answer = body.into_response();
     let json = HeaderValue::from_static("application/json");
     answer.headers_mut().insert(CONTENT_TYPE, json);
@@ -96,7 +93,12 @@ pub async fn whole(Path(id): Path<String>, visit: Visit) -> Result<Response, Fai
 }
 
 /// Where an event that an item came from is.
-fn link_of(visit: &Visit, event: &pb::EventRef, place: &Place, ask: &Ask) -> String {
+fn link_of(
+    visit: &Visit,
+    event: &pb::EventRef,
+    place: &ConversationPlace,
+    ask: &RequestAsk,
+) -> String {
     let branch = match event.conversation_id == place.id {
         true => ask.branch.as_str(),
         false => "",
@@ -105,7 +107,7 @@ fn link_of(visit: &Visit, event: &pb::EventRef, place: &Place, ask: &Ask) -> Str
 }
 
 /// The same request for each provider.
-fn providers(visit: &Visit, place: &Place, ask: &Ask) -> Markup {
+fn providers(visit: &Visit, place: &ConversationPlace, ask: &RequestAsk) -> Markup {
     html! {
         nav.providers aria-label="Provider" {
             @for provider in Provider::ALL {
@@ -118,7 +120,7 @@ fn providers(visit: &Visit, place: &Place, ask: &Ask) -> Markup {
     }
 }
 
-fn form(place: &Place, ask: &Ask) -> Markup {
+fn form(place: &ConversationPlace, ask: &RequestAsk) -> Markup {
     html! {
         form.filters aria-label="The request" {
             (fields(place, ask, ""))
@@ -128,7 +130,7 @@ fn form(place: &Place, ask: &Ask) -> Markup {
 }
 
 /// What a request is asked with.
-fn fields(place: &Place, ask: &Ask, prefix: &str) -> Markup {
+fn fields(place: &ConversationPlace, ask: &RequestAsk, prefix: &str) -> Markup {
     let name = |name: &str| format!("{prefix}{name}");
     html! {
         @if prefix.is_empty() {
@@ -177,13 +179,24 @@ fn fields(place: &Place, ask: &Ask, prefix: &str) -> Markup {
     }
 }
 
-fn compare_form(visit: &Visit, place: &Place, first: &Ask, second: Option<&Ask>) -> Markup {
+fn compare_form(
+    visit: &Visit,
+    place: &ConversationPlace,
+    first: &RequestAsk,
+    second: Option<&RequestAsk>,
+) -> Markup {
     let shown = second.unwrap_or(first);
     let kept = [
         ("branch", first.branch.clone()),
         ("provider", first.provider.as_str().to_owned()),
-        ("budget", first.budget.map(|n| n.to_string()).unwrap_or_default()),
-        ("as_of", first.as_of.map(|n| n.to_string()).unwrap_or_default()),
+        (
+            "budget",
+            first.budget.map(|n| n.to_string()).unwrap_or_default(),
+        ),
+        (
+            "as_of",
+            first.as_of.map(|n| n.to_string()).unwrap_or_default(),
+        ),
         ("model", first.model.clone()),
         ("results", first.results.clone()),
         ("policy", first.policy.clone()),
@@ -245,7 +258,10 @@ fn name_of(section: pb::Section) -> String {
 fn budget(told: &pb::Explanation, id: &str) -> Markup {
     let sum: u64 = told.sections.iter().map(|section| section.tokens).sum();
     let whole = sum.max(told.budget_tokens);
-    let there = told.sections.iter().filter(|one| one.tokens > 0 || one.dropped_tokens > 0);
+    let there = told
+        .sections
+        .iter()
+        .filter(|one| one.tokens > 0 || one.dropped_tokens > 0);
     let title = format!("{id}-title");
     html! {
         section aria-labelledby=(title) {
@@ -335,7 +351,11 @@ fn bar(told: &pb::Explanation, whole: u64) -> Markup {
 
 #[allow(clippy::cast_precision_loss)] // Of a drawing.
 fn part(some: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { some as f64 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        some as f64 / whole as f64
+    }
 }
 
 fn px(length: f64) -> String {
@@ -354,7 +374,11 @@ fn share(some: u64, whole: u64) -> String {
 }
 
 fn basis(basis: &pb::TokenBasis) -> String {
-    let kind = if basis.estimate { "estimated with" } else { "counted with" };
+    let kind = if basis.estimate {
+        "estimated with"
+    } else {
+        "counted with"
+    };
     let calibrated = match basis.calibrated_on {
         0 => String::new(),
         usages => format!(

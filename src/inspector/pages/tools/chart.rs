@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 
-use super::stats::OfTool;
+use super::stats::ToolNumbers;
 use crate::inspector::parts::time;
 
 /// Length of a bar, in pixels.
@@ -21,7 +21,7 @@ pub fn told(took: Duration) -> String {
 
 /// How many calls there were beside the tool with most of them, and how they ended.
 #[must_use]
-pub fn outcomes(of: &OfTool, most: u64) -> Markup {
+pub fn outcomes(of: &ToolNumbers, most: u64) -> Markup {
     let succeeded = of.calls - of.failed - of.stopped - of.open;
     let parts = [
         ("good", succeeded),
@@ -45,7 +45,7 @@ pub fn outcomes(of: &OfTool, most: u64) -> Markup {
 
 /// From the time of the middle call to that of the slow ones, each decade as long as another.
 #[must_use]
-pub fn times(of: &OfTool, slowest: Duration) -> Markup {
+pub fn times(of: &ToolNumbers, slowest: Duration) -> Markup {
     let (Some(p50), Some(p95)) = (of.percentile(50), of.percentile(95)) else {
         return html! {};
     };
@@ -88,11 +88,11 @@ mod tests {
     // and stay in its column.
     #[test]
     fn bars_stay_in_their_column() {
-        let of = OfTool {
+        let of = ToolNumbers {
             calls: 10_000,
             failed: 1,
             took: vec![Duration::ZERO, Duration::from_secs(86_400)],
-            ..OfTool::default()
+            ..ToolNumbers::default()
         };
         for drawn in [
             outcomes(&of, 10_000),
@@ -104,6 +104,10 @@ mod tests {
             assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");
         }
         assert!(place(Duration::from_secs(1), Duration::ZERO) <= BAR_PX);
-        assert!(times(&OfTool::default(), Duration::ZERO).into_string().is_empty());
+        assert!(
+            times(&ToolNumbers::default(), Duration::ZERO)
+                .into_string()
+                .is_empty()
+        );
     }
 }

@@ -4,10 +4,9 @@
 mod chart;
 pub mod stats;
 
-use axum::extract::Path;
 use futures::{StreamExt, TryStreamExt, stream};
 use maud::{Markup, html};
-use stats::{Call, Happened, OfTool, Order, Outcome};
+use stats::{CallOutcome, CountedCall, HappenedAt, ToolNumbers, ToolOrder};
 
 use crate::{
     cli::read,
@@ -18,7 +17,7 @@ use crate::{
             ASKED_AT_ONCE, CALLS, CALLS_CONVERSATIONS, CALLS_OF_BRANCH, CALLS_OF_EACH, TITLE_CHARS,
             TOOLS,
         },
-        failure::Failure,
+        failure::PageFailure,
         frame::{Page, Tab},
         pages::call,
         parts::{
@@ -26,10 +25,10 @@ use crate::{
             numbers::{bytes_human, count, things},
             pager::pager,
             pieces::{chip, nothing},
-            place::Place,
+            place::ConversationPlace,
             time,
         },
-        visit::Visit,
+        visit::{At, Visit},
     },
 };
 
@@ -45,26 +44,35 @@ type Titles = std::collections::HashMap<String, String>;
 ///
 /// # Errors
 /// What the store says.
-pub async fn of_namespace(visit: Visit) -> Result<Page, Failure> {
+pub async fn of_namespace(visit: Visit) -> Result<Page, PageFailure> {
     let request = pb::ListConversationsRequest {
         page_size: CALLS_CONVERSATIONS,
         page_token: visit.asked.text("after").unwrap_or_default().to_owned(),
-        order: pb::ListOrder::Happened.into(),
+        order: pb::ListOrder::HappenedAt.into(),
         ..Default::default()
     };
-    let answer = visit.store.conversations().list(request).await?.into_inner();
+    let answer = visit
+        .store
+        .conversations()
+        .list(request)
+        .await?
+        .into_inner();
     let conversations = answer.conversations;
     let asked = stream::iter(&conversations)
         .map(|one| calls_of(&visit, &one.conversation_id, "", 0, CALLS_OF_EACH))
         .buffered(ASKED_AT_ONCE);
-    let mut calls: Vec<Call> = asked.try_concat().await?;
+    let mut calls: Vec<CountedCall> = asked.try_concat().await?;
     calls.sort_by_key(|call| {
         let at = call.call.requested_at.unwrap_or_default();
         std::cmp::Reverse((at.seconds, at.nanos))
     });
     let named = |one: &pb::ConversationSummary| {
         let id = crate::cli::text::short_id(&one.source_id, &one.conversation_id);
-        let title = if one.title.trim().is_empty() { id } else { &one.title };
+        let title = if one.title.trim().is_empty() {
+            id
+        } else {
+            &one.title
+        };
         (one.conversation_id.clone(), title.to_owned())
     };
     let titles: Titles = conversations.iter().map(named).collect();
@@ -76,7 +84,10 @@ pub async fn of_namespace(visit: Visit) -> Result<Page, Failure> {
     });
     let earlier = after.map(|token| {
         let query = visit.asked.with("after", Some(&token), &["page"]);
-        (format!("{}?{query}", visit.link("/tools")), "Earlier conversations")
+        (
+            format!("{}?{query}", visit.link("/tools")),
+            "Earlier conversations",
+        )
     });
     let body = html! {
         header.head { h1 { "Tool calls" } }
@@ -95,10 +106,17 @@ pub async fn of_namespace(visit: Visit) -> Result<Page, Failure> {
 ///
 /// # Errors
 /// What the store says.
-pub async fn of_conversation(Path(id): Path<String>, visit: Visit) -> Result<Page, Failure> {
-    let place = Place::of(&visit, &id).await?;
+pub async fn of_conversation(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
     let as_of = visit.asked.number("as_of")?.unwrap_or(0);
-    let calls = calls_of(&visit, &place.id, &place.branch.name, as_of, CALLS_OF_BRANCH).await?;
+    let calls = calls_of(
+        &visit,
+        &place.id,
+        &place.branch.name,
+        as_of,
+        CALLS_OF_BRANCH,
+    )
+    .await?;
     let oldest = calls.last().map_or(0, |call| call.call.request_revision);
     let more = calls.len() >= CALLS_OF_BRANCH as usize && oldest > 1;
     let body = html! {
@@ -125,7 +143,7 @@ async fn calls_of(
     branch: &str,
     as_of: u64,
     limit: u32,
-) -> Result<Vec<Call>, Failure> {
+) -> Result<Vec<CountedCall>, PageFailure> {
     let request = pb::ToolHistoryRequest {
         conversation_id: id.to_owned(),
         branch: branch.to_owned(),
@@ -133,9 +151,17 @@ async fn calls_of(
         limit,
         ..Default::default()
     };
-    let history = async { Ok(visit.store.tools().history(request).await?.into_inner().calls) };
+    let history = async {
+        Ok(visit
+            .store
+            .tools()
+            .history(request)
+            .await?
+            .into_inner()
+            .calls)
+    };
     let (calls, happened) = tokio::try_join!(history, happened(visit, id, branch, as_of, limit))?;
-    let calls = calls.into_iter().map(|call| Call {
+    let calls = calls.into_iter().map(|call| CountedCall {
         took: stats::took(&call, id, &happened),
         conversation: id.to_owned(),
         call,
@@ -151,7 +177,7 @@ async fn happened(
     branch: &str,
     as_of: u64,
     calls: u32,
-) -> Result<Happened, Failure> {
+) -> Result<HappenedAt, PageFailure> {
     let kinds = [
         EventKind::ToolCallRequested,
         EventKind::ToolResultRecorded,
@@ -166,7 +192,7 @@ async fn happened(
         ..read::of_branch(id, branch)
     };
     let mut events = visit.store.events().read(request).await?.into_inner();
-    let mut happened = Happened::new();
+    let mut happened = HappenedAt::new();
     while let Some(batch) = events.message().await? {
         for event in batch.events {
             if let Some(at) = event.occurred_at {
@@ -180,8 +206,8 @@ async fn happened(
 /// What calls are looked at, in an address.
 struct Choice<'a> {
     tool: Option<&'a str>,
-    outcome: Option<Outcome>,
-    order: Order,
+    outcome: Option<CallOutcome>,
+    order: ToolOrder,
 }
 
 impl<'a> Choice<'a> {
@@ -189,25 +215,32 @@ impl<'a> Choice<'a> {
         let outcome = visit.asked.text("outcome");
         Self {
             tool: visit.asked.text("tool"),
-            outcome: Outcome::ALL.into_iter().find(|one| Some(one.as_str()) == outcome),
-            order: Order::named(visit.asked.text("sort").unwrap_or_default()),
+            outcome: CallOutcome::ALL
+                .into_iter()
+                .find(|one| Some(one.as_str()) == outcome),
+            order: ToolOrder::named(visit.asked.text("sort").unwrap_or_default()),
         }
     }
 
-    fn has(&self, call: &Call) -> bool {
+    fn has(&self, call: &CountedCall) -> bool {
         self.tool.is_none_or(|tool| tool == call.call.tool)
-            && self.outcome.is_none_or(|outcome| outcome == Outcome::of(call.call.status()))
+            && self
+                .outcome
+                .is_none_or(|outcome| outcome == CallOutcome::of(call.call.status()))
     }
 }
 
 /// Tools, filters, and the calls that they let through.
-fn counted(visit: &Visit, calls: &[Call], titles: Option<&Titles>) -> Markup {
+fn counted(visit: &Visit, calls: &[CountedCall], titles: Option<&Titles>) -> Markup {
     if calls.is_empty() {
-        return nothing("No tool was called.", &html! { "Agents append their calls with what came of them." });
+        return nothing(
+            "No tool was called.",
+            &html! { "Agents append their calls with what came of them." },
+        );
     }
     let choice = Choice::of(visit);
     let tools = stats::by_tool(calls, choice.order);
-    let chosen: Vec<&Call> = calls.iter().filter(|call| choice.has(call)).collect();
+    let chosen: Vec<&CountedCall> = calls.iter().filter(|call| choice.has(call)).collect();
     html! {
         section aria-labelledby="by-tool" {
             h2 #by-tool { "By tool" }
@@ -232,23 +265,27 @@ fn with(visit: &Visit, name: &str, value: Option<&str>) -> String {
     format!("{}{mark}{query}", visit.link(&visit.here.path))
 }
 
-fn table(visit: &Visit, choice: &Choice, tools: &[OfTool]) -> Markup {
+fn table(visit: &Visit, choice: &Choice, tools: &[ToolNumbers]) -> Markup {
     let most = tools.iter().map(|of| of.calls).max().unwrap_or(1);
-    let slowest = tools.iter().filter_map(|of| of.percentile(95)).max().unwrap_or_default();
+    let slowest = tools
+        .iter()
+        .filter_map(|of| of.percentile(95))
+        .max()
+        .unwrap_or_default();
     let heads = ["Tool", "Calls", "Failed", "p50", "p95", "Returned"];
     html! {
         div.table role="region" aria-labelledby="by-tool" tabindex="0" {
             table.tools {
                 thead {
                     tr {
-                        @for (order, head) in Order::ALL.into_iter().zip(heads) {
+                        @for (order, head) in ToolOrder::ALL.into_iter().zip(heads) {
                             @let is_on = order == choice.order;
-                            @let sorted = if order == Order::Tool { "ascending" } else { "descending" };
-                            th.number[order != Order::Tool] scope="col" aria-sort=[is_on.then_some(sorted)] {
+                            @let sorted = if order == ToolOrder::Tool { "ascending" } else { "descending" };
+                            th.number[order != ToolOrder::Tool] scope="col" aria-sort=[is_on.then_some(sorted)] {
                                 a href=(with(visit, "sort", Some(order.as_str()))) { (head) }
                             }
-                            @if order == Order::Calls { th.wide-only scope="col" { span.hidden { "Share" } } }
-                            @if order == Order::P95 { th.wide-only scope="col" { span.hidden { "Times" } } }
+                            @if order == ToolOrder::Calls { th.wide-only scope="col" { span.hidden { "Share" } } }
+                            @if order == ToolOrder::P95 { th.wide-only scope="col" { span.hidden { "Times" } } }
                         }
                     }
                 }
@@ -268,12 +305,16 @@ fn table(visit: &Visit, choice: &Choice, tools: &[OfTool]) -> Markup {
 fn tool_row(
     visit: &Visit,
     choice: &Choice,
-    of: &OfTool,
+    of: &ToolNumbers,
     most: u64,
     slowest: std::time::Duration,
 ) -> Markup {
     let is_on = choice.tool == Some(of.tool.as_str());
-    let to = with(visit, "tool", Some(&of.tool).filter(|_| !is_on).map(String::as_str));
+    let to = with(
+        visit,
+        "tool",
+        Some(&of.tool).filter(|_| !is_on).map(String::as_str),
+    );
     let took = |percent| of.percentile(percent).map(chart::told);
     html! {
         tr.at[is_on] {
@@ -295,18 +336,19 @@ fn tool_row(
     }
 }
 
-fn chips(visit: &Visit, choice: &Choice, calls: &[Call]) -> Markup {
-    let of_tool = |call: &&Call| choice.tool.is_none_or(|tool| tool == call.call.tool);
-    let number = |outcome: Outcome| {
+fn chips(visit: &Visit, choice: &Choice, calls: &[CountedCall]) -> Markup {
+    let of_tool = |call: &&CountedCall| choice.tool.is_none_or(|tool| tool == call.call.tool);
+    let number = |outcome: CallOutcome| {
         let all = calls.iter().filter(of_tool);
-        all.filter(|call| Outcome::of(call.call.status()) == outcome).count() as u64
+        all.filter(|call| CallOutcome::of(call.call.status()) == outcome)
+            .count() as u64
     };
     html! {
         p.chips {
             @if let Some(tool) = choice.tool {
                 (chip(&with(visit, "tool", None), &headline(tool, TOOL_CHARS), true))
             }
-            @for outcome in Outcome::ALL {
+            @for outcome in CallOutcome::ALL {
                 @let is_on = choice.outcome == Some(outcome);
                 @let to = with(visit, "outcome", (!is_on).then_some(outcome.as_str()));
                 @let words = html! { (outcome.as_str()) " " span.number { (count(number(outcome))) } };
@@ -316,7 +358,7 @@ fn chips(visit: &Visit, choice: &Choice, calls: &[Call]) -> Markup {
     }
 }
 
-fn list(visit: &Visit, calls: &[&Call], titles: Option<&Titles>) -> Markup {
+fn list(visit: &Visit, calls: &[&CountedCall], titles: Option<&Titles>) -> Markup {
     let asked = visit.asked.number("page").ok().flatten().unwrap_or(0);
     let pages = calls.len().div_ceil(CALLS);
     let page = usize::try_from(asked).unwrap_or(usize::MAX).min(pages - 1);
@@ -353,7 +395,7 @@ fn list(visit: &Visit, calls: &[&Call], titles: Option<&Titles>) -> Markup {
     }
 }
 
-fn call_row(visit: &Visit, one: &Call, titles: Option<&Titles>) -> Markup {
+fn call_row(visit: &Visit, one: &CountedCall, titles: Option<&Titles>) -> Markup {
     let call = &one.call;
     let arguments = first(&String::from_utf8_lossy(&call.arguments), HEAD_CHARS);
     let said = match call.error_message.is_empty() {

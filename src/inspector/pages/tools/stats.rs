@@ -14,7 +14,7 @@ use crate::{
 
 /// A call with what it is counted by.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct CountedCall {
     /// What the store says of it.
     pub call: pb::ToolCall,
     /// The conversation that was asked for it: its events may be inherited.
@@ -25,7 +25,7 @@ pub struct Call {
 
 /// How a call ended, as far as it is filtered and counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It has a result.
     Succeeded,
     /// It has a result, and that says that it failed.
@@ -36,7 +36,7 @@ pub enum Outcome {
     Open,
 }
 
-impl Outcome {
+impl CallOutcome {
     /// In the order in which they are offered.
     pub const ALL: [Self; 4] = [Self::Succeeded, Self::Failed, Self::Stopped, Self::Open];
 
@@ -68,12 +68,12 @@ impl Outcome {
 }
 
 /// When events happened, by conversation and revision, where their authors say.
-pub type Happened = HashMap<(String, u64), Timestamp>;
+pub type HappenedAt = HashMap<(String, u64), Timestamp>;
 
 /// How long a call took: what was recorded, else the time between its two events. Where their
 /// authors say nothing of when that was and both were recorded at once, nothing is known.
 #[must_use]
-pub fn took(call: &pb::ToolCall, conversation: &str, happened: &Happened) -> Option<Duration> {
+pub fn took(call: &pb::ToolCall, conversation: &str, happened: &HappenedAt) -> Option<Duration> {
     if let Some(milliseconds) = call.execution_time_ms {
         return Some(Duration::from_millis(milliseconds));
     }
@@ -96,7 +96,7 @@ fn between(from: &Timestamp, to: &Timestamp) -> Option<Duration> {
 
 /// What was counted of one tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OfTool {
+pub struct ToolNumbers {
     /// Its name.
     pub tool: String,
     /// How often it was asked for.
@@ -113,7 +113,7 @@ pub struct OfTool {
     pub bytes: u64,
 }
 
-impl OfTool {
+impl ToolNumbers {
     /// The time that so many percent did not take longer than.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> Option<Duration> {
@@ -124,7 +124,7 @@ impl OfTool {
 
 /// What tools are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum ToolOrder {
     /// The most used first.
     #[default]
     Calls,
@@ -140,7 +140,7 @@ pub enum Order {
     Bytes,
 }
 
-impl Order {
+impl ToolOrder {
     /// In the order of the columns.
     pub const ALL: [Self; 6] = [
         Self::Tool,
@@ -174,16 +174,16 @@ impl Order {
 
 /// Calls counted by tool.
 #[must_use]
-pub fn by_tool(calls: &[Call], order: Order) -> Vec<OfTool> {
-    let mut tools: BTreeMap<&str, OfTool> = BTreeMap::new();
-    for Call { call, took, .. } in calls {
+pub fn by_tool(calls: &[CountedCall], order: ToolOrder) -> Vec<ToolNumbers> {
+    let mut tools: BTreeMap<&str, ToolNumbers> = BTreeMap::new();
+    for CountedCall { call, took, .. } in calls {
         let of = tools.entry(&call.tool).or_default();
         of.calls += 1;
-        match Outcome::of(call.status()) {
-            Outcome::Succeeded => {}
-            Outcome::Failed => of.failed += 1,
-            Outcome::Stopped => of.stopped += 1,
-            Outcome::Open => of.open += 1,
+        match CallOutcome::of(call.status()) {
+            CallOutcome::Succeeded => {}
+            CallOutcome::Failed => of.failed += 1,
+            CallOutcome::Stopped => of.stopped += 1,
+            CallOutcome::Open => of.open += 1,
         }
         of.took.extend(took);
         of.bytes += call.result_bytes;
@@ -193,14 +193,14 @@ pub fn by_tool(calls: &[Call], order: Order) -> Vec<OfTool> {
         of.took.sort_unstable();
         of
     });
-    let mut tools: Vec<OfTool> = named.collect();
+    let mut tools: Vec<ToolNumbers> = named.collect();
     match order {
-        Order::Tool => {}
-        Order::Calls => tools.sort_by_key(|of| std::cmp::Reverse(of.calls)),
-        Order::Failed => tools.sort_by_key(|of| std::cmp::Reverse(of.failed)),
-        Order::P50 => tools.sort_by_key(|of| std::cmp::Reverse(of.percentile(50))),
-        Order::P95 => tools.sort_by_key(|of| std::cmp::Reverse(of.percentile(95))),
-        Order::Bytes => tools.sort_by_key(|of| std::cmp::Reverse(of.bytes)),
+        ToolOrder::Tool => {}
+        ToolOrder::Calls => tools.sort_by_key(|of| std::cmp::Reverse(of.calls)),
+        ToolOrder::Failed => tools.sort_by_key(|of| std::cmp::Reverse(of.failed)),
+        ToolOrder::P50 => tools.sort_by_key(|of| std::cmp::Reverse(of.percentile(50))),
+        ToolOrder::P95 => tools.sort_by_key(|of| std::cmp::Reverse(of.percentile(95))),
+        ToolOrder::Bytes => tools.sort_by_key(|of| std::cmp::Reverse(of.bytes)),
     }
     tools
 }
@@ -209,7 +209,7 @@ pub fn by_tool(calls: &[Call], order: Order) -> Vec<OfTool> {
 mod tests {
     use super::*;
 
-    fn call(tool: &str, status: CallStatus, milliseconds: Option<u64>) -> Call {
+    fn call(tool: &str, status: CallStatus, milliseconds: Option<u64>) -> CountedCall {
         let call = pb::ToolCall {
             tool: tool.into(),
             status: status.into(),
@@ -217,8 +217,8 @@ mod tests {
             result_bytes: 10,
             ..Default::default()
         };
-        Call {
-            took: took(&call, "c", &Happened::new()),
+        CountedCall {
+            took: took(&call, "c", &HappenedAt::new()),
             conversation: "c".into(),
             call,
         }
@@ -239,7 +239,7 @@ mod tests {
             call("bash", CallStatus::PendingApproval, None),
             call("read", CallStatus::Succeeded, Some(5)),
         ];
-        let tools = by_tool(&calls, Order::Calls);
+        let tools = by_tool(&calls, ToolOrder::Calls);
         let bash = &tools[0];
         assert_eq!(
             (bash.calls, bash.failed, bash.stopped, bash.open),
@@ -248,8 +248,8 @@ mod tests {
         assert_eq!(bash.percentile(50), Some(Duration::from_millis(10)));
         assert_eq!(bash.percentile(95), Some(Duration::from_millis(30)));
         assert_eq!(bash.bytes, 40);
-        assert_eq!(by_tool(&calls, Order::named("tool"))[0].tool, "bash");
-        assert_eq!(OfTool::default().percentile(50), None);
+        assert_eq!(by_tool(&calls, ToolOrder::named("tool"))[0].tool, "bash");
+        assert_eq!(ToolNumbers::default().percentile(50), None);
     }
 
     // An import records a session in one go: the time between two commits of it says nothing
@@ -264,7 +264,7 @@ mod tests {
             ended_at: Some(at(1)),
             ..Default::default()
         };
-        let mut happened = Happened::new();
+        let mut happened = HappenedAt::new();
         assert_eq!(took(&call, "c", &happened), None);
         happened.insert(("c".into(), 4), at(10));
         happened.insert(("c".into(), 5), at(17));
@@ -278,9 +278,9 @@ mod tests {
 
     #[test]
     fn every_order_has_a_name() {
-        for order in Order::ALL {
-            assert_eq!(Order::named(order.as_str()), order);
+        for order in ToolOrder::ALL {
+            assert_eq!(ToolOrder::named(order.as_str()), order);
         }
-        assert_eq!(Order::named("?"), Order::Calls);
+        assert_eq!(ToolOrder::named("?"), ToolOrder::Calls);
     }
 }
