@@ -53,8 +53,13 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     });
     let more = calls.len() > PENDING as usize;
     calls.truncate(PENDING as usize);
-    let titles: Vec<String> = stream::iter(&calls)
-        .map(|call| title(&visit, &call.conversation_id))
+    let ids: Vec<String> = calls
+        .iter()
+        .map(|call| call.conversation_id.clone())
+        .collect();
+    let visit_of = &visit;
+    let titles: Vec<String> = stream::iter(ids)
+        .map(|id| async move { title(visit_of, &id).await })
         .buffered(ASKED_AT_ONCE)
         .collect()
         .await;

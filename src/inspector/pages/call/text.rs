@@ -13,7 +13,7 @@ use crate::{
             numbers::{count, size},
             place::ConversationPlace,
         },
-        recorded::{Part, Piece, TextPlace},
+        recorded::{Piece, TextPart, TextPlace},
         visit::{Visit, query},
     },
 };
@@ -65,8 +65,8 @@ pub async fn of_result(
     let line = visit.asked.number("line")?.map(|line| line.max(1));
     let byte = visit.asked.number("byte")?;
     let part = match byte {
-        Some(first) => Part::Bytes { first },
-        None => Part::Lines {
+        Some(first) => TextPart::Bytes { first },
+        None => TextPart::Lines {
             first: line.unwrap_or(1),
             count: LINES,
         },

@@ -58,8 +58,13 @@ pub async fn of_namespace(visit: Visit) -> Result<Page, PageFailure> {
         .await?
         .into_inner();
     let conversations = answer.conversations;
-    let asked = stream::iter(&conversations)
-        .map(|one| calls_of(&visit, &one.conversation_id, "", 0, CALLS_OF_EACH))
+    let ids: Vec<String> = conversations
+        .iter()
+        .map(|one| one.conversation_id.clone())
+        .collect();
+    let visit_of = &visit;
+    let asked = stream::iter(ids)
+        .map(|id| async move { calls_of(visit_of, &id, "", 0, CALLS_OF_EACH).await })
         .buffered(ASKED_AT_ONCE);
     let mut calls: Vec<CountedCall> = asked.try_concat().await?;
     calls.sort_by_key(|call| {
