@@ -48,7 +48,7 @@ pub async fn of_namespace(visit: Visit) -> Result<Page, PageFailure> {
     let request = pb::ListConversationsRequest {
         page_size: CALLS_CONVERSATIONS,
         page_token: visit.asked.text("after").unwrap_or_default().to_owned(),
-        order: pb::ListOrder::HappenedAt.into(),
+        order: pb::ListOrder::Happened.into(),
         ..Default::default()
     };
     let answer = visit
