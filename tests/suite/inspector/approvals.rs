@@ -38,13 +38,29 @@ async fn a_call_is_decided_on_the_page() {
     engine.close().await.unwrap();
     let visitor = Visitor::of(dir.path()).await;
     let page = visitor.page("/approvals").await;
-    assert!(page.body.contains("2 calls wait for a decision"), "{}", page.body);
+    assert!(
+        page.body.contains("2 calls wait for a decision"),
+        "{}",
+        page.body
+    );
     assert!(page.body.contains("rm -rf &lt;build&gt;"), "{}", page.body);
     let fields: Vec<_> = FIELDS.map(|name| (name, page.field(name))).into();
-    let mut sent: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    sent.extend([("decision", "approved"), ("reason", "it is \"only\" a build")]);
+    let mut sent: Vec<(&str, &str)> = fields
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    sent.extend([
+        ("decision", "approved"),
+        ("reason", "it is \"only\" a build"),
+    ]);
     let with = |name: &str, value: &'static str| {
-        let pairs = sent.iter().map(|pair| if pair.0 == name { (pair.0, value) } else { *pair });
+        let pairs = sent.iter().map(|pair| {
+            if pair.0 == name {
+                (pair.0, value)
+            } else {
+                *pair
+            }
+        });
         pairs.collect::<Vec<_>>()
     };
     let other_hash = "ab".repeat(32).leak();
@@ -58,7 +74,14 @@ async fn a_call_is_decided_on_the_page() {
         assert_eq!(refused.status, status, "{}", refused.body);
     }
     let text = id.to_string();
-    assert_eq!(visitor.done(&["pending", &text]).await.matches("bash").count(), 2);
+    assert_eq!(
+        visitor
+            .done(&["pending", &text])
+            .await
+            .matches("bash")
+            .count(),
+        2
+    );
     // The one that was asked first stands first.
     let call = page.field("call");
     assert_eq!(call, "one");
@@ -79,7 +102,9 @@ async fn the_page_is_told_of_what_comes() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
-    append(&engine, vec![waiting(id, "one", "{}")]).await.unwrap();
+    append(&engine, vec![waiting(id, "one", "{}")])
+        .await
+        .unwrap();
     engine.close().await.unwrap();
     let visitor = Visitor::of(dir.path()).await;
     let page = visitor.page("/approvals").await;
@@ -87,7 +112,13 @@ async fn the_page_is_told_of_what_comes() {
     let mut live = visitor.wait_for_live(&live[0], "event: open").await;
     visitor.done(&["approve", &id.to_string(), "one"]).await;
     live.until("event: changed").await;
-    assert!(visitor.page("/approvals").await.body.contains("no call waits"));
+    assert!(
+        visitor
+            .page("/approvals")
+            .await
+            .body
+            .contains("no call waits")
+    );
 }
 
 // A key that may read sees what waits, and cannot decide; one that may approve can, and the
@@ -98,11 +129,20 @@ async fn who_may_not_decide_does_not() {
     let data = dir.path().display().to_string();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
-    append(&engine, vec![waiting(id, "one", r#"{"command": "ls"}"#)]).await.unwrap();
+    append(&engine, vec![waiting(id, "one", r#"{"command": "ls"}"#)])
+        .await
+        .unwrap();
     engine.close().await.unwrap();
     let mut keys = Vec::new();
-    for (name, role) in [("eyes", "reader:default"), ("boss", "approver:default"), ("far", "admin:far")] {
-        let made = run(&["keys", "create", name, "--role", role, "--data", &data, "--json"]).await;
+    for (name, role) in [
+        ("eyes", "reader:default"),
+        ("boss", "approver:default"),
+        ("far", "admin:far"),
+    ] {
+        let made = run(&[
+            "keys", "create", name, "--role", role, "--data", &data, "--json",
+        ])
+        .await;
         assert!(made.status.success(), "{made:?}");
         let made: serde_json::Value = serde_json::from_slice(&made.stdout).unwrap();
         keys.push(made["key"].as_str().unwrap().to_owned());
@@ -115,7 +155,10 @@ async fn who_may_not_decide_does_not() {
     let visitor = visitor.with_key(&keys[0]);
     let page = visitor.page("/approvals").await;
     let fields: Vec<_> = FIELDS.map(|name| (name, page.field(name))).into();
-    let mut sent: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut sent: Vec<(&str, &str)> = fields
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
     sent.push(("decision", "denied"));
     let refused = visitor.send("/approvals", &sent).await;
     assert_eq!(refused.status, 403, "{}", refused.body);
@@ -126,5 +169,9 @@ async fn who_may_not_decide_does_not() {
     let decided = visitor.send("/approvals", &sent).await;
     assert_eq!(decided.status, 303, "{}", decided.body);
     let call = visitor.page(&format!("/c/{id}/call/one")).await;
-    assert!(call.body.contains("denied") && call.body.contains("boss"), "{}", call.body);
+    assert!(
+        call.body.contains("denied") && call.body.contains("boss"),
+        "{}",
+        call.body
+    );
 }

@@ -10,25 +10,42 @@ async fn branches_stand_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
-    append(&engine, vec![message(id, "where they part")]).await.unwrap();
+    append(&engine, vec![message(id, "where they part")])
+        .await
+        .unwrap();
     engine.close().await.unwrap();
     let visitor = Visitor::of(dir.path()).await;
     let text = id.to_string();
     let alone = visitor.page(&format!("/c/{id}/diff")).await;
     assert!(alone.body.contains("has one branch"));
-    visitor.done(&["fork", &text, "--at", "3", "--name", "other"]).await;
+    visitor
+        .done(&["fork", &text, "--at", "3", "--name", "other"])
+        .await;
     for number in 0..70 {
         let same = format!("same {number}");
         let one = format!("<one {number}>");
-        visitor.done(&["append", &text, "--branch", "main", "--user", &same]).await;
-        visitor.done(&["append", &text, "--branch", "main", "--user", &one]).await;
-        visitor.done(&["append", &text, "--branch", "other", "--user", &same]).await;
+        visitor
+            .done(&["append", &text, "--branch", "main", "--user", &same])
+            .await;
+        visitor
+            .done(&["append", &text, "--branch", "main", "--user", &one])
+            .await;
+        visitor
+            .done(&["append", &text, "--branch", "other", "--user", &same])
+            .await;
     }
     // What is not named is chosen: the active branch, and the newest beside it.
     let page = visitor.page(&format!("/c/{id}/diff")).await;
     assert!(page.body.contains("Both share everything up to") && page.body.contains("#3"));
-    assert!(!page.body.contains("where they part"), "what both have is not there");
-    assert!(page.body.contains("pair same") && page.body.contains("&lt;one 1&gt;"), "{}", page.body);
+    assert!(
+        !page.body.contains("where they part"),
+        "what both have is not there"
+    );
+    assert!(
+        page.body.contains("pair same") && page.body.contains("&lt;one 1&gt;"),
+        "{}",
+        page.body
+    );
     let mut texts = Vec::new();
     let mut page = visitor.page(&format!("/c/{id}/diff?a=main&b=other")).await;
     loop {
@@ -38,7 +55,10 @@ async fn branches_stand_side_by_side() {
             }
         }
         let links = page.all("href");
-        let Some(next) = links.iter().find(|link| link.contains("after_a=") && link.contains("after_b=")) else {
+        let Some(next) = links
+            .iter()
+            .find(|link| link.contains("after_a=") && link.contains("after_b="))
+        else {
             break;
         };
         page = visitor.page(next).await;

@@ -45,19 +45,40 @@ async fn every_provider_has_its_request() {
         assert!(page.body.contains(">dropped<") && page.body.contains("id=\"steps\""));
         assert!(!page.body.contains("<result"));
         let whole = page.all("href");
-        let whole = whole.iter().find(|link| link.contains("/request/body?")).unwrap();
+        let whole = whole
+            .iter()
+            .find(|link| link.contains("/request/body?"))
+            .unwrap();
         let body = visitor.get(whole).await;
         let body: Value = serde_json::from_str(&body.body).unwrap();
         let said = visitor
-            .done(&["context", &id, "-p", provider, "--budget", "1500", "--allow-over"])
+            .done(&[
+                "context",
+                &id,
+                "-p",
+                provider,
+                "--budget",
+                "1500",
+                "--allow-over",
+            ])
             .await;
-        assert_eq!(body, serde_json::from_str::<Value>(&said).unwrap(), "{provider}");
+        assert_eq!(
+            body,
+            serde_json::from_str::<Value>(&said).unwrap(),
+            "{provider}"
+        );
     }
-    let wrong = visitor.get(&format!("/c/{id}/request?provider=claude")).await;
+    let wrong = visitor
+        .get(&format!("/c/{id}/request?provider=claude"))
+        .await;
     assert_eq!(wrong.status, 400);
     let wrong = visitor.get(&format!("/c/{id}/request?policy=%7B")).await;
     assert_eq!(wrong.status, 400);
-    assert!(wrong.body.contains("the policy cannot be read"), "{}", wrong.body);
+    assert!(
+        wrong.body.contains("the policy cannot be read"),
+        "{}",
+        wrong.body
+    );
 }
 
 // Looking is no sending: the agent's next request is compared with the last that it was given,
@@ -70,11 +91,19 @@ async fn looking_at_a_request_leaves_no_trace() {
     let path = format!("/c/{id}/request?provider=anthropic");
     for _ in 0..2 {
         let page = visitor.page(&path).await;
-        assert!(page.body.contains("is known once the agent has asked"), "{}", page.body);
+        assert!(
+            page.body.contains("is known once the agent has asked"),
+            "{}",
+            page.body
+        );
     }
     visitor.done(&["context", &id, "-p", "anthropic"]).await;
     let page = visitor.page(&path).await;
-    assert!(page.body.contains("Beside the last request"), "{}", page.body);
+    assert!(
+        page.body.contains("Beside the last request"),
+        "{}",
+        page.body
+    );
     assert!(page.body.contains("100%"), "{}", page.body);
 }
 
@@ -87,10 +116,20 @@ async fn two_requests_are_compared() {
     let same = format!("/c/{id}/request?provider=neutral&b_provider=neutral");
     let page = visitor.page(&same).await;
     assert!(page.body.contains("The same items") && page.body.contains("bodies are the same"));
-    for other in ["b_provider=neutral&b_budget=1500", "b_provider=gemini", "b_provider=neutral&b_as_of=9"] {
-        let page = visitor.page(&format!("/c/{id}/request?provider=neutral&{other}")).await;
+    for other in [
+        "b_provider=neutral&b_budget=1500",
+        "b_provider=gemini",
+        "b_provider=neutral&b_as_of=9",
+    ] {
+        let page = visitor
+            .page(&format!("/c/{id}/request?provider=neutral&{other}"))
+            .await;
         assert!(page.body.contains("only in A: "), "{other}: {}", page.body);
     }
     let page = visitor.page(&format!("{same}&b_budget=1500")).await;
-    assert!(page.body.contains("items differ") && page.body.contains(">dropped<"), "{}", page.body);
+    assert!(
+        page.body.contains("items differ") && page.body.contains(">dropped<"),
+        "{}",
+        page.body
+    );
 }

@@ -35,7 +35,11 @@ async fn a_branch_is_forked_from_the_page() {
     engine.close().await.unwrap();
     let visitor = Visitor::of(dir.path()).await;
     let page = visitor.page(&format!("/c/{id}/branches?fork=3")).await;
-    assert!(page.body.contains("<svg") && page.body.contains("value=\"3\""), "{}", page.body);
+    assert!(
+        page.body.contains("<svg") && page.body.contains("value=\"3\""),
+        "{}",
+        page.body
+    );
     let token = page.field("token");
     let path = format!("/c/{id}/fork");
     let fields = [("branch", "main"), ("at", "3"), ("name", "a <b> & c")];
@@ -64,7 +68,11 @@ async fn a_thousand_branches_are_on_pages() {
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
     for number in 0..1_000 {
-        let parent = if number % 10 == 9 { format!("try-{}", number - 1) } else { "main".into() };
+        let parent = if number % 10 == 9 {
+            format!("try-{}", number - 1)
+        } else {
+            "main".into()
+        };
         fork(&engine, id, &parent, 2, &format!("try-{number}")).await;
     }
     engine.close().await.unwrap();
@@ -73,7 +81,10 @@ async fn a_thousand_branches_are_on_pages() {
     let mut address = format!("/c/{id}/branches");
     loop {
         let page = visitor.page(&address).await;
-        let rows = page.all("value").into_iter().filter(|value| value.starts_with("try-"));
+        let rows = page
+            .all("value")
+            .into_iter()
+            .filter(|value| value.starts_with("try-"));
         seen.extend(rows);
         let next = page.body.split("rel=\"next\"").next().unwrap();
         if next.len() == page.body.len() {
@@ -86,7 +97,9 @@ async fn a_thousand_branches_are_on_pages() {
             .unwrap();
     }
     assert_eq!(seen.len(), 1_000);
-    let one = visitor.page(&format!("/c/{id}/branches?name=try-777")).await;
+    let one = visitor
+        .page(&format!("/c/{id}/branches?name=try-777"))
+        .await;
     assert!(one.body.contains("try-777") && !one.body.contains("try-778"));
 }
 
@@ -99,7 +112,9 @@ async fn what_happened_on_a_branch_is_marked() {
     engine.close().await.unwrap();
     let visitor = Visitor::of(dir.path()).await;
     let text = id.to_string();
-    let spawned = visitor.done(&["sub", "spawn", &text, "--purpose", "look"]).await;
+    let spawned = visitor
+        .done(&["sub", "spawn", &text, "--purpose", "look"])
+        .await;
     let child = spawned.split_whitespace().find(|word| word.len() == 36);
     let page = visitor.page(&format!("/c/{id}/branches")).await;
     assert!(page.body.contains("sub-context #"), "{}", page.body);

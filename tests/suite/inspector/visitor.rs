@@ -33,7 +33,9 @@ impl Answer {
     /// A header, by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
-        lines.find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        lines
+            .find(|(own, _)| own.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
     }
 
     /// The values of an attribute, in order, as text.
@@ -47,7 +49,10 @@ impl Answer {
 
     /// The first link that begins like this.
     pub fn link(&self, beginning: &str) -> String {
-        let found = self.all("href").into_iter().find(|link| link.starts_with(beginning));
+        let found = self
+            .all("href")
+            .into_iter()
+            .find(|link| link.starts_with(beginning));
         found.unwrap_or_else(|| panic!("no link {beginning} in {}", self.body))
     }
 
@@ -62,7 +67,9 @@ impl Answer {
 
 fn unescaped(text: &str) -> String {
     let text = text.replace("&lt;", "<").replace("&gt;", ">");
-    text.replace("&quot;", "\"").replace("&#39;", "'").replace("&amp;", "&")
+    text.replace("&quot;", "\"")
+        .replace("&#39;", "'")
+        .replace("&amp;", "&")
 }
 
 impl Visitor {
@@ -101,10 +108,24 @@ impl Visitor {
     pub async fn page(&self, path: &str) -> Answer {
         let answer = self.get(path).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
-        assert!(answer.body.len() <= PAGE_BYTES_MAX, "{path}: {}", answer.body.len());
+        assert!(
+            answer.body.len() <= PAGE_BYTES_MAX,
+            "{path}: {}",
+            answer.body.len()
+        );
         let policy = answer.header("content-security-policy").unwrap();
-        assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
-        for wrong in [" style=\"", " onclick", "<style", "javascript:", "\0", "\u{202e}"] {
+        assert!(
+            policy.contains("default-src 'none'") && !policy.contains("unsafe"),
+            "{policy}"
+        );
+        for wrong in [
+            " style=\"",
+            " onclick",
+            "<style",
+            "javascript:",
+            "\0",
+            "\u{202e}",
+        ] {
             assert!(!answer.body.contains(wrong), "{path} has {wrong:?}");
         }
         assert_eq!(answer.body.matches("<script").count(), 1, "{path}");
@@ -135,7 +156,9 @@ impl Visitor {
     async fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
         let host = self.server.url.strip_prefix("http://").unwrap();
         let key = self.key.as_ref();
-        let key = key.map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
+        let key = key.map_or(String::new(), |key| {
+            format!("Authorization: Bearer {key}\r\n")
+        });
         // What stands behind `#` is the browser's.
         let path = path.split('#').next().unwrap_or_default();
         let request = format!(
@@ -180,16 +203,27 @@ impl Live {
                 text.push_str(&String::from_utf8_lossy(&piece[..read]));
             }
         };
-        timeout(PATIENCE.min(Duration::from_secs(30)), read).await.expect("it hangs");
+        timeout(PATIENCE.min(Duration::from_secs(30)), read)
+            .await
+            .expect("it hangs");
     }
 }
 
 fn answer_of(bytes: &[u8]) -> Answer {
-    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+    let end = bytes
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .expect("a head");
     let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
     let body = &bytes[end + 4..];
-    let is_chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-    let body = if is_chunked { unchunked(body) } else { body.to_vec() };
+    let is_chunked = head
+        .to_ascii_lowercase()
+        .contains("transfer-encoding: chunked");
+    let body = if is_chunked {
+        unchunked(body)
+    } else {
+        body.to_vec()
+    };
     Answer {
         status: head.split(' ').nth(1).unwrap().parse().unwrap(),
         head,
