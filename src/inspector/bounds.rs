@@ -65,13 +65,13 @@ pub const COMPARED_LINES: usize = 60_000;
 /// How long two bodies are compared.
 pub const COMPARE_MAX: Duration = Duration::from_millis(400);
 /// Lines of their difference on a page.
-pub const DIFFERENT_LINES: usize = 400;
+pub const DIFFERENT_LINES: usize = 250;
 /// Characters of such a line.
 pub const LINE_CHARS: usize = 300;
 /// Events of each side of two branches on a page.
 pub const SIDE_EVENTS: u64 = 60;
 /// Characters of an event beside another one.
-pub const SIDE_CHARS: usize = 600;
+pub const SIDE_CHARS: usize = 500;
 
 /// Conversations on a page.
 pub const CONVERSATIONS: u32 = 100;

@@ -13,7 +13,7 @@ const END_PX: u32 = 24;
 /// Room above the first row: its axis, in pixels.
 pub const TOP_PX: u32 = 26;
 /// The least and the most that all revisions together take, in pixels.
-const SPAN_PX: std::ops::RangeInclusive<f64> = 420.0..=2_400.0;
+const SPAN_PX: std::ops::RangeInclusive<f64> = 880.0..=2_400.0;
 /// What each place that something is drawn at takes, about, in pixels.
 const PLACE_PX: f64 = 16.0;
 /// Between two labels of the axis, at least, in pixels.

@@ -8,6 +8,7 @@ use crate::{
     inspector::{
         bounds::{CALLS_BESIDE, CALLS_OF_BRANCH},
         failure::PageFailure,
+        pages::tools::stats::HappenedAt,
         parts::place::ConversationPlace,
         visit::Visit,
     },
@@ -80,6 +81,38 @@ async fn history(
         .await?
         .into_inner()
         .calls)
+}
+
+/// When the two events of a call happened, where their authors say.
+///
+/// # Errors
+/// What the store says.
+pub async fn happened(
+    visit: &Visit,
+    place: &ConversationPlace,
+    call: &pb::ToolCall,
+) -> Result<HappenedAt, PageFailure> {
+    let of = |id: &str, revision: u64| pb::EventName {
+        by: Some(pb::event_name::By::Place(pb::EventPlace {
+            conversation_id: id.to_owned(),
+            revision,
+        })),
+    };
+    let mut events = vec![of(&call.conversation_id, call.request_revision)];
+    if call.end_revision > 0 {
+        events.push(of(&place.id, call.end_revision));
+    }
+    let request = pb::GetManyRequest {
+        events,
+        headers_only: true,
+    };
+    let answer = visit.store.events().get_many(request).await?.into_inner();
+    let events = answer.events.into_iter().filter_map(|got| got.event);
+    let times = events.filter_map(|event| {
+        let place = (event.conversation_id, event.revision);
+        Some((place, event.occurred_at?))
+    });
+    Ok(times.collect())
 }
 
 /// Snapshots after a call's own that are looked through for one that was recorded later.

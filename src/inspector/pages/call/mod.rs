@@ -22,7 +22,13 @@ use crate::{
         bounds::ARGUMENTS_BYTES,
         failure::PageFailure,
         frame::{Page, Tab},
-        pages::approvals,
+        pages::{
+            approvals,
+            tools::{
+                stats::{self, HappenedAt},
+                told,
+            },
+        },
         parts::{
             hostile::{block, shown},
             json::pretty,
@@ -76,13 +82,14 @@ pub async fn page(
 ) -> Result<Page, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let call = find::call(&visit, &place, &call_id).await?;
-    let (piece, snapshot) = tokio::try_join!(
+    let (piece, snapshot, happened) = tokio::try_join!(
         text::of_result(&visit, &place, &call),
-        find::snapshot(&visit, &place, &call)
+        find::snapshot(&visit, &place, &call),
+        find::happened(&visit, &place, &call)
     )?;
     let body = html! {
         (place.heading_of(&visit, "tools", &shown(&call.tool)))
-        (facts(&visit, &place, &call))
+        (facts(&visit, &place, &call, &happened))
         @if call.status() == CallStatus::PendingApproval {
             section aria-labelledby="decide" {
                 h2 #decide { "It waits for a decision" }
@@ -115,7 +122,15 @@ pub async fn page(
     Ok(visit.page(&title, Tab::Tools, body))
 }
 
-fn facts(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
+fn facts(
+    visit: &Visit,
+    place: &ConversationPlace,
+    call: &pb::ToolCall,
+    happened: &HappenedAt,
+) -> Markup {
+    let asked = happened.get(&(call.conversation_id.clone(), call.request_revision));
+    let asked = asked.or(call.requested_at.as_ref());
+    let took = stats::took(call, &place.id, happened);
     let at = |revision: u64| {
         html! { a href=(event(visit, &place.id, revision)) { "#" (count(revision)) } }
     };
@@ -131,10 +146,10 @@ fn facts(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Marku
             dt { "Branch" }
             dd { a href=(place.link(visit, "", &[("branch", &call.branch)])) { (shown(&call.branch)) } }
             dt { "Asked" }
-            dd { "at " (at(call.request_revision)) ", " (time::moment(call.requested_at.as_ref())) " UTC" }
+            dd { "at " (at(call.request_revision)) ", " (time::moment(asked)) " UTC" }
             (approval(call, &at))
             @if call.started_revision > 0 { dt { "Started" } dd { "at " (at(call.started_revision)) } }
-            @if let Some(took) = call.execution_time_ms { dt { "Took" } dd { (time::took(took)) } }
+            @if let Some(took) = took { dt { "Took" } dd { (told(took)) } }
             @if call.end_revision > 0 { dt { "Returned" } dd { (size(call.result_bytes)) } }
         }
     }

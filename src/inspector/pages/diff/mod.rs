@@ -185,7 +185,7 @@ fn head(
         div.head-of {
             span class={ "letter " (letter.to_lowercase()) } { (letter) }
             " " a href=(place.link(visit, "", &[("branch", name)])) tabindex="-1" { (headline(name, TITLE_CHARS)) }
-            " " span.dim { @if side.next.is_some() { "the next " } (number) }
+            " " span.dim { (number) @if side.next.is_some() { ", and more" } }
         }
     }
 }

@@ -97,7 +97,11 @@ impl DiffSide {
             let is_after = |event: &&pb::Event| {
                 event.revision != revision || event.conversation_id != conversation
             };
-            events.extend(batch.events.iter().filter(is_after).map(ToldEvent::of));
+            let own = batch.events.iter().filter(is_after);
+            events.extend(
+                own.filter(|event| !is_of_branches(event))
+                    .map(ToldEvent::of),
+            );
         }
         let more = events.len() as u64 > SIDE_EVENTS;
         events.truncate(usize::try_from(SIDE_EVENTS).unwrap_or(usize::MAX));
@@ -111,6 +115,15 @@ impl DiffSide {
             events,
         })
     }
+}
+
+/// True for what is only said of branches: their names stand above.
+fn is_of_branches(event: &pb::Event) -> bool {
+    use pb::EventKind as Kind;
+    matches!(
+        event.kind(),
+        Kind::BranchForked | Kind::BranchActivated | Kind::BranchRenamed | Kind::BranchArchived
+    )
 }
 
 /// A conversation and a revision, as [`DiffSide::next`] has them.

@@ -120,7 +120,7 @@ fn differing_items(
                                     tr {
                                         td {
                                             strong { (headline(&item.label, LABEL_CHARS)) }
-                                            " " span.said { (headline(&item.head, LABEL_CHARS)) }
+                                            " " span.quote { (headline(&item.head, LABEL_CHARS)) }
                                         }
                                         (side(*one)) (side(*other))
                                         td.rev {

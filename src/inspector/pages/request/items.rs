@@ -171,7 +171,7 @@ fn one(
             td.number { @if item.turn > 0 { (item.turn) } }
             td {
                 strong { (headline(&item.label, LABEL_CHARS)) }
-                @if !item.head.is_empty() { " " span.said { (headline(&item.head, HEAD_CHARS)) } }
+                @if !item.head.is_empty() { " " span.quote { (headline(&item.head, HEAD_CHARS)) } }
                 @if !item.reason.is_empty() { p.dim { (shown(&item.reason)) } }
             }
             td.number {

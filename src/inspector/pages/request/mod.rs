@@ -394,7 +394,7 @@ fn basis(basis: &pb::TokenBasis) -> String {
 fn shared(told: &pb::Explanation) -> Markup {
     let Some(shared) = &told.shared_prefix else {
         return html! {
-            p.hint {
+            p.hint.section-hint {
                 "How much of it equals the last request is known once the agent has asked for one: "
                 "nothing was sent from this branch to this provider and model since the store was \
                  opened, or it is of the past or by another policy."

@@ -4,6 +4,8 @@
 mod chart;
 pub mod stats;
 
+pub use chart::told;
+
 use futures::{StreamExt, TryStreamExt, stream};
 use maud::{Markup, html};
 use stats::{CallOutcome, CountedCall, HappenedAt, ToolNumbers, ToolOrder};
@@ -126,6 +128,12 @@ pub async fn of_conversation(At(id): At<String>, visit: Visit) -> Result<Page, P
     let more = calls.len() >= CALLS_OF_BRANCH as usize && oldest > 1;
     let body = html! {
         (place.heading(&visit, "tools"))
+        @if place.branches.len() > 1 {
+            form.filters data-auto aria-label="The branch" {
+                label { "Branch" (place.branch_field("branch", &place.branch.name)) }
+                button.quiet { "Show" }
+            }
+        }
         @if as_of > 0 {
             p.notice { "As it was at #" (count(as_of)) ": calls that ended later are open here." }
         }
@@ -415,7 +423,7 @@ fn call_row(visit: &Visit, one: &CountedCall, titles: Option<&Titles>) -> Markup
                     strong { (headline(&call.tool, TOOL_CHARS)) }
                     " " code.arguments { (headline(&arguments, HEAD_CHARS)) }
                 }
-                @if !said.is_empty() { p.said { (headline(said, HEAD_CHARS)) } }
+                @if !said.is_empty() { p.quote { (headline(said, HEAD_CHARS)) } }
                 @if let Some(title) = title { p.dim { (headline(title, TITLE_CHARS)) } }
             }
             td { (call::outcome(call)) }
