@@ -21,7 +21,7 @@ pub struct InspectorArgs {
         value_name = "HOST",
         conflicts_with = "no_inspector"
     )]
-    hosts: Vec<String>,
+    inspector_hosts: Vec<String>,
 }
 
 impl InspectorArgs {
@@ -29,7 +29,7 @@ impl InspectorArgs {
     #[must_use]
     pub fn wanted(&self) -> Option<PagesOptions> {
         (cfg!(feature = "inspector") && !self.no_inspector).then(|| PagesOptions {
-            hosts: self.hosts.clone(),
+            hosts: self.inspector_hosts.clone(),
         })
     }
 }
