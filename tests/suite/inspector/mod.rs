@@ -81,7 +81,11 @@ impl Browser {
     async fn page(&self, path: &str) -> Answer {
         let answer = self.get(path).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
-        assert!(answer.body.len() <= 300 << 10, "{path}: {}", answer.body.len());
+        assert!(
+            answer.body.len() <= 300 << 10,
+            "{path}: {}",
+            answer.body.len()
+        );
         let policy = answer.header("content-security-policy").unwrap();
         assert!(policy.contains("script-src 'self'") && !policy.contains("unsafe"));
         answer
@@ -89,7 +93,8 @@ impl Browser {
 
     async fn post(&self, path: &str, headers: &[(&str, &str)], form: &str) -> Answer {
         let kind = ("Content-Type", "application/x-www-form-urlencoded");
-        self.ask("POST", path, &[&[kind], headers].concat(), form).await
+        self.ask("POST", path, &[&[kind], headers].concat(), form)
+            .await
     }
 
     async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
@@ -115,7 +120,10 @@ impl Browser {
         let (head, body) = answer
             .split_once("\r\n\r\n")
             .unwrap_or_else(|| panic!("no answer: {answer}"));
-        let body = match head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+        let body = match head
+            .to_ascii_lowercase()
+            .contains("transfer-encoding: chunked")
+        {
             true => unchunked(body),
             false => body.to_owned(),
         };

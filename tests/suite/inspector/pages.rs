@@ -85,7 +85,11 @@ async fn a_person_reads_what_agents_did() {
     assert!(none.body.contains("Nothing found"));
 
     let store = browser.page("/store").await;
-    assert!(store.body.contains("<svg") && store.body.contains("free disk"), "{}", store.body);
+    assert!(
+        store.body.contains("<svg") && store.body.contains("free disk"),
+        "{}",
+        store.body
+    );
     for name in links(&list.body, "/assets/") {
         let asset = browser.get(&name).await;
         assert_eq!(asset.status, 200, "{name}");
@@ -127,9 +131,12 @@ async fn hostile_text_stays_text() {
     .await
     .unwrap();
     for (name, text) in [("long", line), ("many", many)] {
-        append(&engine, vec![call(id, name, "<b>tool"), result(id, name, &text)])
-            .await
-            .unwrap();
+        append(
+            &engine,
+            vec![call(id, name, "<b>tool"), result(id, name, &text)],
+        )
+        .await
+        .unwrap();
     }
     engine.close().await;
 
@@ -145,20 +152,43 @@ async fn hostile_text_stays_text() {
     for path in &pages {
         let page = browser.page(path).await;
         for wrong in [
-            "<script>", "<img src=x", "<style>", "\u{202e}", "\0", "\u{1b}", "<x>", "<li>line", "<b>tool", "<b>src",
+            "<script>",
+            "<img src=x",
+            "<style>",
+            "\u{202e}",
+            "\0",
+            "\u{1b}",
+            "<x>",
+            "<li>line",
+            "<b>tool",
+            "<b>src",
         ] {
-            assert!(!page.body.contains(wrong), "{wrong:?} in {path}: {}", page.body);
+            assert!(
+                !page.body.contains(wrong),
+                "{wrong:?} in {path}: {}",
+                page.body
+            );
         }
     }
     let page = browser.page(&path).await;
-    assert!(page.body.contains("&lt;script&gt;alert(&#39;owned&#39;)"), "{}", page.body);
+    assert!(
+        page.body.contains("&lt;script&gt;alert(&#39;owned&#39;)"),
+        "{}",
+        page.body
+    );
     assert!(page.body.contains(">U+202E</span>gnirts"), "{}", page.body);
     assert!(page.body.contains("28.6 MiB, by lines"), "{}", page.body);
     let end = browser.page(&format!("{path}/text/6?byte=5099990")).await;
     assert!(end.body.contains("needle&lt;b&gt;"), "{}", end.body);
     let last = browser.page(&format!("{path}/text/8?from=1499990")).await;
     assert!(last.body.contains("id=\"L1500000\""), "{}", last.body);
-    assert_eq!(browser.get(&format!("{path}/text/8?from=9999999")).await.status, 404);
+    assert_eq!(
+        browser
+            .get(&format!("{path}/text/8?from=9999999"))
+            .await
+            .status,
+        404
+    );
     assert_eq!(browser.get(&format!("{path}/text/1")).await.status, 404);
     assert_eq!(browser.get(&format!("{path}/e/99")).await.status, 404);
     assert_eq!(browser.get(&format!("{path}/e/x")).await.status, 400);
@@ -186,7 +216,9 @@ async fn what_is_appended_shows_up() {
         let mut bytes = [0; 4_096];
         while !told.contains(text) {
             let read = timeout(PATIENCE, stream.read(&mut bytes)).await;
-            let read = read.unwrap_or_else(|_| panic!("no {text} in {told}")).unwrap();
+            let read = read
+                .unwrap_or_else(|_| panic!("no {text} in {told}"))
+                .unwrap();
             assert_ne!(read, 0, "it ended: {told}");
             told.push_str(&String::from_utf8_lossy(&bytes[..read]));
         }
@@ -214,5 +246,9 @@ async fn what_is_appended_shows_up() {
     until("event: changed").await;
     let headers = [("X-Fragment", "1")];
     let part = browser.ask("GET", &format!("/c/{id}"), &headers, "").await;
-    assert!(part.body.contains("quokka") && !part.body.contains("<html"), "{}", part.body);
+    assert!(
+        part.body.contains("quokka") && !part.body.contains("<html"),
+        "{}",
+        part.body
+    );
 }
