@@ -49,12 +49,12 @@ function put(old, fresh) {
   if (follows) scrollTo(0, document.body.scrollHeight);
 }
 
-let asking;
+const asking = new Map();
 async function renew(selector, address) {
-  asking?.abort();
-  asking = new AbortController();
+  asking.get(selector)?.abort();
+  asking.set(selector, new AbortController());
   try {
-    const { made, ok } = await part(address, asking.signal);
+    const { made, ok } = await part(address, asking.get(selector).signal);
     const old = document.querySelector(selector);
     const fresh = ok ? made.querySelector(selector) : made.body;
     if (old && fresh) put(old, fresh);
