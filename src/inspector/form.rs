@@ -40,9 +40,9 @@ impl FromRequest<Arc<Site>> for Form {
 
 /// A form of somebody who need not have logged in, its fields in `asked`.
 #[derive(Debug)]
-pub struct Sent(pub Stranger);
+pub struct StrangerForm(pub Stranger);
 
-impl FromRequest<Arc<Site>> for Sent {
+impl FromRequest<Arc<Site>> for StrangerForm {
     type Rejection = PageFailure;
 
     async fn from_request(request: Request<Body>, site: &Arc<Site>) -> Result<Self, PageFailure> {

@@ -88,12 +88,12 @@ function say(part) {
   if (sign && part.dataset?.status) sign.textContent = "live: " + part.dataset.status;
 }
 
-let asking;
+const asking = new Map();
 async function renew(selector, address) {
-  asking?.abort();
-  asking = new AbortController();
+  asking.get(selector)?.abort();
+  asking.set(selector, new AbortController());
   try {
-    const { made, ok } = await part(address, asking.signal);
+    const { made, ok } = await part(address, asking.get(selector).signal);
     const old = document.querySelector(selector);
     const fresh = ok ? made.querySelector(selector) : made.body;
     if (old && fresh) put(old, fresh);

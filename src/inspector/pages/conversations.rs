@@ -16,6 +16,7 @@ use crate::{
         failure::PageFailure,
         frame::{Page, Tab},
         parts::{
+            conversation::labels_of,
             hostile::{headline, shown},
             numbers::{cell, count, things},
             pager::pager,
@@ -261,6 +262,7 @@ fn meta(visit: &Visit, summary: &pb::ConversationSummary) -> Markup {
         .config
         .as_ref()
         .map(|config| config.model_id.as_str());
+    let labels = labels_of(summary);
     html! {
         @if !summary.source.is_empty() { span.label { (shown(&summary.source)) } " " }
         @if let Some(model) = model.filter(|model| !model.is_empty()) {
@@ -271,12 +273,12 @@ fn meta(visit: &Visit, summary: &pb::ConversationSummary) -> Markup {
         }
         @if summary.sealed { (badge(Mood::Plain, "sealed")) " " }
         @if summary.damage.is_some() { (badge(Mood::Bad, "damaged")) " " }
-        @for (name, value) in summary.labels.iter().take(LABELS_SHOWN) {
+        @for (name, value) in labels.iter().take(LABELS_SHOWN) {
             @let pair = format!("{name}={value}");
             a.label href={ (visit.link("/")) "?" (visit.asked.with("label", Some(&pair), &["page"])) }
                 title=(pair) { (shown(&pair)) } " "
         }
-        @if summary.labels.len() > LABELS_SHOWN { span.dim { "+" (summary.labels.len() - LABELS_SHOWN) } }
+        @if labels.len() > LABELS_SHOWN { span.dim { "+" (labels.len() - LABELS_SHOWN) } }
     }
 }
 

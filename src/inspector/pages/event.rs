@@ -73,7 +73,7 @@ pub async fn page(
         }
         @if let Some(text) = &text { (text_of(&visit, &place, text)) }
         section {
-            h2 { "Body" }
+            h2 { "As JSON" }
             @if is_large {
                 p.hint { "It is too large to be shown whole; its text is above, by lines." }
             }

@@ -10,7 +10,7 @@ use crate::{
     inspector::{
         bounds::KEY_BYTES_MAX,
         failure::PageFailure,
-        form::Sent,
+        form::StrangerForm,
         frame::{self, Page, Tab},
         parts::hostile::shown,
         session::{COOKIE, SESSION_COOKIE_SECONDS},
@@ -58,7 +58,7 @@ fn form(stranger: &Stranger, refused: Option<&str>) -> Page {
 ///
 /// # Errors
 /// When the form is not ours.
-pub async fn log_in(Sent(stranger): Sent) -> Result<Response, PageFailure> {
+pub async fn log_in(StrangerForm(stranger): StrangerForm) -> Result<Response, PageFailure> {
     let site = &stranger.site;
     site.keys.look();
     let key = stranger.asked.text("key").unwrap_or_default();
@@ -104,7 +104,7 @@ fn is_ours(to: &str) -> bool {
 ///
 /// # Errors
 /// When the form is not ours.
-pub async fn log_out(Sent(stranger): Sent) -> Result<Response, PageFailure> {
+pub async fn log_out(StrangerForm(stranger): StrangerForm) -> Result<Response, PageFailure> {
     if let Some(name) = &stranger.session {
         stranger.site.sessions().end(name);
     }

@@ -3,7 +3,7 @@
 use maud::{Markup, PreEscaped, html};
 
 use crate::{
-    cli::{text::address, time_arg::Moment},
+    cli::{search::deed, text::address, time_arg::Moment},
     codec::pb,
     inspector::{
         bounds::{CHIPS, HITS, HITS_OFFSET_MAX, TITLE_CHARS},
@@ -225,11 +225,17 @@ fn hit(visit: &Visit, hit: &pb::SearchHit) -> Markup {
     );
     let around = query(&[branch[0], ("around", &hit.revision.to_string())]);
     let around = format!("{}?{around}#e{}", visit.link(&path), hit.revision);
-    let deed = crate::cli::search::what(hit);
+    let what = crate::cli::search::what(hit);
+    let deed = match (hit.command.as_str(), hit.path.as_str()) {
+        ("", "") => None,
+        ("", path) => Some(path.to_owned()),
+        (command, _) => Some(deed::shown(&hit.tool, command)),
+    };
     html! {
         li.hit #{ "h-" (hit.conversation_id) "-" (hit.revision) } data-item {
             div.line {
-                a href=(text) data-open { (headline(&deed, TITLE_CHARS)) }
+                a href=(text) data-open { (headline(&what, TITLE_CHARS)) }
+                @if let Some(deed) = &deed { code.deed { (headline(deed, TITLE_CHARS)) } }
                 @if hit.success == Some(false) { (badge(Mood::Bad, "failed")) }
                 @if hit.in_reasoning { (badge(Mood::Plain, "reasoning")) }
                 span.dim { "line " (count(hit.line)) }

@@ -180,7 +180,7 @@ impl View<'_> {
                         @if summary.shares_history { "forked from another at #" } @else { "spawned by another at #" } (parent.revision)
                     } " "
                 }
-                @for (name, value) in summary.labels.iter().take(LABELS_SHOWN) {
+                @for (name, value) in conversation::labels_of(summary).into_iter().take(LABELS_SHOWN) {
                     span.label title={ (name) "=" (value) } { (shown(&format!("{name}={value}"))) } " "
                 }
             }

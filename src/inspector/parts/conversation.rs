@@ -2,7 +2,23 @@
 
 use maud::{Markup, html};
 
-use crate::inspector::visit::{Visit, path_part, query};
+use crate::{
+    codec::pb,
+    inspector::visit::{Visit, path_part, query},
+};
+
+/// Labels of ours begin with this, and say nothing to people.
+const OWN: &str = "treering/";
+
+/// The labels that people gave.
+#[must_use]
+pub fn labels_of(summary: &pb::ConversationSummary) -> Vec<(&String, &String)> {
+    let given = summary
+        .labels
+        .iter()
+        .filter(|(name, _)| !name.starts_with(OWN));
+    given.collect()
+}
 
 /// The pages of a conversation: name, what stands behind its address, word.
 const VIEWS: [(&str, &str, &str); 5] = [

@@ -3,7 +3,11 @@
 use maud::{Markup, html};
 
 use crate::{
-    cli::{json::role_name, output::Tone, text::say},
+    cli::{
+        json::role_name,
+        output::Tone,
+        text::{parts_text, say},
+    },
     codec::pb::{self, content_part::Part, media::Source},
     inspector::{
         bounds::{REASONING_BYTES, SAID_BYTES, TITLE_CHARS},
@@ -93,6 +97,13 @@ pub fn said(
     room: &mut Room,
 ) -> Markup {
     let role = role_name(message.role);
+    // What a harness says is long, and the same in each conversation.
+    let is_folded = matches!(message.role(), pb::Role::System | pb::Role::Developer);
+    let parts = html! {
+        @for (index, part) in message.parts.iter().enumerate() {
+            (part_of(visit, event, index, part, room))
+        }
+    };
     html! {
         article id={ "e" (event.revision) } class={ "said " (role) } data-item tabindex="-1" {
             header {
@@ -102,9 +113,12 @@ pub fn said(
                 @if event.erased { (badge(Mood::Bad, "erased")) }
                 span.end { (clock(event)) " " (number(visit, event)) }
             }
-            @for (index, part) in message.parts.iter().enumerate() {
-                (part_of(visit, event, index, part, room))
-            }
+            @if is_folded {
+                details.fold id={ "m" (event.revision) } {
+                    summary { span.dim { (headline(&parts_text(&message.parts), TITLE_CHARS)) } }
+                    (parts)
+                }
+            } @else { (parts) }
         }
     }
 }

@@ -206,8 +206,9 @@ async fn calls_and_pages_share_a_port() {
         );
     }
     let long = format!("/?{}", "x".repeat(100_000));
-    let answer = browser.ask("GET", "/", &[("X-Long", &"x".repeat(100_000))], "");
-    assert_eq!(answer.await.status, 431);
+    let head = "x".repeat(100_000);
+    let answer = browser.ask("GET", "/", &[("X-Long", &head)], "").await;
+    assert_eq!(answer.status, 431);
     assert_ne!(browser.get(&long).await.status, 200);
     browser.page("/").await;
 }

@@ -49,8 +49,10 @@ async fn a_person_reads_what_agents_did() {
     assert_eq!(browser.get("/?since=whenever").await.status, 400);
     assert_eq!(browser.get("/?page=nonsense").await.status, 400);
 
+    let sessions = browser.page("/?source=claude-code").await;
+    let sessions = links(&sessions.body, "/c/");
     let mut pages = 0;
-    for path in conversations.iter().take(12) {
+    for path in conversations.iter().take(4).chain(sessions.iter().take(12)) {
         let mut next = Some(path.clone());
         let mut here = 0;
         while let Some(path) = next.take().filter(|_| here < 4) {
@@ -68,7 +70,7 @@ async fn a_person_reads_what_agents_did() {
         assert!(early.body.contains("As it was at #3"), "{}", early.body);
         assert!(!early.body.contains("id=\"e4\""));
     }
-    assert!(pages > 12, "no conversation has more than one page");
+    assert!(pages > 16, "no conversation has more than one page");
 
     let found = browser.page("/search?q=error&in=results").await;
     assert!(found.body.contains("<mark>") && found.body.contains("class=\"hit\""));
@@ -189,7 +191,7 @@ async fn hostile_text_stays_text() {
             .status,
         404
     );
-    assert_eq!(browser.get(&format!("{path}/text/1")).await.status, 404);
+    assert_eq!(browser.get(&format!("{path}/text/99")).await.status, 404);
     assert_eq!(browser.get(&format!("{path}/e/99")).await.status, 404);
     assert_eq!(browser.get(&format!("{path}/e/x")).await.status, 400);
     assert_eq!(browser.get("/c/nothing-like-it").await.status, 404);
