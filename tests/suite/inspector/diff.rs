@@ -1,7 +1,9 @@
 //! Two branches side by side.
 
+use treering::{domain::*, engine::*};
+
 use super::visitor::Visitor;
-use crate::suite::store::{append, conversation, message, open};
+use crate::suite::store::{append, conversation, message, ns, open};
 
 // Two runs from one point: what both said stands once, what one said stands on its side, and
 // from page to page every event of both comes once.
@@ -13,27 +15,33 @@ async fn branches_stand_side_by_side() {
     append(&engine, vec![message(id, "where they part")])
         .await
         .unwrap();
-    engine.close().await.unwrap();
-    let visitor = Visitor::of(dir.path()).await;
-    let text = id.to_string();
-    let alone = visitor.page(&format!("/c/{id}/diff")).await;
-    assert!(alone.body.contains("has one branch"));
-    visitor
-        .done(&["fork", &text, "--at", "3", "--name", "other"])
-        .await;
+    let other = BranchName::new("other").unwrap();
+    let fork = ForkCommand {
+        address: BranchAddress::active(ns(), id),
+        at: Some(Revision(3)),
+        name: other.to_string(),
+        system_prompt: String::new(),
+        into: None,
+        activate: false,
+        idempotency_key: None,
+        actor: String::new(),
+    };
+    let single = conversation(&engine).await;
+    engine.fork(fork).await.unwrap();
     for number in 0..70 {
         let same = format!("same {number}");
         let one = format!("<one {number}>");
-        visitor
-            .done(&["append", &text, "--branch", "main", "--user", &same])
-            .await;
-        visitor
-            .done(&["append", &text, "--branch", "main", "--user", &one])
-            .await;
-        visitor
-            .done(&["append", &text, "--branch", "other", "--user", &same])
-            .await;
+        let events = vec![
+            message(id, &same),
+            message(id, &one),
+            message(id, &same).on_branch(other.clone()),
+        ];
+        append(&engine, events).await.unwrap();
     }
+    engine.close().await.unwrap();
+    let visitor = Visitor::of(dir.path()).await;
+    let page = visitor.page(&format!("/c/{single}/diff")).await;
+    assert!(page.body.contains("has one branch"));
     // What is not named is chosen: the active branch, and the newest beside it.
     let page = visitor.page(&format!("/c/{id}/diff")).await;
     assert!(page.body.contains("Both share everything up to") && page.body.contains("#3"));

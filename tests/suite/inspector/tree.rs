@@ -52,7 +52,7 @@ async fn a_branch_is_forked_from_the_page() {
     assert_eq!(forked.status, 303, "{}", forked.body);
     let page = visitor.page(forked.header("location").unwrap()).await;
     assert!(page.body.contains("a &lt;b&gt; &amp; c") && page.body.contains(">new<"));
-    let branches = visitor.done(&["branch", "list", &id.to_string()]).await;
+    let branches = visitor.done(&["branch", "ls", &id.to_string()]).await;
     assert!(branches.contains("from main after #3"), "{branches}");
     // The same again is refused, and says why.
     let again = visitor.send(&path, &sent).await;
