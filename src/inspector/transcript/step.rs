@@ -49,6 +49,11 @@ const DEEDS: [&str; 16] = [
     "name",
 ];
 
+/// Of other arguments so many are told.
+const FIELDS_SHOWN: usize = 4;
+/// Characters of each.
+const VALUE_CHARS: usize = 40;
+
 /// A step.
 #[must_use]
 pub fn step(visit: &Visit, calls: &[ThreadCall], heads: &Heads, room: &mut Room) -> Markup {
@@ -142,16 +147,22 @@ fn deed_of(tool: &str, arguments: &str) -> String {
     let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(arguments) else {
         return arguments.to_owned();
     };
-    let named = DEEDS.iter().find_map(|name| fields.get(*name));
-    let value = named.or_else(|| fields.values().find(|value| value.is_string()));
-    match value {
+    match DEEDS.iter().find_map(|name| fields.get(*name)) {
         Some(Value::String(text)) => deed::shown(tool, text),
         Some(Value::Array(items)) => {
             let words: Vec<_> = items.iter().filter_map(Value::as_str).collect();
             deed::shown(tool, &words.join(" "))
         }
         _ if fields.is_empty() => "no arguments".to_owned(),
-        _ => arguments.to_owned(),
+        _ => {
+            let pairs = fields.iter().take(FIELDS_SHOWN).map(|(name, value)| {
+                let value = value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned);
+                format!("{name}: {}", first(&value, VALUE_CHARS))
+            });
+            pairs.collect::<Vec<_>>().join(", ")
+        }
     }
 }
 
@@ -261,7 +272,7 @@ mod tests {
                 "$ bash -lc ls",
             ),
             ("Read", r#"{"limit":3,"file_path":"/a/b"}"#, "/a/b"),
-            ("other", r#"{"n":3,"city":"Rome"}"#, "Rome"),
+            ("other", r#"{"n":3,"city":"Rome"}"#, "n: 3, city: Rome"),
             ("other", "{}", "no arguments"),
             ("other", "not json", "not json"),
         ] {

@@ -49,7 +49,7 @@ async fn a_person_reads_what_agents_did() {
     assert_eq!(browser.get("/?since=whenever").await.status, 400);
     assert_eq!(browser.get("/?page=nonsense").await.status, 400);
 
-    let sessions = browser.page("/?source=claude-code").await;
+    let sessions = browser.page("/?source=claude-code-entire").await;
     let sessions = links(&sessions.body, "/c/");
     let mut pages = 0;
     for path in conversations.iter().take(4).chain(sessions.iter().take(12)) {
