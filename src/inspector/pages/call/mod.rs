@@ -45,13 +45,27 @@ use crate::{
 /// the one that is meant although its id came again.
 #[must_use]
 pub fn address(visit: &Visit, conversation: &str, call: &pb::ToolCall) -> String {
-    let (at, end) = (
-        call.request_revision.to_string(),
-        call.end_revision.to_string(),
-    );
-    let end = if call.end_revision == 0 { "" } else { &end };
-    let tail = format!("/call/{}", path_part(&call.call_id));
-    let pairs = [("branch", call.branch.as_str()), ("at", &at), ("end", end)];
+    let place = (conversation, call.branch.as_str());
+    let events = (call.request_revision, call.end_revision);
+    address_of(visit, place, &call.call_id, events)
+}
+
+/// The same of the call with this id in a conversation, on a branch, between these two events;
+/// the second is 0 of one that has not ended.
+#[must_use]
+pub fn address_of(
+    visit: &Visit,
+    (conversation, branch): (&str, &str),
+    call_id: &str,
+    (at, end): (u64, u64),
+) -> String {
+    let end = if end == 0 {
+        String::new()
+    } else {
+        end.to_string()
+    };
+    let tail = format!("/call/{}", path_part(call_id));
+    let pairs = [("branch", branch), ("at", &at.to_string()), ("end", &end)];
     link(visit, conversation, &tail, &pairs)
 }
 
