@@ -35,7 +35,7 @@ async fn a_call_is_decided_on_the_page() {
         waiting(id, "two", r#"{"command": "ls"}"#),
     ];
     append(&engine, calls).await.unwrap();
-    engine.close().await.unwrap();
+    engine.close().await;
     let visitor = Visitor::of(dir.path()).await;
     let page = visitor.page("/approvals").await;
     assert!(
@@ -105,7 +105,7 @@ async fn the_page_is_told_of_what_comes() {
     append(&engine, vec![waiting(id, "one", "{}")])
         .await
         .unwrap();
-    engine.close().await.unwrap();
+    engine.close().await;
     let visitor = Visitor::of(dir.path()).await;
     let page = visitor.page("/approvals").await;
     let live = page.all("data-live");
@@ -132,7 +132,7 @@ async fn who_may_not_decide_does_not() {
     append(&engine, vec![waiting(id, "one", r#"{"command": "ls"}"#)])
         .await
         .unwrap();
-    engine.close().await.unwrap();
+    engine.close().await;
     let mut keys = Vec::new();
     for (name, role) in [
         ("eyes", "reader:default"),

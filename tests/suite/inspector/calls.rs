@@ -1,6 +1,6 @@
 //! Calls of tools, and single ones.
 
-use treering::{domain::*, engine::*};
+use treering::domain::*;
 
 use super::visitor::{PAGE_BYTES_MAX, Visitor};
 use crate::suite::store::{append, call, conversation, message, open, result};
@@ -10,7 +10,7 @@ async fn with_result(dir: &std::path::Path, text: &str) -> ConversationId {
     let id = conversation(&engine).await;
     let events = vec![call(id, "c/1 ?", "read"), result(id, "c/1 ?", text)];
     append(&engine, events).await.unwrap();
-    engine.close().await.unwrap();
+    engine.close().await;
     id
 }
 
@@ -153,7 +153,7 @@ async fn calls_are_counted_and_filtered() {
         .append(AppendCommand::new(elsewhere, events))
         .await
         .unwrap();
-    engine.close().await.unwrap();
+    engine.close().await;
     let visitor = Visitor::of(dir.path()).await;
     for path in ["/tools".to_owned(), format!("/c/{id}/tools")] {
         let all = visitor.page(&path).await;

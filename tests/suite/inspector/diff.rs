@@ -38,7 +38,7 @@ async fn branches_stand_side_by_side() {
         ];
         append(&engine, events).await.unwrap();
     }
-    engine.close().await.unwrap();
+    engine.close().await;
     let visitor = Visitor::of(dir.path()).await;
     let page = visitor.page(&format!("/c/{single}/diff")).await;
     assert!(page.body.contains("has one branch"));

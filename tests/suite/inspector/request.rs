@@ -26,7 +26,7 @@ async fn session(dir: &std::path::Path) -> String {
         ];
         append(&engine, events).await.unwrap();
     }
-    engine.close().await.unwrap();
+    engine.close().await;
     id.to_string()
 }
 

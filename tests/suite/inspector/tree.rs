@@ -32,7 +32,7 @@ async fn a_branch_is_forked_from_the_page() {
     let id = conversation(&engine).await;
     let more = vec![message(id, "second"), message(id, "third")];
     engine.append(AppendCommand::new(ns(), more)).await.unwrap();
-    engine.close().await.unwrap();
+    engine.close().await;
     let visitor = Visitor::of(dir.path()).await;
     let page = visitor.page(&format!("/c/{id}/branches?fork=3")).await;
     assert!(
@@ -75,7 +75,7 @@ async fn a_thousand_branches_are_on_pages() {
         };
         fork(&engine, id, &parent, 2, &format!("try-{number}")).await;
     }
-    engine.close().await.unwrap();
+    engine.close().await;
     let visitor = Visitor::of(dir.path()).await;
     let mut seen = std::collections::BTreeSet::new();
     let mut address = format!("/c/{id}/branches");
@@ -109,7 +109,7 @@ async fn what_happened_on_a_branch_is_marked() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
-    engine.close().await.unwrap();
+    engine.close().await;
     let visitor = Visitor::of(dir.path()).await;
     let text = id.to_string();
     let spawned = visitor

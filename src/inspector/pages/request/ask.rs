@@ -70,7 +70,7 @@ impl RequestAsk {
             })?,
         };
         let named = text("branch");
-        Ok(Self {
+        let ask = Self {
             provider,
             branch: if named.is_empty() {
                 branch.to_owned()
@@ -82,7 +82,10 @@ impl RequestAsk {
             model: text("model"),
             results: text("results"),
             policy: text("policy"),
-        })
+        };
+        // What is wrong with it is told before anything is built.
+        ask.whole_policy()?;
+        Ok(ask)
     }
 
     /// Builds it. A request by the conversation's own policy, as it is now, would be taken for

@@ -21,7 +21,7 @@ use crate::{
     context::Provider,
     inspector::{
         failure::PageFailure,
-        frame::{Page, Tab},
+        frame::{self, Tab},
         parts::{
             hostile::shown,
             numbers::{bytes_human, count, things},
@@ -39,7 +39,7 @@ const SECOND: &str = "b_";
 ///
 /// # Errors
 /// What the store says.
-pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
+pub async fn page(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let first = RequestAsk::of(&visit, "", &place.branch.name)?;
     let is_compared = visit.asked.text("b_provider").is_some();
@@ -47,35 +47,49 @@ pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure>
         true => Some(RequestAsk::of(&visit, SECOND, &first.branch)?),
         false => None,
     };
-    let (one, other) = tokio::try_join!(first.answer(&visit, &place.id), async {
-        match &second {
-            Some(second) => second.answer(&visit, &place.id).await.map(Some),
-            None => Ok(None),
-        }
-    })?;
-    let whole = |ask: &RequestAsk| ask.body_address(&visit, &place);
-    let body = html! {
+    let beginning = html! {
         (place.heading(&visit, "request"))
         (providers(&visit, &place, &first))
         (form(&place, &first))
+    };
+    let here = visit.here.clone();
+    let title = place.titled("Request");
+    let rest = async move { built(&visit, &place, &first, second.as_ref()).await };
+    frame::page_in_parts(&here, &title, Tab::Conversations, beginning, rest).await
+}
+
+/// What was built: one request, or two beside each other.
+async fn built(
+    visit: &Visit,
+    place: &ConversationPlace,
+    first: &RequestAsk,
+    second: Option<&RequestAsk>,
+) -> Result<Markup, PageFailure> {
+    let (one, other) = tokio::try_join!(first.answer(visit, &place.id), async {
+        match second {
+            Some(second) => second.answer(visit, &place.id).await.map(Some),
+            None => Ok(None),
+        }
+    })?;
+    let whole = |ask: &RequestAsk| ask.body_address(visit, place);
+    Ok(html! {
         (notices(&one.told))
-        @match (&second, &other) {
+        @match (second, &other) {
             (Some(second), Some(other)) => (compare::section(
-                [(&first, &one), (second, other)],
-                [whole(&first), whole(second)],
-                |event| link_of(&visit, event, &place, &first),
+                [(first, &one), (second, other)],
+                [whole(first), whole(second)],
+                |event| link_of(visit, event, place, first),
             )),
             _ => {
                 (budget(&one.told, "bar"))
                 (shared(&one.told))
                 (steps(&one.told))
-                (items::section(&visit, &place, &first, &one.told))
-                (body::section(&one.body, &whole(&first)))
+                (items::section(visit, place, first, &one.told))
+                (body::section(&one.body, &whole(first)))
             }
         }
-        (compare_form(&visit, &place, &first, second.as_ref()))
-    };
-    Ok(visit.page(&place.titled("Request"), Tab::Conversations, body))
+        (compare_form(visit, place, first, second))
+    })
 }
 
 /// The body alone, as it would be sent.

@@ -6,6 +6,7 @@ pub mod stats;
 
 pub use chart::told;
 
+use axum::response::Response;
 use futures::{StreamExt, TryStreamExt, stream};
 use maud::{Markup, html};
 use stats::{CallOutcome, CountedCall, HappenedAt, ToolNumbers, ToolOrder};
@@ -20,7 +21,7 @@ use crate::{
             TOOLS,
         },
         failure::PageFailure,
-        frame::{Page, Tab},
+        frame::{self, Tab},
         pages::call,
         parts::{
             hostile::{first, headline},
@@ -46,7 +47,15 @@ type Titles = std::collections::HashMap<String, String>;
 ///
 /// # Errors
 /// What the store says.
-pub async fn of_namespace(visit: Visit) -> Result<Page, PageFailure> {
+pub async fn of_namespace(visit: Visit) -> Result<Response, PageFailure> {
+    let beginning = html! { div.head { h1 { "Tool calls" } } };
+    let here = visit.here.clone();
+    let rest = async move { of_newest(&visit).await };
+    frame::page_in_parts(&here, "Tool calls", Tab::Tools, beginning, rest).await
+}
+
+/// The calls of the conversations in which something happened last.
+async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
     let request = pb::ListConversationsRequest {
         page_size: CALLS_CONVERSATIONS,
         page_token: visit.asked.text("after").unwrap_or_default().to_owned(),
@@ -64,9 +73,8 @@ pub async fn of_namespace(visit: Visit) -> Result<Page, PageFailure> {
         .iter()
         .map(|one| one.conversation_id.clone())
         .collect();
-    let visit_of = &visit;
     let asked = stream::iter(ids)
-        .map(|id| async move { calls_of(visit_of, &id, "", 0, CALLS_OF_EACH).await })
+        .map(|id| async move { calls_of(visit, &id, "", 0, CALLS_OF_EACH).await })
         .buffered(ASKED_AT_ONCE);
     let mut calls: Vec<CountedCall> = asked.try_concat().await?;
     calls.sort_by_key(|call| {
@@ -96,37 +104,25 @@ pub async fn of_namespace(visit: Visit) -> Result<Page, PageFailure> {
             "Earlier conversations",
         )
     });
-    let body = html! {
-        header.head { h1 { "Tool calls" } }
+    Ok(html! {
         p.lead {
             "Of the " (number) " in which something happened last"
             @if visit.asked.text("after").is_some() { " before that" }
             ", at most " (CALLS_OF_EACH) " of each."
         }
-        (counted(&visit, &calls, Some(&titles)))
+        (counted(visit, &calls, Some(&titles)))
         @if later.is_some() || earlier.is_some() { (pager(later, earlier, "")) }
-    };
-    Ok(visit.page("Tool calls", Tab::Tools, body))
+    })
 }
 
 /// The calls of a branch.
 ///
 /// # Errors
 /// What the store says.
-pub async fn of_conversation(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
+pub async fn of_conversation(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let as_of = visit.asked.number("as_of")?.unwrap_or(0);
-    let calls = calls_of(
-        &visit,
-        &place.id,
-        &place.branch.name,
-        as_of,
-        CALLS_OF_BRANCH,
-    )
-    .await?;
-    let oldest = calls.last().map_or(0, |call| call.call.request_revision);
-    let more = calls.len() >= CALLS_OF_BRANCH as usize && oldest > 1;
-    let body = html! {
+    let beginning = html! {
         (place.heading(&visit, "tools"))
         @if place.branches.len() > 1 {
             form.filters data-auto aria-label="The branch" {
@@ -137,7 +133,24 @@ pub async fn of_conversation(At(id): At<String>, visit: Visit) -> Result<Page, P
         @if as_of > 0 {
             p.notice { "As it was at #" (count(as_of)) ": calls that ended later are open here." }
         }
-        (counted(&visit, &calls, None))
+    };
+    let (here, title) = (visit.here.clone(), place.titled("Tool calls"));
+    let rest = async move { of_branch(&visit, &place, as_of).await };
+    frame::page_in_parts(&here, &title, Tab::Tools, beginning, rest).await
+}
+
+/// The calls of a branch, as it was.
+async fn of_branch(
+    visit: &Visit,
+    place: &ConversationPlace,
+    as_of: u64,
+) -> Result<Markup, PageFailure> {
+    let branch = &place.branch.name;
+    let calls = calls_of(visit, &place.id, branch, as_of, CALLS_OF_BRANCH).await?;
+    let oldest = calls.last().map_or(0, |call| call.call.request_revision);
+    let more = calls.len() >= CALLS_OF_BRANCH as usize && oldest > 1;
+    Ok(html! {
+        (counted(visit, &calls, None))
         @if more {
             @let query = visit.asked.with("as_of", Some(&(oldest - 1).to_string()), &["page"]);
             p.hint {
@@ -145,8 +158,7 @@ pub async fn of_conversation(At(id): At<String>, visit: Visit) -> Result<Page, P
                 a href={ (visit.link(&visit.here.path)) "?" (query) } { "Those before them" }
             }
         }
-    };
-    Ok(visit.page(&place.titled("Tool calls"), Tab::Tools, body))
+    })
 }
 
 /// The newest calls of a branch, with how long they took.
