@@ -176,7 +176,7 @@ fn list(
 ) -> Markup {
     html! {
         form.branches action=(place.link(visit, "/diff", &[])) {
-            div.table tabindex="0" role="region" aria-label="Branches" {
+            div.table tabindex="0" role="group" aria-label="Branches" {
                 table.rows {
                     thead {
                         tr {

@@ -299,7 +299,7 @@ fn table(visit: &Visit, choice: &Choice, tools: &[ToolNumbers]) -> Markup {
         .unwrap_or_default();
     let heads = ["Tool", "Calls", "Failed", "p50", "p95", "Returned"];
     html! {
-        div.table role="region" aria-labelledby="by-tool" tabindex="0" {
+        div.table role="group" aria-labelledby="by-tool" tabindex="0" {
             table.tools {
                 thead {
                     tr {
@@ -402,7 +402,7 @@ fn list(visit: &Visit, calls: &[&CountedCall], titles: Option<&Titles>) -> Marku
         count(calls.len() as u64)
     );
     html! {
-        div.table role="region" aria-labelledby="calls-title" tabindex="0" {
+        div.table role="group" aria-labelledby="calls-title" tabindex="0" {
             table.calls {
                 thead {
                     tr {
