@@ -28,6 +28,51 @@ pub const SESSION_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Longest key that is looked at, in bytes.
 pub const KEY_BYTES_MAX: usize = 512;
 
+/// Branches on a page of the tree.
+pub const BRANCH_ROWS: usize = 80;
+/// Branches of a conversation that are looked at.
+pub const BRANCHES_MAX: usize = 5_000;
+/// Compactions, and sub-contexts, that are drawn on branches: the newest.
+pub const BRANCH_MARKS: u64 = 300;
+/// Conversations whose calls are counted together.
+pub const CALLS_CONVERSATIONS: u32 = 20;
+/// Calls of each of them: the newest.
+pub const CALLS_OF_EACH: u32 = 200;
+/// Conversations that are asked at once.
+pub const ASKED_AT_ONCE: usize = 4;
+/// Calls of a branch that are counted: as many as the store gives at once.
+pub const CALLS_OF_BRANCH: u32 = 1_000;
+/// Calls on a page.
+pub const CALLS: usize = 50;
+/// Tools in a table.
+pub const TOOLS: usize = 200;
+/// Calls that are looked through for one whose beginning and end are known.
+pub const CALLS_BESIDE: u32 = 100;
+/// Bytes of markup of a text: each of its bytes may become sixty.
+pub const MARKUP_BYTES: usize = 160 << 10;
+/// Bytes of a call's arguments on its page, and of each that waits for a decision.
+pub const ARGUMENTS_BYTES: usize = 32 << 10;
+/// Calls that wait for a decision on a page.
+pub const PENDING: u32 = 50;
+/// Bytes of all of their arguments.
+pub const PENDING_BYTES: usize = 96 << 10;
+/// Bytes of a request's body on the page about it.
+pub const BODY_BYTES: usize = 24 << 10;
+/// Items of a request on the page about it.
+pub const ITEMS: usize = 250;
+/// Lines of both bodies that are compared at most.
+pub const COMPARED_LINES: usize = 60_000;
+/// How long two bodies are compared.
+pub const COMPARE_MAX: Duration = Duration::from_millis(400);
+/// Lines of their difference on a page.
+pub const DIFFERENT_LINES: usize = 250;
+/// Characters of such a line.
+pub const LINE_CHARS: usize = 300;
+/// Events of each side of two branches on a page.
+pub const SIDE_EVENTS: u64 = 60;
+/// Characters of an event beside another one.
+pub const SIDE_CHARS: usize = 500;
+
 /// Conversations on a page.
 pub const CONVERSATIONS: u32 = 100;
 /// Pages that are asked for when those before have nothing that is wanted.

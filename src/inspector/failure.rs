@@ -59,6 +59,16 @@ impl PageFailure {
         }
     }
 
+    /// It takes longer than a page may.
+    #[must_use]
+    pub fn too_long() -> Self {
+        Self::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "that took too long",
+            "ask for less of it, or try again in a moment",
+        )
+    }
+
     /// A fault of this program.
     #[must_use]
     pub fn ours(what: impl Into<String>) -> Self {

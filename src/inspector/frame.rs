@@ -1,10 +1,22 @@
 //! What stands around each page: head, navigation, the page itself, help for the keyboard.
 
-use axum::response::{Html, IntoResponse, Response};
+use std::convert::Infallible;
+
+use axum::{
+    body::Body,
+    response::{Html, IntoResponse, Response},
+};
+use futures::{StreamExt, future, stream};
 use http::{HeaderValue, header::CACHE_CONTROL};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::{bounds::PAGE_BYTES_MAX, pages::assets, parts::hostile::shown, visit::Here};
+use super::{
+    bounds::{PAGE_BYTES_MAX, PAGE_MAX},
+    failure::PageFailure,
+    pages::assets,
+    parts::hostile::shown,
+    visit::Here,
+};
 
 /// Where in the navigation a page stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +72,44 @@ pub fn page(here: &Here, title: &str, tab: Tab, body: Markup) -> Page {
         true => Page(body),
         false => Page(framed(here, title, tab, &body)),
     }
+}
+
+/// Where the rest of a page comes. Recorded text is escaped, so that it cannot have this.
+const REST: &str = "<!--rest-->";
+
+/// A page whose beginning goes out at once, because the rest takes a while to be made.
+///
+/// # Errors
+/// Of a request for a part, what goes wrong with the rest; else that is told on the page.
+pub async fn page_in_parts(
+    here: &Here,
+    title: &str,
+    tab: Tab,
+    beginning: Markup,
+    rest: impl Future<Output = Result<Markup, PageFailure>> + Send + 'static,
+) -> Result<Response, PageFailure> {
+    let marked = html! { (beginning) (PreEscaped(REST)) };
+    let whole = page(here, title, tab, marked).0.into_string();
+    let (before, after) = whole.split_once(REST).unwrap_or((&whole, ""));
+    if here.is_fragment {
+        return Ok(Page(html! { (beginning) (rest.await?) }).into_response());
+    }
+    let after = after.to_owned();
+    let rest = async move {
+        let made = tokio::time::timeout(PAGE_MAX, rest).await;
+        let made = made.unwrap_or_else(|_| Err(PageFailure::too_long()));
+        let mut text = made
+            .unwrap_or_else(|failure| failure.markup())
+            .into_string();
+        text.push_str(&after);
+        text
+    };
+    let before = stream::once(future::ready(before.to_owned()));
+    let parts = before.chain(stream::once(rest)).map(Ok::<_, Infallible>);
+    let mut answer = Html(Body::from_stream(parts)).into_response();
+    let store = HeaderValue::from_static("no-store");
+    answer.headers_mut().insert(CACHE_CONTROL, store);
+    Ok(answer)
 }
 
 fn framed(here: &Here, title: &str, tab: Tab, body: &Markup) -> Markup {

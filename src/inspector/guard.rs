@@ -37,12 +37,7 @@ pub async fn answer(site: &Site, routes: Router, request: Request) -> Response {
         Ok(_permit) => match tokio::time::timeout(PAGE_MAX, routes.oneshot(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(never)) => match never {},
-            Err(_) => PageFailure::new(
-                StatusCode::GATEWAY_TIMEOUT,
-                "that took too long",
-                "ask for less of it, or try again in a moment",
-            )
-            .into_response(),
+            Err(_) => PageFailure::too_long().into_response(),
         },
         Err(_) => PageFailure::new(
             StatusCode::SERVICE_UNAVAILABLE,

@@ -23,6 +23,28 @@ pub fn routes(site: Arc<Site>) -> Router {
         .route("/c/{id}/e/{revision}", get(pages::event::page))
         .route("/e/{id}", get(pages::event::by_id))
         .route("/correlated", get(pages::correlated::page))
+        // 2: the tree of branches, and forking
+        .route("/c/{id}/branches", get(pages::branches::page))
+        .route("/c/{id}/fork", post(pages::branches::fork))
+        // 5: calls, and one call
+        .route("/tools", get(pages::tools::of_namespace))
+        .route("/c/{id}/tools", get(pages::tools::of_conversation))
+        .route("/c/{id}/call/{call}", get(pages::call::page))
+        .route("/c/{id}/call/{call}/result", get(pages::call::result))
+        .route(
+            "/c/{id}/call/{call}/arguments",
+            get(pages::call::whole_arguments),
+        )
+        // 7: requests
+        .route("/c/{id}/request", get(pages::request::page))
+        .route("/c/{id}/request/body", get(pages::request::whole))
+        // 8: two branches
+        .route("/c/{id}/diff", get(pages::diff::page))
+        // 9: approvals
+        .route(
+            "/approvals",
+            get(pages::approvals::page).post(pages::approvals::decide),
+        )
         // 6: search
         .route("/search", get(pages::search::page))
         // 10: store

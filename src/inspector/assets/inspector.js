@@ -40,13 +40,52 @@ function put(old, fresh) {
   }
   const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
   const at = old.querySelector("[data-item].at");
+  keep(old, fresh);
   old.replaceChildren(...fresh.childNodes);
+  say(fresh);
   old.dataset.filled = "1";
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   if (at && at.id) document.getElementById(at.id)?.classList.add("at");
   unfold(old);
   times();
   if (follows) scrollTo(0, document.body.scrollHeight);
+}
+
+// What somebody may be typing into stays as it is while it is the same (data-keep); where one
+// is gone it says so, at its place, so that nothing moves under a hand.
+function keep(old, fresh) {
+  const order = [...old.querySelectorAll("[data-keep]")];
+  const now = new Map([...fresh.querySelectorAll("[data-keep]")].map((item) => [item.id, item]));
+  let next = null;
+  for (const item of order.reverse()) {
+    const same = now.get(item.id);
+    const isKept = same && same.dataset.keep === item.dataset.keep && !item.classList.contains("gone");
+    if (isKept) {
+      same.replaceWith(item);
+    } else if (same) {
+      next = same;
+      continue;
+    } else {
+      if (!item.classList.contains("gone")) end(item);
+      if (next) next.before(item); else fresh.append(item);
+    }
+    next = item;
+  }
+}
+function end(item) {
+  item.classList.add("gone");
+  for (const field of item.querySelectorAll("input, textarea, button")) field.disabled = true;
+  const note = document.createElement("p");
+  note.className = "notice";
+  note.textContent = "It waits no more: it was decided or ended meanwhile.";
+  item.append(note);
+}
+
+// What the tab and the sign of what is live say of a part (data-title, data-status).
+function say(part) {
+  if (part.dataset?.title) document.title = part.dataset.title;
+  const sign = document.querySelector(".live");
+  if (sign && part.dataset?.status) sign.textContent = "live: " + part.dataset.status;
 }
 
 const asking = new Map();

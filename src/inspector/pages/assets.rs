@@ -7,12 +7,13 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 
 use crate::inspector::{failure::PageFailure, visit::At};
 
+/// One sheet: of the frame and what all pages have, then of single pages.
+const STYLE: &str = concat!(
+    include_str!("../assets/style.css"),
+    include_str!("../assets/pages.css")
+);
 const ASSETS: [(&str, &str, &str); 3] = [
-    (
-        "style.css",
-        "text/css; charset=utf-8",
-        include_str!("../assets/style.css"),
-    ),
+    ("style.css", "text/css; charset=utf-8", STYLE),
     (
         "inspector.js",
         "text/javascript; charset=utf-8",

@@ -61,7 +61,8 @@ pub async fn page(
     let body = html! {
         div.crumbs {
             a href=(visit.link(&conversation(&event))) { "conversation" } " / "
-            a href=(visit.link(&in_transcript(&event))) { "in its place" }
+            a href=(visit.link(&in_transcript(&event))) { "in its place" } " / "
+            a href=(visit.link(&fork_here(&event))) { "fork here" }
         }
         div.head {
             h1 { "#" (revision) " " (shown(&said.title)) }
@@ -146,6 +147,14 @@ fn in_transcript(event: &pb::Event) -> String {
         ("around", &event.revision.to_string()),
     ]);
     format!("{}?{query}#e{}", conversation(event), event.revision)
+}
+
+fn fork_here(event: &pb::Event) -> String {
+    let query = query(&[
+        ("branch", &event.branch),
+        ("fork", &event.revision.to_string()),
+    ]);
+    format!("{}/branches?{query}#fork", conversation(event))
 }
 
 fn facts(visit: &Visit, event: &pb::Event) -> Markup {

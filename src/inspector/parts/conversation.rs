@@ -21,7 +21,20 @@ pub fn labels_of(summary: &pb::ConversationSummary) -> Vec<(&String, &String)> {
 }
 
 /// The pages of a conversation: name, what stands behind its address, word.
-const VIEWS: [(&str, &str, &str); 1] = [("transcript", "", "Transcript")];
+const VIEWS: [(&str, &str, &str); 5] = [
+    ("transcript", "", "Transcript"),
+    ("branches", "/branches", "Branches"),
+    ("tools", "/tools", "Tool calls"),
+    ("request", "/request", "Request"),
+    ("diff", "/diff", "Compare"),
+];
+
+/// What a page of a conversation is called.
+#[must_use]
+pub fn word(name: &str) -> &'static str {
+    let view = VIEWS.iter().find(|(one, ..)| *one == name);
+    view.map_or("", |(_, _, word)| word)
+}
 
 /// Links to the pages of a conversation, of which `current` is shown.
 #[must_use]

@@ -7,4 +7,5 @@ pub mod json;
 pub mod numbers;
 pub mod pager;
 pub mod pieces;
+pub mod place;
 pub mod time;

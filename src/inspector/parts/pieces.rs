@@ -50,6 +50,12 @@ pub fn figure(word: &str, number: &Markup) -> Markup {
     html! { div.figure { dt { (word) } dd { (number) } } }
 }
 
+/// Something that is folded until it is wanted. Whether it is open is kept by its id.
+#[must_use]
+pub fn fold(id: &str, is_open: bool, head: &Markup, body: &Markup) -> Markup {
+    html! { details.fold #(id) open[is_open] { summary { (head) } (body) } }
+}
+
 /// Where there is nothing to show.
 #[must_use]
 pub fn nothing(what: &str, hint: &Markup) -> Markup {

@@ -14,6 +14,7 @@ use crate::{
     codec::pb,
     inspector::{
         bounds::{ARGUMENT_BYTES, HEAD_BYTES, TITLE_CHARS},
+        pages::call::address_of as call_address,
         parts::{
             hostile::{block, first, headline, shown},
             json::pretty,
@@ -91,7 +92,13 @@ fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, room: &mut Room) -> Mar
         section id={ "e" (event.revision) } class={ "call " (mood.class()) } data-item tabindex="-1"
             aria-label={ "call of " (first(tool, 40)) ", " (word) } {
             header {
-                span.tool { @if tool.is_empty() { "an earlier call" } @else { (shown(tool)) } }
+                span.tool {
+                    @match (tool, own_page(visit, call)) {
+                        ("", _) => "an earlier call",
+                        (tool, Some(page)) => a href=(page) title="the call itself" { (shown(tool)) },
+                        (tool, None) => (shown(tool)),
+                    }
+                }
                 (badge(mood, &word))
                 span.end { (clock(event)) " " (number(visit, event)) }
             }
@@ -106,6 +113,22 @@ fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, room: &mut Room) -> Mar
             }
         }
     }
+}
+
+/// The address of the call's own page.
+fn own_page(visit: &Visit, call: &ThreadCall) -> Option<String> {
+    let (event, asked) = call.asked.as_ref()?;
+    let ended = match &call.ended {
+        Some(Ended::Result(ended, _) | Ended::Cancelled(ended, _)) => Some(ended),
+        None => None,
+    };
+    let id = event.conversation_id.as_str();
+    // A fork in the midst of a call ends it on a branch of its own.
+    let ended = ended.filter(|ended| ended.conversation_id == id);
+    let branch = ended.map_or(event.branch.as_str(), |ended| &ended.branch);
+    let end = ended.map_or(0, |ended| ended.revision);
+    let events = (event.revision, end);
+    Some(call_address(visit, (id, branch), &asked.call_id, events))
 }
 
 fn told(stands: Stands, call: &ThreadCall) -> (Mood, String) {

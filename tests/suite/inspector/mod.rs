@@ -1,8 +1,14 @@
 //! The inspector, by the built program and as a browser speaks with it: HTTP/1 on the port of
 //! the services.
 
+mod approvals;
+mod calls;
+mod diff;
 mod door;
 mod pages;
+mod request;
+mod tree;
+mod visitor;
 
 use std::{
     env,
