@@ -31,7 +31,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
 pub async fn answer(site: &Site, routes: Router, request: Request) -> Response {
     let (request, here) = match entered(site, request) {
         Ok(entered) => entered,
-        Err((here, failure)) => return hardened(told(&here, &failure)),
+        Err(refused) => return hardened(told(&refused.0, &refused.1)),
     };
     let answer = match site.requests.try_acquire() {
         Ok(_permit) => match tokio::time::timeout(PAGE_MAX, routes.oneshot(request)).await {
@@ -57,7 +57,7 @@ pub async fn answer(site: &Site, routes: Router, request: Request) -> Response {
 fn entered(
     site: &Site,
     request: Request,
-) -> Result<(Request<Body>, Here), (Box<Here>, Box<PageFailure>)> {
+) -> Result<(Request<Body>, Here), Box<(Here, PageFailure)>> {
     let (mut parts, body) = request.into_parts();
     let mut here = Here {
         base: String::new(),
@@ -73,13 +73,13 @@ fn entered(
         .and_then(|host| check_origin(site, &host, &parts.method, &parts.headers))
         .and_then(|()| placed(&mut here, parts.uri.path()));
     if let Err(failure) = placed {
-        return Err((Box::new(here), Box::new(failure)));
+        return Err(Box::new((here, failure)));
     }
     parts.uri = match here.address_within().parse() {
         Ok(uri) => uri,
         Err(_) => {
             let failure = PageFailure::asked("the address cannot be read", "begin with the list");
-            return Err((Box::new(here), Box::new(failure)));
+            return Err(Box::new((here, failure)));
         }
     };
     parts.extensions.insert(here.clone());
