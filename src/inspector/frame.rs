@@ -25,8 +25,6 @@ pub enum Tab {
     None,
     /// The list of conversations, and what is in them.
     Conversations,
-    /// What happens now.
-    Now,
     /// Search.
     Search,
     /// Calls that wait for a person.
@@ -38,9 +36,8 @@ pub enum Tab {
 }
 
 /// The tabs of the navigation, in order: tab, path, word.
-pub const TABS: [(Tab, &str, &str); 6] = [
+pub const TABS: [(Tab, &str, &str); 5] = [
     (Tab::Conversations, "/", "Conversations"),
-    (Tab::Now, "/now", "Now"),
     (Tab::Search, "/search", "Search"),
     (Tab::Approvals, "/approvals", "Approvals"),
     (Tab::Tools, "/tools", "Tools"),

@@ -53,11 +53,11 @@ pub async fn answer(site: &Site, routes: Router, request: Request) -> Response {
     })
 }
 
+/// A request that may go on, or where it was for and why it may not.
+type Entered = Result<(Request<Body>, Here), Box<(Here, PageFailure)>>;
+
 /// The request with what it is about, its namespace off its path.
-fn entered(
-    site: &Site,
-    request: Request,
-) -> Result<(Request<Body>, Here), Box<(Here, PageFailure)>> {
+fn entered(site: &Site, request: Request) -> Entered {
     let (mut parts, body) = request.into_parts();
     let mut here = Here {
         base: String::new(),

@@ -25,6 +25,10 @@ async function part(address, signal) {
 // Puts new content in place of old without moving what the reader looks at: what is the same
 // stays the same element, with its focus and its folds.
 function put(old, fresh) {
+  if (old.innerHTML === fresh.innerHTML) {
+    old.dataset.filled = "1";
+    return;
+  }
   const before = new Map();
   for (const item of old.querySelectorAll("[id]")) before.set(item.id, item);
   const isFirst = !old.dataset.filled;
@@ -111,19 +115,22 @@ for (const place of document.querySelectorAll("[data-live]")) {
     sign.dataset.state = state;
     sign.textContent = word;
   };
-  const source = new EventSource(place.dataset.live);
-  let isPaused = false, isStale = false;
   const look = () => renew(place.dataset.part, location.pathname + location.search);
-  source.addEventListener("open", () => say("open", "live"));
-  source.addEventListener("error", () => say("lost", "not live"));
-  source.addEventListener("changed", () => {
-    isPaused = document.hidden;
-    if (isPaused) isStale = true; else look();
-  });
-  document.addEventListener("visibilitychange", () => {
-    if (!document.hidden && isStale) { isStale = false; look(); }
-  });
-  addEventListener("pagehide", () => source.close());
+  // A page that nobody sees keeps no connection: browsers have six of them for a server.
+  let source;
+  const close = () => { source?.close(); source = undefined; say("lost", "not live"); };
+  const open = () => {
+    if (source || document.hidden) return;
+    source = new EventSource(place.dataset.live);
+    // What was appended before the stream began is not told.
+    source.addEventListener("open", () => { say("open", "live"); look(); });
+    source.addEventListener("error", () => say("lost", "not live"));
+    source.addEventListener("changed", look);
+  };
+  document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else open(); });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open);
+  open();
 }
 
 for (const place of document.querySelectorAll("[data-every]")) {

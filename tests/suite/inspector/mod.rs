@@ -141,6 +141,20 @@ impl Browser {
     }
 }
 
+impl Browser {
+    /// An answer that is no text.
+    async fn ask_bytes(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).await.unwrap();
+        let host = &self.address;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+        read.expect("it hangs").unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
 fn unchunked(mut body: &str) -> String {
     let mut whole = String::new();
     while let Some((size, rest)) = body.split_once("\r\n") {

@@ -197,6 +197,46 @@ async fn hostile_text_stays_text() {
     assert_eq!(browser.get("/c/nothing-like-it").await.status, 404);
 }
 
+// An image is shown as what it says it is, to nobody as a page: what browsers take for markup or
+// scripts is named and not served.
+#[tokio::test(flavor = "multi_thread")]
+async fn images_are_images_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let id = conversation(&engine).await;
+    let image = |kind: &str, bytes: &'static [u8]| {
+        ContentPart::Image(Media {
+            media_type: kind.into(),
+            source: MediaSource::Data(bytes.into()),
+            name: String::new(),
+            detail: String::new(),
+        })
+    };
+    let parts = vec![
+        image("image/png", b"\x89PNG\r\n"),
+        image("image/svg+xml", b"<svg onload='alert(1)'/>"),
+        image("text/html", b"<script>alert(1)</script>"),
+    ];
+    let said = MessageAppended::new(Role::User, parts);
+    let said = NewEvent::new(id, EventBody::MessageAppended(said));
+    append(&engine, vec![said]).await.unwrap();
+    engine.close().await;
+    let browser = Browser::start(dir.path(), &[]).await;
+    let page = browser.page(&format!("/c/{id}")).await;
+    assert_eq!(page.body.matches("<img ").count(), 1, "{}", page.body);
+    let revision = page.after("/media/").split('/').next().unwrap().to_owned();
+    let part = |part: u32| format!("/c/{id}/media/{revision}/{part}");
+    let png = browser.ask_bytes(&part(0)).await;
+    assert!(
+        png.starts_with("HTTP/1.1 200") && png.contains("content-type: image/png"),
+        "{png}"
+    );
+    assert!(png.contains("nosniff") && png.contains("sandbox"), "{png}");
+    for other in [1, 2, 3] {
+        assert_eq!(browser.get(&part(other)).await.status, 404);
+    }
+}
+
 // A page that shows the end of a conversation is told when it grows, and shows it; one that shows
 // how it was is not.
 #[tokio::test(flavor = "multi_thread")]
