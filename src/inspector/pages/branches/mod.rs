@@ -170,7 +170,7 @@ fn filters(choice: &BranchChoice, number: usize, place: &ConversationPlace) -> M
 fn list(
     visit: &Visit,
     place: &ConversationPlace,
-    page: &tree::BranchPage,
+    page: &tree::TreePage,
     marks: &[TreeMark],
     at: Option<u64>,
 ) -> Markup {
@@ -201,7 +201,7 @@ fn list(
 fn row_of(
     visit: &Visit,
     place: &ConversationPlace,
-    page: &tree::BranchPage,
+    page: &tree::TreePage,
     row: &tree::BranchRow,
     marks: &[TreeMark],
     at: Option<u64>,
@@ -294,7 +294,7 @@ fn mark_link(visit: &Visit, place: &ConversationPlace, branch: &str, mark: &Tree
     }
 }
 
-fn pages(visit: &Visit, page: &tree::BranchPage) -> Markup {
+fn pages(visit: &Visit, page: &tree::TreePage) -> Markup {
     if page.pages <= 1 {
         return html! {};
     }
