@@ -47,7 +47,7 @@ pub const CALLS: usize = 50;
 /// Tools in a table.
 pub const TOOLS: usize = 200;
 /// Calls that are looked through for one whose beginning and end are known.
-pub const CALLS_BESIDE: u32 = 100;
+pub const CALLS_BESIDE: u32 = 24;
 /// Bytes of markup of a text: each of its bytes may become sixty.
 pub const MARKUP_BYTES: usize = 160 << 10;
 /// Bytes of a call's arguments on its page, and of each that waits for a decision.
