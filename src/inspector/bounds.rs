@@ -34,6 +34,8 @@ pub const BRANCH_ROWS: usize = 80;
 pub const BRANCHES_MAX: usize = 5_000;
 /// Compactions, and sub-contexts, that are drawn on branches: the newest.
 pub const BRANCH_MARKS: u64 = 300;
+/// Conversations that came from one and are named on its page.
+pub const BRANCH_CHILDREN: usize = 60;
 /// Conversations whose calls are counted together.
 pub const CALLS_CONVERSATIONS: u32 = 20;
 /// Calls of each of them: the newest.
