@@ -79,6 +79,15 @@ async fn every_provider_has_its_request() {
         "{}",
         wrong.body
     );
+    // What only the store knows to be wrong is told on the page, whose head is out by then.
+    let told = visitor
+        .page(&format!("/c/{id}/request?policy=%7B%22nope%22%3A1%7D"))
+        .await;
+    assert!(
+        told.body.contains("role=\"alert\"") && told.body.contains("nope"),
+        "{}",
+        told.body
+    );
 }
 
 // Looking is no sending: the agent's next request is compared with the last that it was given,

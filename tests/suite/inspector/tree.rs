@@ -118,6 +118,11 @@ async fn what_happened_on_a_branch_is_marked() {
     let child = spawned.split_whitespace().find(|word| word.len() == 36);
     let page = visitor.page(&format!("/c/{id}/branches")).await;
     assert!(page.body.contains("sub-context #"), "{}", page.body);
+    assert!(
+        page.body.contains("1 conversation came from it"),
+        "{}",
+        page.body
+    );
     if let Some(child) = child {
         assert!(page.body.contains(&child.replace('-', "%2D")), "{child}");
     }
