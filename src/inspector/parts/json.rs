@@ -1,16 +1,23 @@
 //! JSON, laid out and coloured.
 
+use std::borrow::Cow;
+
 use maud::{Markup, PreEscaped, html};
+use serde::de::IgnoredAny;
 
 use super::hostile::escaped;
+use crate::cli::text::pretty_json;
 
-/// JSON text laid out over lines; what is no JSON as it is.
+/// JSON text laid out over lines, with its numbers and all of its members as they are: who
+/// decides about a call must see what its tool will. What is no JSON as it is.
 #[must_use]
 pub fn pretty(text: &str) -> Markup {
-    let laid_out = serde_json::from_str::<serde_json::Value>(text)
-        .and_then(|value| serde_json::to_string_pretty(&value));
-    let laid_out = laid_out.as_deref().unwrap_or(text);
-    html! { pre.text.json tabindex="0" { (colored(laid_out)) } }
+    let is_json = serde_json::from_str::<IgnoredAny>(text).is_ok();
+    let laid_out = match is_json {
+        true => Cow::Owned(pretty_json(text)),
+        false => Cow::Borrowed(text),
+    };
+    html! { pre.text.json tabindex="0" { (colored(&laid_out)) } }
 }
 
 /// JSON with its strings, names and numbers marked.
@@ -65,6 +72,17 @@ fn string_length(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // A call had its argument twice, and who approved it saw only the second.
+    #[test]
+    fn nothing_of_it_is_hidden() {
+        let out = pretty(r#"{"run":"rm","run":"ls","n":1.10e2}"#).into_string();
+        assert!(
+            out.contains("rm") && out.contains("ls") && out.contains("1.10e2"),
+            "{out}"
+        );
+        assert!(pretty("{ no  json").into_string().contains("{ no  json"));
+    }
 
     // Colouring must lose nothing of what it colours, whatever it is.
     #[test]
