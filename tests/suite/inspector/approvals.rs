@@ -32,7 +32,7 @@ async fn a_call_is_decided_on_the_page() {
     let id = conversation(&engine).await;
     let calls = vec![
         waiting(id, "one", r#"{"command": "rm -rf <build>"}"#),
-        waiting(id, "two", r#"{"command": "ls"}"#),
+        waiting(id, "two", r#"{"command": "shutdown", "command": "ls"}"#),
     ];
     append(&engine, calls).await.unwrap();
     engine.close().await;
@@ -44,6 +44,11 @@ async fn a_call_is_decided_on_the_page() {
         page.body
     );
     assert!(page.body.contains("rm -rf &lt;build&gt;"), "{}", page.body);
+    assert!(
+        page.body.contains("shutdown") && page.body.contains("ls"),
+        "what stands twice is shown twice: {}",
+        page.body
+    );
     let fields: Vec<_> = FIELDS.map(|name| (name, page.field(name))).into();
     let mut sent: Vec<(&str, &str)> = fields
         .iter()
