@@ -95,20 +95,26 @@ const PAGES = [
 const PICTURES = ["tree", "transcript", "search", "request"];
 
 test("every page opens on a desk and on a phone, for every reader, without a fault", async () => {
+  const faults = [];
   for (const size of SIZES) {
     for (const [name, address] of PAGES) {
       const page = await opened(size);
-      await go(page, address);
       const what = `${name} on a ${size.name}`;
-      assert.ok(await page.locator("main h1").count(), `${what} has no heading`);
-      await checkWidth(page, what);
-      await checkForEveryReader(page, what);
-      if (screenshots && PICTURES.includes(name)) {
-        await page.screenshot({ path: path.join(screenshots, `${name}-${size.name}.png`) });
+      try {
+        await go(page, address);
+        assert.ok(await page.locator("main h1").count(), `${what} has no heading`);
+        if (screenshots && PICTURES.includes(name)) {
+          await page.screenshot({ path: path.join(screenshots, `${name}-${size.name}.png`) });
+        }
+        await checkWidth(page, what);
+        await checkForEveryReader(page, what);
+        await page.done();
+      } catch (error) {
+        faults.push(`${what}: ${error.message}`);
       }
-      await page.done();
     }
   }
+  assert.equal(faults.length, 0, faults.join("\n"));
 });
 
 test("every page is there without JavaScript", async () => {

@@ -34,6 +34,8 @@ pub const BRANCH_ROWS: usize = 80;
 pub const BRANCHES_MAX: usize = 5_000;
 /// Compactions, and sub-contexts, that are drawn on branches: the newest.
 pub const BRANCH_MARKS: u64 = 300;
+/// Conversations that came from one and are named on its page.
+pub const BRANCH_CHILDREN: usize = 60;
 /// Conversations whose calls are counted together.
 pub const CALLS_CONVERSATIONS: u32 = 20;
 /// Calls of each of them: the newest.
@@ -47,7 +49,7 @@ pub const CALLS: usize = 50;
 /// Tools in a table.
 pub const TOOLS: usize = 200;
 /// Calls that are looked through for one whose beginning and end are known.
-pub const CALLS_BESIDE: u32 = 100;
+pub const CALLS_BESIDE: u32 = 24;
 /// Bytes of markup of a text: each of its bytes may become sixty.
 pub const MARKUP_BYTES: usize = 160 << 10;
 /// Bytes of a call's arguments on its page, and of each that waits for a decision.

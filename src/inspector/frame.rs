@@ -141,7 +141,7 @@ fn shown_title(title: &str) -> String {
 
 fn bar(here: &Here, tab: Tab) -> Markup {
     html! {
-        a.brand href=(here.link("/")) { (PreEscaped(MARK)) span { "Treering" } }
+        a.brand href=(here.link("/")) aria-label="Treering: conversations" { (PreEscaped(MARK)) span { "Treering" } }
         nav.tabs aria-label="Pages" {
             @for (one, path, word) in TABS {
                 a href=(here.link(path)) aria-current=[(one == tab).then_some("page")] { (word) }

@@ -65,7 +65,7 @@ const MAY_USE: [(&str, &[&str]); 20] = [
     (
         "inspector",
         &[
-            "access", "cli", "codec", "domain", "engine", "measure", "server",
+            "access", "cli", "codec", "context", "domain", "engine", "measure", "server",
         ],
     ),
     ("", &[]),

@@ -241,7 +241,7 @@ fn hit(visit: &Visit, hit: &pb::SearchHit) -> Markup {
                 span.dim { "line " (count(hit.line)) }
                 span.dim.end { (time::ago(hit.happened_at.as_ref().or(hit.recorded_at.as_ref()))) }
             }
-            pre.snippet { (highlighted(&hit.snippet[..fitting(&hit.snippet, SNIPPET_BYTES)], &hit.highlights)) }
+            pre.snippet tabindex="0" { (highlighted(&hit.snippet[..fitting(&hit.snippet, SNIPPET_BYTES)], &hit.highlights)) }
             div.line.dim {
                 a href=(around) { "in " (conversation(hit)) }
                 span.mono { (shown(&address(&hit.source_id, &hit.conversation_id, hit.revision))) }

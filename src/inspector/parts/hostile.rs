@@ -63,7 +63,7 @@ pub fn first(text: &str, chars_max: usize) -> String {
 /// Recorded text as it is, in lines of its own.
 #[must_use]
 pub fn block(text: &str) -> Markup {
-    html! { pre.text dir="auto" { (escaped(text)) } }
+    html! { pre.text dir="auto" tabindex="0" { (escaped(text)) } }
 }
 
 /// What stands for text in markup: signs for what is not to be seen, the rest escaped.

@@ -22,7 +22,7 @@ pub fn pretty(text: &str) -> Markup {
     let laid_out = serde_json::from_str::<serde_json::Value>(text)
         .and_then(|value| serde_json::to_string_pretty(&value));
     let laid_out = laid_out.as_deref().unwrap_or(text);
-    html! { pre.text.json { (colored(laid_out)) } }
+    html! { pre.text.json tabindex="0" { (colored(laid_out)) } }
 }
 
 /// JSON with its strings, names and numbers marked.

@@ -166,7 +166,8 @@ fn asked(event: &pb::Event, tool: &str, arguments: &str, room: &mut Room) -> Mar
 }
 
 /// What a call does, on one line.
-fn deed_of(tool: &str, arguments: &str) -> String {
+#[must_use]
+pub fn deed_of(tool: &str, arguments: &str) -> String {
     let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(arguments) else {
         return arguments.to_owned();
     };

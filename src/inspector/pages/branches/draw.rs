@@ -42,7 +42,7 @@ pub fn drawing(
                 }
             }
             figcaption {
-                span.key.head {} " last event "
+                span.key.tip {} " last event "
                 span.key.compaction {} " compaction "
                 span.key.child {} " sub-context"
             }
@@ -110,7 +110,7 @@ fn row_of(visit: &Visit, place: &ConversationPlace, row: &BranchRow, lane: &Tree
             @for (x, mark) in &lane.marks { (mark_of(visit, place, name, (*x, lane.y), mark)) }
             a href=(moment(visit, &place.id, name, branch.head)) tabindex="-1" {
                 title { (printable(name)) ": last event #" (count(branch.head)) }
-                circle.head cx=(px(lane.to_x)) cy=(lane.y) r="5.5" {}
+                circle.tip cx=(px(lane.to_x)) cy=(lane.y) r="5.5" {}
             }
         }
     }

@@ -12,10 +12,11 @@ use layout::{TreeMark, TreeMarkKind};
 use tree::BranchChoice;
 
 use crate::{
+    cli::text::short_id,
     codec::pb::{self, event::Body},
     domain::EventKind,
     inspector::{
-        bounds::{BRANCH_MARKS, BRANCH_ROWS, BRANCHES_MAX},
+        bounds::{BRANCH_CHILDREN, BRANCH_MARKS, BRANCH_ROWS, BRANCHES_MAX},
         failure::PageFailure,
         form::Form,
         frame::{Page, Tab, token},
@@ -39,7 +40,11 @@ const NAME_CHARS: usize = 80;
 /// What the store says.
 pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
-    let (all, marks) = tokio::try_join!(branches(&visit, &place), marks(&visit, &place.id))?;
+    let (all, marks, children) = tokio::try_join!(
+        branches(&visit, &place),
+        marks(&visit, &place.id),
+        children(&visit, &place)
+    )?;
     let asked = &visit.asked;
     let choice = BranchChoice {
         name: asked.text("name").unwrap_or_default().to_owned(),
@@ -59,6 +64,7 @@ pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure>
             (list(&visit, &place, &page, &marks, choice.at))
             (pages(&visit, &page))
         }
+        (relatives(&visit, &place, &children))
         (fork_form(&visit, &place)?)
     };
     Ok(visit.page(&place.titled("Branches"), Tab::Conversations, body))
@@ -88,6 +94,44 @@ async fn branches(
             return Ok(all);
         }
         request.page_token = answer.next_page_token;
+    }
+}
+
+/// Conversations that were spawned or forked from this one.
+async fn children(visit: &Visit, place: &ConversationPlace) -> Result<Vec<String>, PageFailure> {
+    let request = pb::LineageRequest {
+        conversation_id: place.id.clone(),
+        branch: place.branch.name.clone(),
+    };
+    let mut conversations = visit.store.conversations();
+    Ok(conversations.lineage(request).await?.into_inner().children)
+}
+
+/// What it came from, and what came from it, where that is a conversation of its own.
+fn relatives(visit: &Visit, place: &ConversationPlace, children: &[String]) -> Markup {
+    let more = children.len().saturating_sub(BRANCH_CHILDREN);
+    html! {
+        @if let Some(parent) = &place.summary.parent {
+            p.section-hint {
+                @if place.summary.shares_history { "It was forked from " } @else { "It was spawned by " }
+                a href=(moment(visit, &parent.conversation_id, "", parent.revision)) {
+                    "another conversation, at #" (count(parent.revision))
+                }
+                "."
+            }
+        }
+        @if !children.is_empty() {
+            p.section-hint {
+                (things(children.len() as u64, "conversation", "conversations"))
+                " came from it: "
+                @for (index, child) in children.iter().take(BRANCH_CHILDREN).enumerate() {
+                    @if index > 0 { ", " }
+                    a.mono href=(link(visit, child, "", &[])) { (short_id("", child)) }
+                }
+                @if more > 0 { " and " (count(more as u64)) " more" }
+                "."
+            }
+        }
     }
 }
 
@@ -170,13 +214,13 @@ fn filters(choice: &BranchChoice, number: usize, place: &ConversationPlace) -> M
 fn list(
     visit: &Visit,
     place: &ConversationPlace,
-    page: &tree::BranchPage,
+    page: &tree::TreePage,
     marks: &[TreeMark],
     at: Option<u64>,
 ) -> Markup {
     html! {
         form.branches action=(place.link(visit, "/diff", &[])) {
-            div.table tabindex="0" role="region" aria-label="Branches" {
+            div.table tabindex="0" role="group" aria-label="Branches" {
                 table.rows {
                     thead {
                         tr {
@@ -201,7 +245,7 @@ fn list(
 fn row_of(
     visit: &Visit,
     place: &ConversationPlace,
-    page: &tree::BranchPage,
+    page: &tree::TreePage,
     row: &tree::BranchRow,
     marks: &[TreeMark],
     at: Option<u64>,
@@ -294,7 +338,7 @@ fn mark_link(visit: &Visit, place: &ConversationPlace, branch: &str, mark: &Tree
     }
 }
 
-fn pages(visit: &Visit, page: &tree::BranchPage) -> Markup {
+fn pages(visit: &Visit, page: &tree::TreePage) -> Markup {
     if page.pages <= 1 {
         return html! {};
     }

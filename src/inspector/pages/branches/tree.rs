@@ -37,7 +37,7 @@ pub struct BranchChoice {
 
 /// A page of a tree.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct BranchPage {
+pub struct TreePage {
     /// In order, a parent before what was forked from it.
     pub rows: Vec<BranchRow>,
     /// From 0.
@@ -53,7 +53,7 @@ const CONTEXT_ROWS_MAX: usize = 6;
 
 /// The rows of a page.
 #[must_use]
-pub fn page(branches: Vec<pb::Branch>, choice: &BranchChoice, rows_max: usize) -> BranchPage {
+pub fn page(branches: Vec<pb::Branch>, choice: &BranchChoice, rows_max: usize) -> TreePage {
     let rows = in_order(branches);
     let name = choice.name.to_lowercase();
     let is_wanted = |row: &BranchRow| {
@@ -73,7 +73,7 @@ pub fn page(branches: Vec<pb::Branch>, choice: &BranchChoice, rows_max: usize) -
         .skip(number * rows_max)
         .take(rows_max)
         .collect();
-    BranchPage {
+    TreePage {
         rows: with_context(&rows, &shown),
         number,
         pages,
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    fn names(page: &BranchPage) -> Vec<&str> {
+    fn names(page: &TreePage) -> Vec<&str> {
         page.rows
             .iter()
             .map(|row| row.branch.name.as_str())

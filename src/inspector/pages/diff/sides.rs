@@ -14,6 +14,9 @@ use crate::{
     },
 };
 
+/// How often bodies are asked for: each answer has some megabytes at most, or one body.
+const BODY_ROUNDS: usize = 4;
+
 /// An event in words.
 #[derive(Clone, Debug)]
 pub struct ToldEvent {
@@ -37,10 +40,16 @@ pub struct ToldEvent {
 
 impl ToldEvent {
     fn of(event: &pb::Event) -> Self {
-        let said = say(event);
+        let mut said = say(event);
+        if event.body.is_none() {
+            "too large to be shown beside others".clone_into(&mut said.note);
+        }
         let mut hasher = DefaultHasher::new();
         // Ids of calls and times differ where the same was done.
         (event.kind, &said.title, &said.content).hash(&mut hasher);
+        if event.body.is_none() {
+            event.id.hash(&mut hasher);
+        }
         let end = said
             .content
             .char_indices()
@@ -89,32 +98,62 @@ impl DiffSide {
                 false => conversation.clone(),
             },
             limit: SIDE_EVENTS + 2,
+            headers_only: true,
             ..read::of_branch(id, branch)
         };
         let mut answer = visit.store.events().read(request).await?.into_inner();
-        let mut events = Vec::new();
+        let mut headers = Vec::new();
         while let Some(batch) = answer.message().await? {
-            let is_after = |event: &&pb::Event| {
+            let own = batch.events.into_iter();
+            headers.extend(own.filter(|event| {
                 event.revision != revision || event.conversation_id != conversation
-            };
-            let own = batch.events.iter().filter(is_after);
-            events.extend(
-                own.filter(|event| !is_of_branches(event))
-                    .map(ToldEvent::of),
-            );
+            }));
         }
-        let more = events.len() as u64 > SIDE_EVENTS;
-        events.truncate(usize::try_from(SIDE_EVENTS).unwrap_or(usize::MAX));
-        let end = match events.last() {
-            Some(last) => format!("{}.{}", last.conversation, last.revision),
+        let more = headers.len() as u64 > SIDE_EVENTS;
+        headers.truncate(usize::try_from(SIDE_EVENTS).unwrap_or(usize::MAX));
+        let end = match headers.last() {
+            Some(last) => format!("{}.{}", last.conversation_id, last.revision),
             None => format!("{conversation}.{revision}"),
         };
+        headers.retain(|event| !is_of_branches(event));
+        let events = with_bodies(visit, headers).await?;
         Ok(Self {
             next: more.then(|| end.clone()),
             end,
-            events,
+            events: events.iter().map(ToldEvent::of).collect(),
         })
     }
+}
+
+/// The same events with their bodies, as far as these are not too much together.
+async fn with_bodies(
+    visit: &Visit,
+    mut events: Vec<pb::Event>,
+) -> Result<Vec<pb::Event>, PageFailure> {
+    let mut missing: Vec<usize> = (0..events.len()).collect();
+    for _ in 0..BODY_ROUNDS {
+        if missing.is_empty() {
+            break;
+        }
+        let names = missing.iter().map(|at| pb::EventName {
+            by: Some(pb::event_name::By::EventId(events[*at].id.clone())),
+        });
+        let request = pb::GetManyRequest {
+            events: names.collect(),
+            headers_only: false,
+        };
+        let answer = visit.store.events().get_many(request).await?.into_inner();
+        let mut left = Vec::new();
+        for (at, got) in missing.into_iter().zip(answer.events) {
+            match got.event {
+                Some(_) if got.body_left_out => left.push(at),
+                Some(event) => events[at].body = event.body,
+                None => {}
+            }
+        }
+        missing = left;
+    }
+    Ok(events)
 }
 
 /// True for what is only said of branches: their names stand above.

@@ -104,7 +104,7 @@ fn differing_items(
                 @else { (things(pairs.len() as u64, "item differs", "items differ")) }
             }
             @if !pairs.is_empty() {
-                div.table role="region" aria-labelledby="different-items" tabindex="0" {
+                div.table role="group" aria-labelledby="different-items" tabindex="0" {
                     table.items {
                         thead {
                             tr {
@@ -209,7 +209,7 @@ fn differing_lines(one: &RequestAnswer, other: &RequestAnswer) -> Markup {
     html! {
         section aria-labelledby="different-lines" {
             h2 #different-lines { "Their bodies, laid out" }
-            div.lines-diff role="region" aria-labelledby="different-lines" tabindex="0" {
+            div.lines-diff role="group" aria-labelledby="different-lines" tabindex="0" {
                 @for group in &shown {
                     ol.diff { @for line in group { (line_of(line)) } }
                 }

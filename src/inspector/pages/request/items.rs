@@ -66,7 +66,7 @@ pub fn section(
             @if told.items.is_empty() {
                 (nothing("There is nothing to send.", &html! { "The branch says nothing yet." }))
             } @else {
-                div.table role="region" aria-labelledby="items-title" tabindex="0" {
+                div.table role="group" aria-labelledby="items-title" tabindex="0" {
                     table.items {
                         thead {
                             tr {

@@ -24,13 +24,14 @@ use crate::{
         frame::{self, Tab},
         pages::call,
         parts::{
-            hostile::{first, headline},
+            hostile::headline,
             numbers::{bytes_human, count, things},
             pager::pager,
             pieces::{chip, nothing},
             place::ConversationPlace,
             time,
         },
+        transcript::step::deed_of,
         visit::{At, Visit},
     },
 };
@@ -77,10 +78,7 @@ async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
         .map(|id| async move { calls_of(visit, &id, "", 0, CALLS_OF_EACH).await })
         .buffered(ASKED_AT_ONCE);
     let mut calls: Vec<CountedCall> = asked.try_concat().await?;
-    calls.sort_by_key(|call| {
-        let at = call.call.requested_at.unwrap_or_default();
-        std::cmp::Reverse((at.seconds, at.nanos))
-    });
+    calls.sort_by_key(|call| std::cmp::Reverse((call.at.seconds, call.at.nanos)));
     let named = |one: &pb::ConversationSummary| {
         let id = crate::cli::text::short_id(&one.source_id, &one.conversation_id);
         let title = if one.title.trim().is_empty() {
@@ -187,6 +185,7 @@ async fn calls_of(
     };
     let (calls, happened) = tokio::try_join!(history, happened(visit, id, branch, as_of, limit))?;
     let calls = calls.into_iter().map(|call| CountedCall {
+        at: stats::asked_at(&call, id, &happened),
         took: stats::took(&call, id, &happened),
         conversation: id.to_owned(),
         call,
@@ -299,7 +298,7 @@ fn table(visit: &Visit, choice: &Choice, tools: &[ToolNumbers]) -> Markup {
         .unwrap_or_default();
     let heads = ["Tool", "Calls", "Failed", "p50", "p95", "Returned"];
     html! {
-        div.table role="region" aria-labelledby="by-tool" tabindex="0" {
+        div.table role="group" aria-labelledby="by-tool" tabindex="0" {
             table.tools {
                 thead {
                     tr {
@@ -402,7 +401,7 @@ fn list(visit: &Visit, calls: &[&CountedCall], titles: Option<&Titles>) -> Marku
         count(calls.len() as u64)
     );
     html! {
-        div.table role="region" aria-labelledby="calls-title" tabindex="0" {
+        div.table role="group" aria-labelledby="calls-title" tabindex="0" {
             table.calls {
                 thead {
                     tr {
@@ -422,7 +421,7 @@ fn list(visit: &Visit, calls: &[&CountedCall], titles: Option<&Titles>) -> Marku
 
 fn call_row(visit: &Visit, one: &CountedCall, titles: Option<&Titles>) -> Markup {
     let call = &one.call;
-    let arguments = first(&String::from_utf8_lossy(&call.arguments), HEAD_CHARS);
+    let deed = deed_of(&call.tool, &String::from_utf8_lossy(&call.arguments));
     let said = match call.error_message.is_empty() {
         true => &call.result_head,
         false => &call.error_message,
@@ -433,7 +432,7 @@ fn call_row(visit: &Visit, one: &CountedCall, titles: Option<&Titles>) -> Markup
             td.what {
                 a data-open href=(call::address(visit, &one.conversation, call)) {
                     strong { (headline(&call.tool, TOOL_CHARS)) }
-                    " " code.arguments { (headline(&arguments, HEAD_CHARS)) }
+                    " " code.arguments { (headline(&deed, HEAD_CHARS)) }
                 }
                 @if !said.is_empty() { p.quote { (headline(said, HEAD_CHARS)) } }
                 @if let Some(title) = title { p.dim { (headline(title, TITLE_CHARS)) } }
@@ -441,7 +440,7 @@ fn call_row(visit: &Visit, one: &CountedCall, titles: Option<&Titles>) -> Markup
             td { (call::outcome(call)) }
             td.number { (one.took.map_or_else(|| "—".into(), chart::told)) }
             td.number { @if call.result_bytes > 0 { (bytes_human(call.result_bytes)) } }
-            td { (time::ago(call.requested_at.as_ref())) }
+            td { (time::ago(Some(&one.at))) }
         }
     }
 }

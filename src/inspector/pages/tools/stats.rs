@@ -19,6 +19,8 @@ pub struct CountedCall {
     pub call: pb::ToolCall,
     /// The conversation that was asked for it: its events may be inherited.
     pub conversation: String,
+    /// When it was asked for.
+    pub at: Timestamp,
     /// How long it took, if that is known.
     pub took: Option<Duration>,
 }
@@ -88,6 +90,15 @@ pub fn took(call: &pb::ToolCall, conversation: &str, happened: &HappenedAt) -> O
             between(from, to).filter(|took| !took.is_zero())
         }
     }
+}
+
+/// When a call was asked for, as its author says, else when that was recorded.
+#[must_use]
+pub fn asked_at(call: &pb::ToolCall, conversation: &str, happened: &HappenedAt) -> Timestamp {
+    let place = |id: &str| (id.to_owned(), call.request_revision);
+    let own = happened.get(&place(conversation));
+    let own = own.or_else(|| happened.get(&place(&call.conversation_id)));
+    own.copied().or(call.requested_at).unwrap_or_default()
 }
 
 fn between(from: &Timestamp, to: &Timestamp) -> Option<Duration> {
@@ -218,6 +229,7 @@ mod tests {
             ..Default::default()
         };
         CountedCall {
+            at: Timestamp::default(),
             took: took(&call, "c", &HappenedAt::new()),
             conversation: "c".into(),
             call,
