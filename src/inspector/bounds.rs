@@ -119,9 +119,11 @@ pub const SAMPLES: usize = 121;
 
 /// Events before the one that is meant.
 pub const EVENTS_BEFORE: u64 = 16;
-/// Bytes of text of all events on a page of a transcript. With their markup they stay below the
-/// bound of pages.
-pub const TRANSCRIPT_BYTES: usize = 84 << 10;
+/// Bytes of markup of the texts of all events on a page of a transcript. With what stands around
+/// each they stay below the bound of pages.
+pub const TRANSCRIPT_BYTES: usize = 92 << 10;
+/// Bytes of markup of a snippet.
+pub const SNIPPET_BYTES: usize = 4 << 10;
 /// Bytes of a message.
 pub const SAID_BYTES: usize = 6 << 10;
 /// Bytes of reasoning.

@@ -3,8 +3,11 @@
 use futures::StreamExt;
 use tonic::Code;
 
-use super::failure::PageFailure;
+use super::{failure::PageFailure, parts::hostile::fitting};
 use crate::{cli::Connection, codec::pb};
+
+/// A part makes at most so much markup for each byte that was asked for.
+const MARKUP_PER_BYTE: usize = 3;
 
 /// Which text.
 #[derive(Clone, Debug)]
@@ -122,7 +125,10 @@ impl Piece {
             Ok(text) => text,
             Err(error) => std::str::from_utf8(&rest[..error.valid_up_to()]).unwrap_or_default(),
         };
-        let mut end = whole.floor_char_boundary(bytes_max.min(whole.len()));
+        let end = whole.floor_char_boundary(bytes_max.min(whole.len()));
+        // What makes more markup than words do is shown in smaller parts.
+        let mut end = fitting(&whole[..end], bytes_max.saturating_mul(MARKUP_PER_BYTE));
+        let is_cut = is_cut || end < whole.len();
         if is_cut
             && let Some(at) = whole[..end].rfind('\n')
             && at + 1 >= end / 2

@@ -15,7 +15,7 @@ use crate::{
         failure::PageFailure,
         frame::Tab,
         parts::{
-            hostile::{block, shown},
+            hostile::{block, fitting, shown},
             json::pretty,
             numbers::{count, size},
             pieces::{Mood, badge},
@@ -216,6 +216,7 @@ fn body_of(event: &pb::Event) -> Markup {
         true => pretty(&text),
         false => {
             let end = text.floor_char_boundary(EVENT_JSON_BYTES);
+            let end = fitting(&text[..end], 3 * EVENT_JSON_BYTES);
             html! {
                 (block(&text[..end]))
                 p.hint { (count((text.len() - end) as u64)) " bytes more: " code { "treering log --json" } " has all of it." }

@@ -6,11 +6,11 @@ use crate::{
     cli::{search::deed, text::address, time_arg::Moment},
     codec::pb,
     inspector::{
-        bounds::{CHIPS, HITS, HITS_OFFSET_MAX, TITLE_CHARS},
+        bounds::{CHIPS, HITS, HITS_OFFSET_MAX, SNIPPET_BYTES, TITLE_CHARS},
         failure::PageFailure,
         frame::{Page, Tab},
         parts::{
-            hostile::{escaped, headline, shown},
+            hostile::{escaped, fitting, headline, shown},
             numbers::{count, things},
             pager::pager,
             pieces::{Mood, badge, chip, nothing},
@@ -241,7 +241,7 @@ fn hit(visit: &Visit, hit: &pb::SearchHit) -> Markup {
                 span.dim { "line " (count(hit.line)) }
                 span.dim.end { (time::ago(hit.happened_at.as_ref().or(hit.recorded_at.as_ref()))) }
             }
-            pre.snippet tabindex="0" { (highlighted(&hit.snippet, &hit.highlights)) }
+            pre.snippet tabindex="0" { (highlighted(&hit.snippet[..fitting(&hit.snippet, SNIPPET_BYTES)], &hit.highlights)) }
             div.line.dim {
                 a href=(around) { "in " (conversation(hit)) }
                 span.mono { (shown(&address(&hit.source_id, &hit.conversation_id, hit.revision))) }

@@ -7,6 +7,31 @@ use maud::{Markup, PreEscaped, html};
 
 use crate::cli::text::turns_order;
 
+/// How many bytes of a text make at most so many of markup: a letter can make fifty.
+#[must_use]
+pub fn fitting(text: &str, markup_max: usize) -> usize {
+    // Nothing makes less than itself.
+    let mut left = markup_max;
+    for (at, c) in text.char_indices() {
+        let bytes = match c {
+            '&' | '\'' => 5,
+            '<' | '>' => 4,
+            '"' => 6,
+            '\n' | '\t' => 1,
+            c if is_unseen(c) => SIGN_BYTES,
+            c => c.len_utf8(),
+        };
+        if bytes > left {
+            return at;
+        }
+        left -= bytes;
+    }
+    text.len()
+}
+
+/// The most that [`sign`] makes.
+const SIGN_BYTES: usize = 56;
+
 /// Recorded text within a line of ours.
 #[must_use]
 pub fn shown(text: &str) -> Markup {
@@ -16,7 +41,11 @@ pub fn shown(text: &str) -> Markup {
 /// The same, its first line, cut to so many characters.
 #[must_use]
 pub fn headline(text: &str, chars_max: usize) -> Markup {
-    shown(&first(text, chars_max))
+    let first = first(text, chars_max);
+    match fitting(&first, 8 * chars_max) {
+        end if end < first.len() => html! { (shown(&first[..end])) " …" },
+        _ => shown(&first),
+    }
 }
 
 /// The first line that says something, cut; what would be a sign in it is left to [`shown`].
@@ -93,6 +122,22 @@ mod tests {
         assert!(out.starts_with("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;amp;"));
         assert!(out.contains(">U+202E</span>txt.exe") && out.contains(">\u{2400}</span>"));
         assert!(shown(text).into_string().starts_with("<bdi>"));
+    }
+
+    // A page of letters that are shown as signs, or of quotes, was ten times as large as one of
+    // words: what is cut is cut by what it makes.
+    #[test]
+    fn markup_fits() {
+        for text in ["\0\u{202e}", "\"'&<>", "é\u{e0041}日", "plain \r\n\t"] {
+            let text = text.repeat(500);
+            for max in [0, 1, 7, 100, 3_000] {
+                let end = fitting(&text, max);
+                assert!(escaped(&text[..end]).0.len() <= max, "{max}: {text:.20}");
+            }
+            assert_eq!(fitting(&text, 100_000), text.len());
+        }
+        assert_eq!(fitting("abc", 2), 2);
+        assert!(headline(&"\0".repeat(500), 100).into_string().len() < 900);
     }
 
     // Words of any language are left as they are.

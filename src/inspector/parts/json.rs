@@ -5,13 +5,25 @@ use std::borrow::Cow;
 use maud::{Markup, PreEscaped, html};
 use serde::de::IgnoredAny;
 
-use super::hostile::escaped;
+use super::hostile::{block, escaped};
 use crate::cli::text::pretty_json;
+
+/// What has more than so many is shown as it is: laid out and coloured it would be ten times as
+/// large.
+const TOKENS_MAX: usize = 2_500;
+/// So is what has less than so many bytes for each, unless it is short.
+const DENSE_BYTES: usize = 5;
+/// See [`DENSE_BYTES`].
+const SHORT_BYTES: usize = 100;
 
 /// JSON text laid out over lines, with its numbers and all of its members as they are: who
 /// decides about a call must see what its tool will. What is no JSON as it is.
 #[must_use]
 pub fn pretty(text: &str) -> Markup {
+    let tokens = text.bytes().filter(|byte| b",:".contains(byte)).count();
+    if tokens > TOKENS_MAX || (text.len() > SHORT_BYTES && tokens * DENSE_BYTES > text.len()) {
+        return block(text);
+    }
     let is_json = serde_json::from_str::<IgnoredAny>(text).is_ok();
     let laid_out = match is_json {
         true => Cow::Owned(pretty_json(text)),
@@ -106,6 +118,8 @@ mod tests {
             }
             assert_eq!(plain, escaped(text).0, "{text}");
         }
+        let dense = pretty(&format!("[{}1]", "1,".repeat(10_000))).into_string();
+        assert!(dense.len() < 21_000, "{}", dense.len());
         let out = pretty(r#"{"k":"v"}"#).into_string();
         assert!(
             out.contains("class=\"jk\"") && out.contains("class=\"js\""),

@@ -10,10 +10,10 @@ use crate::{
     },
     codec::pb::{self, content_part::Part, media::Source},
     inspector::{
-        bounds::{REASONING_BYTES, SAID_BYTES, TITLE_CHARS},
+        bounds::{HEAD_BYTES, REASONING_BYTES, SAID_BYTES, TITLE_CHARS},
         pages::media::IMAGES,
         parts::{
-            hostile::{escaped, first, headline, shown},
+            hostile::{escaped, first, fitting, headline, shown},
             json::pretty,
             numbers::{bytes_human, count, things},
             pieces::{Mood, badge},
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// What a page has room for, in bytes of text.
+/// What a page has room for, in bytes of markup.
 #[derive(Debug)]
 pub struct Room(pub usize);
 
@@ -33,16 +33,23 @@ impl Room {
     pub fn take<'a>(&mut self, text: &'a str, bytes_max: usize) -> (&'a str, bool) {
         // What is left is shared: late events still get a line.
         let most = bytes_max.min((self.0 / 8).max(LEAST_BYTES));
-        if text.len() <= most {
-            self.0 = self.0.saturating_sub(text.len());
+        let mut end = fitting(text, most);
+        if end == text.len() {
+            self.0 = self.0.saturating_sub(most.min(end * 2));
             return (text, true);
         }
-        let mut end = text.floor_char_boundary(most);
         if let Some(at) = text[..end].rfind('\n').filter(|at| *at > end / 2) {
             end = at;
         }
-        self.0 = self.0.saturating_sub(end);
+        self.0 = self.0.saturating_sub(most);
         (&text[..end], false)
+    }
+
+    /// The same of what is coloured, which takes more.
+    pub fn take_json<'a>(&mut self, text: &'a str, bytes_max: usize) -> (&'a str, bool) {
+        let (text, is_whole) = self.take(text, bytes_max);
+        self.0 = self.0.saturating_sub(2 * text.len());
+        (text, is_whole)
     }
 }
 
@@ -155,7 +162,7 @@ pub fn part_of(
         None => html! {},
         Some(Part::Text(text)) => prose(visit, event, text, room),
         Some(Part::Json(text)) => {
-            let (text, is_whole) = room.take(text, SAID_BYTES);
+            let (text, is_whole) = room.take_json(text, SAID_BYTES);
             html! { (pretty(text)) @if !is_whole { (rest(visit, event)) } }
         }
         Some(Part::Refusal(text)) => html! {
@@ -251,7 +258,7 @@ pub fn large(visit: &Visit, event: &pb::Event, head: &Piece) -> Markup {
                 span.dim { (bytes_human(head.info.total_bytes)) }
                 span.end { (clock(event)) " " (number(visit, event)) }
             }
-            div.prose dir="auto" { (escaped(&head.text)) }
+            div.prose dir="auto" { (escaped(&head.text[..fitting(&head.text, HEAD_BYTES)])) }
             (rest(visit, event))
         }
     }
@@ -305,6 +312,10 @@ mod tests {
             all += shown.len();
         }
         assert!(all < 100_000 + 200 * LEAST_BYTES, "{all}");
+        let signs = "\0".repeat(1_000);
+        let mut room = Room(100_000);
+        let signs = (0..200).map(|_| escaped(room.take(&signs, 6_000).0).0.len());
+        assert!(signs.sum::<usize>() < 100_000 + 200 * LEAST_BYTES);
         assert_eq!(Room(10).take("short", 6_000), ("short", true));
         assert_eq!(Room(10).take("", 6_000), ("", true));
         let long = "é".repeat(500);

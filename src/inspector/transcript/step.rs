@@ -155,7 +155,7 @@ fn told(stands: Stands, call: &ThreadCall) -> (Mood, String) {
 
 fn asked(event: &pb::Event, tool: &str, arguments: &str, room: &mut Room) -> Markup {
     let deed = deed_of(tool, arguments);
-    let (text, is_whole) = room.take(arguments, ARGUMENT_BYTES);
+    let (text, is_whole) = room.take_json(arguments, ARGUMENT_BYTES);
     html! {
         details.fold.asked id={ "a" (event.revision) } {
             summary { code.deed { (headline(&deed, TITLE_CHARS)) } }

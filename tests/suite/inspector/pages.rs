@@ -99,6 +99,49 @@ async fn a_person_reads_what_agents_did() {
     }
 }
 
+// A page of what is shown as signs, or is escaped letter by letter, was megabytes large where one of
+// words was not: whatever stands in a conversation, a page of it has its bound.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_text_makes_a_page_too_large() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    for text in ["\0\u{202e}\u{1}", "\"<&'>", "<\n"] {
+        let id = ConversationId::generate();
+        let text = text.repeat(20_000);
+        let title = text.replace('\0', "\u{1}")[..600].to_owned();
+        let created = ConversationCreated {
+            title,
+            ..ConversationCreated::default()
+        };
+        let mut events = vec![NewEvent::new(id, EventBody::ConversationCreated(created))];
+        for number in 0..110 {
+            let name = number.to_string();
+            let said: String = text.chars().take(10_000 + number).collect();
+            let returned: String = text.chars().take(20_000 + number).collect();
+            events.push(message(id, &said));
+            events.push(call(id, &name, "tool"));
+            events.push(result(id, &name, &returned));
+        }
+        append(&engine, events).await.unwrap();
+    }
+    engine.close().await;
+    let browser = Browser::start(dir.path(), &[]).await;
+    let list = browser.page("/").await;
+    let conversations = links(&list.body, "/c/");
+    assert_eq!(conversations.len(), 3);
+    for path in conversations {
+        browser.page(&path).await;
+        browser.page(&format!("{path}?end=1")).await;
+        for revision in [2, 4] {
+            browser.page(&format!("{path}/e/{revision}")).await;
+            browser.page(&format!("{path}/text/{revision}")).await;
+            browser
+                .page(&format!("{path}/text/{revision}?byte=100"))
+                .await;
+        }
+    }
+}
+
 /// Text that would do harm where it is taken for markup.
 const HOSTILE: &str = "<script>alert('owned')</script><img src=x onerror=alert(1)>\
      \"'><style>*{display:none}</style></pre></details></main>\u{202e}gnirts\0nul\u{1b}[2J";

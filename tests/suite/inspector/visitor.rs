@@ -47,15 +47,6 @@ impl Answer {
             .collect()
     }
 
-    /// The first link that begins like this.
-    pub fn link(&self, beginning: &str) -> String {
-        let found = self
-            .all("href")
-            .into_iter()
-            .find(|link| link.starts_with(beginning));
-        found.unwrap_or_else(|| panic!("no link {beginning} in {}", self.body))
-    }
-
     /// The value of a form's hidden field.
     pub fn field(&self, name: &str) -> String {
         let start = format!("name=\"{name}\" value=\"");
@@ -97,11 +88,6 @@ impl Visitor {
         let done = self.cli(arguments).await;
         assert!(done.status.success(), "{arguments:?}: {done:?}");
         String::from_utf8(done.stdout).unwrap()
-    }
-
-    /// The address of the server.
-    pub fn url(&self) -> &str {
-        &self.server.url
     }
 
     /// A page: within its bound, and with nothing in it that a browser would run.
