@@ -116,7 +116,8 @@
 //! - [`log`]: the truth on disk, and the port for other backends;
 //! - [`server`]: the same as gRPC services, for any language;
 //! - [`access`]: keys, and what they may do;
-//! - `mcp`: the same for agents, by the Model Context Protocol (with the feature `cli`).
+//! - `mcp`: the same for agents, by the Model Context Protocol (with the feature `cli`);
+//! - `inspector`: pages for people (with the feature `inspector`).
 //!
 //! `examples/` has whole programs; `docs/ARCHITECTURE.md` goes through the modules in the order
 //! in which data flows.
@@ -145,6 +146,8 @@ pub mod domain;
 pub mod engine;
 #[cfg(feature = "import")]
 pub mod importer;
+#[cfg(feature = "inspector")]
+pub mod inspector;
 pub mod log;
 #[cfg(feature = "cli")]
 pub mod mcp;

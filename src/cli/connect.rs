@@ -267,6 +267,17 @@ impl Connection {
         })
     }
 
+    /// The same way once more, for another task: whoever has it does not end what it leads to.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self {
+            channel: self.channel.clone(),
+            namespace: self.namespace.clone(),
+            tag: self.tag.clone(),
+            embedded: None,
+        }
+    }
+
     /// The server that a lock file names, if it answers and serves this very folder:
     /// the text may be that of a process that is gone.
     ///

@@ -20,7 +20,7 @@ use crate::{
     backup::RESTORE_STAGING,
     domain::with_causes,
     engine::{Engine, OpenError, OpenMode, OpenOptions},
-    server::{self, ServeError, ServeOptions, ServerMeasures, tls::ServerTls},
+    server::{self, ServeError, ServeOptions, ServerMeasures, WebService, tls::ServerTls},
     summariser::{Summariser, SummariserConfig},
 };
 
@@ -104,6 +104,8 @@ pub struct Door {
     pub keys: Arc<KeyRing>,
     /// Its certificate, if it has one.
     pub tls: Option<Arc<ServerTls>>,
+    /// What answers browsers there, if anything does.
+    pub web: Option<WebService>,
 }
 
 /// An engine that runs in this process.
@@ -161,6 +163,7 @@ impl Embedded {
             Some(door) => {
                 options.keys = Some(door.keys);
                 options.tls = door.tls;
+                options.web = door.web;
             }
             None => {
                 // It cannot be made again: it lasts as long as its command.

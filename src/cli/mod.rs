@@ -31,6 +31,7 @@ mod fork;
 mod found_by;
 mod import;
 mod init;
+mod inspector;
 pub(crate) mod json;
 mod keys;
 mod knowledge;

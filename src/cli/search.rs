@@ -2,7 +2,7 @@
 //! said.
 
 mod asked;
-mod deed;
+pub mod deed;
 mod thoughts;
 mod why;
 

@@ -21,6 +21,7 @@ use super::{
     connect::Waiting,
     embedded::{self, Door, Embedded},
     error::CliError,
+    inspector::{InspectorArgs, Pages, PagesOptions},
     keys, log_to_stderr,
     mcp::McpServeArgs,
     observe::{ObserveArgs, of_backup, of_summariser, of_traces},
@@ -50,7 +51,9 @@ pub fn listen_default() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, PORT).into()
 }
 
-/// Serve a store over gRPC
+/// Serve a store over gRPC, and pages for people
+///
+/// The address, opened in a browser, shows what agents did (--no-inspector leaves that out).
 ///
 /// Runs until Ctrl-C or SIGTERM, then finishes what it took. Reflection and
 /// health are on. While no key was made (treering keys create), anybody who reaches
@@ -62,8 +65,8 @@ pub fn listen_default() -> SocketAddr {
 /// stays.
 ///
 /// With --json it prints one line once it serves, {"serving": URL, "data": DIR,
-/// "pid": N, "version": V, "metrics": URL or null, "mcp": URL or null}, or, when another
-/// process holds the store,
+/// "pid": N, "version": V, "metrics": URL or null, "mcp": URL or null, "inspector": URL or
+/// null}, or, when another process holds the store,
 /// {"locked_by": WHO, "server": URL or null, "data": DIR}, and exits with 5. For
 /// another command it waits first (--wait), for another server it does not.
 #[derive(Args, Debug, Clone)]
@@ -78,6 +81,7 @@ Examples:
   treering serve --data ./store --quota '*=1GiB,10000' --quota team-a=50GiB
   treering serve --data ./store --otlp-endpoint http://127.0.0.1:4317 --otlp-ratio 0.05
   treering serve --data ./store --mcp 127.0.0.1:7172
+  treering serve --data ./store --inspector-host agents.example
   treering serve --config /etc/treering/treering.toml
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
@@ -140,6 +144,8 @@ pub struct ServeArgs {
     config: Option<std::path::PathBuf>,
     #[command(flatten)]
     observe: ObserveArgs,
+    #[command(flatten)]
+    inspector: InspectorArgs,
     #[command(flatten)]
     mcp: McpServeArgs,
     #[command(flatten)]
@@ -237,6 +243,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let door = DoorKeys {
         keys: Arc::clone(&keys),
         tls: tls.clone(),
+        pages: args.inspector.wanted(),
     };
     let counted = Some(observer.measures());
     let served = Served::counted(engine.clone(), listener, summariser, door, counted).await?;
@@ -264,10 +271,14 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             "version": env!("CARGO_PKG_VERSION"),
             "metrics": metrics,
             "mcp": agents.as_ref().map(HttpDoor::url),
+            "inspector": served.inspector(),
         }))?;
     } else {
         let url = out.paint.text(Tone::Name, served.url());
         out.line(format!("Serving {} at {url}", dir.display()))?;
+        if let Some(pages) = served.inspector() {
+            out.line(format!("To look at it, open {pages} in a browser"))?;
+        }
         if let Some(metrics) = metrics {
             out.line(format!("Metrics are at {metrics}"))?;
         }
@@ -483,16 +494,18 @@ pub fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
     }))
 }
 
-/// Who may come in, and by which certificate.
+/// Who may come in, by which certificate, and what browsers find.
 struct DoorKeys {
     keys: Arc<KeyRing>,
     tls: Option<Arc<ServerTls>>,
+    pages: Option<PagesOptions>,
 }
 
 /// A store that is served on a network address by this process.
 #[derive(Debug)]
 pub struct Served {
     engine: Embedded,
+    pages: Option<Pages>,
     url: String,
 }
 
@@ -507,6 +520,24 @@ impl Served {
         summariser: Option<SummariserConfig>,
     ) -> Result<Self, CliError> {
         Self::start_with(OpenOptions::new(dir), listener, summariser).await
+    }
+
+    /// The same, with pages for people.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_with_pages(
+        dir: &Path,
+        listener: TcpListener,
+        pages: Option<PagesOptions>,
+    ) -> Result<Self, CliError> {
+        let door = DoorKeys {
+            keys: keys_of(dir)?,
+            tls: None,
+            pages,
+        };
+        let engine = embedded::open(OpenOptions::new(dir)).await?;
+        Self::counted(engine, listener, None, door, None).await
     }
 
     /// The same, with the engine's options.
@@ -534,7 +565,12 @@ impl Served {
         keys: Arc<KeyRing>,
         tls: Option<Arc<ServerTls>>,
     ) -> Result<Self, CliError> {
-        Self::counted(engine, listener, summariser, DoorKeys { keys, tls }, None).await
+        let door = DoorKeys {
+            keys,
+            tls,
+            pages: None,
+        };
+        Self::counted(engine, listener, summariser, door, None).await
     }
 
     /// The same, with its calls counted.
@@ -545,18 +581,33 @@ impl Served {
         engine: Engine,
         listener: TcpListener,
         summariser: Option<SummariserConfig>,
-        DoorKeys { keys, tls }: DoorKeys,
+        DoorKeys { keys, tls, pages }: DoorKeys,
         measures: Option<Arc<ServerMeasures>>,
     ) -> Result<Self, CliError> {
-        let url = url_of(listener.local_addr()?, tls.is_some());
+        let address = listener.local_addr()?;
+        let url = url_of(address, tls.is_some());
+        let pages = match pages {
+            Some(options) => {
+                let (engine, keys) = (engine.clone(), Arc::clone(&keys));
+                Some(Pages::open(engine, keys, address, tls.is_some(), options).await?)
+            }
+            None => None,
+        };
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let door = Door {
             address: url.clone(),
             keys,
             tls,
+            web: pages.as_ref().map(Pages::web),
         };
         let engine = Embedded::start(engine, Some(door), summariser, measures, incoming).await?;
-        Ok(Self { engine, url })
+        Ok(Self { engine, pages, url })
+    }
+
+    /// Where people on this machine look at it, if they can.
+    #[must_use]
+    pub fn inspector(&self) -> Option<String> {
+        self.pages.as_ref().map(|_| format!("{}/", self.url))
     }
 
     /// Where clients on this machine reach it.
@@ -570,7 +621,14 @@ impl Served {
     /// # Errors
     /// [`CliError::Outcome`] when it ended badly.
     pub async fn stop(self) -> Result<(), CliError> {
-        self.engine.stop().await
+        if let Some(pages) = &self.pages {
+            pages.end_streams();
+        }
+        let stopped = self.engine.stop().await;
+        if let Some(pages) = self.pages {
+            pages.close().await;
+        }
+        stopped
     }
 }
 

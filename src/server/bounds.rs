@@ -227,3 +227,12 @@ pub const HANDSHAKES_MAX: usize = 256;
 
 /// Between looks at the files of certificates.
 pub const TLS_LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// The head of a request by HTTP/1, which browsers send, comes within this time.
+pub const HTTP1_HEAD_WAIT: Duration = Duration::from_secs(10);
+
+/// Headers of a request by HTTP/1; browsers send some twenty.
+pub const HTTP1_HEADERS_MAX: usize = 64;
+
+/// What a connection by HTTP/1 holds unread, in bytes, and so the largest head.
+pub const HTTP1_BUFFER_BYTES: usize = 64 << 10;

@@ -41,6 +41,7 @@ mod subscription;
 pub mod tls;
 mod to_proto;
 mod tools;
+mod web;
 mod whole_reads;
 
 use std::{future::Future, io, sync::Arc, time::Duration};
@@ -78,6 +79,7 @@ pub use guard::bearer;
 pub use health::{LIVE, READY};
 pub use measures::{CallSpans, MethodCalls, ServerMeasures};
 pub use status::ERROR_DOMAIN;
+pub use web::WebService;
 
 /// What reflection serves: the descriptors of `proto/treering/v1`.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/treering_descriptor.bin"));
@@ -117,6 +119,9 @@ pub struct ServeOptions {
     pub tls: Option<Arc<ServerTls>>,
     /// Where calls and connections are counted. None: they are not.
     pub measures: Option<Arc<ServerMeasures>>,
+    /// What answers requests on the same port that are no calls: browsers'. None: they are
+    /// refused.
+    pub web: Option<WebService>,
 }
 
 impl Default for ServeOptions {
@@ -135,6 +140,7 @@ impl Default for ServeOptions {
             is_beside: false,
             tls: None,
             measures: None,
+            web: None,
         }
     }
 }

@@ -24,8 +24,8 @@ use tokio_rustls::{
 
 use crate::access::{CertificateSubject, ClientCertificate};
 
-/// What clients of gRPC speak.
-const ALPN: &[u8] = b"h2";
+/// What clients of gRPC speak, and browsers; others of them speak the second.
+const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// Where certificates are, each a PEM file.
 #[derive(Clone, Debug)]
@@ -164,7 +164,7 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_single_cert(certs, key).map_err(pair)?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
     Ok(config)
 }
 

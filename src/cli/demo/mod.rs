@@ -21,6 +21,7 @@ use super::{
     connect::Connection,
     error::CliError,
     import,
+    inspector::InspectorArgs,
     output::{Out, Tone},
     serve::{Served, bind_or_any, listen_default, stop_signal},
     text::things,
@@ -54,6 +55,8 @@ pub struct DemoArgs {
     /// Where to serve; another free port is taken when this one is not
     #[arg(long, value_name = "ADDR", default_value_t = listen_default())]
     listen: SocketAddr,
+    #[command(flatten)]
+    inspector: InspectorArgs,
 }
 
 /// Runs the demo.
@@ -69,7 +72,7 @@ pub async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), 
     if moved {
         out.line(format!("{} is taken: using a free port.", args.listen))?;
     }
-    let served = Served::start(&dir, listener, None).await?;
+    let served = Served::start_with_pages(&dir, listener, args.inspector.wanted()).await?;
     if common.data.is_none() {
         keep_from_git(&dir)?;
     }
@@ -109,6 +112,10 @@ async fn tour(
         dir.display(),
         paint.text(Tone::Name, served.url())
     ))?;
+    if let Some(pages) = served.inspector().filter(|_| !args.exit) {
+        let pages = paint.text(Tone::Name, pages);
+        out.line(format!("To see what is in it, open {pages} in a browser"))?;
+    }
     let reach = Reach {
         command: command_typed(),
         store: if args.exit {
@@ -125,6 +132,10 @@ async fn tour(
     if !args.exit {
         out.line("")?;
         out.line("Still serving. Open a second terminal for these; Ctrl-C here ends it.")?;
+        if let Some(pages) = served.inspector() {
+            let pages = paint.text(Tone::Name, pages);
+            out.line(format!("Or open {pages} in a browser."))?;
+        }
     }
     store.close().await
 }

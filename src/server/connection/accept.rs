@@ -8,8 +8,7 @@ use std::{
 };
 
 use futures::{Stream, StreamExt};
-use hyper::server::conn::http2;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::{rt::TokioExecutor, server::conn::auto};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     task::JoinSet,
@@ -19,7 +18,7 @@ use tonic::service::Routes;
 use tower::Layer;
 
 use super::{
-    Activity, Calls, Life, Patience, ServeOptions, bounds, handshake::handshake, http2_of, serve,
+    Activity, Calls, Life, Patience, ServeOptions, bounds, handshake::handshake, http_of, serve,
 };
 use crate::server::{
     deadline::DeadlineLayer,
@@ -28,6 +27,7 @@ use crate::server::{
     measures::ServerMeasures,
     shutdown::StopSignal,
     tls::{ServerTls, client_certificate},
+    web::WebService,
 };
 
 /// Connections that a process with this limit of open files takes.
@@ -70,7 +70,8 @@ pub(in crate::server) struct Acceptor {
     tls: Option<Arc<ServerTls>>,
     guard: Guard,
     intake: Intake,
-    http2: http2::Builder<TokioExecutor>,
+    http: auto::Builder<TokioExecutor>,
+    web: Option<WebService>,
     patience: Patience,
     connections_max: usize,
     measures: Option<Arc<ServerMeasures>>,
@@ -88,7 +89,8 @@ impl Acceptor {
             tls: options.tls.clone(),
             guard: Guard::new(options.keys.clone()),
             intake,
-            http2: http2_of(options),
+            http: http_of(options),
+            web: options.web.clone(),
             patience: Patience {
                 idle_max: options.idle_max,
                 age_max: options.connection_age_max,
@@ -163,19 +165,20 @@ impl Acceptor {
             activity: Arc::clone(&activity),
             measures: self.measures.clone(),
             certificate: None,
+            web: self.web.clone(),
         };
         activity.shake_hands(self.tls.is_some());
         let counted = self.measures.as_ref().map(ServerMeasures::connection);
         let life = Life::new(activity, self.patience, self.stop.clone());
-        let http2 = self.http2.clone();
+        let http = self.http.clone();
         let tls = self.tls.as_ref().map(|tls| tls.acceptor());
         self.serving.spawn(async move {
             match tls {
-                None => serve(io, calls, http2, life).await,
+                None => serve(io, calls, http, life).await,
                 Some(tls) => {
                     if let Some(io) = handshake(&tls, io, &life).await {
                         calls.certificate = client_certificate(&io);
-                        serve(io, calls, http2, life).await;
+                        serve(io, calls, http, life).await;
                     }
                 }
             }

@@ -17,8 +17,11 @@ use futures::{
     future::{self, BoxFuture},
 };
 use http::{Request, Response};
-use hyper::{body::Incoming, server::conn::http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::body::Incoming;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::Instant,
@@ -34,6 +37,7 @@ use super::{
     intake::ConnectionIntake,
     measures::{CallWatch, ServerMeasures},
     shutdown::{Phase, StopSignal},
+    web::{WebService, is_for_pages},
 };
 use crate::access::ClientCertificate;
 use activity::{Activity, Answer};
@@ -50,6 +54,8 @@ pub(super) struct Calls {
     measures: Option<Arc<ServerMeasures>>,
     /// What the client has shown; none: nothing was asked for.
     certificate: Option<ClientCertificate>,
+    /// What answers requests that are no calls; none: they are refused.
+    web: Option<WebService>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Calls {
@@ -59,6 +65,13 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let running = self.activity.call();
+        if let Some(web) = &self.web
+            && is_for_pages(&request)
+        {
+            let answer = web.answer(request.map(Body::new));
+            return async move { Ok(answer.await.map(|body| Answer::new(body, running, None))) }
+                .boxed();
+        }
         let span = {
             let namespace = request.headers().get(NAMESPACE_KEY);
             let namespace = namespace.and_then(|name| name.to_str().ok());
@@ -101,12 +114,24 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
     }
 }
 
-/// The HTTP/2 bounds of every connection.
-fn http2_of(options: &ServeOptions) -> http2::Builder<TokioExecutor> {
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    // It panics under a clock before 1970 or far ahead, and no client asks for it.
-    builder.auto_date_header(false);
+/// The bounds of every connection. HTTP/1 is spoken by browsers only: without pages it is not
+/// known.
+fn http_of(options: &ServeOptions) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    if options.web.is_none() {
+        builder = builder.http2_only();
+    }
     builder
+        .http1()
+        .auto_date_header(false)
+        .timer(TokioTimer::new())
+        .header_read_timeout(bounds::HTTP1_HEAD_WAIT)
+        .max_headers(bounds::HTTP1_HEADERS_MAX)
+        .max_buf_size(bounds::HTTP1_BUFFER_BYTES);
+    builder
+        .http2()
+        // It panics under a clock before 1970 or far ahead, and no client asks for it.
+        .auto_date_header(false)
         .timer(TokioTimer::new())
         .keep_alive_interval(Some(options.keepalive_interval))
         .keep_alive_timeout(options.keepalive_timeout)
@@ -127,13 +152,13 @@ struct Patience {
 }
 
 /// Serves a connection to its end.
-async fn serve<IO>(io: IO, calls: Calls, http2: http2::Builder<TokioExecutor>, life: Life)
+async fn serve<IO>(io: IO, calls: Calls, http: auto::Builder<TokioExecutor>, life: Life)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let turn = Arc::new(Turn::default());
     let io = TokioIo::new(TurnIo::new(io, Arc::clone(&turn)));
-    let mut connection = pin!(http2.serve_connection(io, calls));
+    let mut connection = pin!(http.serve_connection(io, calls));
     let mut ending = false;
     loop {
         let look = life.next_look(&turn, ending);

@@ -1,0 +1,284 @@
+// The inspector without this is whole, but for what is live. Pages say by `data-` what they want:
+//
+//   data-live="/live?…" data-part="#id"   when something was appended, fetch this page again and
+//                                         put its #id in place of ours
+//   form data-instant="#id"               as one types, the same with the form's address
+//   details#id                            stays as it was left, by path and id
+//   data-item, with a[data-open]          j, k, Enter and o
+//   input[data-search]                    /
+//   time[data-ago]                        stays true
+//   button[data-copy="TEXT"]              copies
+//   form[data-auto]                       sends itself when a field of it changes
+"use strict";
+
+const base = document.body.dataset.base || "";
+
+/* ---- parts of a page ---- */
+
+async function part(address, signal) {
+  const answer = await fetch(address, { headers: { "x-fragment": "1" }, signal, credentials: "same-origin" });
+  const text = await answer.text();
+  const made = new DOMParser().parseFromString(text, "text/html");
+  return { made, ok: answer.ok };
+}
+
+// Puts new content in place of old without moving what the reader looks at: what is the same
+// stays the same element, with its focus and its folds.
+function put(old, fresh) {
+  if (old.innerHTML === fresh.innerHTML) {
+    old.dataset.filled = "1";
+    return;
+  }
+  const before = new Map();
+  for (const item of old.querySelectorAll("[id]")) before.set(item.id, item);
+  const isFirst = !old.dataset.filled;
+  for (const item of [...fresh.querySelectorAll("[id]")]) {
+    const same = before.get(item.id);
+    if (same && same.outerHTML === item.outerHTML) continue;
+    if (same && same.tagName === "DETAILS") item.open = same.open;
+    if (!same && !isFirst && item.matches("[data-item]")) item.classList.add("fresh");
+  }
+  const follows = old.hasAttribute("data-follow") && innerHeight + scrollY >= document.body.scrollHeight - 120;
+  for (const name of ["data-again"]) {
+    if (fresh.hasAttribute(name)) old.setAttribute(name, ""); else old.removeAttribute(name);
+  }
+  const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
+  const at = old.querySelector("[data-item].at");
+  keep(old, fresh);
+  old.replaceChildren(...fresh.childNodes);
+  say(fresh);
+  old.dataset.filled = "1";
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  if (at && at.id) document.getElementById(at.id)?.classList.add("at");
+  unfold(old);
+  times();
+  if (follows) scrollTo(0, document.body.scrollHeight);
+}
+
+// What somebody may be typing into stays as it is while it is the same (data-keep); where one
+// is gone it says so, at its place, so that nothing moves under a hand.
+function keep(old, fresh) {
+  const order = [...old.querySelectorAll("[data-keep]")];
+  const now = new Map([...fresh.querySelectorAll("[data-keep]")].map((item) => [item.id, item]));
+  let next = null;
+  for (const item of order.reverse()) {
+    const same = now.get(item.id);
+    const isKept = same && same.dataset.keep === item.dataset.keep && !item.classList.contains("gone");
+    if (isKept) {
+      same.replaceWith(item);
+    } else if (same) {
+      next = same;
+      continue;
+    } else {
+      if (!item.classList.contains("gone")) end(item);
+      if (next) next.before(item); else fresh.append(item);
+    }
+    next = item;
+  }
+}
+function end(item) {
+  item.classList.add("gone");
+  for (const field of item.querySelectorAll("input, textarea, button")) field.disabled = true;
+  const note = document.createElement("p");
+  note.className = "notice";
+  note.textContent = "It waits no more: it was decided or ended meanwhile.";
+  item.append(note);
+}
+
+// What the tab and the sign of what is live say of a part (data-title, data-status).
+function say(part) {
+  if (part.dataset?.title) document.title = part.dataset.title;
+  const sign = document.querySelector(".live");
+  if (sign && part.dataset?.status) sign.textContent = "live: " + part.dataset.status;
+}
+
+const asking = new Map();
+async function renew(selector, address) {
+  asking.get(selector)?.abort();
+  asking.set(selector, new AbortController());
+  try {
+    const { made, ok } = await part(address, asking.get(selector).signal);
+    const old = document.querySelector(selector);
+    const fresh = ok ? made.querySelector(selector) : made.body;
+    if (old && fresh) put(old, fresh);
+  } catch (error) {
+    if (error.name !== "AbortError") console.warn(error);
+  }
+}
+
+/* ---- live ---- */
+
+for (const place of document.querySelectorAll("[data-live]")) {
+  const sign = document.querySelector(".live");
+  const say = (state, word) => {
+    if (!sign) return;
+    sign.dataset.state = state;
+    sign.textContent = word;
+  };
+  const look = () => renew(place.dataset.part, location.pathname + location.search);
+  // A page that nobody sees keeps no connection: browsers have six of them for a server.
+  let source;
+  const close = () => { source?.close(); source = undefined; say("lost", "not live"); };
+  const open = () => {
+    if (source || document.hidden) return;
+    source = new EventSource(place.dataset.live);
+    // What was appended before the stream began is not told.
+    source.addEventListener("open", () => { say("open", "live"); look(); });
+    source.addEventListener("error", () => say("lost", "not live"));
+    source.addEventListener("changed", look);
+  };
+  document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else open(); });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open);
+  open();
+}
+
+for (const place of document.querySelectorAll("[data-every]")) {
+  setInterval(() => {
+    if (!document.hidden) renew(place.dataset.part, location.pathname + location.search);
+  }, Math.max(1, Number(place.dataset.every)) * 1000);
+}
+
+// Numbers that were not counted yet when the page was made.
+let again = 0;
+function lookAgain() {
+  const place = document.querySelector("[data-again]");
+  if (!place || again >= 40) return;
+  again += 1;
+  setTimeout(() => renew(place.dataset.part, location.pathname + location.search).then(lookAgain), 400);
+}
+lookAgain();
+
+/* ---- forms ---- */
+
+for (const form of document.querySelectorAll("form[data-instant]")) {
+  let soon;
+  const ask = () => {
+    const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
+    const address = form.getAttribute("action") + (fields.size ? "?" + fields : "");
+    history.replaceState(null, "", address);
+    renew(form.dataset.instant, address);
+  };
+  form.addEventListener("input", () => { clearTimeout(soon); soon = setTimeout(ask, 180); });
+  form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(soon); ask(); });
+}
+
+for (const form of document.querySelectorAll("form[data-auto]")) {
+  form.addEventListener("change", () => form.requestSubmit());
+}
+
+for (const slider of document.querySelectorAll("input[type=range]")) {
+  const shown = document.querySelector(`output[for="${slider.id}"]`);
+  slider.addEventListener("input", () => { if (shown) shown.value = "#" + slider.value; });
+}
+
+/* ---- folds ---- */
+
+const folds = "fold:" + location.pathname + ":";
+function unfold(within) {
+  for (const fold of within.querySelectorAll("details[id]")) {
+    const kept = sessionStorage.getItem(folds + fold.id);
+    if (kept !== null) fold.open = kept === "1";
+  }
+}
+document.addEventListener("toggle", (event) => {
+  const fold = event.target;
+  if (fold.tagName === "DETAILS" && fold.id) sessionStorage.setItem(folds + fold.id, fold.open ? "1" : "0");
+}, true);
+unfold(document);
+
+// Whoever follows a link to something that is folded wants to see it.
+function reveal() {
+  const id = decodeURIComponent(location.hash.slice(1));
+  const place = id && document.getElementById(id);
+  if (!place) return;
+  for (let up = place; up; up = up.parentElement) if (up.tagName === "DETAILS") up.open = true;
+  mark(place.closest("[data-item]"));
+  place.scrollIntoView({ block: "center" });
+}
+addEventListener("hashchange", reveal);
+
+/* ---- keys ---- */
+
+const items = () => [...document.querySelectorAll("[data-item]")].filter((item) => item.offsetParent);
+const marked = () => document.querySelector("[data-item].at");
+function mark(item) {
+  if (!item) return;
+  marked()?.classList.remove("at");
+  item.classList.add("at");
+}
+function step(by) {
+  const all = items();
+  if (!all.length) return;
+  const at = all.indexOf(marked());
+  const first = all.findIndex((item) => item.getBoundingClientRect().bottom > 80);
+  const next = at < 0 ? Math.max(0, first) : Math.min(all.length - 1, Math.max(0, at + by));
+  mark(all[next]);
+  all[next].scrollIntoView({ block: "nearest" });
+  (all[next].querySelector("a[data-open], summary") || all[next]).focus({ preventScroll: true });
+}
+const keys = {
+  j: () => step(1),
+  k: () => step(-1),
+  o: () => marked()?.querySelector("a[data-open]")?.click(),
+  "/": () => {
+    const all = [...document.querySelectorAll("[data-search]")];
+    const field = all[all.length - 1];
+    field?.focus();
+    field?.select();
+  },
+  g: () => { scrollTo(0, 0); mark(items()[0]); },
+  G: () => { scrollTo(0, document.body.scrollHeight); mark(items().pop()); },
+  "?": () => document.getElementById("keys")?.showModal(),
+};
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const field = event.target.closest("input, select, textarea");
+  if (field && field.type !== "checkbox" && field.type !== "range") {
+    if (event.key === "Escape") field.blur();
+    return;
+  }
+  if (event.key === "Enter" && event.target === document.body) {
+    const at = marked();
+    const fold = at?.matches("details") ? at : at?.querySelector("details");
+    if (fold) fold.open = !fold.open; else at?.querySelector("a[data-open]")?.click();
+    return;
+  }
+  const done = keys[event.key];
+  if (done && !document.querySelector("dialog[open]")) { event.preventDefault(); done(); }
+});
+
+/* ---- times, copies ---- */
+
+function since(then) {
+  const seconds = Math.floor((Date.now() - then) / 1000);
+  const some = (number, one, many) => `${number} ${number === 1 ? one : many} ago`;
+  if (seconds < 0 || seconds >= 604800) return new Date(then).toISOString().slice(0, 10);
+  if (seconds < 60) return "just now";
+  if (seconds < 3600) return some(Math.floor(seconds / 60), "min", "min");
+  if (seconds < 86400) return some(Math.floor(seconds / 3600), "h", "h");
+  return some(Math.floor(seconds / 86400), "day", "days");
+}
+function times() {
+  for (const time of document.querySelectorAll("time[data-ago]")) {
+    const text = since(Date.parse(time.dateTime));
+    if (time.textContent !== text) time.textContent = text;
+  }
+}
+setInterval(times, 20000);
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button) return;
+  const said = button.textContent;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy || location.href);
+    button.textContent = "copied";
+  } catch {
+    button.textContent = "not copied";
+  }
+  setTimeout(() => { button.textContent = said; }, 1200);
+});
+
+for (const hidden of document.querySelectorAll("[data-script-only]")) hidden.hidden = false;
+reveal();

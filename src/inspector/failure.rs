@@ -1,0 +1,204 @@
+//! What did not work, told to a person: what happened, and what to do about it.
+
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use maud::{Markup, html};
+use tonic::{Code, Status};
+
+use super::{
+    frame::{self, Page, Tab},
+    parts::hostile::shown,
+    visit::Here,
+};
+use crate::cli::CliError;
+
+/// What went wrong. As a response it is a page of its own, made by [`told`].
+#[derive(Clone, Debug)]
+pub struct PageFailure {
+    status: StatusCode,
+    what: String,
+    hint: String,
+    /// A key may help.
+    asks_for_key: bool,
+}
+
+impl PageFailure {
+    /// With what to do.
+    #[must_use]
+    pub fn new(status: StatusCode, what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            status,
+            what: what.into(),
+            hint: hint.into(),
+            asks_for_key: false,
+        }
+    }
+
+    /// What was asked for cannot be.
+    #[must_use]
+    pub fn asked(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, what, hint)
+    }
+
+    /// There is none.
+    #[must_use]
+    pub fn none(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, what, hint)
+    }
+
+    /// Somebody must log in first.
+    #[must_use]
+    pub fn no_key(what: impl Into<String>) -> Self {
+        Self {
+            asks_for_key: true,
+            ..Self::new(
+                StatusCode::UNAUTHORIZED,
+                what,
+                "log in with a key of this store",
+            )
+        }
+    }
+
+    /// It takes longer than a page may.
+    #[must_use]
+    pub fn too_long() -> Self {
+        Self::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "that took too long",
+            "ask for less of it, or try again in a moment",
+        )
+    }
+
+    /// A fault of this program.
+    #[must_use]
+    pub fn ours(what: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            what,
+            "look into the server's log; if it stays so, it is a fault of this program",
+        )
+    }
+
+    /// True when a key may help.
+    #[must_use]
+    pub fn asks_for_key(&self) -> bool {
+        self.asks_for_key
+    }
+
+    /// What the person reads.
+    #[must_use]
+    pub fn markup(&self) -> Markup {
+        html! {
+            section.failure role="alert" {
+                h1 { (heading(self.status)) }
+                p.what { (shown(&self.what)) }
+                @if !self.hint.is_empty() { p.hint { (shown(&self.hint)) } }
+            }
+        }
+    }
+}
+
+impl From<Status> for PageFailure {
+    fn from(status: Status) -> Self {
+        CliError::from(status).into()
+    }
+}
+
+impl From<CliError> for PageFailure {
+    fn from(error: CliError) -> Self {
+        let code = match &error {
+            CliError::Status(status) => status.code(),
+            CliError::NotFound { .. } => Code::NotFound,
+            CliError::Usage { .. } => Code::InvalidArgument,
+            CliError::Connect { .. } => Code::Unavailable,
+            _ => Code::Internal,
+        };
+        Self {
+            status: http_status(code),
+            what: error.to_string(),
+            hint: hint(code, &error),
+            asks_for_key: code == Code::Unauthenticated,
+        }
+    }
+}
+
+impl IntoResponse for PageFailure {
+    fn into_response(self) -> Response {
+        let mut answer = self.status.into_response();
+        answer.extensions_mut().insert(self);
+        answer
+    }
+}
+
+/// The page that tells a failure, where a request ended in one.
+#[must_use]
+pub fn told(here: &Here, failure: &PageFailure) -> Response {
+    let page: Page = frame::page(here, heading(failure.status), Tab::None, failure.markup());
+    let mut answer = page.into_response();
+    *answer.status_mut() = failure.status;
+    answer
+}
+
+fn heading(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::BAD_REQUEST => "That cannot be read",
+        StatusCode::UNAUTHORIZED => "Log in",
+        StatusCode::FORBIDDEN => "Not allowed",
+        StatusCode::NOT_FOUND => "There is no such thing here",
+        StatusCode::METHOD_NOT_ALLOWED => "That cannot be done here",
+        StatusCode::TOO_MANY_REQUESTS => "Too much at once",
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => "Not now",
+        _ => "Something went wrong",
+    }
+}
+
+fn http_status(code: Code) -> StatusCode {
+    match code {
+        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::AlreadyExists | Code::FailedPrecondition | Code::Aborted => StatusCode::CONFLICT,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// The hints of the command line name its commands; most help here, too.
+fn hint(code: Code, error: &CliError) -> String {
+    match code {
+        Code::NotFound => match error.hint() {
+            Some(said) if said.starts_with("did you mean") || said.starts_with("type more") => said,
+            _ => "look at the list of conversations, or search".to_owned(),
+        },
+        Code::Unauthenticated => "log in with a key of this store".to_owned(),
+        Code::PermissionDenied => {
+            "the key that you are logged in with does not allow it: log out and take another, or \
+             look at another namespace"
+                .to_owned()
+        }
+        _ => error.hint().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What was asked for stands in what went wrong: it must come out as text.
+    #[test]
+    fn a_failure_is_told_as_text() {
+        let failure = PageFailure::none("there is no <script>x</script>", "look & see");
+        let page = failure.markup().into_string();
+        assert!(
+            !page.contains("<script>") && page.contains("&lt;script&gt;"),
+            "{page}"
+        );
+        let denied: PageFailure = Status::permission_denied("no").into();
+        assert_eq!(denied.status, StatusCode::FORBIDDEN);
+        assert!(!denied.asks_for_key());
+        assert!(PageFailure::from(Status::unauthenticated("who")).asks_for_key());
+    }
+}

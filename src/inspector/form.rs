@@ -1,0 +1,81 @@
+//! What a form sends. It can be read in this way only, so that no form is taken which another
+//! site sent: its token must be the one of the visitor's page.
+
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, to_bytes},
+    extract::{FromRequest, FromRequestParts},
+};
+use http::{Request, StatusCode, header::CONTENT_TYPE, request::Parts};
+
+use super::{
+    bounds::FORM_BYTES_MAX,
+    failure::PageFailure,
+    session::same,
+    site::Site,
+    visit::{Here, PageQuery, Stranger, Visit},
+};
+
+/// A form of one of our pages, with the visit that sends it:
+/// `async fn decide(form: Form) -> Result<Redirect, PageFailure>`.
+#[derive(Debug)]
+pub struct Form {
+    /// Who sends it.
+    pub visit: Visit,
+    /// Its fields.
+    pub fields: PageQuery,
+}
+
+impl FromRequest<Arc<Site>> for Form {
+    type Rejection = PageFailure;
+
+    async fn from_request(request: Request<Body>, site: &Arc<Site>) -> Result<Self, PageFailure> {
+        let (mut parts, body) = request.into_parts();
+        let visit = Visit::from_request_parts(&mut parts, site).await?;
+        let fields = fields(&parts, body, &visit.here).await?;
+        Ok(Self { visit, fields })
+    }
+}
+
+/// A form of somebody who need not have logged in, its fields in `asked`.
+#[derive(Debug)]
+pub struct StrangerForm(pub Stranger);
+
+impl FromRequest<Arc<Site>> for StrangerForm {
+    type Rejection = PageFailure;
+
+    async fn from_request(request: Request<Body>, site: &Arc<Site>) -> Result<Self, PageFailure> {
+        let (mut parts, body) = request.into_parts();
+        let stranger = Stranger::from_request_parts(&mut parts, site).await?;
+        let asked = fields(&parts, body, &stranger.here).await?;
+        Ok(Self(Stranger { asked, ..stranger }))
+    }
+}
+
+async fn fields(parts: &Parts, body: Body, here: &Here) -> Result<PageQuery, PageFailure> {
+    let kind = parts.headers.get(CONTENT_TYPE);
+    let is_form = kind.is_some_and(|kind| {
+        kind.as_bytes()
+            .starts_with(b"application/x-www-form-urlencoded")
+    });
+    if !is_form {
+        return Err(PageFailure::asked(
+            "what was sent is no form",
+            "use the form of the page",
+        ));
+    }
+    let bytes = to_bytes(body, FORM_BYTES_MAX).await;
+    let bytes = bytes.map_err(|_| {
+        PageFailure::asked("the form is too large", "shorten what you have written")
+    })?;
+    let fields = PageQuery::of_bytes(&bytes);
+    if !same(fields.text("token").unwrap_or_default(), &here.token) {
+        return Err(PageFailure::new(
+            StatusCode::FORBIDDEN,
+            "the form is not of a page that you have open here, or you logged in since",
+            "go back, load the page again, and send it once more; nothing was changed",
+        ));
+    }
+    Ok(fields)
+}

@@ -1,0 +1,91 @@
+//! What is live: a stream that says that something was appended, so that a page asks for its
+//! part again. It tells that, and nothing of it: what is shown is asked for as always.
+//!
+//! `/live` is of the namespace, `/live?c=ID` of one conversation.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::response::{IntoResponse, Response, Sse, sse::Event};
+use futures::{Stream, StreamExt};
+use tonic::Streaming;
+
+use super::{
+    bounds::{HEARTBEAT, STREAM_MAX, TELL_EVERY},
+    failure::PageFailure,
+    visit::Visit,
+};
+use crate::codec::pb;
+
+/// The stream.
+///
+/// # Errors
+/// When there are too many, and what the store says.
+pub async fn stream(visit: Visit) -> Result<Response, PageFailure> {
+    use pb::subscribe_request::Source;
+    let Ok(permit) = visit.site.streams.clone().try_acquire_owned() else {
+        return Err(PageFailure::new(
+            http::StatusCode::SERVICE_UNAVAILABLE,
+            "too many pages are live",
+            "close some",
+        ));
+    };
+    let source = match visit.asked.text("c") {
+        Some(id) => Source::Conversation(pb::ConversationSource {
+            conversation_id: id.to_owned(),
+        }),
+        None => Source::Log(pb::LogSource {}),
+    };
+    let request = pb::SubscribeRequest {
+        source: Some(source),
+        from_now: true,
+        heartbeat_seconds: u32::try_from(HEARTBEAT.as_secs()).unwrap_or(15),
+        ..Default::default()
+    };
+    let events = visit.store.events().subscribe(request).await?.into_inner();
+    let mut ending = visit.site.ending.subscribe();
+    let end = async move {
+        let ended = ending.wait_for(|is_ending| *is_ending);
+        // Either way it is over.
+        let _over = tokio::time::timeout(STREAM_MAX, ended).await;
+    };
+    let told = told(events).take_until(Box::pin(end));
+    let told = told.map(move |event| {
+        let _held = &permit;
+        Ok::<_, Infallible>(event)
+    });
+    Ok(Sse::new(told).into_response())
+}
+
+/// At most one word in a while, whatever comes.
+fn told(mut events: Streaming<pb::SubscribeResponse>) -> impl Stream<Item = Event> {
+    use pb::subscribe_response::Item;
+    async_stream::stream! {
+        yield Event::default().event("open").data("").retry(Duration::from_secs(2));
+        while let Some(Ok(response)) = events.next().await {
+            match response.item {
+                Some(Item::Event(event)) => {
+                    let mut newest = event.revision;
+                    let pause = tokio::time::sleep(TELL_EVERY);
+                    tokio::pin!(pause);
+                    loop {
+                        tokio::select! {
+                            () = &mut pause => break,
+                            more = events.next() => match more {
+                                Some(Ok(more)) => if let Some(Item::Event(event)) = more.item {
+                                    newest = event.revision;
+                                },
+                                _ => break,
+                            },
+                        }
+                    }
+                    yield Event::default().event("changed").data(newest.to_string());
+                }
+                Some(Item::FellBehind(_)) => yield Event::default().event("changed").data(""),
+                Some(Item::Heartbeat(_) | Item::CaughtUp(_)) => {
+                    yield Event::default().comment("");
+                }
+                None => {}
+            }
+        }
+    }
+}

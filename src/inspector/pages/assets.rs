@@ -1,0 +1,58 @@
+//! The style sheet, the script and the icon, as they were built in.
+
+use std::sync::LazyLock;
+
+use axum::response::{IntoResponse, Response};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+
+use crate::inspector::{failure::PageFailure, visit::At};
+
+/// One sheet: of the frame and what all pages have, then of single pages.
+const STYLE: &str = concat!(
+    include_str!("../assets/style.css"),
+    include_str!("../assets/pages.css")
+);
+const ASSETS: [(&str, &str, &str); 3] = [
+    ("style.css", "text/css; charset=utf-8", STYLE),
+    (
+        "inspector.js",
+        "text/javascript; charset=utf-8",
+        include_str!("../assets/inspector.js"),
+    ),
+    (
+        "icon.svg",
+        "image/svg+xml",
+        include_str!("../assets/icon.svg"),
+    ),
+];
+
+/// Says which version of the assets it is: browsers keep them for ever.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let mut hasher = blake3::Hasher::new();
+    for (_, _, text) in ASSETS {
+        hasher.update(text.as_bytes());
+    }
+    hasher.finalize().to_hex()[..12].to_owned()
+});
+
+/// Where one of them is. They are the same in every namespace.
+#[must_use]
+pub fn address(name: &str) -> String {
+    format!("/assets/{name}?v={}", *VERSION)
+}
+
+/// One of them.
+///
+/// # Errors
+/// When there is none of that name.
+pub async fn asset(At(name): At<String>) -> Result<Response, PageFailure> {
+    let found = ASSETS.iter().find(|(own, _, _)| *own == name);
+    let Some((_, kind, text)) = found else {
+        return Err(PageFailure::none("there is no such file", ""));
+    };
+    let headers = [
+        (CONTENT_TYPE, *kind),
+        (CACHE_CONTROL, "public, max-age=31536000, immutable"),
+    ];
+    Ok((headers, *text).into_response())
+}

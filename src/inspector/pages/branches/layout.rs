@@ -1,0 +1,230 @@
+//! Where things are in the drawing of a page of branches: rows down, revisions to the right.
+
+use std::collections::BTreeMap;
+
+use super::tree::BranchRow;
+
+/// Height of a row, in pixels.
+pub const ROW_PX: u32 = 30;
+/// Room for a branch's name, in pixels.
+pub const NAMES_PX: u32 = 190;
+/// Room at the right end, in pixels.
+const END_PX: u32 = 24;
+/// Room above the first row: its axis, in pixels.
+pub const TOP_PX: u32 = 26;
+/// The least and the most that all revisions together take, in pixels.
+const SPAN_PX: std::ops::RangeInclusive<f64> = 880.0..=2_400.0;
+/// What each place that something is drawn at takes, about, in pixels.
+const PLACE_PX: f64 = 16.0;
+/// Between two labels of the axis, at least, in pixels.
+const LABEL_PX: f64 = 64.0;
+
+/// What kind of thing is marked on a branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TreeMarkKind {
+    /// A summary stands for what came before.
+    Compaction,
+    /// A sub-context began: its conversation.
+    Spawned(String),
+    /// A sub-context ended: its conversation.
+    Returned(String),
+}
+
+/// Something on a branch that is drawn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeMark {
+    /// On which branch.
+    pub branch_id: u64,
+    /// Where.
+    pub revision: u64,
+    /// What.
+    pub kind: TreeMarkKind,
+}
+
+/// A branch's line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TreeLane {
+    /// The middle of its row.
+    pub y: u32,
+    /// Where it leaves its parent.
+    pub from_x: f64,
+    /// Its parent's row; none: that is not drawn.
+    pub from_y: Option<u32>,
+    /// Its last event.
+    pub to_x: f64,
+    /// What is marked on it, with where.
+    pub marks: Vec<(f64, TreeMark)>,
+}
+
+/// Where everything is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TreeLayout {
+    /// In pixels.
+    pub width: u32,
+    /// In pixels.
+    pub height: u32,
+    /// One for each row.
+    pub lanes: Vec<TreeLane>,
+    /// Revisions on the axis, with where.
+    pub axis: Vec<(f64, u64)>,
+}
+
+/// Lays rows out. Revisions are not to scale: between two places where something is, ten events
+/// take less than ten times the room of one.
+#[must_use]
+pub fn layout(rows: &[BranchRow], marks: &[TreeMark]) -> TreeLayout {
+    let places = places(rows, marks);
+    let span = places.values().copied().fold(0.0, f64::max);
+    let x = |revision: u64| f64::from(NAMES_PX) + places.get(&revision).copied().unwrap_or(0.0);
+    let y = |row: usize| TOP_PX + ROW_PX * u32::try_from(row).unwrap_or(u32::MAX / ROW_PX - 1);
+    let middle = |row: usize| y(row) + ROW_PX / 2;
+    let lanes = rows.iter().enumerate().map(|(at, row)| TreeLane {
+        y: middle(at),
+        from_x: x(start(row)),
+        from_y: row.parent.map(middle),
+        to_x: x(row.branch.head),
+        marks: marks
+            .iter()
+            .filter(|mark| mark.branch_id == row.branch.branch_id)
+            .map(|mark| (x(mark.revision), mark.clone()))
+            .collect(),
+    });
+    TreeLayout {
+        width: NAMES_PX + whole(span) + END_PX,
+        height: y(rows.len()) + 8,
+        lanes: lanes.collect(),
+        axis: axis(&places),
+    }
+}
+
+/// Where a branch's line begins: at its fork, or at the first event of the conversation.
+fn start(row: &BranchRow) -> u64 {
+    match row.branch.branch_id {
+        0 => 1,
+        _ => row.branch.fork_revision.max(1),
+    }
+}
+
+/// Each revision that something is drawn at, with its distance from the left, in pixels.
+fn places(rows: &[BranchRow], marks: &[TreeMark]) -> BTreeMap<u64, f64> {
+    let mut weights: BTreeMap<u64, f64> = BTreeMap::new();
+    let of_rows = rows.iter().flat_map(|row| [start(row), row.branch.head]);
+    let of_marks = marks.iter().map(|mark| mark.revision);
+    for revision in of_rows.chain(of_marks) {
+        weights.insert(revision, 0.0);
+    }
+    let (mut before, mut sum) = (None, 0.0);
+    for (revision, weight) in &mut weights {
+        sum += before.map_or(0.0, |before| distance(*revision - before));
+        before = Some(*revision);
+        *weight = sum;
+    }
+    let count = u32::try_from(weights.len()).unwrap_or(u32::MAX);
+    let span = (f64::from(count) * PLACE_PX).clamp(*SPAN_PX.start(), *SPAN_PX.end());
+    for weight in weights.values_mut() {
+        *weight = if sum > 0.0 { *weight / sum * span } else { 0.0 };
+    }
+    weights
+}
+
+/// What so many events take beside others.
+#[allow(clippy::cast_precision_loss)] // Of a logarithm.
+fn distance(events: u64) -> f64 {
+    (events as f64 + 1.0).log2()
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // At most SPAN_PX.
+fn whole(pixels: f64) -> u32 {
+    pixels.ceil() as u32
+}
+
+/// Revisions that are far enough from each other to be read; the last one is among them.
+fn axis(places: &BTreeMap<u64, f64>) -> Vec<(f64, u64)> {
+    let mut labels: Vec<(f64, u64)> = Vec::new();
+    for (revision, place) in places.iter().rev() {
+        let next = labels.last().map_or(f64::INFINITY, |(x, _)| *x);
+        if next - (place + f64::from(NAMES_PX)) >= LABEL_PX {
+            labels.push((place + f64::from(NAMES_PX), *revision));
+        }
+    }
+    labels.reverse();
+    labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{codec::pb, inspector::pages::branches::tree};
+
+    fn branch(branch_id: u64, parent: u64, fork_revision: u64, head: u64) -> pb::Branch {
+        pb::Branch {
+            branch_id,
+            parent_branch_id: parent,
+            fork_revision,
+            head,
+            ..Default::default()
+        }
+    }
+
+    fn rows(branches: Vec<pb::Branch>) -> Vec<BranchRow> {
+        tree::page(branches, &tree::BranchChoice::default(), 1_000).rows
+    }
+
+    // A fork leaves its parent where it was forked, later things are further to the right, and
+    // everything is inside of the drawing.
+    #[test]
+    fn later_is_further_right() {
+        let rows = rows(vec![branch(0, 0, 0, 100), branch(101, 0, 40, 120)]);
+        let mark = TreeMark {
+            branch_id: 101,
+            revision: 110,
+            kind: TreeMarkKind::Compaction,
+        };
+        let layout = layout(&rows, std::slice::from_ref(&mark));
+        let [main, fork] = &layout.lanes[..] else {
+            panic!("{layout:?}")
+        };
+        assert!(main.from_x < fork.from_x && fork.from_x < main.to_x);
+        assert!(main.to_x < fork.marks[0].0 && fork.marks[0].0 < fork.to_x);
+        assert_eq!(fork.from_y, Some(main.y));
+        assert_eq!(fork.y - main.y, ROW_PX);
+        assert!(fork.to_x <= f64::from(layout.width) && fork.y < layout.height);
+        assert_eq!(fork.marks[0].1, mark);
+        assert!(main.marks.is_empty());
+    }
+
+    // A fork after three events of a hundred thousand was at the very edge, and what happened
+    // before it could not be seen.
+    #[test]
+    fn a_long_history_does_not_press_the_rest_together() {
+        let layout = layout(
+            &rows(vec![
+                branch(0, 0, 0, 100_000),
+                branch(100_001, 0, 3, 100_005),
+            ]),
+            &[],
+        );
+        let before = layout.lanes[1].from_x - layout.lanes[0].from_x;
+        assert!(before > 20.0, "{before}");
+    }
+
+    // A thousand forks, and a conversation of one event: neither may fall out of the drawing,
+    // nor make a number that is none.
+    #[test]
+    fn extremes_are_drawn() {
+        let many = (1..1_000).map(|id| branch(id, 0, id % 7, id)).collect();
+        for rows in [rows(many), rows(vec![branch(0, 0, 0, 1)]), Vec::new()] {
+            let layout = layout(&rows, &[]);
+            assert!(layout.width <= 2_400 + NAMES_PX + END_PX);
+            for lane in &layout.lanes {
+                assert!(lane.from_x.is_finite() && lane.to_x.is_finite());
+                assert!(lane.to_x <= f64::from(layout.width));
+            }
+            let near = layout
+                .axis
+                .windows(2)
+                .find(|two| two[1].0 - two[0].0 < LABEL_PX);
+            assert_eq!(near, None);
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! The branches of a conversation: drawn as a tree, and as a list of the same rows, from which
+//! two are chosen to be compared and a branch is forked.
+
+mod draw;
+mod layout;
+mod tree;
+
+use axum::response::Redirect;
+use maud::{Markup, html};
+
+use layout::{TreeMark, TreeMarkKind};
+use tree::BranchChoice;
+
+use crate::{
+    cli::text::short_id,
+    codec::pb::{self, event::Body},
+    domain::EventKind,
+    inspector::{
+        bounds::{BRANCH_CHILDREN, BRANCH_MARKS, BRANCH_ROWS, BRANCHES_MAX},
+        failure::PageFailure,
+        form::Form,
+        frame::{Page, Tab, token},
+        parts::{
+            hostile::headline,
+            numbers::{count, things},
+            pager::pager,
+            pieces::{Mood, badge, nothing},
+            place::{ConversationPlace, link, moment},
+        },
+        visit::{At, Visit},
+    },
+};
+
+/// Characters of a branch's name in the list.
+const NAME_CHARS: usize = 80;
+
+/// The page.
+///
+/// # Errors
+/// What the store says.
+pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
+    let (all, marks, children) = tokio::try_join!(
+        branches(&visit, &place),
+        marks(&visit, &place.id),
+        children(&visit, &place)
+    )?;
+    let asked = &visit.asked;
+    let choice = BranchChoice {
+        name: asked.text("name").unwrap_or_default().to_owned(),
+        without_archived: asked.is_set("open"),
+        page: usize::try_from(asked.number("page")?.unwrap_or(0)).unwrap_or(usize::MAX),
+        at: asked.number("at")?,
+    };
+    let number = all.len();
+    let page = tree::page(all, &choice, BRANCH_ROWS);
+    let body = html! {
+        (place.heading(&visit, "branches"))
+        (filters(&choice, number, &place))
+        @if page.rows.is_empty() {
+            (nothing("No branch is called that.", &html! { "Take the filter away." }))
+        } @else {
+            (draw::drawing(&visit, &place, &page.rows, &marks))
+            (list(&visit, &place, &page, &marks, choice.at))
+            (pages(&visit, &page))
+        }
+        (relatives(&visit, &place, &children))
+        (fork_form(&visit, &place)?)
+    };
+    Ok(visit.page(&place.titled("Branches"), Tab::Conversations, body))
+}
+
+/// All branches, up to a bound.
+async fn branches(
+    visit: &Visit,
+    place: &ConversationPlace,
+) -> Result<Vec<pb::Branch>, PageFailure> {
+    if !place.more_branches {
+        return Ok(place.branches.clone());
+    }
+    let mut all = Vec::new();
+    let mut request = pb::ListBranchesRequest {
+        conversation_id: place.id.clone(),
+        page_size: u32::MAX,
+        ..Default::default()
+    };
+    loop {
+        let mut conversations = visit.store.conversations();
+        let answer = conversations.list_branches(request.clone()).await?;
+        let answer = answer.into_inner();
+        all.extend(answer.branches);
+        if answer.next_page_token.is_empty() || all.len() >= BRANCHES_MAX {
+            all.truncate(BRANCHES_MAX);
+            return Ok(all);
+        }
+        request.page_token = answer.next_page_token;
+    }
+}
+
+/// Conversations that were spawned or forked from this one.
+async fn children(visit: &Visit, place: &ConversationPlace) -> Result<Vec<String>, PageFailure> {
+    let request = pb::LineageRequest {
+        conversation_id: place.id.clone(),
+        branch: place.branch.name.clone(),
+    };
+    let mut conversations = visit.store.conversations();
+    Ok(conversations.lineage(request).await?.into_inner().children)
+}
+
+/// What it came from, and what came from it, where that is a conversation of its own.
+fn relatives(visit: &Visit, place: &ConversationPlace, children: &[String]) -> Markup {
+    let more = children.len().saturating_sub(BRANCH_CHILDREN);
+    html! {
+        @if let Some(parent) = &place.summary.parent {
+            p.section-hint {
+                @if place.summary.shares_history { "It was forked from " } @else { "It was spawned by " }
+                a href=(moment(visit, &parent.conversation_id, "", parent.revision)) {
+                    "another conversation, at #" (count(parent.revision))
+                }
+                "."
+            }
+        }
+        @if !children.is_empty() {
+            p.section-hint {
+                (things(children.len() as u64, "conversation", "conversations"))
+                " came from it: "
+                @for (index, child) in children.iter().take(BRANCH_CHILDREN).enumerate() {
+                    @if index > 0 { ", " }
+                    a.mono href=(link(visit, child, "", &[])) { (short_id("", child)) }
+                }
+                @if more > 0 { " and " (count(more as u64)) " more" }
+                "."
+            }
+        }
+    }
+}
+
+/// The newest compactions and sub-contexts of a conversation.
+async fn marks(visit: &Visit, id: &str) -> Result<Vec<TreeMark>, PageFailure> {
+    let compactions = read(visit, id, &[EventKind::Compacted], true);
+    let children = [EventKind::SubContextSpawned, EventKind::SubContextReturned];
+    let children = read(visit, id, &children, false);
+    let (compactions, children) = tokio::try_join!(compactions, children)?;
+    let compactions = compactions.iter().map(|event| TreeMark {
+        branch_id: event.branch_id,
+        revision: event.revision,
+        kind: TreeMarkKind::Compaction,
+    });
+    Ok(compactions
+        .chain(children.iter().filter_map(child))
+        .collect())
+}
+
+fn child(event: &pb::Event) -> Option<TreeMark> {
+    use prost::Message;
+    let kind = match event.body.as_ref()? {
+        Body::SubContextSpawned(body) => {
+            let body = pb::SubContextSpawned::decode(body.clone()).ok()?;
+            TreeMarkKind::Spawned(body.conversation_id)
+        }
+        Body::SubContextReturned(body) => {
+            let body = pb::SubContextReturned::decode(body.clone()).ok()?;
+            TreeMarkKind::Returned(body.conversation_id)
+        }
+        _ => return None,
+    };
+    Some(TreeMark {
+        branch_id: event.branch_id,
+        revision: event.revision,
+        kind,
+    })
+}
+
+async fn read(
+    visit: &Visit,
+    id: &str,
+    kinds: &[EventKind],
+    headers_only: bool,
+) -> Result<Vec<pb::Event>, PageFailure> {
+    let request = pb::ReadRequest {
+        kinds: kinds.iter().map(|kind| i32::from(kind.number())).collect(),
+        backward: true,
+        limit: BRANCH_MARKS,
+        headers_only,
+        ..crate::cli::read::of_conversation(id)
+    };
+    let mut events = visit.store.events().read(request).await?.into_inner();
+    let mut all = Vec::new();
+    while let Some(batch) = events.message().await? {
+        all.extend(batch.events);
+    }
+    Ok(all)
+}
+
+fn filters(choice: &BranchChoice, number: usize, place: &ConversationPlace) -> Markup {
+    let number = things(number as u64, "branch", "branches");
+    html! {
+        form.filters role="search" aria-label="Branches" {
+            p.summary {
+                (number)
+                @if place.more_branches { span.dim { " (at most " (count(BRANCHES_MAX as u64)) " are drawn)" } }
+            }
+            label { "Name has " input type="search" name="name" value=(choice.name); }
+            label.check {
+                input type="checkbox" name="open" value="1" checked[choice.without_archived];
+                " without archived ones"
+            }
+            button { "Filter" }
+        }
+    }
+}
+
+/// The same rows as the drawing, for who does not see it, and to choose from.
+fn list(
+    visit: &Visit,
+    place: &ConversationPlace,
+    page: &tree::TreePage,
+    marks: &[TreeMark],
+    at: Option<u64>,
+) -> Markup {
+    html! {
+        form.branches action=(place.link(visit, "/diff", &[])) {
+            div.table tabindex="0" role="group" aria-label="Branches" {
+                table.rows {
+                    thead {
+                        tr {
+                            th scope="col" { "Branch" }
+                            th scope="col" { "Forked from" }
+                            th.number scope="col" { "Last event" }
+                            th scope="col" { "On it" }
+                            th scope="col" { "Compare" }
+                            th scope="col" { span.hidden { "Fork" } }
+                        }
+                    }
+                    tbody {
+                        @for row in &page.rows { (row_of(visit, place, page, row, marks, at)) }
+                    }
+                }
+            }
+            p.actions { button { "Compare A with B" } }
+        }
+    }
+}
+
+fn row_of(
+    visit: &Visit,
+    place: &ConversationPlace,
+    page: &tree::TreePage,
+    row: &tree::BranchRow,
+    marks: &[TreeMark],
+    at: Option<u64>,
+) -> Markup {
+    let branch = &row.branch;
+    let name = branch.name.as_str();
+    let is_new = at == Some(branch.branch_id);
+    let of_branch = |mark: &&TreeMark| mark.branch_id == branch.branch_id;
+    let parent = row.parent.map(|parent| &page.rows[parent].branch);
+    html! {
+        tr #{ "b" (branch.branch_id) } class=[class(row, is_new)] {
+            th scope="row" {
+                span class={ "indent d" (row.depth.min(DEPTH_MAX)) } {}
+                a href=(place.link(visit, "", &[("branch", name)])) { (headline(name, NAME_CHARS)) }
+                @if branch.active { " " (badge(Mood::Good, "active")) }
+                @if branch.archived { " " (badge(Mood::Plain, "archived")) }
+                @if is_new { " " (badge(Mood::Wait, "new")) }
+            }
+            td {
+                @match (parent, branch.branch_id) {
+                    (_, 0) => { span.dim { "—" } },
+                    (Some(parent), _) => {
+                        (headline(&parent.name, NAME_CHARS)) " after "
+                        a href=(moment(visit, &place.id, &parent.name, branch.fork_revision)) {
+                            "#" (count(branch.fork_revision))
+                        }
+                    },
+                    (None, _) => { "after #" (count(branch.fork_revision)) },
+                }
+            }
+            td.number {
+                a href=(moment(visit, &place.id, name, branch.head)) { "#" (count(branch.head)) }
+            }
+            td { (marks_of(visit, place, row, marks.iter().filter(of_branch).collect())) }
+            td.choose {
+                label { input type="radio" name="a" value=(name) checked[branch.active]; " A" }
+                label { input type="radio" name="b" value=(name) checked[is_new]; " B" }
+            }
+            td {
+                @let head = branch.head.to_string();
+                a.quiet href={ (place.link(visit, "/branches", &[("branch", name), ("fork", &head)])) "#fork" }
+                    aria-label={ "Fork " (name) } { "Fork" }
+            }
+        }
+    }
+}
+
+/// Deeper rows are not indented further.
+const DEPTH_MAX: usize = 8;
+/// Marks of a row that are told one by one.
+const ROW_MARKS: usize = 4;
+
+fn class(row: &tree::BranchRow, is_new: bool) -> Option<&'static str> {
+    match (is_new, row.is_context, row.branch.archived) {
+        (true, ..) => Some("new"),
+        (_, true, _) => Some("context"),
+        (.., true) => Some("archived"),
+        _ => None,
+    }
+}
+
+fn marks_of(
+    visit: &Visit,
+    place: &ConversationPlace,
+    row: &tree::BranchRow,
+    marks: Vec<&TreeMark>,
+) -> Markup {
+    let more = marks.len().saturating_sub(ROW_MARKS);
+    html! {
+        @if row.descendants > 0 {
+            span.part { (things(row.descendants as u64, "fork", "forks")) }
+        }
+        @for mark in marks.into_iter().take(ROW_MARKS) {
+            " " (mark_link(visit, place, &row.branch.name, mark))
+        }
+        @if more > 0 { span.dim { " and " (count(more as u64)) " more" } }
+    }
+}
+
+fn mark_link(visit: &Visit, place: &ConversationPlace, branch: &str, mark: &TreeMark) -> Markup {
+    let here = moment(visit, &place.id, branch, mark.revision);
+    html! {
+        @match &mark.kind {
+            TreeMarkKind::Compaction => a.part href=(here) { "compaction #" (count(mark.revision)) },
+            TreeMarkKind::Spawned(child) => {
+                a.part href=(link(visit, child, "", &[])) { "sub-context #" (count(mark.revision)) }
+            }
+            TreeMarkKind::Returned(_) => a.part href=(here) { "returned #" (count(mark.revision)) },
+        }
+    }
+}
+
+fn pages(visit: &Visit, page: &tree::TreePage) -> Markup {
+    if page.pages <= 1 {
+        return html! {};
+    }
+    let to = |number: usize, word| {
+        let number = number.to_string();
+        let query = visit.asked.with("page", Some(&number), &["at", "fork"]);
+        (format!("{}?{query}", visit.link(&visit.here.path)), word)
+    };
+    let before = page.number.checked_sub(1).map(|number| to(number, "Newer"));
+    let after = (page.number + 1 < page.pages).then(|| to(page.number + 1, "Older"));
+    let first = page.number * BRANCH_ROWS + 1;
+    let last = page.wanted.min(first + BRANCH_ROWS - 1);
+    let place = format!("{first}–{last} of {}", count(page.wanted as u64));
+    pager(before, after, &place)
+}
+
+/// Forks from any event: branch and event are in the address, as links from elsewhere give them.
+fn fork_form(visit: &Visit, place: &ConversationPlace) -> Result<Markup, PageFailure> {
+    let asked = visit.asked.number("fork")?;
+    let head = place.branch.head;
+    let at = asked.unwrap_or(head).min(head);
+    Ok(html! {
+        section #fork aria-labelledby="fork-title" {
+            h2 #fork-title { "Fork" }
+            p.hint {
+                "A new branch shares everything up to an event, and goes on from there. \
+                 The branch that is forked stays as it is."
+            }
+            @if place.summary.sealed {
+                p { (badge(Mood::Plain, "sealed")) " This conversation takes nothing more." }
+            } @else {
+                form.fields method="post" action=(place.link(visit, "/fork", &[])) {
+                    (token(&visit.here))
+                    label { span { "Branch" } (place.branch_field("branch", &place.branch.name)) }
+                    label {
+                        span { "After event" }
+                        input type="number" name="at" min="1" value=(at) required inputmode="numeric";
+                    }
+                    label {
+                        span { "Name of the new branch" }
+                        input name="name" required maxlength="128" autocomplete="off" spellcheck="false"
+                            autofocus[asked.is_some()];
+                    }
+                    label.wide {
+                        span { "Its system prompt " span.dim { "(empty: as it was)" } }
+                        textarea name="system_prompt" rows="2" {}
+                    }
+                    label.check.wide {
+                        input type="checkbox" name="activate" value="1";
+                        " make it the active branch, which is meant when none is named"
+                    }
+                    button.primary { "Fork" }
+                }
+            }
+        }
+    })
+}
+
+/// Forks a branch.
+///
+/// # Errors
+/// What the store says: nothing is changed then.
+pub async fn fork(At(id): At<String>, form: Form) -> Result<Redirect, PageFailure> {
+    let Form { visit, fields } = form;
+    let text = |name| fields.text(name).unwrap_or_default().to_owned();
+    let Some(at_revision) = fields.number("at")?.filter(|at| *at > 0) else {
+        return Err(PageFailure::asked(
+            "the form does not say after which event the branch is to be forked",
+            "give the number of an event, as in 12",
+        ));
+    };
+    let request = pb::ForkRequest {
+        conversation_id: id.clone(),
+        branch: text("branch"),
+        at_revision,
+        name: text("name"),
+        system_prompt: text("system_prompt"),
+        activate: fields.is_set("activate"),
+        actor: "inspector".to_owned(),
+        ..Default::default()
+    };
+    let answer = visit
+        .store
+        .conversations()
+        .fork(request)
+        .await?
+        .into_inner();
+    let branch = answer.branch.unwrap_or_default();
+    let at = branch.branch_id.to_string();
+    let pairs = [("branch", branch.name.as_str()), ("at", &at)];
+    let address = link(&visit, &answer.conversation_id, "/branches", &pairs);
+    Ok(Redirect::to(&format!("{address}#b{at}")))
+}

@@ -1,0 +1,249 @@
+//! The branches of a conversation as a tree, in the order of its rows, a page at a time.
+//!
+//! A branch stands above what was forked from it, and of its forks the latest first: so the
+//! lines that lead down to older ones pass on the left of those that are in between.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::codec::pb;
+
+/// A branch in its row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BranchRow {
+    /// What it is.
+    pub branch: pb::Branch,
+    /// The row of the branch that it was forked from, when that is among the rows.
+    pub parent: Option<usize>,
+    /// How many forks lie between it and a root.
+    pub depth: usize,
+    /// All that were forked from it, and from those.
+    pub descendants: usize,
+    /// It is here for the lines only: what was asked for is below it.
+    pub is_context: bool,
+}
+
+/// What of the branches is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BranchChoice {
+    /// Only those whose name has this in it, in upper or lower case.
+    pub name: String,
+    /// Without those that were archived.
+    pub without_archived: bool,
+    /// From 0.
+    pub page: usize,
+    /// The page with this branch, whatever the number says.
+    pub at: Option<u64>,
+}
+
+/// A page of a tree.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TreePage {
+    /// In order, a parent before what was forked from it.
+    pub rows: Vec<BranchRow>,
+    /// From 0.
+    pub number: usize,
+    /// How many pages there are, at least one.
+    pub pages: usize,
+    /// Branches that were asked for, on all pages.
+    pub wanted: usize,
+}
+
+/// Ancestors of a row that are shown although they were not asked for.
+const CONTEXT_ROWS_MAX: usize = 6;
+
+/// The rows of a page.
+#[must_use]
+pub fn page(branches: Vec<pb::Branch>, choice: &BranchChoice, rows_max: usize) -> TreePage {
+    let rows = in_order(branches);
+    let name = choice.name.to_lowercase();
+    let is_wanted = |row: &BranchRow| {
+        (name.is_empty() || row.branch.name.to_lowercase().contains(&name))
+            && !(choice.without_archived && row.branch.archived)
+    };
+    let wanted: Vec<usize> = (0..rows.len()).filter(|at| is_wanted(&rows[*at])).collect();
+    let pages = wanted.len().div_ceil(rows_max).max(1);
+    let is_it = |at: &usize| Some(rows[*at].branch.branch_id) == choice.at;
+    let number = match wanted.iter().position(is_it) {
+        Some(place) => place / rows_max,
+        None => choice.page.min(pages - 1),
+    };
+    let shown: Vec<usize> = wanted
+        .iter()
+        .copied()
+        .skip(number * rows_max)
+        .take(rows_max)
+        .collect();
+    TreePage {
+        rows: with_context(&rows, &shown),
+        number,
+        pages,
+        wanted: wanted.len(),
+    }
+}
+
+/// All rows, a parent before its forks.
+fn in_order(branches: Vec<pb::Branch>) -> Vec<BranchRow> {
+    let ids: BTreeSet<u64> = branches.iter().map(|branch| branch.branch_id).collect();
+    let mut forks: BTreeMap<u64, Vec<pb::Branch>> = BTreeMap::new();
+    let mut waiting: Vec<(pb::Branch, Option<usize>)> = Vec::new();
+    for branch in branches {
+        let parent = branch.parent_branch_id;
+        // The parent of a first branch is in another conversation, or is none.
+        if branch.branch_id == 0 || parent == branch.branch_id || !ids.contains(&parent) {
+            waiting.push((branch, None));
+        } else {
+            forks.entry(parent).or_default().push(branch);
+        }
+    }
+    waiting.reverse();
+    let mut rows: Vec<BranchRow> = Vec::new();
+    while let Some((branch, parent)) = waiting.pop() {
+        let at = rows.len();
+        let mut own = forks.remove(&branch.branch_id).unwrap_or_default();
+        // What is taken first stands last: the earliest fork.
+        own.sort_by_key(|fork| (fork.fork_revision, fork.branch_id));
+        waiting.extend(own.into_iter().map(|fork| (fork, Some(at))));
+        rows.push(BranchRow {
+            branch,
+            parent,
+            depth: parent.map_or(0, |parent| rows[parent].depth + 1),
+            descendants: 0,
+            is_context: false,
+        });
+    }
+    for at in (0..rows.len()).rev() {
+        if let Some(parent) = rows[at].parent {
+            rows[parent].descendants += rows[at].descendants + 1;
+        }
+    }
+    rows
+}
+
+/// These rows, with the nearest ancestors of each that the lines come from.
+fn with_context(rows: &[BranchRow], shown: &[usize]) -> Vec<BranchRow> {
+    let wanted: BTreeSet<usize> = shown.iter().copied().collect();
+    let mut all = wanted.clone();
+    let rows_max = 2 * shown.len() + CONTEXT_ROWS_MAX;
+    for at in shown {
+        let mut ancestor = rows[*at].parent;
+        for _ in 0..CONTEXT_ROWS_MAX {
+            let Some(parent) = ancestor else { break };
+            if all.len() >= rows_max || !all.insert(parent) {
+                break;
+            }
+            ancestor = rows[parent].parent;
+        }
+    }
+    let places: HashMap<usize, usize> = all
+        .iter()
+        .enumerate()
+        .map(|(place, at)| (*at, place))
+        .collect();
+    all.iter()
+        .map(|at| BranchRow {
+            parent: rows[*at]
+                .parent
+                .and_then(|parent| places.get(&parent).copied()),
+            is_context: !wanted.contains(at),
+            ..rows[*at].clone()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn branch(branch_id: u64, parent_branch_id: u64, fork_revision: u64) -> pb::Branch {
+        pb::Branch {
+            branch_id,
+            name: format!("b{branch_id}"),
+            parent_branch_id,
+            fork_revision,
+            head: branch_id + 1,
+            ..Default::default()
+        }
+    }
+
+    fn names(page: &TreePage) -> Vec<&str> {
+        page.rows
+            .iter()
+            .map(|row| row.branch.name.as_str())
+            .collect()
+    }
+
+    fn some() -> Vec<pb::Branch> {
+        vec![
+            branch(0, 0, 0),
+            branch(10, 0, 3),
+            branch(11, 0, 7),
+            branch(12, 10, 10),
+            branch(13, 0, 7),
+        ]
+    }
+
+    // Lines must not cross the lanes of others: the latest fork stands nearest to its parent,
+    // and what was forked from a fork stands under that.
+    #[test]
+    fn a_parent_stands_above_its_forks_and_the_latest_first() {
+        let page = page(some(), &BranchChoice::default(), 100);
+        assert_eq!(names(&page), ["b0", "b13", "b11", "b10", "b12"]);
+        let parents: Vec<_> = page.rows.iter().map(|row| row.parent).collect();
+        assert_eq!(parents, [None, Some(0), Some(0), Some(0), Some(3)]);
+        assert_eq!(page.rows[0].descendants, 4);
+        assert_eq!(page.rows[4].depth, 2);
+    }
+
+    // A page in the middle of a tree, or a filter, shows branches whose parents are not among
+    // them: they must hang on something, and no row may be on two pages.
+    #[test]
+    fn a_page_shows_what_its_rows_hang_on() {
+        let second = BranchChoice {
+            page: 2,
+            ..BranchChoice::default()
+        };
+        let last = page(some(), &second, 2);
+        assert_eq!((last.number, last.pages, last.wanted), (2, 3, 5));
+        assert_eq!(names(&last), ["b0", "b10", "b12"]);
+        let context: Vec<_> = last.rows.iter().map(|row| row.is_context).collect();
+        assert_eq!(context, [true, true, false]);
+        let named = BranchChoice {
+            name: "B12".into(),
+            page: 9,
+            ..BranchChoice::default()
+        };
+        assert_eq!(names(&page(some(), &named, 2)), ["b0", "b10", "b12"]);
+        let forked = BranchChoice {
+            at: Some(11),
+            ..BranchChoice::default()
+        };
+        assert_eq!(page(some(), &forked, 2).number, 1);
+    }
+
+    // Forks of forks of forks: a thousand of them must neither recurse nor fill a page with
+    // what is only there for the lines.
+    #[test]
+    fn a_deep_chain_is_cut() {
+        let chain = (1..1_000).map(|id| branch(id, id - 1, id)).collect();
+        let choice = BranchChoice {
+            page: 99,
+            ..BranchChoice::default()
+        };
+        let last = page(chain, &choice, 10);
+        assert_eq!(last.rows.len(), 9 + CONTEXT_ROWS_MAX);
+        assert_eq!(last.rows[0].parent, None);
+        assert_eq!(last.rows.last().map(|row| row.depth), Some(998));
+    }
+
+    #[test]
+    fn archived_ones_can_be_left_out() {
+        let mut branches = some();
+        branches[2].archived = true;
+        let choice = BranchChoice {
+            without_archived: true,
+            ..BranchChoice::default()
+        };
+        let page = page(branches, &choice, 100);
+        assert_eq!(names(&page), ["b0", "b13", "b10", "b12"]);
+    }
+}

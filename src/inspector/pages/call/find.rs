@@ -1,0 +1,190 @@
+//! Finding a call, and what stands for it in requests.
+
+use prost::Message;
+
+use crate::{
+    codec::pb::{self, event::Body},
+    domain::EventKind,
+    inspector::{
+        bounds::{CALLS_BESIDE, CALLS_OF_BRANCH},
+        failure::PageFailure,
+        pages::tools::stats::HappenedAt,
+        parts::place::ConversationPlace,
+        visit::Visit,
+    },
+};
+
+/// The call that an address names: by where it begins (`at`) and ends (`end`) if that is said,
+/// else the last one with its id.
+///
+/// # Errors
+/// When there is none, and what the store says.
+pub async fn call(
+    visit: &Visit,
+    place: &ConversationPlace,
+    call_id: &str,
+) -> Result<pb::ToolCall, PageFailure> {
+    let at = visit.asked.number("at")?;
+    let end = visit.asked.number("end")?;
+    let is_it = |call: &pb::ToolCall| {
+        call.call_id == call_id && at.is_none_or(|at| at == call.request_revision)
+    };
+    if let (Some(_), Some(end)) = (at, end) {
+        // What was asked beside it is between its own two events.
+        let calls = history(visit, place, end, CALLS_BESIDE)
+            .await
+            .unwrap_or_default();
+        if let Some(call) = calls.into_iter().find(is_it) {
+            return Ok(call);
+        }
+    }
+    let request = pb::WaitForDecisionRequest {
+        conversation_id: place.id.clone(),
+        branch: place.branch.name.clone(),
+        call_id: call_id.to_owned(),
+        // How it is now, not how it will be.
+        timeout_ms: 1,
+    };
+    let answer = visit.store.tools().wait_for_decision(request).await?;
+    if let Some(call) = answer.into_inner().call.filter(is_it) {
+        return Ok(call);
+    }
+    let calls = history(visit, place, 0, CALLS_OF_BRANCH).await?;
+    calls.into_iter().find(is_it).ok_or_else(|| {
+        PageFailure::none(
+            format!(
+                "no call {call_id} was asked for at #{}",
+                at.unwrap_or_default()
+            ),
+            "take the number away from the address, or look at the list of calls",
+        )
+    })
+}
+
+async fn history(
+    visit: &Visit,
+    place: &ConversationPlace,
+    as_of_revision: u64,
+    limit: u32,
+) -> Result<Vec<pb::ToolCall>, PageFailure> {
+    let request = pb::ToolHistoryRequest {
+        conversation_id: place.id.clone(),
+        branch: place.branch.name.clone(),
+        as_of_revision,
+        limit,
+        ..Default::default()
+    };
+    Ok(visit
+        .store
+        .tools()
+        .history(request)
+        .await?
+        .into_inner()
+        .calls)
+}
+
+/// When the two events of a call happened, where their authors say.
+///
+/// # Errors
+/// What the store says.
+pub async fn happened(
+    visit: &Visit,
+    place: &ConversationPlace,
+    call: &pb::ToolCall,
+) -> Result<HappenedAt, PageFailure> {
+    let of = |id: &str, revision: u64| pb::EventName {
+        by: Some(pb::event_name::By::Place(pb::EventPlace {
+            conversation_id: id.to_owned(),
+            revision,
+        })),
+    };
+    let mut events = vec![of(&call.conversation_id, call.request_revision)];
+    if call.end_revision > 0 {
+        events.push(of(&place.id, call.end_revision));
+    }
+    let request = pb::GetManyRequest {
+        events,
+        headers_only: true,
+    };
+    let answer = visit.store.events().get_many(request).await?.into_inner();
+    let events = answer.events.into_iter().filter_map(|got| got.event);
+    let times = events.filter_map(|event| {
+        let place = (event.conversation_id, event.revision);
+        Some((place, event.occurred_at?))
+    });
+    Ok(times.collect())
+}
+
+/// Snapshots after a call's own that are looked through for one that was recorded later.
+const RECORDED_LATER: u64 = 100;
+
+/// What stands for a finished call in requests.
+///
+/// # Errors
+/// What the store says.
+pub async fn snapshot(
+    visit: &Visit,
+    place: &ConversationPlace,
+    call: &pb::ToolCall,
+) -> Result<Option<pb::ToolSnapshot>, PageFailure> {
+    if call.end_revision == 0 {
+        return Ok(None);
+    }
+    let request = pb::SnapshotsRequest {
+        conversation_id: place.id.clone(),
+        branch: place.branch.name.clone(),
+        as_of_revision: call.end_revision,
+        limit: CALLS_BESIDE,
+    };
+    let of_call = |snapshot: &pb::ToolSnapshot| {
+        let request = snapshot.request.as_ref();
+        request.is_some_and(|event| event.revision == call.request_revision)
+    };
+    let extracts = async {
+        // It is told beside other things: what is wrong with it must not hide them.
+        let answer = visit.store.tools().snapshots(request).await;
+        answer.map_or_else(|_| Vec::new(), |answer| answer.into_inner().snapshots)
+    };
+    let (extracts, recorded) = tokio::join!(extracts, recorded(visit, place, call));
+    let found = extracts.into_iter().find(of_call);
+    Ok(found.map(|extract| match recorded {
+        Ok(Some(result_summary)) => pb::ToolSnapshot {
+            result_summary,
+            recorded: true,
+            ..extract
+        },
+        _ => extract,
+    }))
+}
+
+/// The summary that was recorded for a call after it ended.
+async fn recorded(
+    visit: &Visit,
+    place: &ConversationPlace,
+    call: &pb::ToolCall,
+) -> Result<Option<String>, PageFailure> {
+    let request = pb::ReadRequest {
+        from_revision: call.end_revision,
+        kinds: vec![i32::from(EventKind::ToolSnapshotRecorded.number())],
+        limit: RECORDED_LATER,
+        ..crate::cli::read::of_branch(&place.id, &place.branch.name)
+    };
+    let mut events = visit.store.events().read(request).await?.into_inner();
+    let mut found = None;
+    while let Some(batch) = events.message().await? {
+        for event in batch.events {
+            let Some(Body::ToolSnapshotRecorded(body)) = event.body else {
+                continue;
+            };
+            let Ok(snapshot) = pb::ToolSnapshotRecorded::decode(body) else {
+                continue;
+            };
+            if snapshot.call_id == call.call_id
+                && snapshot.request_revision == call.request_revision
+            {
+                found = Some(snapshot.summary);
+            }
+        }
+    }
+    Ok(found)
+}

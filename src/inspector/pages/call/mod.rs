@@ -1,0 +1,262 @@
+//! One call: what was asked, who decided, what came back, and what stands for it in requests.
+
+mod find;
+mod text;
+
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
+use futures::StreamExt;
+use http::{
+    HeaderValue,
+    header::{CONTENT_DISPOSITION, CONTENT_TYPE},
+};
+use maud::{Markup, html};
+
+use crate::{
+    cli::json::{approval_name, cancel_name, status_name},
+    codec::pb::{self, CallStatus},
+    domain::hex,
+    inspector::{
+        bounds::ARGUMENTS_BYTES,
+        failure::PageFailure,
+        frame::{Page, Tab},
+        pages::{
+            approvals,
+            tools::{
+                stats::{self, HappenedAt},
+                told,
+            },
+        },
+        parts::{
+            hostile::{block, shown},
+            json::pretty,
+            numbers::{count, size},
+            pieces::{Mood, badge},
+            place::{ConversationPlace, event, link},
+            time,
+        },
+        visit::{At, Visit, path_part},
+    },
+};
+
+/// The address of a call. Where it begins and ends is in it, so that it is found at once, and
+/// the one that is meant although its id came again.
+#[must_use]
+pub fn address(visit: &Visit, conversation: &str, call: &pb::ToolCall) -> String {
+    let place = (conversation, call.branch.as_str());
+    let events = (call.request_revision, call.end_revision);
+    address_of(visit, place, &call.call_id, events)
+}
+
+/// The same of the call with this id in a conversation, on a branch, between these two events;
+/// the second is 0 of one that has not ended.
+#[must_use]
+pub fn address_of(
+    visit: &Visit,
+    (conversation, branch): (&str, &str),
+    call_id: &str,
+    (at, end): (u64, u64),
+) -> String {
+    let end = if end == 0 {
+        String::new()
+    } else {
+        end.to_string()
+    };
+    let tail = format!("/call/{}", path_part(call_id));
+    let pairs = [("branch", branch), ("at", &at.to_string()), ("end", &end)];
+    link(visit, conversation, &tail, &pairs)
+}
+
+/// What became of it, at a glance.
+#[must_use]
+pub fn outcome(call: &pb::ToolCall) -> Markup {
+    let mood = match call.status() {
+        CallStatus::Succeeded => Mood::Good,
+        CallStatus::Failed | CallStatus::Denied | CallStatus::Expired | CallStatus::Cancelled => {
+            Mood::Bad
+        }
+        CallStatus::PendingApproval => Mood::Wait,
+        CallStatus::Unspecified
+        | CallStatus::Requested
+        | CallStatus::Approved
+        | CallStatus::Started => Mood::Plain,
+    };
+    badge(mood, &status_name(call.status()).replace('_', " "))
+}
+
+/// The page.
+///
+/// # Errors
+/// What the store says.
+pub async fn page(
+    At((id, call_id)): At<(String, String)>,
+    visit: Visit,
+) -> Result<Page, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
+    let call = find::call(&visit, &place, &call_id).await?;
+    let (piece, snapshot, happened) = tokio::try_join!(
+        text::of_result(&visit, &place, &call),
+        find::snapshot(&visit, &place, &call),
+        find::happened(&visit, &place, &call)
+    )?;
+    let body = html! {
+        (place.heading_of(&visit, "tools", &shown(&call.tool)))
+        (facts(&visit, &place, &call, &happened))
+        @if call.status() == CallStatus::PendingApproval {
+            section aria-labelledby="decide" {
+                h2 #decide { "It waits for a decision" }
+                (approvals::decision(&visit, &call))
+            }
+        }
+        section aria-labelledby="arguments" {
+            h2 #arguments { "Arguments" }
+            (arguments(&visit, &place, &call))
+        }
+        section #result aria-labelledby="result-title" {
+            h2 #result-title { "Result" }
+            @if !call.error_message.is_empty() { (block(&call.error_message)) }
+            (text::section(&visit, &place, &call, piece.as_ref()))
+        }
+        @if let Some(snapshot) = &snapshot {
+            section aria-labelledby="snapshot" {
+                h2 #snapshot { "Snapshot" }
+                p.hint {
+                    "What stands for it in a request once its turn has ended, if the policy says so"
+                    @if !snapshot.recorded { "; an extract, as nobody recorded another" }
+                    "."
+                }
+                (block(&snapshot.result_summary))
+                p.hint { code { (shown(&snapshot.full_result_ref)) } }
+            }
+        }
+    };
+    let title = format!("{} · {}", call.tool, place.name());
+    Ok(visit.page(&title, Tab::Tools, body))
+}
+
+fn facts(
+    visit: &Visit,
+    place: &ConversationPlace,
+    call: &pb::ToolCall,
+    happened: &HappenedAt,
+) -> Markup {
+    let asked = happened.get(&(call.conversation_id.clone(), call.request_revision));
+    let asked = asked.or(call.requested_at.as_ref());
+    let took = stats::took(call, &place.id, happened);
+    let at = |revision: u64| {
+        html! { a href=(event(visit, &place.id, revision)) { "#" (count(revision)) } }
+    };
+    html! {
+        dl.facts {
+            dt { "Outcome" }
+            dd {
+                (outcome(call))
+                @if call.end_revision > 0 { " at " (at(call.end_revision)) }
+                @if call.status() == CallStatus::Cancelled { " " (cancel_name(call.cancel_reason())) }
+            }
+            dt { "Call" } dd { code { (shown(&call.call_id)) } }
+            dt { "Branch" }
+            dd { a href=(place.link(visit, "", &[("branch", &call.branch)])) { (shown(&call.branch)) } }
+            dt { "Asked" }
+            dd { "at " (at(call.request_revision)) ", " (time::moment(asked)) " UTC" }
+            (approval(call, &at))
+            @if call.started_revision > 0 { dt { "Started" } dd { "at " (at(call.started_revision)) } }
+            @if let Some(took) = took { dt { "Took" } dd { (told(took)) } }
+            @if call.end_revision > 0 { dt { "Returned" } dd { (size(call.result_bytes)) } }
+        }
+    }
+}
+
+fn approval(call: &pb::ToolCall, at: &impl Fn(u64) -> Markup) -> Markup {
+    html! {
+        dt { "Approval" }
+        dd {
+            (approval_name(call.approval()).replace('_', " "))
+            @if !call.decided_by.is_empty() { " by " (shown(&call.decided_by)) }
+            @if call.decision_revision > 0 { " at " (at(call.decision_revision)) }
+            @if !call.decision_reason.is_empty() { ": " (shown(&call.decision_reason)) }
+        }
+        dt { "Arguments' hash" } dd { code.hash { (hex(&call.arguments_hash)) } }
+    }
+}
+
+/// The arguments, laid out; very long ones as far as they have room.
+#[must_use]
+pub fn arguments(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
+    let text = String::from_utf8_lossy(&call.arguments);
+    if text.len() <= ARGUMENTS_BYTES {
+        return pretty(&text);
+    }
+    let head = &text[..text.floor_char_boundary(ARGUMENTS_BYTES)];
+    html! {
+        (block(head))
+        p.hint {
+            "The first " (size(head.len() as u64)) " of " (size(text.len() as u64)) ". "
+            a href=(file_address(visit, &place.id, call, "arguments")) { "Whole, as a file" }
+        }
+    }
+}
+
+/// The address of all that was asked (`arguments`) or returned (`result`), as a file.
+fn file_address(visit: &Visit, conversation: &str, call: &pb::ToolCall, what: &str) -> String {
+    let (at, end) = (
+        call.request_revision.to_string(),
+        call.end_revision.to_string(),
+    );
+    let end = if call.end_revision == 0 { "" } else { &end };
+    let tail = format!("/call/{}/{what}", path_part(&call.call_id));
+    let pairs = [("branch", call.branch.as_str()), ("at", &at), ("end", end)];
+    link(visit, conversation, &tail, &pairs)
+}
+
+/// The whole result, as a file.
+///
+/// # Errors
+/// What the store says.
+pub async fn result(
+    At((id, call_id)): At<(String, String)>,
+    visit: Visit,
+) -> Result<Response, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
+    let call = find::call(&visit, &place, &call_id).await?;
+    if call.end_revision == 0 {
+        return Err(PageFailure::none(
+            "it has not returned yet",
+            "come back later",
+        ));
+    }
+    let request = text::request(&place, &call);
+    let answer = visit.store.tools().get_result(request).await?.into_inner();
+    let chunks = answer.map(|piece| piece.map(|piece| piece.chunk));
+    Ok(file(
+        Body::from_stream(chunks),
+        "attachment; filename=\"result.txt\"",
+    ))
+}
+
+/// The arguments as they were written, as a file.
+///
+/// # Errors
+/// What the store says.
+pub async fn whole_arguments(
+    At((id, call_id)): At<(String, String)>,
+    visit: Visit,
+) -> Result<Response, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
+    let call = find::call(&visit, &place, &call_id).await?;
+    Ok(file(
+        call.arguments.into(),
+        "attachment; filename=\"arguments.json\"",
+    ))
+}
+
+fn file(body: Body, disposition: &'static str) -> Response {
+    let mut file = body.into_response();
+    let headers = file.headers_mut();
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    headers.insert(CONTENT_TYPE, text);
+    headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(disposition));
+    file
+}

@@ -1,0 +1,261 @@
+//! A result by ranges of its lines. However long it is, and however long a line of it is, a page
+//! has a bounded part, and says where the next one begins.
+
+use maud::{Markup, PreEscaped, html};
+
+use crate::{
+    codec::pb,
+    inspector::{
+        bounds::{LINES, MARKUP_BYTES, TEXT_BYTES},
+        failure::PageFailure,
+        parts::{
+            hostile::escaped,
+            numbers::{count, size},
+            place::ConversationPlace,
+        },
+        recorded::{Piece, TextPart, TextPlace},
+        visit::{Visit, query},
+    },
+};
+
+/// A long line is looked at in pieces of so many bytes. Each byte may be sixty of markup, and a
+/// piece must have room on a page.
+const PIECE_BYTES: usize = 512;
+
+/// Asks for the whole result of a call.
+#[must_use]
+pub fn request(place: &ConversationPlace, call: &pb::ToolCall) -> pb::GetResultRequest {
+    let of = place_of(place, call);
+    pb::GetResultRequest {
+        conversation_id: of.conversation,
+        branch: of.branch,
+        which: Some(pb::get_result_request::Which::Revision(of.revision)),
+        ..Default::default()
+    }
+}
+
+/// Where the result of a call is.
+fn place_of(place: &ConversationPlace, call: &pb::ToolCall) -> TextPlace {
+    let is_own = call.conversation_id == place.id;
+    TextPlace {
+        conversation: call.conversation_id.clone(),
+        // Of an inherited call the branch's name is that of the fork.
+        branch: if is_own {
+            call.branch.clone()
+        } else {
+            String::new()
+        },
+        revision: call.end_revision,
+    }
+}
+
+/// The part of a call's result that an address asks for: from a line (`line`), or from a byte
+/// (`byte`), which is of the line `line`.
+///
+/// # Errors
+/// What the store says.
+pub async fn of_result(
+    visit: &Visit,
+    place: &ConversationPlace,
+    call: &pb::ToolCall,
+) -> Result<Option<Piece>, PageFailure> {
+    if call.end_revision == 0 || call.result_bytes == 0 {
+        return Ok(None);
+    }
+    let line = visit.asked.number("line")?.map(|line| line.max(1));
+    let byte = visit.asked.number("byte")?;
+    let part = match byte {
+        Some(first) => TextPart::Bytes { first },
+        None => TextPart::Lines {
+            first: line.unwrap_or(1),
+            count: LINES,
+        },
+    };
+    let mut piece = Piece::read(&visit.store, &place_of(place, call), part, TEXT_BYTES).await?;
+    if byte.is_some() && line.is_some() {
+        piece.line = line;
+    }
+    Ok(Some(piece))
+}
+
+/// Lines as they are shown.
+struct Lines {
+    /// The number of each, if that is known, and its markup.
+    lines: Vec<(Option<u64>, String)>,
+    /// How much of the text they are, in bytes.
+    bytes: usize,
+    /// The number of the line that what comes next is of.
+    next: Option<u64>,
+}
+
+fn lines(text: &str, first: Option<u64>, markup_max: usize) -> Lines {
+    let mut shown = Lines {
+        lines: Vec::new(),
+        bytes: 0,
+        next: first,
+    };
+    let mut room = markup_max;
+    for line in text.split_inclusive('\n') {
+        let mut markup = String::new();
+        let content = match line.strip_suffix('\n') {
+            Some(line) => line.strip_suffix('\r').unwrap_or(line),
+            None => line,
+        };
+        let mut rest = content;
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
+            let made = escaped(piece).0;
+            if made.len() > room {
+                break;
+            }
+            room -= made.len();
+            markup.push_str(&made);
+            shown.bytes += piece.len();
+            rest = after;
+        }
+        let is_whole = rest.is_empty();
+        if is_whole || !markup.is_empty() {
+            shown.lines.push((shown.next, markup));
+        }
+        if !is_whole {
+            return shown;
+        }
+        shown.bytes += line.len() - content.len();
+        if line.ends_with('\n') {
+            shown.next = shown.next.map(|line| line + 1);
+        }
+    }
+    shown
+}
+
+/// The part of a result, and the way to the others.
+#[must_use]
+pub fn section(
+    visit: &Visit,
+    place: &ConversationPlace,
+    call: &pb::ToolCall,
+    piece: Option<&Piece>,
+) -> Markup {
+    let Some(piece) = piece else {
+        let said = match call.end_revision {
+            0 => "It has not returned yet.",
+            _ => "It returned no text.",
+        };
+        return html! { p.hint { (said) } };
+    };
+    let shown = lines(&piece.text, piece.line, MARKUP_BYTES);
+    let end = piece.start + shown.bytes as u64;
+    let total = piece.info.total_bytes;
+    let ways = Ways { visit, place, call };
+    html! {
+        div.range {
+            p.dim.number {
+                @if piece.start == 0 && end >= total { "all of " }
+                @else { "bytes " (count(piece.start)) "–" (count(end)) " of " }
+                (size(total))
+            }
+            (ways.jump())
+            a href=(super::file_address(visit, &place.id, call, "result")) { "Whole, as a file" }
+        }
+        @if !shown.lines.is_empty() {
+            ol.lines aria-label="Lines of the result" {
+                @for (number, markup) in &shown.lines {
+                    @match number {
+                        Some(number) => li #{ "L" (number) } {
+                            a.n href={ "#L" (number) } { (number) }
+                            code { (PreEscaped(markup)) }
+                        },
+                        None => li { span.n {} code { (PreEscaped(markup)) } },
+                    }
+                }
+            }
+        }
+        nav.pager aria-label="Parts of the result" {
+            @if piece.start > 0 {
+                a href=(ways.to(&[])) { "↑ To the beginning" }
+            } @else { span {} }
+            @if end < total {
+                a href=(ways.after(end, &shown)) rel="next" {
+                    "Go on"
+                    @if let Some(line) = shown.next { " in line " (count(line)) }
+                    " →"
+                }
+            }
+            @if end < total {
+                a href=(ways.end(total)) { "↓ To the end" }
+            } @else { span {} }
+        }
+    }
+}
+
+/// Addresses of other parts.
+struct Ways<'a> {
+    visit: &'a Visit,
+    place: &'a ConversationPlace,
+    call: &'a pb::ToolCall,
+}
+
+impl Ways<'_> {
+    fn to(&self, pairs: &[(&str, &str)]) -> String {
+        let address = super::address(self.visit, &self.place.id, self.call);
+        format!("{address}&{}#result", query(pairs))
+    }
+
+    fn after(&self, end: u64, shown: &Lines) -> String {
+        let line = shown.next.map(|line| line.to_string());
+        let line = line.as_deref().unwrap_or_default();
+        self.to(&[("byte", &end.to_string()), ("line", line)])
+    }
+
+    fn end(&self, total: u64) -> String {
+        let byte = total.saturating_sub(TEXT_BYTES as u64 / 2).to_string();
+        self.to(&[("byte", &byte)])
+    }
+
+    /// To a line that is typed.
+    fn jump(&self) -> Markup {
+        let call = self.call;
+        html! {
+            form.jump action={ (self.visit.link(&self.visit.here.path)) "#result" } {
+                input type="hidden" name="branch" value=(call.branch);
+                input type="hidden" name="at" value=(call.request_revision);
+                input type="hidden" name="end" value=(call.end_revision);
+                label { "Line " input type="number" name="line" min="1" inputmode="numeric"; }
+                button.quiet { "Go" }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What is shown, and what is said to come next, must be all there is: no line twice, none
+    // left out.
+    #[test]
+    fn lines_are_numbered_and_cut() {
+        let all = lines("one\n\nthree", Some(7), 1_000);
+        let numbers: Vec<_> = all.lines.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, [Some(7), Some(8), Some(9)]);
+        assert_eq!((all.bytes, all.next), (10, Some(9)));
+        let whole = lines("one\r\ntwo\n", Some(1), 1_000);
+        assert_eq!(
+            (whole.lines.len(), whole.bytes, whole.next),
+            (2, 9, Some(3))
+        );
+        assert_eq!(whole.lines[0].1, "one");
+        let cut = lines("ok\n<<<<\nmore", None, 10);
+        assert_eq!((cut.lines.len(), cut.bytes), (1, 3));
+    }
+
+    // Five megabytes of a line that all become longer as markup made a page of forty.
+    #[test]
+    fn a_hostile_line_does_not_fill_a_page() {
+        let text = "\0".repeat(1 << 20);
+        let shown = lines(&text, Some(1), MARKUP_BYTES);
+        let markup: usize = shown.lines.iter().map(|(_, markup)| markup.len()).sum();
+        assert!(markup <= MARKUP_BYTES && shown.bytes > 0, "{}", shown.bytes);
+        assert_eq!(shown.next, Some(1));
+    }
+}

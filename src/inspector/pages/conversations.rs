@@ -1,0 +1,317 @@
+//! The conversations of a namespace: a page of them, filtered and sorted by the address.
+
+use std::collections::HashMap;
+
+use maud::{Markup, html};
+
+use crate::{
+    cli::{
+        text::{happened, is_undated},
+        time_arg::Moment,
+    },
+    codec::pb,
+    inspector::{
+        bounds::{CONVERSATIONS, DIGEST_WAIT, LABELS_SHOWN, PAGES_LOOKED_AT, TITLE_CHARS},
+        digest::Digest,
+        failure::PageFailure,
+        frame::{Page, Tab},
+        parts::{
+            conversation::labels_of,
+            hostile::{headline, shown},
+            numbers::{cell, count, things},
+            pager::pager,
+            pieces::{Mood, badge, nothing},
+            time,
+        },
+        visit::{PageQuery, Visit, path_part},
+    },
+};
+
+/// The page.
+///
+/// # Errors
+/// What the store says, and filters that cannot be read.
+pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
+    let filter = Filter::of(&visit.asked)?;
+    let (found, next) = list(&visit, &filter).await?;
+    let digests = visit.site.digests.of(&visit.store, &found, DIGEST_WAIT);
+    let digests = digests.await;
+    let is_whole = found
+        .iter()
+        .all(|summary| digests.contains_key(&summary.conversation_id));
+    let all = visit.store.admin().stats(pb::StatsRequest {}).await;
+    let all = all.ok().map(|stats| stats.into_inner().conversations);
+    let body = html! {
+        div.head {
+            h1 { "Conversations" }
+            p.dim {
+                @if let Some(all) = all { (things(all, "conversation", "conversations")) " · " }
+                span.live { "not live" }
+            }
+        }
+        (filter_form(&visit))
+        div #list data-live=(visit.link("/live")) data-part="#list"
+            data-again[!is_whole && !found.is_empty()] {
+            @if found.is_empty() && next.is_none() {
+                (none(&visit, all))
+            } @else {
+                (table(&visit, &found, &digests))
+                (pages(&visit, found.len(), next))
+            }
+        }
+    };
+    Ok(visit.page("Conversations", Tab::Conversations, body))
+}
+
+/// What is asked for.
+#[derive(Debug, Default)]
+struct Filter {
+    title: String,
+    source: String,
+    labels: HashMap<String, String>,
+    sealed: Option<bool>,
+    since: Option<prost_types::Timestamp>,
+    order: Order,
+    page_token: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Order {
+    #[default]
+    Activity,
+    Created,
+    Oldest,
+}
+
+impl Filter {
+    fn of(asked: &PageQuery) -> Result<Self, PageFailure> {
+        let text = |name| asked.text(name).unwrap_or_default().to_owned();
+        let since = asked.text("since").map(str::parse::<Moment>).transpose();
+        let since = since.map_err(|takes| PageFailure::asked("`since` cannot be read", takes))?;
+        let labels = asked.texts("label").map(|label| {
+            let pair = label.split_once('=');
+            let (name, value) = pair.ok_or_else(|| {
+                PageFailure::asked(
+                    "`label` is no label",
+                    "give name=value, as in label=team=red",
+                )
+            })?;
+            Ok((name.to_owned(), value.to_owned()))
+        });
+        Ok(Self {
+            title: text("title"),
+            source: text("source"),
+            labels: labels.collect::<Result<_, PageFailure>>()?,
+            sealed: match asked.text("sealed") {
+                Some("yes") => Some(true),
+                Some("no") => Some(false),
+                _ => None,
+            },
+            since: since.map(Moment::beginning),
+            order: match asked.text("sort") {
+                Some("created") => Order::Created,
+                Some("oldest") => Order::Oldest,
+                _ => Order::Activity,
+            },
+            page_token: text("page"),
+        })
+    }
+
+    fn request(&self, page_token: String) -> pb::ListConversationsRequest {
+        pb::ListConversationsRequest {
+            page_size: CONVERSATIONS,
+            page_token,
+            source: self.source.clone(),
+            ascending: self.order == Order::Oldest,
+            order: match self.order {
+                Order::Activity => pb::ListOrder::Happened.into(),
+                Order::Created | Order::Oldest => pb::ListOrder::Unspecified.into(),
+            },
+            labels: self.labels.clone().into_iter().collect(),
+            title: self.title.clone(),
+            sealed: self.sealed,
+            updated_from: self.since,
+            ..Default::default()
+        }
+    }
+}
+
+/// A page of them and the token of the next. The store looks through so many at a time: where
+/// few are what is asked for, it is asked a few times.
+async fn list(
+    visit: &Visit,
+    filter: &Filter,
+) -> Result<(Vec<pb::ConversationSummary>, Option<String>), PageFailure> {
+    let (mut found, mut token) = (Vec::new(), filter.page_token.clone());
+    for _ in 0..PAGES_LOOKED_AT {
+        let request = filter.request(token);
+        let answer = visit.store.conversations().list(request).await?;
+        let page = answer.into_inner();
+        found.extend(page.conversations);
+        token = page.next_page_token;
+        // A page is never cut: its token goes on behind all of it.
+        if token.is_empty() || !found.is_empty() {
+            break;
+        }
+    }
+    Ok((found, Some(token).filter(|token| !token.is_empty())))
+}
+
+fn filter_form(visit: &Visit) -> Markup {
+    let value = |name| visit.asked.text(name).unwrap_or_default();
+    html! {
+        form.filters method="get" action=(visit.link("/")) data-instant="#list" {
+            label.grow { "Title has"
+                input type="search" name="title" value=(value("title")) autocomplete="off";
+            }
+            label { "Source"
+                input name="source" value=(value("source")) size="14" autocomplete="off" placeholder="any";
+            }
+            label { "Label"
+                input name="label" value=(value("label")) size="14" autocomplete="off" placeholder="name=value";
+            }
+            label { "Active since"
+                input name="since" value=(value("since")) size="11" autocomplete="off" placeholder="2 days";
+            }
+            (select("sealed", "State", value("sealed"), &[("", "any"), ("no", "open"), ("yes", "sealed")]))
+            (select("sort", "Sort by", value("sort"), &[
+                ("", "last activity"), ("created", "newest"), ("oldest", "oldest"),
+            ]))
+            button.quiet { "Show" }
+        }
+    }
+}
+
+fn select(name: &str, word: &str, value: &str, options: &[(&str, &str)]) -> Markup {
+    html! {
+        label { (word)
+            select name=(name) {
+                @for (own, word) in options {
+                    option value=(own) selected[value == *own] { (word) }
+                }
+            }
+        }
+    }
+}
+
+fn table(
+    visit: &Visit,
+    found: &[pb::ConversationSummary],
+    digests: &HashMap<String, Digest>,
+) -> Markup {
+    html! {
+        div.table {
+            table.conversations {
+                caption.hidden { "Conversations" }
+                thead { tr {
+                    th scope="col" { "Conversation" }
+                    th.number scope="col" { "Turns" }
+                    th.number scope="col" { "Calls" }
+                    th.number scope="col" { "Failed" }
+                    th.number scope="col" { "Branches" }
+                    th.number scope="col" { "Last activity" }
+                } }
+                tbody {
+                    @for summary in found {
+                        (row(visit, summary, digests.get(&summary.conversation_id)))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn row(visit: &Visit, summary: &pb::ConversationSummary, digest: Option<&Digest>) -> Markup {
+    let id = &summary.conversation_id;
+    let address = visit.link(&format!("/c/{}", path_part(id)));
+    html! {
+        tr #{ "c-" (id) } data-item {
+            td.what {
+                a.title href=(address) data-open { (title(summary, digest)) }
+                div.meta { (meta(visit, summary)) }
+            }
+            @match digest {
+                Some(digest) => {
+                    (cell(digest.turns, "turns")) (cell(digest.calls, "calls"))
+                    td.number.bad[digest.failures > 0] data-word="failed" {
+                        @if digest.failures > 0 { (count(digest.failures)) }
+                    }
+                }
+                None => { td.number.dim { "·" } td.number.dim { "·" } td.number.dim { "·" } }
+            }
+            (cell(if summary.branch_count > 1 { summary.branch_count } else { 0 }, "branches"))
+            td.number.when {
+                @if is_undated(summary) { span.dim title="its source says of nothing when it was" { "recorded " } }
+                (time::ago(happened(summary)))
+            }
+        }
+    }
+}
+
+fn title(summary: &pb::ConversationSummary, digest: Option<&Digest>) -> Markup {
+    let question = digest.map(|digest| digest.question.as_str());
+    match (summary.title.trim(), question.unwrap_or_default()) {
+        ("", "") => html! { span.dim { "untitled" } },
+        ("", question) => headline(question, TITLE_CHARS),
+        (title, _) => headline(title, TITLE_CHARS),
+    }
+}
+
+fn meta(visit: &Visit, summary: &pb::ConversationSummary) -> Markup {
+    let model = summary
+        .config
+        .as_ref()
+        .map(|config| config.model_id.as_str());
+    let labels = labels_of(summary);
+    html! {
+        @if !summary.source.is_empty() { span.label { (shown(&summary.source)) } " " }
+        @if let Some(model) = model.filter(|model| !model.is_empty()) {
+            span.mono.model { (shown(model)) } " "
+        }
+        @if summary.parent.is_some() {
+            (badge(Mood::Plain, if summary.shares_history { "fork" } else { "sub-agent" })) " "
+        }
+        @if summary.sealed { (badge(Mood::Plain, "sealed")) " " }
+        @if summary.damage.is_some() { (badge(Mood::Bad, "damaged")) " " }
+        @for (name, value) in labels.iter().take(LABELS_SHOWN) {
+            @let pair = format!("{name}={value}");
+            a.label href={ (visit.link("/")) "?" (visit.asked.with("label", Some(&pair), &["page"])) }
+                title=(pair) { (shown(&pair)) } " "
+        }
+        @if labels.len() > LABELS_SHOWN { span.dim { "+" (labels.len() - LABELS_SHOWN) } }
+    }
+}
+
+fn pages(visit: &Visit, shown: usize, next: Option<String>) -> Markup {
+    let to = |page: Option<&str>| {
+        let query = visit.asked.with("page", page, &[]);
+        format!("{}?{query}", visit.link("/"))
+    };
+    let is_first = visit.asked.text("page").is_none();
+    let first = (!is_first).then(|| (to(None), "first page"));
+    let next = next.as_deref().map(|next| (to(Some(next)), "next page"));
+    if first.is_none() && next.is_none() {
+        return html! {};
+    }
+    pager(
+        first,
+        next,
+        &things(shown as u64, "conversation", "conversations"),
+    )
+}
+
+fn none(visit: &Visit, all: Option<u64>) -> Markup {
+    match all {
+        Some(0) => nothing(
+            "There is nothing in this namespace yet.",
+            &html! {
+                "What an agent appends shows up here at once. To look at what you have already: "
+                code { "treering import --help" } "."
+            },
+        ),
+        _ => nothing(
+            "No conversation is like that.",
+            &html! { a href=(visit.link("/")) { "Show all of them" } },
+        ),
+    }
+}

@@ -1,0 +1,77 @@
+//! Events that belong together: those with one correlation id, in any conversation.
+
+use futures::StreamExt;
+use maud::html;
+
+use crate::{
+    cli::json::kind_name,
+    codec::pb,
+    inspector::{
+        bounds::EVENTS,
+        failure::PageFailure,
+        frame::{Page, Tab},
+        parts::{hostile::shown, numbers::things, pieces::nothing, time},
+        visit::{Visit, path_part},
+    },
+};
+
+/// The page.
+///
+/// # Errors
+/// What the store says.
+pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
+    let Some(id) = visit.asked.text("id") else {
+        return Err(PageFailure::asked(
+            "no correlation id is named",
+            "follow the link of an event",
+        ));
+    };
+    let request = pb::ReadRequest {
+        source: Some(pb::read_request::Source::Log(pb::LogSource {})),
+        filter: Some(pb::EventFilter {
+            correlation_id: id.to_owned(),
+            ..Default::default()
+        }),
+        backward: true,
+        limit: EVENTS,
+        headers_only: true,
+        ..Default::default()
+    };
+    let mut answers = visit.store.events().read(request).await?.into_inner();
+    let (mut events, mut is_whole) = (Vec::new(), true);
+    while let Some(answer) = answers.next().await {
+        let answer = answer?;
+        is_whole &= answer.stopped_at.is_none();
+        events.extend(answer.events);
+    }
+    is_whole &= (events.len() as u64) < EVENTS;
+    let body = html! {
+        h1 { "Correlation " span.mono { (shown(id)) } }
+        p.dim {
+            (things(events.len() as u64, "event", "events")) ", newest first"
+            @if !is_whole { "; older ones were not looked for" }
+        }
+        @if events.is_empty() {
+            (nothing("No event has it.", &html! { "It was looked for in the newest events." }))
+        } @else {
+            div.table { table {
+                thead { tr { th { "Event" } th { "Kind" } th { "Actor" } th { "Recorded" } } }
+                tbody {
+                    @for event in &events {
+                        tr data-item {
+                            td.mono {
+                                a href=(visit.link(&format!("/c/{}/e/{}", path_part(&event.conversation_id), event.revision))) data-open {
+                                    (shown(&event.conversation_id)) "#" (event.revision)
+                                }
+                            }
+                            td { (kind_name(event.kind)) }
+                            td { (shown(&event.actor)) }
+                            td.number { (time::moment(event.recorded_at.as_ref())) }
+                        }
+                    }
+                }
+            } }
+        }
+    };
+    Ok(visit.page("Correlation", Tab::None, body))
+}

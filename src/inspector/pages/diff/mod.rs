@@ -1,0 +1,294 @@
+//! Two branches side by side: where they part, then what each of them did; what both did stands
+//! once.
+
+mod sides;
+
+use maud::{Markup, html};
+use sides::{DiffRow, DiffSide, ToldEvent};
+
+use crate::{
+    cli::output::Tone,
+    codec::pb,
+    inspector::{
+        bounds::SIDE_EVENTS,
+        failure::PageFailure,
+        frame::{Page, Tab},
+        parts::{
+            hostile::{escaped, headline, shown},
+            numbers::{count, things},
+            pieces::nothing,
+            place::{ConversationPlace, link, moment},
+        },
+        visit::{At, Visit},
+    },
+};
+
+/// Characters of a title.
+const TITLE_CHARS: usize = 100;
+
+/// The page.
+///
+/// # Errors
+/// What the store says.
+pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
+    let [a, b] = chosen(&visit, &place);
+    let differ = a != b && !b.is_empty();
+    let found = match differ {
+        true => Some(both(&visit, &place, [&a, &b]).await?),
+        false => None,
+    };
+    let body = html! {
+        (place.heading(&visit, "diff"))
+        (form(&place, &a, &b))
+        @match &found {
+            None if place.branches.len() < 2 => (nothing("This conversation has one branch.", &html! {
+                "Fork it at any event: " a href=(place.link(&visit, "/branches", &[])) { "branches" }
+            })),
+            None => (nothing("Choose two branches.", &html! { "Then they stand here side by side." })),
+            Some(found) => (beside(&visit, &place, [&a, &b], found)),
+        }
+    };
+    let title = format!("{a} and {b}");
+    let title = if differ { title.as_str() } else { "Compare" };
+    Ok(visit.page(&place.titled(title), Tab::Conversations, body))
+}
+
+/// The two that the address names; else the active one, and the newest beside it.
+fn chosen(visit: &Visit, place: &ConversationPlace) -> [String; 2] {
+    let named = |name| visit.asked.text(name).map(str::to_owned);
+    let a = named("a").unwrap_or_else(|| place.branch.name.clone());
+    let newest = || {
+        let others = place
+            .branches
+            .iter()
+            .rev()
+            .filter(|branch| branch.name != a);
+        others.map(|branch| branch.name.clone()).next()
+    };
+    let b = named("b").or_else(newest).unwrap_or_default();
+    [a, b]
+}
+
+/// What was found of two branches.
+struct Found {
+    ancestor: (String, u64),
+    sides: [DiffSide; 2],
+    rows: Vec<DiffRow>,
+}
+
+async fn both(
+    visit: &Visit,
+    place: &ConversationPlace,
+    names: [&str; 2],
+) -> Result<Found, PageFailure> {
+    let request = pb::DiffRequest {
+        conversation_id: place.id.clone(),
+        left_branch: names[0].to_owned(),
+        right_branch: names[1].to_owned(),
+        headers_only: true,
+        limit: 1,
+    };
+    let diff = visit
+        .store
+        .conversations()
+        .diff(request)
+        .await?
+        .into_inner();
+    let ancestor = (diff.ancestor_conversation_id, diff.ancestor_revision);
+    let after = |name| match visit.asked.text(name) {
+        Some(text) => sides::parsed(text),
+        None => Ok(ancestor.clone()),
+    };
+    let (left, right) = (after("after_a")?, after("after_b")?);
+    let (left, right) = tokio::try_join!(
+        DiffSide::read(visit, &place.id, names[0], left),
+        DiffSide::read(visit, &place.id, names[1], right)
+    )?;
+    let rows = sides::aligned(&left.events, &right.events);
+    Ok(Found {
+        ancestor,
+        sides: [left, right],
+        rows,
+    })
+}
+
+fn form(place: &ConversationPlace, a: &str, b: &str) -> Markup {
+    html! {
+        form.filters aria-label="The two branches" {
+            label { "A" (place.branch_field("a", a)) }
+            label { "B" (place.branch_field("b", b)) }
+            button { "Compare" }
+        }
+    }
+}
+
+fn beside(visit: &Visit, place: &ConversationPlace, names: [&str; 2], found: &Found) -> Markup {
+    let (conversation, revision) = &found.ancestor;
+    let is_later = visit
+        .asked
+        .text("after_a")
+        .or(visit.asked.text("after_b"))
+        .is_some();
+    html! {
+        p.lead {
+            @if *revision == 0 {
+                "They share no event."
+            } @else {
+                "Both share everything up to "
+                a href=(moment(visit, conversation, names[0], *revision)) { "#" (count(*revision)) }
+                ". "
+                a href=(place.link(visit, "/diff", &[("a", names[1]), ("b", names[0])])) { "Swap them" }
+                " · "
+                a href=(requests(visit, place, names)) { "compare their requests" }
+            }
+            @if is_later {
+                " " a href=(place.link(visit, "/diff", &[("a", names[0]), ("b", names[1])])) {
+                    "Back to where they part"
+                }
+            }
+        }
+        div.beside.heads aria-hidden="true" {
+            (head(visit, place, names[0], &found.sides[0], "A"))
+            (head(visit, place, names[1], &found.sides[1], "B"))
+        }
+        @if found.rows.is_empty() {
+            (nothing("Neither has an event of its own.", &html! { "They are the same so far." }))
+        }
+        ol.pairs aria-label="What each of them did" {
+            @for row in &found.rows { (pair(visit, place, names, found, row)) }
+        }
+        (more(visit, found))
+    }
+}
+
+fn requests(visit: &Visit, place: &ConversationPlace, names: [&str; 2]) -> String {
+    let neutral = crate::context::Provider::default().as_str();
+    let pairs = [
+        ("provider", neutral),
+        ("branch", names[0]),
+        ("b_provider", neutral),
+        ("b_branch", names[1]),
+    ];
+    link(visit, &place.id, "/request", &pairs)
+}
+
+fn head(
+    visit: &Visit,
+    place: &ConversationPlace,
+    name: &str,
+    side: &DiffSide,
+    letter: &str,
+) -> Markup {
+    let number = things(side.events.len() as u64, "event", "events");
+    html! {
+        div.head-of {
+            span class={ "letter " (letter.to_lowercase()) } { (letter) }
+            " " a href=(place.link(visit, "", &[("branch", name)])) tabindex="-1" { (headline(name, TITLE_CHARS)) }
+            " " span.dim { (number) @if side.next.is_some() { ", and more" } }
+        }
+    }
+}
+
+fn pair(
+    visit: &Visit,
+    place: &ConversationPlace,
+    names: [&str; 2],
+    found: &Found,
+    row: &DiffRow,
+) -> Markup {
+    let [left, right] = &found.sides;
+    html! {
+        @match *row {
+            DiffRow::Same(at, other) => {
+                li.pair.same data-item {
+                    (told(visit, place, names[0], &left.events[at], "both", Some(right.events[other].revision)))
+                }
+            }
+            DiffRow::Apart(one, other) => {
+                li.pair data-item {
+                    @match one {
+                        Some(at) => (told(visit, place, names[0], &left.events[at], "a", None)),
+                        None => div.empty {},
+                    }
+                    @match other {
+                        Some(at) => (told(visit, place, names[1], &right.events[at], "b", None)),
+                        None => div.empty {},
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// An event of one side, or of both: then with its number on the other one.
+fn told(
+    visit: &Visit,
+    place: &ConversationPlace,
+    branch: &str,
+    event: &ToldEvent,
+    class: &str,
+    other: Option<u64>,
+) -> Markup {
+    let of = match event.conversation == place.id {
+        true => branch,
+        false => "",
+    };
+    let word = match class {
+        "a" => "A",
+        "b" => "B",
+        _ => "A and B",
+    };
+    html! {
+        article class={ "told " (class) } {
+            header {
+                span class={ "letter " (class) } { (word) }
+                a.rev data-open href=(moment(visit, &event.conversation, of, event.revision)) {
+                    "#" (count(event.revision))
+                    @if let Some(other) = other { @if other != event.revision { " / #" (count(other)) } }
+                }
+                strong class=(tone(event.tone)) { (headline(&event.title, TITLE_CHARS)) }
+                @if !event.note.is_empty() { span.dim { (headline(&event.note, TITLE_CHARS)) } }
+            }
+            @if !event.content.is_empty() {
+                p.content dir="auto" { (escaped(&event.content)) @if event.is_cut { span.dim { " …" } } }
+            }
+        }
+    }
+}
+
+fn tone(tone: Tone) -> &'static str {
+    match tone {
+        Tone::User => "user",
+        Tone::Assistant => "assistant",
+        Tone::Tool => "tool",
+        Tone::Good => "good",
+        Tone::Bad => "bad",
+        Tone::Wait => "wait",
+        _ => "plain",
+    }
+}
+
+fn more(visit: &Visit, found: &Found) -> Markup {
+    let [left, right] = &found.sides;
+    if left.next.is_none() && right.next.is_none() {
+        return html! {};
+    }
+    // A side that has come to its end stays there.
+    let after = |side: &DiffSide| side.next.clone().unwrap_or_else(|| side.end.clone());
+    let query = visit
+        .asked
+        .with("after_a", Some(&after(left)), &["after_b"]);
+    let b = crate::inspector::visit::query(&[("after_b", &after(right))]);
+    html! {
+        nav.pager aria-label="Further events" {
+            span {}
+            a href={ (visit.link(&visit.here.path)) "?" (query) "&" (b) } rel="next" {
+                "The next " (SIDE_EVENTS) " of each →"
+            }
+        }
+        @for (side, word) in [(left, "A"), (right, "B")] {
+            @if side.next.is_some() { span.hidden { (shown(word)) " has more events" } }
+        }
+    }
+}

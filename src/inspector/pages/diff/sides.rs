@@ -1,0 +1,248 @@
+//! What each of two branches did after they parted, and which of it both did.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use similar::{Algorithm, DiffOp, capture_diff_slices};
+
+use crate::{
+    cli::{output::Tone, read, text::say},
+    codec::pb,
+    inspector::{
+        bounds::{SIDE_CHARS, SIDE_EVENTS},
+        failure::PageFailure,
+        visit::Visit,
+    },
+};
+
+/// How often bodies are asked for: each answer has some megabytes at most, or one body.
+const BODY_ROUNDS: usize = 4;
+
+/// An event in words.
+#[derive(Clone, Debug)]
+pub struct ToldEvent {
+    /// Its conversation: events may be inherited.
+    pub conversation: String,
+    /// Its number there.
+    pub revision: u64,
+    /// Who or what speaks.
+    pub tone: Tone,
+    /// One line.
+    pub title: String,
+    /// Ids, times and sizes.
+    pub note: String,
+    /// What was said, as far as it has room.
+    pub content: String,
+    /// There is more of it.
+    pub is_cut: bool,
+    /// Equal for what says the same.
+    same: u64,
+}
+
+impl ToldEvent {
+    fn of(event: &pb::Event) -> Self {
+        let mut said = say(event);
+        if event.body.is_none() {
+            "too large to be shown beside others".clone_into(&mut said.note);
+        }
+        let mut hasher = DefaultHasher::new();
+        // Ids of calls and times differ where the same was done.
+        (event.kind, &said.title, &said.content).hash(&mut hasher);
+        if event.body.is_none() {
+            event.id.hash(&mut hasher);
+        }
+        let end = said
+            .content
+            .char_indices()
+            .nth(SIDE_CHARS)
+            .map(|(at, _)| at);
+        let content = &said.content[..end.unwrap_or(said.content.len())];
+        Self {
+            conversation: event.conversation_id.clone(),
+            revision: event.revision,
+            tone: said.tone,
+            title: said.title,
+            note: said.note,
+            content: content.trim().to_owned(),
+            is_cut: end.is_some(),
+            same: hasher.finish(),
+        }
+    }
+}
+
+/// A part of what one branch did.
+#[derive(Clone, Debug)]
+pub struct DiffSide {
+    /// In order.
+    pub events: Vec<ToldEvent>,
+    /// Where what follows them begins, as an address has it; none: nothing does.
+    pub next: Option<String>,
+    /// The last of them, or where they were to begin, as an address has it.
+    pub end: String,
+}
+
+impl DiffSide {
+    /// Reads what a branch has after an event.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn read(
+        visit: &Visit,
+        id: &str,
+        branch: &str,
+        (conversation, revision): (String, u64),
+    ) -> Result<Self, PageFailure> {
+        let request = pb::ReadRequest {
+            from_revision: revision,
+            from_conversation: match conversation == id {
+                true => String::new(),
+                false => conversation.clone(),
+            },
+            limit: SIDE_EVENTS + 2,
+            headers_only: true,
+            ..read::of_branch(id, branch)
+        };
+        let mut answer = visit.store.events().read(request).await?.into_inner();
+        let mut headers = Vec::new();
+        while let Some(batch) = answer.message().await? {
+            let own = batch.events.into_iter();
+            headers.extend(own.filter(|event| {
+                event.revision != revision || event.conversation_id != conversation
+            }));
+        }
+        let more = headers.len() as u64 > SIDE_EVENTS;
+        headers.truncate(usize::try_from(SIDE_EVENTS).unwrap_or(usize::MAX));
+        let end = match headers.last() {
+            Some(last) => format!("{}.{}", last.conversation_id, last.revision),
+            None => format!("{conversation}.{revision}"),
+        };
+        headers.retain(|event| !is_of_branches(event));
+        let events = with_bodies(visit, headers).await?;
+        Ok(Self {
+            next: more.then(|| end.clone()),
+            end,
+            events: events.iter().map(ToldEvent::of).collect(),
+        })
+    }
+}
+
+/// The same events with their bodies, as far as these are not too much together.
+async fn with_bodies(
+    visit: &Visit,
+    mut events: Vec<pb::Event>,
+) -> Result<Vec<pb::Event>, PageFailure> {
+    let mut missing: Vec<usize> = (0..events.len()).collect();
+    for _ in 0..BODY_ROUNDS {
+        if missing.is_empty() {
+            break;
+        }
+        let names = missing.iter().map(|at| pb::EventName {
+            by: Some(pb::event_name::By::EventId(events[*at].id.clone())),
+        });
+        let request = pb::GetManyRequest {
+            events: names.collect(),
+            headers_only: false,
+        };
+        let answer = visit.store.events().get_many(request).await?.into_inner();
+        let mut left = Vec::new();
+        for (at, got) in missing.into_iter().zip(answer.events) {
+            match got.event {
+                Some(_) if got.body_left_out => left.push(at),
+                Some(event) => events[at].body = event.body,
+                None => {}
+            }
+        }
+        missing = left;
+    }
+    Ok(events)
+}
+
+/// True for what is only said of branches: their names stand above.
+fn is_of_branches(event: &pb::Event) -> bool {
+    use pb::EventKind as Kind;
+    matches!(
+        event.kind(),
+        Kind::BranchForked | Kind::BranchActivated | Kind::BranchRenamed | Kind::BranchArchived
+    )
+}
+
+/// A conversation and a revision, as [`DiffSide::next`] has them.
+///
+/// # Errors
+/// When it is something else.
+pub fn parsed(text: &str) -> Result<(String, u64), PageFailure> {
+    let parts = text.rsplit_once('.');
+    let parsed = parts.and_then(|(id, revision)| Some((id.to_owned(), revision.parse().ok()?)));
+    parsed.ok_or_else(|| {
+        PageFailure::asked(
+            "the address does not say where to go on",
+            "begin where the branches part",
+        )
+    })
+}
+
+/// What stands in a row, by place in each side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiffRow {
+    /// Both did it.
+    Same(usize, usize),
+    /// One did this, the other that, or nothing.
+    Apart(Option<usize>, Option<usize>),
+}
+
+/// Two sides in rows.
+#[must_use]
+pub fn aligned(left: &[ToldEvent], right: &[ToldEvent]) -> Vec<DiffRow> {
+    let keys = |side: &[ToldEvent]| side.iter().map(|event| event.same).collect::<Vec<_>>();
+    rows(&keys(left), &keys(right))
+}
+
+fn rows(left: &[u64], right: &[u64]) -> Vec<DiffRow> {
+    let mut rows = Vec::new();
+    for op in capture_diff_slices(Algorithm::Myers, left, right) {
+        let (old, new) = (op.old_range(), op.new_range());
+        match op {
+            DiffOp::Equal { .. } => rows.extend(old.zip(new).map(|(a, b)| DiffRow::Same(a, b))),
+            _ => {
+                let length = old.len().max(new.len());
+                let at = |range: &std::ops::Range<usize>, place: usize| {
+                    Some(range.start + place).filter(|at| range.contains(at))
+                };
+                rows.extend(
+                    (0..length).map(|place| DiffRow::Apart(at(&old, place), at(&new, place))),
+                );
+            }
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Two runs of one prompt do much alike: that stands once, and what differs beside what it
+    // differs from. Every event is there once, in its order.
+    #[test]
+    fn what_both_did_stands_once() {
+        assert_eq!(
+            rows(&[1, 2, 3, 4], &[1, 5, 4, 6]),
+            [
+                DiffRow::Same(0, 0),
+                DiffRow::Apart(Some(1), Some(1)),
+                DiffRow::Apart(Some(2), None),
+                DiffRow::Same(3, 2),
+                DiffRow::Apart(None, Some(3)),
+            ]
+        );
+        assert_eq!(rows(&[], &[7]), [DiffRow::Apart(None, Some(0))]);
+        assert!(rows(&[], &[]).is_empty());
+    }
+
+    #[test]
+    fn a_place_in_an_address_is_read_as_it_is_written() {
+        assert_eq!(parsed("a.b.7").unwrap(), ("a.b".to_owned(), 7));
+        for wrong in ["", "7", "a.", "a.x"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! One event: its header, its body, and where it stands.
+
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::{Markup, html};
+
+use crate::{
+    cli::{
+        json::{self, kind_name},
+        text::say,
+    },
+    codec::pb,
+    domain::hex,
+    inspector::{
+        bounds::{EVENT_JSON_BYTES, EVENT_WHOLE_BYTES},
+        failure::PageFailure,
+        frame::Tab,
+        parts::{
+            hostile::{block, fitting, shown},
+            json::pretty,
+            numbers::{count, size},
+            pieces::{Mood, badge},
+            time,
+        },
+        recorded::{Piece, TextPart, TextPlace},
+        visit::{At, Visit, path_part, query},
+    },
+};
+
+/// The page.
+///
+/// # Errors
+/// What the store says.
+pub async fn page(
+    visit: Visit,
+    At((id, revision)): At<(String, u64)>,
+) -> Result<Response, PageFailure> {
+    let header = find(&visit, &id, revision, true).await?;
+    let place = TextPlace {
+        conversation: header.conversation_id.clone(),
+        branch: header.branch.clone(),
+        revision,
+    };
+    // A result may have more than a page can show, or is worth taking for it.
+    let text = Piece::read(
+        &visit.store,
+        &place,
+        TextPart::Bytes { first: 0 },
+        EVENT_JSON_BYTES,
+    )
+    .await;
+    let text = text.ok().filter(|piece| piece.info.total_bytes > 0);
+    let is_large = text
+        .as_ref()
+        .is_some_and(|piece| piece.info.total_bytes > EVENT_WHOLE_BYTES);
+    let event = match is_large {
+        true => header,
+        false => find(&visit, &id, revision, false).await?,
+    };
+    let said = say(&event);
+    let name = kind_name(event.kind);
+    let body = html! {
+        div.crumbs {
+            a href=(visit.link(&conversation(&event))) { "conversation" } " / "
+            a href=(visit.link(&in_transcript(&event))) { "in its place" } " / "
+            a href=(visit.link(&fork_here(&event))) { "fork here" }
+        }
+        div.head {
+            h1 { "#" (revision) " " (shown(&said.title)) }
+            p { (badge(Mood::Plain, &name)) @if event.erased { " " (badge(Mood::Bad, "erased")) } }
+        }
+        section.columns {
+            dl.facts.card { (facts(&visit, &event)) }
+        }
+        @if let Some(text) = &text { (text_of(&visit, &place, text)) }
+        section {
+            h2 { "As JSON" }
+            @if is_large {
+                p.hint { "It is too large to be shown whole; its text is above, by lines." }
+            }
+            (body_of(&event))
+        }
+        (neighbours(&visit, &event))
+    };
+    let page = visit.page(&format!("#{revision} {name}"), Tab::Conversations, body);
+    Ok(page.into_response())
+}
+
+/// By its id: to its own address.
+///
+/// # Errors
+/// What the store says.
+pub async fn by_id(visit: Visit, At(id): At<String>) -> Result<Redirect, PageFailure> {
+    let name = pb::EventName {
+        by: Some(pb::event_name::By::EventId(id)),
+    };
+    let event = one(&visit, name, true).await?;
+    let to = format!("/c/{}/e/{}", event.conversation_id, event.revision);
+    Ok(Redirect::to(&visit.link(&to)))
+}
+
+/// An event by its place.
+///
+/// # Errors
+/// What the store says.
+pub async fn find(
+    visit: &Visit,
+    id: &str,
+    revision: u64,
+    headers_only: bool,
+) -> Result<pb::Event, PageFailure> {
+    let place = pb::EventPlace {
+        conversation_id: id.to_owned(),
+        revision,
+    };
+    let name = pb::EventName {
+        by: Some(pb::event_name::By::Place(place)),
+    };
+    one(visit, name, headers_only).await
+}
+
+async fn one(
+    visit: &Visit,
+    name: pb::EventName,
+    headers_only: bool,
+) -> Result<pb::Event, PageFailure> {
+    let request = pb::GetManyRequest {
+        events: vec![name],
+        headers_only,
+    };
+    let answer = visit.store.events().get_many(request).await?.into_inner();
+    let event = answer.events.into_iter().next().and_then(|got| got.event);
+    event.ok_or_else(|| {
+        PageFailure::none(
+            "there is no such event in this namespace",
+            "look at the conversation, or search",
+        )
+    })
+}
+
+fn conversation(event: &pb::Event) -> String {
+    format!("/c/{}", path_part(&event.conversation_id))
+}
+
+fn in_transcript(event: &pb::Event) -> String {
+    let query = query(&[
+        ("branch", &event.branch),
+        ("around", &event.revision.to_string()),
+    ]);
+    format!("{}?{query}#e{}", conversation(event), event.revision)
+}
+
+fn fork_here(event: &pb::Event) -> String {
+    let query = query(&[
+        ("branch", &event.branch),
+        ("fork", &event.revision.to_string()),
+    ]);
+    format!("{}/branches?{query}#fork", conversation(event))
+}
+
+fn facts(visit: &Visit, event: &pb::Event) -> Markup {
+    let position = event.position.unwrap_or_default();
+    html! {
+        dt { "conversation" } dd.mono { a href=(visit.link(&conversation(event))) { (shown(&event.conversation_id)) } }
+        dt { "branch" } dd { (shown(&event.branch)) @if event.branch_id > 0 { span.dim { " forked at #" (event.branch_id) } } }
+        dt { "revision" } dd.number { (count(event.revision)) }
+        dt { "place in the log" } dd.number { (count(position.offset)) }
+        dt { "event id" } dd.mono { (shown(&event.id)) }
+        dt { "recorded" } dd { (time::moment(event.recorded_at.as_ref())) " · " (time::ago(event.recorded_at.as_ref())) }
+        @if event.occurred_at.is_some() {
+            dt { "happened" } dd { (time::moment(event.occurred_at.as_ref())) }
+        }
+        @if !event.actor.is_empty() { dt { "actor" } dd { (shown(&event.actor)) } }
+        @if !event.key.is_empty() { dt { "key" } dd.mono { (shown(&event.key)) } }
+        @for (name, value) in &event.attributes {
+            dt { (shown(name)) } dd { (shown(value)) }
+        }
+        @if !event.causation_id.is_empty() {
+            dt { "caused by" }
+            dd.mono { a href=(visit.link(&format!("/e/{}", path_part(&event.causation_id)))) { (shown(&event.causation_id)) } }
+        }
+        @if !event.correlation_id.is_empty() {
+            dt { "correlation" }
+            dd.mono { a href={ (visit.link("/correlated")) "?" (query(&[("id", &event.correlation_id)])) } { (shown(&event.correlation_id)) } }
+        }
+        dt { "chain hash" } dd.mono { (hex(&event.chain_hash)) }
+    }
+}
+
+fn text_of(visit: &Visit, place: &TextPlace, piece: &Piece) -> Markup {
+    let path = format!(
+        "/c/{}/text/{}",
+        path_part(&place.conversation),
+        place.revision
+    );
+    let address = format!(
+        "{}?{}",
+        visit.link(&path),
+        query(&[("branch", &place.branch)])
+    );
+    html! {
+        section {
+            h2 { "Text " span.dim { (size(piece.info.total_bytes)) } }
+            @if !piece.is_to_end() {
+                p.hint { "Its beginning. " a href=(address) { "All of it, by lines" } }
+            } @else {
+                p.hint { a href=(address) { "By lines" } }
+            }
+            (block(&piece.text))
+        }
+    }
+}
+
+fn body_of(event: &pb::Event) -> Markup {
+    let text = json::event(event);
+    match text.len() <= EVENT_JSON_BYTES {
+        true => pretty(&text),
+        false => {
+            let end = text.floor_char_boundary(EVENT_JSON_BYTES);
+            let end = fitting(&text[..end], 3 * EVENT_JSON_BYTES);
+            html! {
+                (block(&text[..end]))
+                p.hint { (count((text.len() - end) as u64)) " bytes more: " code { "treering log --json" } " has all of it." }
+            }
+        }
+    }
+}
+
+fn neighbours(visit: &Visit, event: &pb::Event) -> Markup {
+    let to = |revision: u64| {
+        visit.link(&format!(
+            "/c/{}/e/{revision}",
+            path_part(&event.conversation_id)
+        ))
+    };
+    let before = (event.revision > 1).then(|| (to(event.revision - 1), "event before"));
+    let after = Some((to(event.revision + 1), "event after"));
+    crate::inspector::parts::pager::pager(before, after, &format!("#{}", count(event.revision)))
+}

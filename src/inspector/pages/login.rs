@@ -1,0 +1,149 @@
+//! Logging in with a key, and out.
+
+use axum::response::{IntoResponse, Redirect, Response};
+use http::{HeaderValue, StatusCode, header::SET_COOKIE};
+use maud::html;
+
+use crate::{
+    access::KeyRole,
+    domain::Namespace,
+    inspector::{
+        bounds::KEY_BYTES_MAX,
+        failure::PageFailure,
+        form::StrangerForm,
+        frame::{self, Page, Tab},
+        parts::hostile::shown,
+        session::{COOKIE, SESSION_COOKIE_SECONDS},
+        site::Site,
+        visit::Stranger,
+    },
+};
+
+/// The form.
+pub async fn page(stranger: Stranger) -> Page {
+    form(&stranger, None)
+}
+
+fn form(stranger: &Stranger, refused: Option<&str>) -> Page {
+    let here = &stranger.here;
+    let to = stranger.asked.text("to").unwrap_or("/");
+    let body = html! {
+        section.failure {
+            h1 { "Log in" }
+            @if stranger.site.keys.is_open() {
+                p.what { "Nobody is asked for a key here: none was ever made." }
+                p { a href=(here.link("/")) { "To the conversations" } }
+            } @else {
+                p.lead { "This store is for those who have a key. You see what your key may read." }
+                @if let Some(refused) = refused {
+                    p.notice.bad role="alert" { (shown(refused)) }
+                }
+                form.stack method="post" action=(here.link("/login")) {
+                    (frame::token(here))
+                    input type="hidden" name="to" value=(to);
+                    label { "Key"
+                        input type="password" name="key" required autofocus
+                            autocomplete="current-password" spellcheck="false" placeholder="tr_live_…";
+                    }
+                    div { button { "Log in" } }
+                }
+                p.hint { "Keys are made with " code { "treering keys create" } "." }
+            }
+        }
+    };
+    frame::page(here, "Log in", Tab::None, body)
+}
+
+/// Takes a key, and gives the browser a name for it.
+///
+/// # Errors
+/// When the form is not ours.
+pub async fn log_in(StrangerForm(stranger): StrangerForm) -> Result<Response, PageFailure> {
+    let site = &stranger.site;
+    site.keys.look();
+    let key = stranger.asked.text("key").unwrap_or_default();
+    let holder = match key.len() {
+        0..=KEY_BYTES_MAX => site.keys.holder(key),
+        _ => site.keys.holder(""),
+    };
+    let holder = match holder {
+        Ok(holder) => holder,
+        Err(refusal) => {
+            let mut answer = form(&stranger, Some(&refusal.to_string())).into_response();
+            *answer.status_mut() = StatusCode::UNAUTHORIZED;
+            return Ok(answer);
+        }
+    };
+    if let Some(before) = &stranger.session {
+        site.sessions().end(before);
+    }
+    let begun = site.sessions().begin(key);
+    let name = begun
+        .map_err(|error| PageFailure::ours(format!("the system gives no randomness: {error}")))?;
+    let to = stranger.asked.text("to").filter(|to| is_ours(to));
+    let to = match to {
+        Some(to) => to.to_owned(),
+        // A key of one namespace lands there.
+        None if holder.may(KeyRole::Reader, &Namespace::default()) => "/".to_owned(),
+        None => "/namespace".to_owned(),
+    };
+    Ok(with_cookie(
+        site,
+        Redirect::to(&to).into_response(),
+        &name,
+        SESSION_COOKIE_SECONDS,
+    ))
+}
+
+/// Only addresses of ours: a link to the log-in must not lead elsewhere behind it.
+fn is_ours(to: &str) -> bool {
+    to.starts_with('/') && !to.starts_with("//") && !to.contains(['\\', '\r', '\n', '\t'])
+}
+
+/// Ends the session.
+///
+/// # Errors
+/// When the form is not ours.
+pub async fn log_out(StrangerForm(stranger): StrangerForm) -> Result<Response, PageFailure> {
+    if let Some(name) = &stranger.session {
+        stranger.site.sessions().end(name);
+    }
+    let to = stranger.here.link("/login");
+    Ok(with_cookie(
+        &stranger.site,
+        Redirect::to(&to).into_response(),
+        "",
+        0,
+    ))
+}
+
+fn with_cookie(site: &Site, mut answer: Response, name: &str, seconds: u64) -> Response {
+    let secure = if site.options.tls { "; Secure" } else { "" };
+    let cookie =
+        format!("{COOKIE}={name}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
+    if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+        answer.headers_mut().insert(SET_COOKIE, cookie);
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A link to the log-in page that led to another site behind it would be a gift to phishers.
+    #[test]
+    fn nobody_is_led_elsewhere() {
+        for (to, ours) in [
+            ("/", true),
+            ("/c/x?at=3", true),
+            ("//evil.example", false),
+            ("/\\evil.example", false),
+            ("https://evil.example", false),
+            ("", false),
+            ("/\tx", false),
+        ] {
+            assert_eq!(is_ours(to), ours, "{to}");
+        }
+    }
+}

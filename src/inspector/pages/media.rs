@@ -1,0 +1,65 @@
+//! An image of a message or a result, as it was recorded; only what browsers show as an image
+//! and nothing else.
+
+use axum::response::{IntoResponse, Response};
+use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use prost::Message;
+
+use crate::{
+    codec::pb::{self, content_part::Part, event::Body, media::Source},
+    inspector::{
+        failure::PageFailure,
+        visit::{At, Visit},
+    },
+};
+
+/// What is shown. SVG is not among it: that is a page with scripts.
+pub const IMAGES: [&str; 5] = [
+    "image/png",
+    "image/jpeg",
+    "image/gif",
+    "image/webp",
+    "image/avif",
+];
+
+/// The image.
+///
+/// # Errors
+/// When there is none.
+pub async fn image(
+    visit: Visit,
+    At((id, revision, number)): At<(String, u64, usize)>,
+) -> Result<Response, PageFailure> {
+    let none = || PageFailure::none("there is no image here", "look at the event itself");
+    let event = super::event::find(&visit, &id, revision, false).await?;
+    let parts = parts_of(&event).ok_or_else(none)?;
+    let part = parts.into_iter().nth(number).and_then(|part| part.part);
+    let Some(Part::Image(image) | Part::File(image)) = part else {
+        return Err(none());
+    };
+    let kind = IMAGES.iter().find(|kind| **kind == image.media_type);
+    let (Some(kind), Some(Source::Data(bytes))) = (kind, image.source) else {
+        return Err(none());
+    };
+    let headers = [
+        (CONTENT_TYPE, *kind),
+        (CACHE_CONTROL, "private, max-age=3600"),
+        (CONTENT_DISPOSITION, "inline"),
+        (CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox"),
+    ];
+    Ok((headers, bytes).into_response())
+}
+
+/// The parts of a message or a result.
+#[must_use]
+pub fn parts_of(event: &pb::Event) -> Option<Vec<pb::ContentPart>> {
+    match event.body.as_ref()? {
+        Body::MessageAppended(bytes) => {
+            Some(pb::MessageAppended::decode(bytes.as_ref()).ok()?.parts)
+        }
+        Body::ToolResultRecorded(bytes) => {
+            Some(pb::ToolResultRecorded::decode(bytes.as_ref()).ok()?.parts)
+        }
+        _ => None,
+    }
+}

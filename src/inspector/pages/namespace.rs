@@ -1,0 +1,47 @@
+//! Another namespace to look at.
+
+use maud::html;
+
+use crate::inspector::{
+    failure::PageFailure,
+    frame::{self, Page, Tab},
+    parts::hostile::shown,
+    visit::Stranger,
+};
+
+/// The form, and where it leads.
+///
+/// # Errors
+/// None today.
+pub async fn page(stranger: Stranger) -> Result<Page, PageFailure> {
+    let here = &stranger.here;
+    let body = html! {
+        section.failure {
+            h1 { "Namespace" }
+            p.lead { "You look at " strong { (shown(&here.namespace)) } ". A namespace is a tenant: nothing of another is ever seen, and a key may be for some only." }
+            form.stack method="get" action=(here.link("/namespace/go")) {
+                label { "Look at"
+                    input name="to" required autofocus maxlength="64" pattern="[A-Za-z0-9._\\-]+"
+                        autocomplete="off" spellcheck="false" placeholder="default";
+                }
+                div { button { "Look" } }
+            }
+        }
+    };
+    Ok(frame::page(here, "Namespace", Tab::None, body))
+}
+
+/// There.
+///
+/// # Errors
+/// For what is no namespace.
+pub async fn go(stranger: Stranger) -> Result<axum::response::Redirect, PageFailure> {
+    let to = stranger.asked.text("to").unwrap_or("default");
+    crate::domain::Namespace::new(to).map_err(|error| {
+        PageFailure::asked(
+            format!("`{to}` is no namespace: {error}"),
+            "a namespace has 1 to 64 of a-z A-Z 0-9 . _ -",
+        )
+    })?;
+    Ok(axum::response::Redirect::to(&format!("/@{to}/")))
+}

@@ -1,0 +1,260 @@
+//! What a request is asked with, in an address; and asking, without a trace.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    codec::pb,
+    context::Provider,
+    inspector::{
+        failure::PageFailure,
+        parts::place::{ConversationPlace, link},
+        visit::Visit,
+    },
+};
+
+/// When finished calls give way to snapshots: in an address, and in words.
+pub const RESULTS: [(&str, &str); 4] = [
+    ("", "policy’s"),
+    ("keep", "kept in full"),
+    ("turn-end", "snapshots at turn’s end"),
+    ("older", "snapshots after 3 turns"),
+];
+/// What the last one of them is.
+const OLDER_THAN_TURNS: u32 = 3;
+
+/// A request that is asked for.
+#[derive(Clone, Debug)]
+pub struct RequestAsk {
+    /// Whose body.
+    pub provider: Provider,
+    /// Of which branch.
+    pub branch: String,
+    /// In tokens; none: the policy's.
+    pub budget: Option<u64>,
+    /// As the branch was at this revision; none: now.
+    pub as_of: Option<u64>,
+    /// Empty: the conversation's.
+    pub model: String,
+    /// One of [`RESULTS`].
+    pub results: String,
+    /// JSON text, merged over the conversation's policy; empty: nothing is.
+    pub policy: String,
+}
+
+/// What was built.
+#[derive(Clone, Debug)]
+pub struct RequestAnswer {
+    /// How it came to be.
+    pub told: pb::Explanation,
+    /// As it would be sent.
+    pub body: Bytes,
+}
+
+impl RequestAsk {
+    /// What an address asks for, in names that begin with `prefix`; `branch` when it names none.
+    ///
+    /// # Errors
+    /// When it asks for what is none.
+    pub fn of(visit: &Visit, prefix: &str, branch: &str) -> Result<Self, PageFailure> {
+        let name = |name: &str| format!("{prefix}{name}");
+        let text = |of: &str| visit.asked.text(&name(of)).unwrap_or_default().to_owned();
+        let number = |of: &str| {
+            let number = visit.asked.number(&name(of))?;
+            Ok::<_, PageFailure>(number.filter(|number| *number > 0))
+        };
+        let provider = match text("provider").as_str() {
+            "" => Provider::default(),
+            named => named.parse().map_err(|error| {
+                PageFailure::asked(format!("{error}"), "choose one of those on the page")
+            })?,
+        };
+        let named = text("branch");
+        let ask = Self {
+            provider,
+            branch: if named.is_empty() {
+                branch.to_owned()
+            } else {
+                named
+            },
+            budget: number("budget")?,
+            as_of: number("as_of")?,
+            model: text("model"),
+            results: text("results"),
+            policy: text("policy"),
+        };
+        // What is wrong with it is told before anything is built.
+        ask.whole_policy()?;
+        Ok(ask)
+    }
+
+    /// Builds it. A request by the conversation's own policy, as it is now, would be taken for
+    /// one that is sent, and the agent's next one compared with it: so such a one is explained,
+    /// which leaves no trace, and its body is built by the same policy, named.
+    ///
+    /// # Errors
+    /// What the store says, and when the policy cannot be read.
+    pub async fn answer(
+        &self,
+        visit: &Visit,
+        conversation: &str,
+    ) -> Result<RequestAnswer, PageFailure> {
+        let request = pb::BuildRequest {
+            conversation_id: conversation.to_owned(),
+            branch: self.branch.clone(),
+            as_of_revision: self.as_of.unwrap_or(0),
+            provider: self.provider.number(),
+            model: self.model.clone(),
+            policy: self.whole_policy()?.into(),
+            at_least: None,
+        };
+        let mut contexts = visit.store.contexts();
+        let build = contexts.build(pb::BuildRequest {
+            policy: match request.policy.is_empty() {
+                true => Bytes::from_static(b"{}"),
+                false => request.policy.clone(),
+            },
+            ..request.clone()
+        });
+        let is_next = request.policy.is_empty() && self.as_of.is_none();
+        let (built, explained) = tokio::try_join!(build, async {
+            match is_next {
+                true => visit.store.contexts().explain(request).await.map(Some),
+                false => Ok(None),
+            }
+        })?;
+        let built = built.into_inner();
+        let explained = explained.and_then(|answer| answer.into_inner().explanation);
+        Ok(RequestAnswer {
+            told: explained.or(built.explanation).unwrap_or_default(),
+            body: built.request,
+        })
+    }
+
+    /// The policy with what has fields of its own; empty: there is none.
+    fn whole_policy(&self) -> Result<Vec<u8>, PageFailure> {
+        let unreadable = |what: String| {
+            PageFailure::asked(
+                format!("the policy cannot be read: {what}"),
+                r#"write it as a JSON object, as in {"budget_tokens": 16000}"#,
+            )
+        };
+        let mut policy = match self.policy.as_str() {
+            "" => Map::new(),
+            text => match serde_json::from_str(text) {
+                Ok(Value::Object(policy)) => policy,
+                Ok(_) => return Err(unreadable("it is no JSON object".into())),
+                Err(error) => return Err(unreadable(error.to_string())),
+            },
+        };
+        if let Some(budget) = self.budget {
+            policy.insert("budget_tokens".into(), budget.into());
+        }
+        let results = match self.results.as_str() {
+            "keep" => Some(json!("keep")),
+            "turn-end" => Some(json!("turn_end")),
+            "older" => Some(json!({ "older_than_turns": OLDER_THAN_TURNS })),
+            _ => None,
+        };
+        if let Some(results) = results {
+            policy.insert("tool_results".into(), results);
+        }
+        match policy.is_empty() {
+            true => Ok(Vec::new()),
+            false => Ok(Value::Object(policy).to_string().into_bytes()),
+        }
+    }
+
+    fn pairs(&self) -> [(&'static str, String); 7] {
+        let number = |number: Option<u64>| number.map(|n| n.to_string()).unwrap_or_default();
+        [
+            ("provider", self.provider.as_str().to_owned()),
+            ("branch", self.branch.clone()),
+            ("budget", number(self.budget)),
+            ("as_of", number(self.as_of)),
+            ("model", self.model.clone()),
+            ("results", self.results.clone()),
+            ("policy", self.policy.clone()),
+        ]
+    }
+
+    /// The page about it.
+    #[must_use]
+    pub fn address(&self, visit: &Visit, place: &ConversationPlace) -> String {
+        self.at(visit, place, "/request")
+    }
+
+    /// Its body.
+    #[must_use]
+    pub fn body_address(&self, visit: &Visit, place: &ConversationPlace) -> String {
+        self.at(visit, place, "/request/body")
+    }
+
+    fn at(&self, visit: &Visit, place: &ConversationPlace, tail: &str) -> String {
+        let pairs = self.pairs();
+        let pairs = pairs
+            .each_ref()
+            .map(|(name, value)| (*name, value.as_str()));
+        link(visit, &place.id, tail, &pairs)
+    }
+
+    /// What tells it from another one, in words.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let mut words = vec![self.provider.as_str().to_owned(), self.branch.clone()];
+        words.extend(self.budget.map(|budget| format!("{budget} tokens")));
+        words.extend(self.as_of.map(|revision| format!("at #{revision}")));
+        let results = RESULTS
+            .iter()
+            .find(|(value, _)| *value == self.results && !value.is_empty());
+        words.extend(results.map(|(_, word)| (*word).to_owned()));
+        words.extend(
+            [&self.model, &self.policy]
+                .into_iter()
+                .filter(|text| !text.is_empty())
+                .cloned(),
+        );
+        words.join(" · ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask() -> RequestAsk {
+        RequestAsk {
+            provider: Provider::default(),
+            branch: "main".into(),
+            budget: None,
+            as_of: None,
+            model: String::new(),
+            results: String::new(),
+            policy: String::new(),
+        }
+    }
+
+    // What has a field of its own goes over what the policy says; and where nothing is said
+    // nothing is sent, or a request would not be the next one.
+    #[test]
+    fn fields_go_over_the_policy() {
+        assert!(ask().whole_policy().unwrap().is_empty());
+        let ask = RequestAsk {
+            budget: Some(7),
+            results: "older".into(),
+            policy: r#"{"budget_tokens": 5, "max_output_tokens": 9}"#.into(),
+            ..ask()
+        };
+        assert_eq!(
+            String::from_utf8(ask.whole_policy().unwrap()).unwrap(),
+            r#"{"budget_tokens":7,"max_output_tokens":9,"tool_results":{"older_than_turns":3}}"#
+        );
+        for wrong in ["[1]", "{", "x"] {
+            let wrong = RequestAsk {
+                policy: wrong.into(),
+                ..ask.clone()
+            };
+            assert!(wrong.whole_policy().is_err());
+        }
+    }
+}

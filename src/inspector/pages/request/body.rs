@@ -1,0 +1,33 @@
+//! The body of a request: its beginning on the page, all of it by a link.
+
+use bytes::Bytes;
+use maud::{Markup, html};
+
+use crate::{
+    cli::text::pretty_json,
+    inspector::{
+        bounds::BODY_BYTES,
+        parts::{hostile::block, numbers::size, pieces::fold},
+    },
+};
+
+/// Text is laid out up to so many bytes of it: what is shown, and more for what layout adds.
+const LAID_OUT_BYTES: usize = 2 * BODY_BYTES;
+
+/// The beginning of a body.
+#[must_use]
+pub fn section(body: &Bytes, address: &str) -> Markup {
+    let text = String::from_utf8_lossy(&body[..body.len().min(LAID_OUT_BYTES)]);
+    let laid_out = pretty_json(&text);
+    let is_whole = body.len() <= LAID_OUT_BYTES && laid_out.len() <= BODY_BYTES;
+    let shown = &laid_out[..laid_out.floor_char_boundary(BODY_BYTES)];
+    let head = html! { strong { "Body" } span.dim { (size(body.len() as u64)) } };
+    let inside = html! {
+        p.hint {
+            @if !is_whole { "This is the beginning of it. " }
+            a href=(address) { "Whole, as it is sent" }
+        }
+        (block(shown))
+    };
+    html! { section { (fold("body", true, &head, &inside)) } }
+}

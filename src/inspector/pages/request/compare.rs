@@ -1,0 +1,311 @@
+//! Two requests beside each other: their budgets, the items that became something else, and the
+//! lines in which their bodies differ.
+
+use std::collections::HashMap;
+
+use maud::{Markup, html};
+use similar::{ChangeTag, TextDiff};
+
+use super::{
+    ask::{RequestAnswer, RequestAsk},
+    budget, items,
+};
+use crate::{
+    cli::text::pretty_json,
+    codec::pb,
+    inspector::{
+        bounds::{COMPARE_MAX, COMPARED_LINES, DIFFERENT_LINES, ITEMS, LINE_CHARS},
+        parts::{
+            hostile::{headline, shown},
+            numbers::{count, things},
+        },
+    },
+};
+
+/// Characters of what an item is and says.
+const LABEL_CHARS: usize = 120;
+/// Lines around a difference.
+const AROUND: usize = 2;
+
+/// Both, and what differs.
+#[must_use]
+pub fn section(
+    [(first, one), (second, other)]: [(&RequestAsk, &RequestAnswer); 2],
+    [whole_one, whole_other]: [String; 2],
+    link_of: impl Fn(&pb::EventRef) -> String,
+) -> Markup {
+    html! {
+        div.two {
+            div {
+                p.side { span.a { "A" } " " (shown(&first.words())) }
+                (budget(&one.told, "a"))
+                p { a href=(whole_one) { "Its body" } }
+            }
+            div {
+                p.side { span.b { "B" } " " (shown(&second.words())) }
+                (budget(&other.told, "b"))
+                p { a href=(whole_other) { "Its body" } }
+            }
+        }
+        (differing_items(&one.told, &other.told, link_of))
+        (differing_lines(one, other))
+    }
+}
+
+/// An item of either request, by what it came from.
+type Origin<'a> = (Vec<(&'a str, u64)>, &'a str, &'a str);
+
+fn origin(item: &pb::ExplainedItem) -> Origin<'_> {
+    let events = item.events.iter();
+    let events = events.map(|event| (event.conversation_id.as_str(), event.revision));
+    (events.collect(), &item.enhancer, &item.label)
+}
+
+/// Items of which there are not the same in both, in their order in the first, then those that
+/// only the second has.
+fn different<'a>(
+    one: &'a pb::Explanation,
+    other: &'a pb::Explanation,
+) -> Vec<(Option<&'a pb::ExplainedItem>, Option<&'a pb::ExplainedItem>)> {
+    let mut rest: HashMap<Origin<'_>, Vec<&pb::ExplainedItem>> = HashMap::new();
+    for item in other.items.iter().rev() {
+        rest.entry(origin(item)).or_default().push(item);
+    }
+    let mut pairs: Vec<(Option<&pb::ExplainedItem>, Option<&pb::ExplainedItem>)> = Vec::new();
+    for item in &one.items {
+        let same = rest.get_mut(&origin(item)).and_then(Vec::pop);
+        if same.is_none_or(|same| same.fate() != item.fate() || same.tokens != item.tokens) {
+            pairs.push((Some(item), same));
+        }
+    }
+    let left: Vec<_> = other
+        .items
+        .iter()
+        .filter(|item| {
+            let left = rest.get(&origin(item));
+            left.is_some_and(|left| left.iter().any(|one| std::ptr::eq(*one, *item)))
+        })
+        .collect();
+    pairs.extend(left.into_iter().map(|item| (None, Some(item))));
+    pairs
+}
+
+fn differing_items(
+    one: &pb::Explanation,
+    other: &pb::Explanation,
+    link_of: impl Fn(&pb::EventRef) -> String,
+) -> Markup {
+    let pairs = different(one, other);
+    let more = pairs.len().saturating_sub(ITEMS);
+    html! {
+        section aria-labelledby="different-items" {
+            h2 #different-items {
+                @if pairs.is_empty() { "The same items" }
+                @else { (things(pairs.len() as u64, "item differs", "items differ")) }
+            }
+            @if !pairs.is_empty() {
+                div.table role="group" aria-labelledby="different-items" tabindex="0" {
+                    table.items {
+                        thead {
+                            tr {
+                                th scope="col" { "Item" }
+                                th.number scope="col" { "A" }
+                                th.number scope="col" { "B" }
+                                th scope="col" { "Event" }
+                            }
+                        }
+                        tbody {
+                            @for (one, other) in pairs.iter().take(ITEMS) {
+                                @if let Some(item) = one.or(*other) {
+                                    tr {
+                                        td {
+                                            strong { (headline(&item.label, LABEL_CHARS)) }
+                                            " " span.quote { (headline(&item.head, LABEL_CHARS)) }
+                                        }
+                                        (side(*one)) (side(*other))
+                                        td.rev {
+                                            @if let Some(event) = item.events.first() {
+                                                a href=(link_of(event)) { "#" (count(event.revision)) }
+                                            }
+                                        }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+                @if more > 0 { p.hint { "and " (count(more as u64)) " more" } }
+            }
+        }
+    }
+}
+
+fn side(item: Option<&pb::ExplainedItem>) -> Markup {
+    html! {
+        td.number {
+            @match item {
+                Some(item) => {
+                    (count(item.tokens)) " " (items::fate(item.fate()))
+                    @if !item.reason.is_empty() && item.fate() != pb::Fate::Kept {
+                        br; span.dim.reason { (headline(&item.reason, LABEL_CHARS)) }
+                    }
+                }
+                None => span.dim { "not there" },
+            }
+        }
+    }
+}
+
+/// A line of a difference.
+struct Line<'a> {
+    tag: ChangeTag,
+    text: &'a str,
+}
+
+fn differing_lines(one: &RequestAnswer, other: &RequestAnswer) -> Markup {
+    let [one, other] = [one, other].map(|answer| {
+        let text = String::from_utf8_lossy(&answer.body);
+        pretty_json(&text)
+    });
+    if one == other {
+        return html! { p.notice.good { "Their bodies are the same, byte for byte but for the space between." } };
+    }
+    let lines = one.lines().count() + other.lines().count();
+    if lines > COMPARED_LINES {
+        return html! {
+            p.notice {
+                "Their bodies are too long to be compared here (" (count(lines as u64))
+                " lines): take both, and compare them with a tool."
+            }
+        };
+    }
+    let diff = TextDiff::configure()
+        .timeout(COMPARE_MAX)
+        .diff_lines(&one, &other);
+    let groups = diff.grouped_ops(AROUND);
+    let mut room = DIFFERENT_LINES;
+    let mut is_cut = false;
+    let mut shown: Vec<Vec<Line<'_>>> = Vec::new();
+    for group in &groups {
+        let changes = group.iter().flat_map(|op| diff.iter_changes(op));
+        let mut lines: Vec<Line<'_>> = changes
+            .map(|change| Line {
+                tag: change.tag(),
+                text: change.value().trim_end_matches('\n'),
+            })
+            .take(room + 1)
+            .collect();
+        is_cut |= lines.len() > room;
+        lines.truncate(room);
+        room -= lines.len();
+        if !lines.is_empty() {
+            shown.push(lines);
+        }
+        if room == 0 {
+            is_cut |= shown.len() < groups.len();
+            break;
+        }
+    }
+    html! {
+        section aria-labelledby="different-lines" {
+            h2 #different-lines { "Their bodies, laid out" }
+            div.lines-diff role="group" aria-labelledby="different-lines" tabindex="0" {
+                @for group in &shown {
+                    ol.diff { @for line in group { (line_of(line)) } }
+                }
+            }
+            @if is_cut {
+                p.hint { "These are the first " (count(DIFFERENT_LINES as u64)) " lines; take both bodies for the rest." }
+            }
+        }
+    }
+}
+
+fn line_of(line: &Line<'_>) -> Markup {
+    let (class, sign, word) = match line.tag {
+        ChangeTag::Delete => ("a", "−", "only in A: "),
+        ChangeTag::Insert => ("b", "+", "only in B: "),
+        ChangeTag::Equal => ("same", " ", ""),
+    };
+    let indent = line.text.len() - line.text.trim_start().len();
+    let text = match line.text.char_indices().nth(LINE_CHARS) {
+        Some((at, _)) => format!("{} …", &line.text[..at]),
+        None => line.text.to_owned(),
+    };
+    let spaces = &text[..indent.min(text.len())];
+    html! {
+        li class=(class) {
+            span.n aria-hidden="true" { (sign) }
+            @if !word.is_empty() { span.hidden { (word) } }
+            code { (spaces) (shown(text.trim_start())) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(revision: u64, tokens: u64, fate: pb::Fate) -> pb::ExplainedItem {
+        pb::ExplainedItem {
+            events: vec![pb::EventRef {
+                conversation_id: "c".into(),
+                revision,
+            }],
+            tokens,
+            fate: fate.into(),
+            ..Default::default()
+        }
+    }
+
+    fn told(items: Vec<pb::ExplainedItem>) -> pb::Explanation {
+        pb::Explanation {
+            items,
+            ..Default::default()
+        }
+    }
+
+    // Two policies over a long history have hundreds of items in common: only what became of
+    // the others is worth a row, each once.
+    #[test]
+    fn only_what_differs_is_told() {
+        let kept = pb::Fate::Kept;
+        let one = told(vec![item(1, 5, kept), item(2, 7, kept), item(3, 9, kept)]);
+        let other = told(vec![
+            item(1, 5, kept),
+            item(2, 0, pb::Fate::Dropped),
+            item(4, 3, kept),
+        ]);
+        let pairs: Vec<_> = different(&one, &other)
+            .into_iter()
+            .map(|(one, other)| {
+                let place = |item: &pb::ExplainedItem| item.events[0].revision;
+                (one.map(place), other.map(place))
+            })
+            .collect();
+        assert_eq!(
+            pairs,
+            [(Some(2), Some(2)), (Some(3), None), (None, Some(4))]
+        );
+        assert!(different(&one, &one).is_empty());
+    }
+
+    #[test]
+    fn lines_that_differ_are_found() {
+        let answer = |body: &'static str| RequestAnswer {
+            told: told(Vec::new()),
+            body: body.into(),
+        };
+        let (one, other) = (answer(r#"{"a":1,"b":"<x>"}"#), answer(r#"{"a":1,"b":"y"}"#));
+        let page = differing_lines(&one, &other).into_string();
+        assert!(
+            page.contains("only in A: ") && page.contains("&lt;x&gt;"),
+            "{page}"
+        );
+        assert!(
+            differing_lines(&one, &one)
+                .into_string()
+                .contains("the same")
+        );
+    }
+}

@@ -1,0 +1,466 @@
+//! What the agent of a branch sends next, to any provider and within any budget: what is in it,
+//! what was done to it and why, and how it differs from another one.
+//!
+//! Looking must not change what is looked at: a request that is built here is never taken for
+//! one that was sent (`ask`).
+
+mod ask;
+mod body;
+mod compare;
+mod items;
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, header::CONTENT_TYPE};
+use maud::{Markup, html};
+
+use ask::{RequestAnswer, RequestAsk};
+
+use crate::{
+    cli::json::section_name,
+    codec::pb,
+    context::Provider,
+    inspector::{
+        failure::PageFailure,
+        frame::{self, Tab},
+        parts::{
+            hostile::shown,
+            numbers::{bytes_human, count, things},
+            pieces::{Mood, badge, fold},
+            place::{ConversationPlace, moment},
+        },
+        visit::{At, Visit},
+    },
+};
+
+/// Before the names of what the second of two requests is asked with.
+const SECOND: &str = "b_";
+
+/// The page.
+///
+/// # Errors
+/// What the store says.
+pub async fn page(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
+    let first = RequestAsk::of(&visit, "", &place.branch.name)?;
+    let is_compared = visit.asked.text("b_provider").is_some();
+    let second = match is_compared {
+        true => Some(RequestAsk::of(&visit, SECOND, &first.branch)?),
+        false => None,
+    };
+    let beginning = html! {
+        (place.heading(&visit, "request"))
+        (providers(&visit, &place, &first))
+        (form(&place, &first))
+    };
+    let here = visit.here.clone();
+    let title = place.titled("Request");
+    let rest = async move { built(&visit, &place, &first, second.as_ref()).await };
+    frame::page_in_parts(&here, &title, Tab::Conversations, beginning, rest).await
+}
+
+/// What was built: one request, or two beside each other.
+async fn built(
+    visit: &Visit,
+    place: &ConversationPlace,
+    first: &RequestAsk,
+    second: Option<&RequestAsk>,
+) -> Result<Markup, PageFailure> {
+    let (one, other) = tokio::try_join!(first.answer(visit, &place.id), async {
+        match second {
+            Some(second) => second.answer(visit, &place.id).await.map(Some),
+            None => Ok(None),
+        }
+    })?;
+    let whole = |ask: &RequestAsk| ask.body_address(visit, place);
+    Ok(html! {
+        (notices(&one.told))
+        @match (second, &other) {
+            (Some(second), Some(other)) => (compare::section(
+                [(first, &one), (second, other)],
+                [whole(first), whole(second)],
+                |event| link_of(visit, event, place, first),
+            )),
+            _ => {
+                (budget(&one.told, "bar"))
+                (shared(&one.told))
+                (steps(&one.told))
+                (items::section(visit, place, first, &one.told))
+                (body::section(&one.body, &whole(first)))
+            }
+        }
+        (compare_form(visit, place, first, second))
+    })
+}
+
+/// The body alone, as it would be sent.
+///
+/// # Errors
+/// What the store says.
+pub async fn whole(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
+    let ask = RequestAsk::of(&visit, "", &place.branch.name)?;
+    let RequestAnswer { body, .. } = ask.answer(&visit, &place.id).await?;
+    let mut answer = body.into_response();
+    let json = HeaderValue::from_static("application/json");
+    answer.headers_mut().insert(CONTENT_TYPE, json);
+    Ok(answer)
+}
+
+/// Where an event that an item came from is.
+fn link_of(
+    visit: &Visit,
+    event: &pb::EventRef,
+    place: &ConversationPlace,
+    ask: &RequestAsk,
+) -> String {
+    let branch = match event.conversation_id == place.id {
+        true => ask.branch.as_str(),
+        false => "",
+    };
+    moment(visit, &event.conversation_id, branch, event.revision)
+}
+
+/// The same request for each provider.
+fn providers(visit: &Visit, place: &ConversationPlace, ask: &RequestAsk) -> Markup {
+    html! {
+        nav.providers aria-label="Provider" {
+            @for provider in Provider::ALL {
+                @let query = visit.asked.with("provider", Some(provider.as_str()), &["from"]);
+                a.chip href={ (place.link(visit, "/request", &[])) "?" (query) }
+                    aria-current=[(provider == ask.provider).then_some("true")]
+                    title=(provider.title()) { (provider.as_str()) }
+            }
+        }
+    }
+}
+
+fn form(place: &ConversationPlace, ask: &RequestAsk) -> Markup {
+    html! {
+        form.filters aria-label="The request" {
+            (fields(place, ask, ""))
+            button { "Build" }
+        }
+    }
+}
+
+/// What a request is asked with.
+fn fields(place: &ConversationPlace, ask: &RequestAsk, prefix: &str) -> Markup {
+    let name = |name: &str| format!("{prefix}{name}");
+    html! {
+        @if prefix.is_empty() {
+            input type="hidden" name="provider" value=(ask.provider.as_str());
+        } @else {
+            label {
+                "Provider"
+                select name=(name("provider")) {
+                    @for provider in Provider::ALL {
+                        option value=(provider.as_str()) selected[provider == ask.provider] {
+                            (provider.as_str())
+                        }
+                    }
+                }
+            }
+        }
+        label { "Branch" (place.branch_field(&name("branch"), &ask.branch)) }
+        label {
+            "Budget, in tokens"
+            input.short type="number" name=(name("budget")) min="1" inputmode="numeric"
+                value=[ask.budget] placeholder="policy’s";
+        }
+        label {
+            "As it was at"
+            input.short type="number" name=(name("as_of")) min="1" inputmode="numeric"
+                value=[ask.as_of] placeholder="now";
+        }
+        label {
+            "Model"
+            input name=(name("model")) value=(ask.model) autocomplete="off" spellcheck="false"
+                placeholder="the conversation’s";
+        }
+        label {
+            "Tool results"
+            select name=(name("results")) {
+                @for (value, word) in ask::RESULTS {
+                    option value=(value) selected[value == ask.results] { (word) }
+                }
+            }
+        }
+        label.grow {
+            "Policy, JSON over the conversation’s"
+            input.mono name=(name("policy")) value=(ask.policy) autocomplete="off"
+                spellcheck="false" placeholder="{}";
+        }
+    }
+}
+
+fn compare_form(
+    visit: &Visit,
+    place: &ConversationPlace,
+    first: &RequestAsk,
+    second: Option<&RequestAsk>,
+) -> Markup {
+    let shown = second.unwrap_or(first);
+    let kept = [
+        ("branch", first.branch.clone()),
+        ("provider", first.provider.as_str().to_owned()),
+        (
+            "budget",
+            first.budget.map(|n| n.to_string()).unwrap_or_default(),
+        ),
+        (
+            "as_of",
+            first.as_of.map(|n| n.to_string()).unwrap_or_default(),
+        ),
+        ("model", first.model.clone()),
+        ("results", first.results.clone()),
+        ("policy", first.policy.clone()),
+    ];
+    html! {
+        section #compare aria-labelledby="compare-title" {
+            h2 #compare-title { "Compare with another request" }
+            p.hint { "Of another branch, for another provider, by another policy, or of another time." }
+            form.filters aria-label="The other request" {
+                @for (name, value) in kept {
+                    @if !value.is_empty() { input type="hidden" name=(name) value=(value); }
+                }
+                (fields(place, shown, SECOND))
+                button { "Compare" }
+                @if second.is_some() {
+                    a.button.quiet href=(first.address(visit, place)) { "Only the first" }
+                }
+            }
+        }
+    }
+}
+
+fn notices(told: &pb::Explanation) -> Markup {
+    html! {
+        @if told.over_budget {
+            p.notice.bad {
+                "It is over its budget, and nothing more may be left out: raise the budget, or let \
+                 more go in the policy’s "
+                code { "drop_order" } "."
+            }
+        }
+        @if told.compaction_due {
+            p.notice.wait {
+                "A compaction is due. "
+                code { (shown(&crate::cli::text::compact_command(told))) }
+                " shows where it would cut."
+            }
+        }
+        @if !told.guidance_missing.is_empty() {
+            p.notice { "No guidance was given yet for " (shown(&told.guidance_missing.join(", "))) "." }
+        }
+        @for warning in told.warnings.iter().take(WARNINGS) {
+            p.notice.wait { (shown(warning)) }
+        }
+    }
+}
+
+/// Warnings that are shown.
+const WARNINGS: usize = 20;
+/// Steps that are shown.
+const STEPS: usize = 60;
+
+/// What a section is called.
+fn name_of(section: pb::Section) -> String {
+    section_name(section).replace('_', " ")
+}
+
+/// The budget as a bar, and its sections as a table.
+fn budget(told: &pb::Explanation, id: &str) -> Markup {
+    let sum: u64 = told.sections.iter().map(|section| section.tokens).sum();
+    let whole = sum.max(told.budget_tokens);
+    let there = told
+        .sections
+        .iter()
+        .filter(|one| one.tokens > 0 || one.dropped_tokens > 0);
+    let title = format!("{id}-title");
+    html! {
+        section aria-labelledby=(title) {
+            h2 #(title) {
+                (count(told.tokens))
+                @if told.budget_tokens > 0 { " of " (count(told.budget_tokens)) }
+                " tokens"
+                @if told.budget_tokens == 0 { span.dim { ", no budget" } }
+                @if told.over_budget { " " (badge(Mood::Bad, "over budget")) }
+            }
+            p.hint {
+                "at #" (count(told.revision)) " of " (shown(&told.branch))
+                @if !told.model.is_empty() { ", for " (shown(&told.model)) }
+                ", " (told.basis.as_ref().map(basis).unwrap_or_default())
+                @if told.tokens_before_budget > told.tokens {
+                    "; " (count(told.tokens_before_budget)) " before anything was left out"
+                }
+            }
+            (bar(told, whole))
+            div.table {
+                table.sections {
+                    thead {
+                        tr {
+                            th scope="col" { "Section" }
+                            th.number scope="col" { "Tokens" }
+                            th.number scope="col" { "Share" }
+                            th.number scope="col" { "Items" }
+                            th.number scope="col" { "Left out" }
+                        }
+                    }
+                    tbody {
+                        @for one in there {
+                            tr {
+                                th scope="row" {
+                                    svg.swatch width="10" height="10" aria-hidden="true" {
+                                        rect class=(class(one.section())) width="10" height="10" rx="2" {}
+                                    }
+                                    " " (name_of(one.section()))
+                                }
+                                td.number { (count(one.tokens)) }
+                                td.number { (share(one.tokens, whole)) }
+                                td.number { (count(u64::from(one.items))) }
+                                td.number {
+                                    @if one.dropped_tokens > 0 { (count(one.dropped_tokens)) }
+                                }
+                            }
+                        }
+                        @if told.budget_tokens > sum {
+                            tr.free {
+                                th scope="row" { "free" }
+                                td.number { (count(told.budget_tokens - sum)) }
+                                td.number { (share(told.budget_tokens - sum, whole)) }
+                                td {} td {}
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn class(section: pb::Section) -> String {
+    format!("s-{}", section_name(section).replace('_', "-"))
+}
+
+/// Length of a bar, in units of its drawing.
+const BAR: f64 = 1_000.0;
+
+fn bar(told: &pb::Explanation, whole: u64) -> Markup {
+    let mut x = 0.0;
+    html! {
+        svg.budget viewBox="0 0 1000 26" preserveAspectRatio="none" aria-hidden="true" {
+            rect.free x="0" y="0" width="1000" height="26" {}
+            @for one in &told.sections {
+                @if one.tokens > 0 {
+                    @let width = part(one.tokens, whole) * BAR;
+                    rect class=(class(one.section())) x=(px(x)) y="0" width=(px(width)) height="26" {
+                        title { (name_of(one.section())) ": " (count(one.tokens)) }
+                    }
+                    @let () = x += width;
+                }
+            }
+        }
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // Of a drawing.
+fn part(some: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        some as f64 / whole as f64
+    }
+}
+
+fn px(length: f64) -> String {
+    format!("{length:.1}")
+}
+
+/// In whole percent; `<1%` for what is there and does not make one.
+fn share(some: u64, whole: u64) -> String {
+    if whole == 0 {
+        return String::new();
+    }
+    match (u128::from(some) * 100 / u128::from(whole), some) {
+        (0, 1..) => "<1%".to_owned(),
+        (percent, _) => format!("{percent}%"),
+    }
+}
+
+fn basis(basis: &pb::TokenBasis) -> String {
+    let kind = if basis.estimate {
+        "estimated with"
+    } else {
+        "counted with"
+    };
+    let calibrated = match basis.calibrated_on {
+        0 => String::new(),
+        usages => format!(
+            " × {:.2}, calibrated on {}",
+            basis.factor,
+            things(u64::from(usages), "recorded usage", "recorded usages")
+        ),
+    };
+    format!("{kind} {}{calibrated}", basis.encoding)
+}
+
+/// What of it equals the last request that was sent.
+fn shared(told: &pb::Explanation) -> Markup {
+    let Some(shared) = &told.shared_prefix else {
+        return html! {
+            p.hint.section-hint {
+                "How much of it equals the last request is known once the agent has asked for one: "
+                "nothing was sent from this branch to this provider and model since the store was \
+                 opened, or it is of the past or by another policy."
+            }
+        };
+    };
+    html! {
+        section aria-labelledby="shared" {
+            h2 #shared { "Beside the last request" }
+            p {
+                "Its first " strong { (count(shared.tokens)) } " tokens ("
+                (bytes_human(shared.bytes)) ") equal those of the last one, of "
+                (count(shared.previous_tokens)) " (at #" (count(shared.previous_revision)) "): "
+                strong { (share(shared.tokens, shared.previous_tokens)) }
+                " of that can be read from a prompt cache."
+            }
+            svg.budget.thin viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true" {
+                rect.free x="0" y="0" width="1000" height="10" {}
+                rect.same x="0" y="0" height="10"
+                    width=(px(part(shared.tokens, shared.previous_tokens).min(1.0) * BAR)) {}
+            }
+        }
+    }
+}
+
+fn steps(told: &pb::Explanation) -> Markup {
+    let did = |step: &&pb::EnhancerReport| step.enabled && step.items > 0;
+    let number = told.enhancers.iter().filter(did).count() as u64;
+    let head = html! { strong { "Steps" } span.dim { (things(number, "put something in", "put something in")) } };
+    let body = html! {
+        div.table {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "Step" }
+                        th.number scope="col" { "Items" }
+                        th scope="col" { "What it did" }
+                    }
+                }
+                tbody {
+                    @for step in told.enhancers.iter().take(STEPS) {
+                        tr.idle[!step.enabled || step.items == 0] {
+                            th scope="row" { code { (shown(&step.name)) } }
+                            td.number {
+                                @if step.enabled { (count(u64::from(step.items))) } @else { "off" }
+                            }
+                            td { (shown(&step.did)) }
+                        }
+                    }
+                }
+            }
+        }
+    };
+    fold("steps", true, &head, &body)
+}

@@ -1,0 +1,322 @@
+//! Search: as one types, with filters that a click sets and takes away.
+
+use maud::{Markup, PreEscaped, html};
+
+use crate::{
+    cli::{search::deed, text::address, time_arg::Moment},
+    codec::pb,
+    inspector::{
+        bounds::{CHIPS, HITS, HITS_OFFSET_MAX, SNIPPET_BYTES, TITLE_CHARS},
+        failure::PageFailure,
+        frame::{Page, Tab},
+        parts::{
+            hostile::{escaped, fitting, headline, shown},
+            numbers::{count, things},
+            pager::pager,
+            pieces::{Mood, badge, chip, nothing},
+            time,
+        },
+        visit::{Visit, path_part, query},
+    },
+};
+
+/// Where is looked: the value in the address, the word, the kinds.
+const PLACES: [(&str, &str, &[pb::EventKind]); 3] = [
+    ("results", "results", &[pb::EventKind::ToolResultRecorded]),
+    (
+        "arguments",
+        "arguments",
+        &[pb::EventKind::ToolCallRequested],
+    ),
+    ("messages", "messages", &[pb::EventKind::MessageAppended]),
+];
+/// Times that a click sets.
+const SINCE: [(&str, &str); 3] = [
+    ("1 h", "last hour"),
+    ("1 day", "last day"),
+    ("7 days", "last week"),
+];
+
+/// The page.
+///
+/// # Errors
+/// What the store says.
+pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
+    let text = visit.asked.text("q").unwrap_or_default();
+    let is_asked = !text.is_empty() || has_filter(&visit);
+    let found = match is_asked {
+        true => Some(answer(&visit, text).await?),
+        false => None,
+    };
+    let body = html! {
+        h1.hidden { "Search" }
+        form.search method="get" action=(visit.link("/search")) data-instant="#found" role="search" {
+            label.hidden for="q" { "Search for" }
+            input #q type="search" name="q" value=(text) data-search autofocus autocomplete="off"
+                spellcheck="false" placeholder="words, a pasted line, \"an exact phrase\", pre*";
+            button { "Search" }
+            @for name in ["tool", "failed", "since", "c", "in", "active", "regex"] {
+                @for value in visit.asked.texts(name) { input type="hidden" name=(name) value=(value); }
+            }
+        }
+        div #found aria-live="polite" {
+            @match &found {
+                Some(found) => (hits(&visit, text, found)),
+                None => {
+                    (chips(&visit, &[]))
+                    (nothing(
+                        "Search in all that was said, asked of tools, and returned.",
+                        &html! { "A part of an error that you paste finds where it was before, and what helped." },
+                    ))
+                }
+            }
+        }
+    };
+    let title = if text.is_empty() {
+        "Search".to_owned()
+    } else {
+        format!("{text} · Search")
+    };
+    Ok(visit.page(&title, Tab::Search, body))
+}
+
+fn has_filter(visit: &Visit) -> bool {
+    ["tool", "failed", "since", "c", "in"]
+        .iter()
+        .any(|name| visit.asked.text(name).is_some())
+}
+
+async fn answer(visit: &Visit, text: &str) -> Result<pb::SearchResponse, PageFailure> {
+    let asked = &visit.asked;
+    let since = asked.text("since").map(str::parse::<Moment>).transpose();
+    let since = since.map_err(|takes| PageFailure::asked("`since` cannot be read", takes))?;
+    let place = asked.text("in");
+    let kinds = PLACES
+        .iter()
+        .filter(|(own, _, _)| Some(*own) == place)
+        .flat_map(|(_, _, kinds)| kinds.iter().map(|kind| i32::from(*kind)));
+    let offset = asked.number("from")?.unwrap_or(0).min(HITS_OFFSET_MAX);
+    let request = pb::SearchRequest {
+        query: text.to_owned(),
+        limit: HITS,
+        offset: u32::try_from(offset).unwrap_or(0),
+        conversation_id: asked.text("c").unwrap_or_default().to_owned(),
+        include_sub_contexts: asked.text("c").is_some(),
+        tools: asked.texts("tool").map(str::to_owned).collect(),
+        success: asked.is_set("failed").then_some(false),
+        kinds: kinds.collect(),
+        happened_from: since.map(Moment::beginning),
+        regex: asked.is_set("regex"),
+        active_branches_only: asked.is_set("active"),
+        by_conversation: !asked.is_set("regex"),
+        ..Default::default()
+    };
+    Ok(visit.store.search().search(request).await?.into_inner())
+}
+
+fn hits(visit: &Visit, text: &str, found: &pb::SearchResponse) -> Markup {
+    let more = if found.more_than_total {
+        "more than "
+    } else {
+        ""
+    };
+    html! {
+        (chips(visit, &found.hits))
+        (conversations(visit, found))
+        @if found.hits.is_empty() {
+            (none(visit, text, found))
+        } @else {
+            p.count.dim role="status" {
+                (more) (things(found.total, "hit", "hits"))
+                @if found.parts_only { " · nothing has it whole: these have its parts" }
+                @if found.events_missing > 0 { " · " (things(found.events_missing, "event is", "events are")) " not indexed yet" }
+                @if !found.lagging.is_empty() { " · the index lags: " (shown(&found.lagging)) }
+            }
+            ol.hits { @for found in &found.hits { (hit(visit, found)) } }
+            @if let Some(hidden) = &found.hidden {
+                p.hint { "Not among the failed ones, but with more of the words:" }
+                ol.hits { (hit(visit, hidden)) }
+            }
+            (pages(visit, found))
+        }
+    }
+}
+
+fn none(visit: &Visit, text: &str, found: &pb::SearchResponse) -> Markup {
+    let bare = format!("{}?{}", visit.link("/search"), query(&[("q", text)]));
+    let hint = match (has_filter(visit), found.more_than_total) {
+        (true, _) => html! { a href=(bare) { "Search without filters" } },
+        (false, true) => {
+            html! { "Only the newest texts were read: a longer word, or a filter, finds more." }
+        }
+        (false, false) => {
+            html! { "Try fewer or other words, or a beginning: " code { "pre*" } "." }
+        }
+    };
+    nothing("Nothing found.", &hint)
+}
+
+/// Filters: a click sets one, or takes it away.
+fn chips(visit: &Visit, hits: &[pb::SearchHit]) -> Markup {
+    let asked = &visit.asked;
+    let to = |name: &str, value: Option<&str>| {
+        format!(
+            "{}?{}",
+            visit.link("/search"),
+            asked.with(name, value, &["from"])
+        )
+    };
+    let switch = |name: &str, value: &str, word: Markup| {
+        let is_on = asked.text(name) == Some(value);
+        chip(&to(name, (!is_on).then_some(value)), &word, is_on)
+    };
+    let mut tools: Vec<&str> = asked.texts("tool").collect();
+    for hit in hits {
+        if !hit.tool.is_empty() && !tools.contains(&hit.tool.as_str()) && tools.len() < CHIPS {
+            tools.push(&hit.tool);
+        }
+    }
+    html! {
+        div.chips role="group" aria-label="Filters" {
+            @for (value, word, _) in PLACES { (switch("in", value, html! { (word) })) }
+            span.gap {}
+            (switch("failed", "1", html! { "failed" }))
+            (switch("active", "1", html! { "active branches only" }))
+            span.gap {}
+            @for (value, word) in SINCE { (switch("since", value, html! { (word) })) }
+            @if let Some(since) = asked.text("since").filter(|since| SINCE.iter().all(|(own, _)| own != since)) {
+                (switch("since", since, html! { "since " (shown(since)) }))
+            }
+            @if !tools.is_empty() { span.gap {} }
+            @for tool in tools { (switch("tool", tool, html! { span.mono { (shown(tool)) } })) }
+            @if let Some(id) = asked.text("c") { (switch("c", id, html! { "in one conversation" })) }
+        }
+    }
+}
+
+/// The conversations that have the most, to narrow it down to one of them.
+fn conversations(visit: &Visit, found: &pb::SearchResponse) -> Markup {
+    if found.conversations.len() < 2 {
+        return html! {};
+    }
+    let asked = &visit.asked;
+    html! {
+        div.chips.of role="group" aria-label="Conversations" {
+            @for one in found.conversations.iter().take(CHIPS) {
+                @let to = asked.with("c", Some(&one.conversation_id), &["from"]);
+                (chip(&format!("{}?{to}", visit.link("/search")), &html! {
+                    @if one.title.trim().is_empty() { span.mono { (shown(&one.conversation_id[..8.min(one.conversation_id.len())])) } }
+                    @else { (headline(&one.title, 32)) }
+                    " " span.dim { (count(one.hits)) }
+                }, false))
+            }
+        }
+    }
+}
+
+fn hit(visit: &Visit, hit: &pb::SearchHit) -> Markup {
+    let path = format!("/c/{}", path_part(&hit.conversation_id));
+    let at = hit.line.to_string();
+    let branch = [("branch", hit.branch.as_str())];
+    let text = query(&[branch[0], ("at", &at)]);
+    let text = format!(
+        "{}?{text}#L{at}",
+        visit.link(&format!("{path}/text/{}", hit.revision))
+    );
+    let around = query(&[branch[0], ("around", &hit.revision.to_string())]);
+    let around = format!("{}?{around}#e{}", visit.link(&path), hit.revision);
+    let what = crate::cli::search::what(hit);
+    let deed = match (hit.command.as_str(), hit.path.as_str()) {
+        ("", "") => None,
+        ("", path) => Some(path.to_owned()),
+        (command, _) => Some(deed::shown(&hit.tool, command)),
+    };
+    html! {
+        li.hit #{ "h-" (hit.conversation_id) "-" (hit.revision) } data-item {
+            div.line {
+                a href=(text) data-open { (headline(&what, TITLE_CHARS)) }
+                @if let Some(deed) = &deed { code.deed { (headline(deed, TITLE_CHARS)) } }
+                @if hit.success == Some(false) { (badge(Mood::Bad, "failed")) }
+                @if hit.in_reasoning { (badge(Mood::Plain, "reasoning")) }
+                span.dim { "line " (count(hit.line)) }
+                span.dim.end { (time::ago(hit.happened_at.as_ref().or(hit.recorded_at.as_ref()))) }
+            }
+            pre.snippet tabindex="0" { (highlighted(&hit.snippet[..fitting(&hit.snippet, SNIPPET_BYTES)], &hit.highlights)) }
+            div.line.dim {
+                a href=(around) { "in " (conversation(hit)) }
+                span.mono { (shown(&address(&hit.source_id, &hit.conversation_id, hit.revision))) }
+                @if hit.copies > 0 { span { (things(hit.copies, "more with this text", "more with this text")) } }
+            }
+        }
+    }
+}
+
+fn conversation(hit: &pb::SearchHit) -> Markup {
+    match hit.title.trim() {
+        "" => html! { "its conversation" },
+        title => html! { "“" (headline(title, 80)) "”" },
+    }
+}
+
+/// Text with what was looked for marked. Ranges are bytes of the text before it is escaped.
+fn highlighted(text: &str, ranges: &[pb::Highlight]) -> PreEscaped<String> {
+    let mut out = String::with_capacity(text.len() * 2);
+    let mut done = 0;
+    for range in ranges {
+        let (start, end) = (range.start as usize, range.end as usize);
+        let (Some(before), Some(found)) = (text.get(done..start), text.get(start..end)) else {
+            continue;
+        };
+        out.push_str(&escaped(before).0);
+        out.push_str("<mark>");
+        out.push_str(&escaped(found).0);
+        out.push_str("</mark>");
+        done = end;
+    }
+    out.push_str(&escaped(text.get(done..).unwrap_or_default()).0);
+    PreEscaped(out)
+}
+
+fn pages(visit: &Visit, found: &pb::SearchResponse) -> Markup {
+    let from = visit
+        .asked
+        .number("from")
+        .ok()
+        .flatten()
+        .unwrap_or(0)
+        .min(HITS_OFFSET_MAX);
+    let next = from + found.hits.len() as u64;
+    let to = |from: u64| {
+        let from = (from > 0).then(|| from.to_string());
+        let query = visit.asked.with("from", from.as_deref(), &[]);
+        format!("{}?{query}", visit.link("/search"))
+    };
+    let before = (from > 0).then(|| (to(from.saturating_sub(u64::from(HITS))), "better"));
+    let has_more = (next < found.total || found.more_than_total) && next <= HITS_OFFSET_MAX;
+    let after = has_more.then(|| (to(next), "further"));
+    if before.is_none() && after.is_none() {
+        return html! {};
+    }
+    pager(
+        before,
+        after,
+        &format!("{}–{}", count(from + 1), count(next)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A mark must not open markup that was recorded, nor be lost where ranges are not what they
+    // should be.
+    #[test]
+    fn marks_stand_in_escaped_text() {
+        let range = |start, end| pb::Highlight { start, end };
+        let out = highlighted("<b>é panic</b>", &[range(3, 5), range(6, 11)]).0;
+        assert_eq!(out, "&lt;b&gt;<mark>é</mark> <mark>panic</mark>&lt;/b&gt;");
+        for wrong in [range(4, 6), range(9, 900), range(5, 3)] {
+            assert_eq!(highlighted("aéééé", &[wrong]).0, "aéééé");
+        }
+    }
+}

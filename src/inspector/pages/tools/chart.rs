@@ -1,0 +1,113 @@
+//! Small drawings beside numbers. The numbers stand in the table, so that a drawing says nothing
+//! to who does not see it.
+
+use std::time::Duration;
+
+use maud::{Markup, html};
+
+use super::stats::ToolNumbers;
+use crate::inspector::parts::time;
+
+/// Length of a bar, in pixels.
+const BAR_PX: f64 = 120.0;
+/// The shortest time that has a length, in milliseconds.
+const LEAST_MS: f64 = 1.0;
+
+/// A length of time.
+#[must_use]
+pub fn told(took: Duration) -> String {
+    time::took(u64::try_from(took.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// How many calls there were beside the tool with most of them, and how they ended.
+#[must_use]
+pub fn outcomes(of: &ToolNumbers, most: u64) -> Markup {
+    let succeeded = of.calls - of.failed - of.stopped - of.open;
+    let parts = [
+        ("good", succeeded),
+        ("bad", of.failed),
+        ("plain", of.stopped),
+        ("wait", of.open),
+    ];
+    let mut x = 0.0;
+    html! {
+        svg.bar width=(BAR_PX) height="10" aria-hidden="true" {
+            @for (class, number) in parts {
+                @if number > 0 {
+                    @let width = share(number, most) * BAR_PX;
+                    rect class=(class) x=(px(x)) y="0" width=(px(width.max(1.0))) height="10" {}
+                    @let () = x += width;
+                }
+            }
+        }
+    }
+}
+
+/// From the time of the middle call to that of the slow ones, each decade as long as another.
+#[must_use]
+pub fn times(of: &ToolNumbers, slowest: Duration) -> Markup {
+    let (Some(p50), Some(p95)) = (of.percentile(50), of.percentile(95)) else {
+        return html! {};
+    };
+    let from = place(p50, slowest);
+    let to = place(p95, slowest);
+    html! {
+        svg.bar width=(BAR_PX) height="10" aria-hidden="true" {
+            line.ground x1="0" x2=(BAR_PX) y1="5" y2="5" {}
+            line.range x1=(px(from)) x2=(px(to)) y1="5" y2="5" {}
+            circle.p50 cx=(px(from)) cy="5" r="3" {}
+            circle.p95 cx=(px(to)) cy="5" r="4" {}
+        }
+    }
+}
+
+fn place(took: Duration, slowest: Duration) -> f64 {
+    let decades = |time: Duration| (time.as_secs_f64() * 1_000.0).max(LEAST_MS).log10();
+    let whole = decades(slowest).max(1.0);
+    4.0 + (decades(took) / whole).clamp(0.0, 1.0) * (BAR_PX - 8.0)
+}
+
+#[allow(clippy::cast_precision_loss)] // Of pixels.
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        return 0.0;
+    }
+    part as f64 / whole as f64
+}
+
+/// Pixels as an attribute has them.
+fn px(pixels: f64) -> String {
+    format!("{pixels:.1}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // One call of ten thousand, and one that took no time: a drawing must have numbers in it,
+    // and stay in its column.
+    #[test]
+    fn bars_stay_in_their_column() {
+        let of = ToolNumbers {
+            calls: 10_000,
+            failed: 1,
+            took: vec![Duration::ZERO, Duration::from_secs(86_400)],
+            ..ToolNumbers::default()
+        };
+        for drawn in [
+            outcomes(&of, 10_000),
+            outcomes(&of, 0),
+            times(&of, Duration::from_secs(86_400)),
+            times(&of, Duration::ZERO),
+        ] {
+            let drawn = drawn.into_string();
+            assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");
+        }
+        assert!(place(Duration::from_secs(1), Duration::ZERO) <= BAR_PX);
+        assert!(
+            times(&ToolNumbers::default(), Duration::ZERO)
+                .into_string()
+                .is_empty()
+        );
+    }
+}

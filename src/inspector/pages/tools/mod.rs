@@ -1,0 +1,446 @@
+//! Calls of tools, counted by tool and listed: of the conversations in which something happened
+//! last, or of one branch.
+
+mod chart;
+pub mod stats;
+
+pub use chart::told;
+
+use axum::response::Response;
+use futures::{StreamExt, TryStreamExt, stream};
+use maud::{Markup, html};
+use stats::{CallOutcome, CountedCall, HappenedAt, ToolNumbers, ToolOrder};
+
+use crate::{
+    cli::read,
+    codec::pb,
+    domain::EventKind,
+    inspector::{
+        bounds::{
+            ASKED_AT_ONCE, CALLS, CALLS_CONVERSATIONS, CALLS_OF_BRANCH, CALLS_OF_EACH, TITLE_CHARS,
+            TOOLS,
+        },
+        failure::PageFailure,
+        frame::{self, Tab},
+        pages::call,
+        parts::{
+            hostile::headline,
+            numbers::{bytes_human, count, things},
+            pager::pager,
+            pieces::{chip, nothing},
+            place::ConversationPlace,
+            time,
+        },
+        transcript::step::deed_of,
+        visit::{At, Visit},
+    },
+};
+
+/// Characters of a tool's name.
+const TOOL_CHARS: usize = 60;
+/// Characters of what was asked and returned, in a list.
+const HEAD_CHARS: usize = 140;
+
+/// Titles of conversations, by id.
+type Titles = std::collections::HashMap<String, String>;
+
+/// The calls of the namespace.
+///
+/// # Errors
+/// What the store says.
+pub async fn of_namespace(visit: Visit) -> Result<Response, PageFailure> {
+    let beginning = html! { div.head { h1 { "Tool calls" } } };
+    let here = visit.here.clone();
+    let rest = async move { of_newest(&visit).await };
+    frame::page_in_parts(&here, "Tool calls", Tab::Tools, beginning, rest).await
+}
+
+/// The calls of the conversations in which something happened last.
+async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
+    let request = pb::ListConversationsRequest {
+        page_size: CALLS_CONVERSATIONS,
+        page_token: visit.asked.text("after").unwrap_or_default().to_owned(),
+        order: pb::ListOrder::Happened.into(),
+        ..Default::default()
+    };
+    let answer = visit
+        .store
+        .conversations()
+        .list(request)
+        .await?
+        .into_inner();
+    let conversations = answer.conversations;
+    let ids: Vec<String> = conversations
+        .iter()
+        .map(|one| one.conversation_id.clone())
+        .collect();
+    let asked = stream::iter(ids)
+        .map(|id| async move { calls_of(visit, &id, "", 0, CALLS_OF_EACH).await })
+        .buffered(ASKED_AT_ONCE);
+    let mut calls: Vec<CountedCall> = asked.try_concat().await?;
+    calls.sort_by_key(|call| std::cmp::Reverse((call.at.seconds, call.at.nanos)));
+    let named = |one: &pb::ConversationSummary| {
+        let id = crate::cli::text::short_id(&one.source_id, &one.conversation_id);
+        let title = if one.title.trim().is_empty() {
+            id
+        } else {
+            &one.title
+        };
+        (one.conversation_id.clone(), title.to_owned())
+    };
+    let titles: Titles = conversations.iter().map(named).collect();
+    let number = things(conversations.len() as u64, "conversation", "conversations");
+    let after = Some(answer.next_page_token).filter(|token| !token.is_empty());
+    let later = visit.asked.text("after").map(|_| {
+        let query = visit.asked.with("after", None, &["page"]);
+        (format!("{}?{query}", visit.link("/tools")), "Latest")
+    });
+    let earlier = after.map(|token| {
+        let query = visit.asked.with("after", Some(&token), &["page"]);
+        (
+            format!("{}?{query}", visit.link("/tools")),
+            "Earlier conversations",
+        )
+    });
+    Ok(html! {
+        p.lead {
+            "Of the " (number) " in which something happened last"
+            @if visit.asked.text("after").is_some() { " before that" }
+            ", at most " (CALLS_OF_EACH) " of each."
+        }
+        (counted(visit, &calls, Some(&titles)))
+        @if later.is_some() || earlier.is_some() { (pager(later, earlier, "")) }
+    })
+}
+
+/// The calls of a branch.
+///
+/// # Errors
+/// What the store says.
+pub async fn of_conversation(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
+    let place = ConversationPlace::of(&visit, &id).await?;
+    let as_of = visit.asked.number("as_of")?.unwrap_or(0);
+    let beginning = html! {
+        (place.heading(&visit, "tools"))
+        @if place.branches.len() > 1 {
+            form.filters data-auto aria-label="The branch" {
+                label { "Branch" (place.branch_field("branch", &place.branch.name)) }
+                button.quiet { "Show" }
+            }
+        }
+        @if as_of > 0 {
+            p.notice { "As it was at #" (count(as_of)) ": calls that ended later are open here." }
+        }
+    };
+    let (here, title) = (visit.here.clone(), place.titled("Tool calls"));
+    let rest = async move { of_branch(&visit, &place, as_of).await };
+    frame::page_in_parts(&here, &title, Tab::Tools, beginning, rest).await
+}
+
+/// The calls of a branch, as it was.
+async fn of_branch(
+    visit: &Visit,
+    place: &ConversationPlace,
+    as_of: u64,
+) -> Result<Markup, PageFailure> {
+    let branch = &place.branch.name;
+    let calls = calls_of(visit, &place.id, branch, as_of, CALLS_OF_BRANCH).await?;
+    let oldest = calls.last().map_or(0, |call| call.call.request_revision);
+    let more = calls.len() >= CALLS_OF_BRANCH as usize && oldest > 1;
+    Ok(html! {
+        (counted(visit, &calls, None))
+        @if more {
+            @let query = visit.asked.with("as_of", Some(&(oldest - 1).to_string()), &["page"]);
+            p.hint {
+                "These are " (count(calls.len() as u64)) " calls, back to #" (count(oldest)) ". "
+                a href={ (visit.link(&visit.here.path)) "?" (query) } { "Those before them" }
+            }
+        }
+    })
+}
+
+/// The newest calls of a branch, with how long they took.
+async fn calls_of(
+    visit: &Visit,
+    id: &str,
+    branch: &str,
+    as_of: u64,
+    limit: u32,
+) -> Result<Vec<CountedCall>, PageFailure> {
+    let request = pb::ToolHistoryRequest {
+        conversation_id: id.to_owned(),
+        branch: branch.to_owned(),
+        as_of_revision: as_of,
+        limit,
+        ..Default::default()
+    };
+    let history = async {
+        Ok(visit
+            .store
+            .tools()
+            .history(request)
+            .await?
+            .into_inner()
+            .calls)
+    };
+    let (calls, happened) = tokio::try_join!(history, happened(visit, id, branch, as_of, limit))?;
+    let calls = calls.into_iter().map(|call| CountedCall {
+        at: stats::asked_at(&call, id, &happened),
+        took: stats::took(&call, id, &happened),
+        conversation: id.to_owned(),
+        call,
+    });
+    Ok(calls.collect())
+}
+
+/// When the events of calls happened, where that is told: an import says it of each, and what
+/// was recorded when is not how long it took.
+async fn happened(
+    visit: &Visit,
+    id: &str,
+    branch: &str,
+    as_of: u64,
+    calls: u32,
+) -> Result<HappenedAt, PageFailure> {
+    let kinds = [
+        EventKind::ToolCallRequested,
+        EventKind::ToolResultRecorded,
+        EventKind::ToolCallCancelled,
+    ];
+    let request = pb::ReadRequest {
+        to_revision: as_of,
+        kinds: kinds.iter().map(|kind| i32::from(kind.number())).collect(),
+        backward: true,
+        limit: 2 * u64::from(calls),
+        headers_only: true,
+        ..read::of_branch(id, branch)
+    };
+    let mut events = visit.store.events().read(request).await?.into_inner();
+    let mut happened = HappenedAt::new();
+    while let Some(batch) = events.message().await? {
+        for event in batch.events {
+            if let Some(at) = event.occurred_at {
+                happened.insert((event.conversation_id, event.revision), at);
+            }
+        }
+    }
+    Ok(happened)
+}
+
+/// What calls are looked at, in an address.
+struct Choice<'a> {
+    tool: Option<&'a str>,
+    outcome: Option<CallOutcome>,
+    order: ToolOrder,
+}
+
+impl<'a> Choice<'a> {
+    fn of(visit: &'a Visit) -> Self {
+        let outcome = visit.asked.text("outcome");
+        Self {
+            tool: visit.asked.text("tool"),
+            outcome: CallOutcome::ALL
+                .into_iter()
+                .find(|one| Some(one.as_str()) == outcome),
+            order: ToolOrder::named(visit.asked.text("sort").unwrap_or_default()),
+        }
+    }
+
+    fn has(&self, call: &CountedCall) -> bool {
+        self.tool.is_none_or(|tool| tool == call.call.tool)
+            && self
+                .outcome
+                .is_none_or(|outcome| outcome == CallOutcome::of(call.call.status()))
+    }
+}
+
+/// Tools, filters, and the calls that they let through.
+fn counted(visit: &Visit, calls: &[CountedCall], titles: Option<&Titles>) -> Markup {
+    if calls.is_empty() {
+        return nothing(
+            "No tool was called.",
+            &html! { "Agents append their calls with what came of them." },
+        );
+    }
+    let choice = Choice::of(visit);
+    let tools = stats::by_tool(calls, choice.order);
+    let chosen: Vec<&CountedCall> = calls.iter().filter(|call| choice.has(call)).collect();
+    html! {
+        section aria-labelledby="by-tool" {
+            h2 #by-tool { "By tool" }
+            (table(visit, &choice, &tools))
+        }
+        section #calls aria-labelledby="calls-title" {
+            h2 #calls-title { "Calls" }
+            (chips(visit, &choice, calls))
+            @if chosen.is_empty() {
+                (nothing("No call is like that.", &html! { "Take a filter away." }))
+            } @else {
+                (list(visit, &chosen, titles))
+            }
+        }
+    }
+}
+
+/// The address of this page with one thing of it changed.
+fn with(visit: &Visit, name: &str, value: Option<&str>) -> String {
+    let query = visit.asked.with(name, value, &["page"]);
+    let mark = if query.is_empty() { "" } else { "?" };
+    format!("{}{mark}{query}", visit.link(&visit.here.path))
+}
+
+fn table(visit: &Visit, choice: &Choice, tools: &[ToolNumbers]) -> Markup {
+    let most = tools.iter().map(|of| of.calls).max().unwrap_or(1);
+    let slowest = tools
+        .iter()
+        .filter_map(|of| of.percentile(95))
+        .max()
+        .unwrap_or_default();
+    let heads = ["Tool", "Calls", "Failed", "p50", "p95", "Returned"];
+    html! {
+        div.table role="group" aria-labelledby="by-tool" tabindex="0" {
+            table.tools {
+                thead {
+                    tr {
+                        @for (order, head) in ToolOrder::ALL.into_iter().zip(heads) {
+                            @let is_on = order == choice.order;
+                            @let sorted = if order == ToolOrder::Tool { "ascending" } else { "descending" };
+                            th.number[order != ToolOrder::Tool] scope="col" aria-sort=[is_on.then_some(sorted)] {
+                                a href=(with(visit, "sort", Some(order.as_str()))) { (head) }
+                            }
+                            @if order == ToolOrder::Calls { th.wide-only scope="col" { span.hidden { "Share" } } }
+                            @if order == ToolOrder::P95 { th.wide-only scope="col" { span.hidden { "Times" } } }
+                        }
+                    }
+                }
+                tbody {
+                    @for of in tools.iter().take(TOOLS) {
+                        (tool_row(visit, choice, of, most, slowest))
+                    }
+                }
+            }
+        }
+        @if tools.len() > TOOLS {
+            p.hint { "and " (count((tools.len() - TOOLS) as u64)) " more tools" }
+        }
+    }
+}
+
+fn tool_row(
+    visit: &Visit,
+    choice: &Choice,
+    of: &ToolNumbers,
+    most: u64,
+    slowest: std::time::Duration,
+) -> Markup {
+    let is_on = choice.tool == Some(of.tool.as_str());
+    let to = with(
+        visit,
+        "tool",
+        Some(&of.tool).filter(|_| !is_on).map(String::as_str),
+    );
+    let took = |percent| of.percentile(percent).map(chart::told);
+    html! {
+        tr.at[is_on] {
+            th scope="row" {
+                a href={ (to) "#calls" } aria-current=[is_on.then_some("true")] {
+                    (headline(&of.tool, TOOL_CHARS))
+                }
+            }
+            td.number { (count(of.calls)) }
+            td.wide-only { (chart::outcomes(of, most)) }
+            td.number.bad[of.failed > 0] {
+                @if of.failed > 0 { (count(of.failed)) } @else { span.dim { "0" } }
+            }
+            td.number { (took(50).unwrap_or_else(|| "—".into())) }
+            td.number { (took(95).unwrap_or_else(|| "—".into())) }
+            td.wide-only { (chart::times(of, slowest)) }
+            td.number { (bytes_human(of.bytes)) }
+        }
+    }
+}
+
+fn chips(visit: &Visit, choice: &Choice, calls: &[CountedCall]) -> Markup {
+    let of_tool = |call: &&CountedCall| choice.tool.is_none_or(|tool| tool == call.call.tool);
+    let number = |outcome: CallOutcome| {
+        let all = calls.iter().filter(of_tool);
+        all.filter(|call| CallOutcome::of(call.call.status()) == outcome)
+            .count() as u64
+    };
+    html! {
+        p.chips {
+            @if let Some(tool) = choice.tool {
+                (chip(&with(visit, "tool", None), &headline(tool, TOOL_CHARS), true))
+            }
+            @for outcome in CallOutcome::ALL {
+                @let is_on = choice.outcome == Some(outcome);
+                @let to = with(visit, "outcome", (!is_on).then_some(outcome.as_str()));
+                @let words = html! { (outcome.as_str()) " " span.number { (count(number(outcome))) } };
+                (chip(&format!("{to}#calls"), &words, is_on))
+            }
+        }
+    }
+}
+
+fn list(visit: &Visit, calls: &[&CountedCall], titles: Option<&Titles>) -> Markup {
+    let asked = visit.asked.number("page").ok().flatten().unwrap_or(0);
+    let pages = calls.len().div_ceil(CALLS);
+    let page = usize::try_from(asked).unwrap_or(usize::MAX).min(pages - 1);
+    let first = page * CALLS;
+    let shown = &calls[first..calls.len().min(first + CALLS)];
+    let to = |page: usize, word| {
+        let address = with(visit, "page", Some(&page.to_string()));
+        (format!("{address}#calls"), word)
+    };
+    let newer = page.checked_sub(1).map(|page| to(page, "Newer"));
+    let older = (page + 1 < pages).then(|| to(page + 1, "Older"));
+    let place = format!(
+        "{}–{} of {}",
+        count(first as u64 + 1),
+        count((first + shown.len()) as u64),
+        count(calls.len() as u64)
+    );
+    html! {
+        div.table role="group" aria-labelledby="calls-title" tabindex="0" {
+            table.calls {
+                thead {
+                    tr {
+                        th scope="col" { "Call" }
+                        th scope="col" { "Outcome" }
+                        th.number scope="col" { "Took" }
+                        th.number scope="col" { "Returned" }
+                        th scope="col" { "When" }
+                    }
+                }
+                tbody { @for call in shown { (call_row(visit, call, titles)) } }
+            }
+        }
+        (pager(newer, older, &place))
+    }
+}
+
+fn call_row(visit: &Visit, one: &CountedCall, titles: Option<&Titles>) -> Markup {
+    let call = &one.call;
+    let deed = deed_of(&call.tool, &String::from_utf8_lossy(&call.arguments));
+    let said = match call.error_message.is_empty() {
+        true => &call.result_head,
+        false => &call.error_message,
+    };
+    let title = titles.and_then(|titles| titles.get(&one.conversation));
+    html! {
+        tr data-item {
+            td.what {
+                a data-open href=(call::address(visit, &one.conversation, call)) {
+                    strong { (headline(&call.tool, TOOL_CHARS)) }
+                    " " code.arguments { (headline(&deed, HEAD_CHARS)) }
+                }
+                @if !said.is_empty() { p.quote { (headline(said, HEAD_CHARS)) } }
+                @if let Some(title) = title { p.dim { (headline(title, TITLE_CHARS)) } }
+            }
+            td { (call::outcome(call)) }
+            td.number { (one.took.map_or_else(|| "—".into(), chart::told)) }
+            td.number { @if call.result_bytes > 0 { (bytes_human(call.result_bytes)) } }
+            td { (time::ago(Some(&one.at))) }
+        }
+    }
+}

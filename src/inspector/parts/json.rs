@@ -1,0 +1,129 @@
+//! JSON, laid out and coloured.
+
+use std::borrow::Cow;
+
+use maud::{Markup, PreEscaped, html};
+use serde::de::IgnoredAny;
+
+use super::hostile::{block, escaped};
+use crate::cli::text::pretty_json;
+
+/// What has more than so many is shown as it is: laid out and coloured it would be ten times as
+/// large.
+const TOKENS_MAX: usize = 2_500;
+/// So is what has less than so many bytes for each, unless it is short.
+const DENSE_BYTES: usize = 5;
+/// See [`DENSE_BYTES`].
+const SHORT_BYTES: usize = 100;
+
+/// JSON text laid out over lines, with its numbers and all of its members as they are: who
+/// decides about a call must see what its tool will. What is no JSON as it is.
+#[must_use]
+pub fn pretty(text: &str) -> Markup {
+    let tokens = text.bytes().filter(|byte| b",:".contains(byte)).count();
+    if tokens > TOKENS_MAX || (text.len() > SHORT_BYTES && tokens * DENSE_BYTES > text.len()) {
+        return block(text);
+    }
+    let is_json = serde_json::from_str::<IgnoredAny>(text).is_ok();
+    let laid_out = match is_json {
+        true => Cow::Owned(pretty_json(text)),
+        false => Cow::Borrowed(text),
+    };
+    html! { pre.text.json tabindex="0" { (colored(&laid_out)) } }
+}
+
+/// JSON with its strings, names and numbers marked.
+fn colored(text: &str) -> PreEscaped<String> {
+    let mut out = String::with_capacity(text.len() * 2);
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let (length, class) = match first {
+            '"' => {
+                let length = string_length(rest);
+                let is_name = rest[length..].trim_start().starts_with(':');
+                (length, if is_name { "jk" } else { "js" })
+            }
+            '-' | '0'..='9' => (span(rest, |c| "+-.eE0123456789".contains(c)), "jn"),
+            c if c.is_ascii_alphabetic() => (span(rest, |c| c.is_ascii_alphabetic()), "jw"),
+            _ => {
+                let end = rest.find(|c: char| c == '"' || c == '-' || c.is_ascii_alphanumeric());
+                (end.unwrap_or(rest.len()), "")
+            }
+        };
+        let (piece, after) = rest.split_at(length.max(first.len_utf8()));
+        match class {
+            "" => out.push_str(&escaped(piece).0),
+            class => out.push_str(&format!(
+                "<span class=\"{class}\">{}</span>",
+                escaped(piece).0
+            )),
+        }
+        rest = after;
+    }
+    PreEscaped(out)
+}
+
+fn span(text: &str, is_of_it: impl Fn(char) -> bool) -> usize {
+    text.find(|c| !is_of_it(c)).unwrap_or(text.len())
+}
+
+/// Bytes of the string that a text begins with, quotes and all.
+fn string_length(text: &str) -> usize {
+    let mut is_escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A call had its argument twice, and who approved it saw only the second.
+    #[test]
+    fn nothing_of_it_is_hidden() {
+        let out = pretty(r#"{"run":"rm","run":"ls","n":1.10e2}"#).into_string();
+        assert!(
+            out.contains("rm") && out.contains("ls") && out.contains("1.10e2"),
+            "{out}"
+        );
+        assert!(pretty("{ no  json").into_string().contains("{ no  json"));
+    }
+
+    // Colouring must lose nothing of what it colours, whatever it is.
+    #[test]
+    fn colours_lose_nothing() {
+        for text in [
+            r#"{"a\"b": [1, -2.5e3, true, null, "<b>ä</b>"]}"#,
+            "\"open",
+            "no json, - at all: é",
+            "",
+        ] {
+            let out = colored(text).0;
+            let mut plain = String::new();
+            let mut is_tag = false;
+            for c in out.chars() {
+                match c {
+                    '<' => is_tag = true,
+                    '>' => is_tag = false,
+                    c if !is_tag => plain.push(c),
+                    _ => {}
+                }
+            }
+            assert_eq!(plain, escaped(text).0, "{text}");
+        }
+        let dense = pretty(&format!("[{}1]", "1,".repeat(10_000))).into_string();
+        assert!(dense.len() < 21_000, "{}", dense.len());
+        let out = pretty(r#"{"k":"v"}"#).into_string();
+        assert!(
+            out.contains("class=\"jk\"") && out.contains("class=\"js\""),
+            "{out}"
+        );
+    }
+}

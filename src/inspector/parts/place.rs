@@ -1,0 +1,145 @@
+//! Where in a conversation a page is: its title, and the way to its other pages.
+
+use maud::{Markup, html};
+
+use super::{
+    conversation,
+    hostile::{headline, shown},
+};
+use crate::{
+    codec::pb,
+    inspector::{
+        bounds::TITLE_CHARS,
+        failure::PageFailure,
+        visit::{Visit, path_part, query},
+    },
+};
+
+/// A conversation and a branch of it that a page is about.
+#[derive(Clone, Debug)]
+pub struct ConversationPlace {
+    /// The conversation, as every call takes it.
+    pub id: String,
+    /// What is known of it.
+    pub summary: pb::ConversationSummary,
+    /// The branch that is looked at.
+    pub branch: pb::BranchState,
+    /// The first of its branches.
+    pub branches: Vec<pb::Branch>,
+    /// There are more branches than these.
+    pub more_branches: bool,
+}
+
+impl ConversationPlace {
+    /// The conversation that an address names, on the branch that it asks for (`branch=`).
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn of(visit: &Visit, id: &str) -> Result<Self, PageFailure> {
+        let request = pb::GetConversationRequest {
+            conversation_id: id.to_owned(),
+            branch: visit.asked.text("branch").unwrap_or_default().to_owned(),
+            as_of_revision: 0,
+        };
+        let state = visit.store.conversations().get(request).await?.into_inner();
+        let summary = state.summary.unwrap_or_default();
+        Ok(Self {
+            id: summary.conversation_id.clone(),
+            summary,
+            branch: state.branch.unwrap_or_default(),
+            branches: state.branches,
+            more_branches: state.more_branches,
+        })
+    }
+
+    /// The title of a page about it, for the browser.
+    #[must_use]
+    pub fn titled(&self, word: &str) -> String {
+        format!("{word} · {}", self.name())
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        let id = crate::cli::text::short_id(&self.summary.source_id, &self.id);
+        match self.summary.title.trim() {
+            "" => id,
+            title => title,
+        }
+    }
+
+    /// The address of one of its pages, with a query: pairs of names and values.
+    #[must_use]
+    pub fn link(&self, visit: &Visit, tail: &str, pairs: &[(&str, &str)]) -> String {
+        link(visit, &self.id, tail, pairs)
+    }
+
+    /// Its title, and the way to its pages, of which this is one by its name.
+    #[must_use]
+    pub fn heading(&self, visit: &Visit, page: &str) -> Markup {
+        self.heading_of(visit, page, &html! { (conversation::word(page)) })
+    }
+
+    /// The same of a page with a title of its own.
+    #[must_use]
+    pub fn heading_of(&self, visit: &Visit, page: &str, word: &Markup) -> Markup {
+        html! {
+            div.crumbs {
+                a href=(self.link(visit, "", &[("branch", &self.branch.name)])) {
+                    (headline(self.name(), TITLE_CHARS))
+                }
+            }
+            div.head { h1 { (word) } }
+            (conversation::tabs(visit, &self.id, &self.branch.name, page))
+        }
+    }
+
+    /// A choice of its branches, for a form.
+    #[must_use]
+    pub fn branch_field(&self, name: &str, chosen: &str) -> Markup {
+        let named = self.branches.iter().map(|branch| branch.name.as_str());
+        let is_listed = named.clone().any(|name| name == chosen);
+        html! {
+            @if self.more_branches {
+                // More than can be chosen from: it is typed.
+                input name=(name) value=(chosen) required autocomplete="off" spellcheck="false";
+            } @else {
+                select name=(name) {
+                    @if !is_listed && !chosen.is_empty() {
+                        option value=(chosen) selected { (shown(chosen)) }
+                    }
+                    @for one in named {
+                        option value=(one) selected[one == chosen] {
+                            (headline(one, OPTION_CHARS))
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Characters of a branch's name in a choice.
+const OPTION_CHARS: usize = 60;
+
+/// The address of a page of a conversation.
+#[must_use]
+pub fn link(visit: &Visit, id: &str, tail: &str, pairs: &[(&str, &str)]) -> String {
+    let query = query(pairs);
+    let mark = if query.is_empty() { "" } else { "?" };
+    visit.link(&format!("/c/{}{tail}{mark}{query}", path_part(id)))
+}
+
+/// The address of an event where it stands in its transcript.
+#[must_use]
+pub fn moment(visit: &Visit, id: &str, branch: &str, revision: u64) -> String {
+    let around = revision.to_string();
+    let address = link(visit, id, "", &[("branch", branch), ("around", &around)]);
+    format!("{address}#e{revision}")
+}
+
+/// The address of an event's own page.
+#[must_use]
+pub fn event(visit: &Visit, id: &str, revision: u64) -> String {
+    link(visit, id, &format!("/e/{revision}"), &[])
+}

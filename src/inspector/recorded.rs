@@ -1,0 +1,181 @@
+//! A recorded text by parts: of a result of 30 MB no more is taken than is shown.
+
+use futures::StreamExt;
+use tonic::Code;
+
+use super::{failure::PageFailure, parts::hostile::fitting};
+use crate::{cli::Connection, codec::pb};
+
+/// A part makes at most so much markup for each byte that was asked for.
+const MARKUP_PER_BYTE: usize = 3;
+
+/// Which text.
+#[derive(Clone, Debug)]
+pub struct TextPlace {
+    /// Its conversation.
+    pub conversation: String,
+    /// A branch that has it; empty: the active one.
+    pub branch: String,
+    /// Its event.
+    pub revision: u64,
+}
+
+/// Which part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextPart {
+    /// From a line on, counted from 1.
+    Lines {
+        /// The first.
+        first: u64,
+        /// How many at most.
+        count: u64,
+    },
+    /// From a byte on.
+    Bytes {
+        /// The first.
+        first: u64,
+    },
+}
+
+/// A part of a text.
+#[derive(Clone, Debug, Default)]
+pub struct Piece {
+    /// What it is of.
+    pub info: pb::ResultInfo,
+    /// Its first byte in the whole text.
+    pub start: u64,
+    /// The number of its first line, where that is known.
+    pub line: Option<u64>,
+    /// What it has; whole characters.
+    pub text: String,
+}
+
+impl Piece {
+    /// The byte after it.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.start + self.text.len() as u64
+    }
+
+    /// True when nothing follows it.
+    #[must_use]
+    pub fn is_to_end(&self) -> bool {
+        self.end() >= self.info.total_bytes
+    }
+
+    /// Takes it from the store: at most so many bytes, which end with a line where they can.
+    ///
+    /// # Errors
+    /// [`PageFailure`] when there is no such text, or no such part of it.
+    pub async fn read(
+        store: &Connection,
+        place: &TextPlace,
+        part: TextPart,
+        bytes_max: usize,
+    ) -> Result<Self, PageFailure> {
+        let mut request = pb::GetResultRequest {
+            conversation_id: place.conversation.clone(),
+            branch: place.branch.clone(),
+            which: Some(pb::get_result_request::Which::Revision(place.revision)),
+            ..Default::default()
+        };
+        let line = match part {
+            TextPart::Lines { first, count } => {
+                request.line_first = first.max(1);
+                request.line_last = request.line_first.saturating_add(count.max(1) - 1);
+                Some(request.line_first)
+            }
+            TextPart::Bytes { first } => {
+                // Some more, to end with a whole character.
+                request.byte_start = first;
+                request.byte_length = bytes_max as u64 + 4;
+                (first == 0).then_some(1)
+            }
+        };
+        let mut answers = store
+            .tools()
+            .get_result(request)
+            .await
+            .map_err(not_there)?
+            .into_inner();
+        let (mut info, mut bytes) = (pb::ResultInfo::default(), Vec::new());
+        while bytes.len() <= bytes_max
+            && let Some(answer) = answers.next().await
+        {
+            let answer = answer.map_err(not_there)?;
+            info = answer.info.unwrap_or(info);
+            bytes.extend_from_slice(&answer.chunk);
+        }
+        let start = info.byte_start;
+        let piece = Self {
+            info,
+            start,
+            line,
+            text: String::new(),
+        };
+        Ok(piece.with(&bytes, bytes_max))
+    }
+
+    fn with(mut self, bytes: &[u8], bytes_max: usize) -> Self {
+        let is_inside = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
+        let skipped = bytes.iter().take(3).take_while(is_inside).count();
+        let rest = &bytes[skipped..];
+        let is_cut = rest.len() > bytes_max;
+        let whole = match std::str::from_utf8(rest) {
+            Ok(text) => text,
+            Err(error) => std::str::from_utf8(&rest[..error.valid_up_to()]).unwrap_or_default(),
+        };
+        let end = whole.floor_char_boundary(bytes_max.min(whole.len()));
+        // What makes more markup than words do is shown in smaller parts.
+        let mut end = fitting(&whole[..end], bytes_max.saturating_mul(MARKUP_PER_BYTE));
+        let is_cut = is_cut || end < whole.len();
+        if is_cut
+            && let Some(at) = whole[..end].rfind('\n')
+            && at + 1 >= end / 2
+        {
+            end = at + 1;
+        }
+        self.start += skipped as u64;
+        self.text = whole[..end].to_owned();
+        self
+    }
+}
+
+fn not_there(status: tonic::Status) -> PageFailure {
+    match status.code() {
+        Code::NotFound => PageFailure::none(
+            "this event has no text of its own",
+            "look at the event itself",
+        ),
+        Code::OutOfRange => PageFailure::none(status.message(), "begin with the first line"),
+        _ => status.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A part that began or ended inside a character was no text, and what was left out of it
+    // must not be lost to who reads on.
+    #[test]
+    fn parts_are_whole_characters_and_lines() {
+        let piece = |bytes: &[u8], max| {
+            let piece = Piece {
+                info: pb::ResultInfo {
+                    total_bytes: 100,
+                    ..Default::default()
+                },
+                start: 10,
+                ..Piece::default()
+            };
+            let piece = piece.with(bytes, max);
+            (piece.start, piece.text.clone(), piece.end())
+        };
+        let text = "é日\nab\ncdefgh".as_bytes();
+        assert_eq!(piece(&text[1..], 100), (11, "日\nab\ncdefgh".into(), 24));
+        assert_eq!(piece(text, 9), (10, "é日\nab\n".into(), 19));
+        assert_eq!(piece(text, 4), (10, "é".into(), 12));
+        assert_eq!(piece(&text[..3], 100), (10, "é".into(), 12));
+    }
+}

@@ -1,0 +1,52 @@
+//! How the store did lately: its figures every few seconds, for the curves of the page. Kept in
+//! memory, bounded, and of the whole store.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use tokio::{runtime::Handle, task::spawn_blocking};
+
+use super::bounds::{SAMPLE_EVERY, SAMPLES};
+use crate::engine::{Engine, Measures};
+
+/// The last looks at a store, the oldest first.
+#[derive(Debug, Default)]
+pub struct StoreSamples(Mutex<VecDeque<Arc<Measures>>>);
+
+impl StoreSamples {
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Measures>> {
+        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.iter().cloned().collect()
+    }
+
+    fn push(&self, measures: Measures) {
+        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if samples.len() == SAMPLES {
+            samples.pop_front();
+        }
+        samples.push_back(Arc::new(measures));
+    }
+}
+
+/// Looks at the store until nobody has the samples any more.
+pub async fn sample(engine: Engine, samples: Weak<StoreSamples>) {
+    let mut ticks = tokio::time::interval(SAMPLE_EVERY);
+    loop {
+        ticks.tick().await;
+        // It looks at files, which takes as long as the disk does.
+        let (engine, runtime) = (engine.clone(), Handle::current());
+        let measured = spawn_blocking(move || runtime.block_on(engine.measures())).await;
+        let Some(samples) = samples.upgrade() else {
+            return;
+        };
+        match measured {
+            Ok(Ok(measures)) => samples.push(measures),
+            Ok(Err(error)) => tracing::debug!(%error, "the store cannot be asked for its figures"),
+            Err(_) => return,
+        }
+    }
+}

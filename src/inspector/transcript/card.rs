@@ -1,0 +1,325 @@
+//! What was said, and what else happened, as cards.
+
+use maud::{Markup, html};
+
+use crate::{
+    cli::{
+        json::role_name,
+        output::Tone,
+        text::{parts_text, say},
+    },
+    codec::pb::{self, content_part::Part, media::Source},
+    inspector::{
+        bounds::{HEAD_BYTES, REASONING_BYTES, SAID_BYTES, TITLE_CHARS},
+        pages::media::IMAGES,
+        parts::{
+            hostile::{escaped, first, fitting, headline, shown},
+            json::pretty,
+            numbers::{bytes_human, count, things},
+            pieces::{Mood, badge},
+            time,
+        },
+        recorded::Piece,
+        visit::{Visit, path_part, query},
+    },
+};
+
+/// What a page has room for, in bytes of markup.
+#[derive(Debug)]
+pub struct Room(pub usize);
+
+impl Room {
+    /// The beginning of a text that there is room for, and whether that is all of it.
+    pub fn take<'a>(&mut self, text: &'a str, bytes_max: usize) -> (&'a str, bool) {
+        // What is left is shared: late events still get a line.
+        let most = bytes_max.min((self.0 / 8).max(LEAST_BYTES));
+        let mut end = fitting(text, most);
+        if end == text.len() {
+            self.0 = self.0.saturating_sub(most.min(end * 2));
+            return (text, true);
+        }
+        if let Some(at) = text[..end].rfind('\n').filter(|at| *at > end / 2) {
+            end = at;
+        }
+        self.0 = self.0.saturating_sub(most);
+        (&text[..end], false)
+    }
+
+    /// The same of what is coloured, which takes more.
+    pub fn take_json<'a>(&mut self, text: &'a str, bytes_max: usize) -> (&'a str, bool) {
+        let (text, is_whole) = self.take(text, bytes_max);
+        self.0 = self.0.saturating_sub(2 * text.len());
+        (text, is_whole)
+    }
+}
+
+/// Bytes that each text gets, however little room is left.
+const LEAST_BYTES: usize = 120;
+
+/// The address of an event of this conversation.
+#[must_use]
+pub fn event_address(visit: &Visit, event: &pb::Event) -> String {
+    let id = path_part(&event.conversation_id);
+    visit.link(&format!("/c/{id}/e/{}", event.revision))
+}
+
+/// The address of an event's text.
+#[must_use]
+pub fn text_address(visit: &Visit, event: &pb::Event) -> String {
+    let path = format!(
+        "/c/{}/text/{}",
+        path_part(&event.conversation_id),
+        event.revision
+    );
+    match event.branch.as_str() {
+        "" => visit.link(&path),
+        branch => format!("{}?{}", visit.link(&path), query(&[("branch", branch)])),
+    }
+}
+
+/// The number of an event, which leads to it.
+#[must_use]
+pub fn number(visit: &Visit, event: &pb::Event) -> Markup {
+    html! {
+        a.rev href=(event_address(visit, event)) title="the event itself" { "#" (event.revision) }
+    }
+}
+
+fn happened(event: &pb::Event) -> Option<&prost_types::Timestamp> {
+    event.occurred_at.as_ref().or(event.recorded_at.as_ref())
+}
+
+/// The time of day of an event.
+#[must_use]
+pub fn clock(event: &pb::Event) -> Markup {
+    time::clock(happened(event))
+}
+
+/// A message.
+#[must_use]
+pub fn said(
+    visit: &Visit,
+    event: &pb::Event,
+    message: &pb::MessageAppended,
+    room: &mut Room,
+) -> Markup {
+    let role = role_name(message.role);
+    // What a harness says is long, and the same in each conversation.
+    let is_folded = matches!(message.role(), pb::Role::System | pb::Role::Developer);
+    let parts = html! {
+        @for (index, part) in message.parts.iter().enumerate() {
+            (part_of(visit, event, index, part, room))
+        }
+    };
+    html! {
+        article id={ "e" (event.revision) } class={ "said " (role) } data-item tabindex="-1" {
+            header {
+                strong.role { (role) }
+                @if !message.author.is_empty() { span { (shown(&message.author)) } }
+                (about(message))
+                @if event.erased { (badge(Mood::Bad, "erased")) }
+                span.end { (clock(event)) " " (number(visit, event)) }
+            }
+            @if is_folded {
+                details.fold id={ "m" (event.revision) } {
+                    summary { span.dim { (headline(&parts_text(&message.parts), TITLE_CHARS)) } }
+                    (parts)
+                }
+            } @else { (parts) }
+        }
+    }
+}
+
+fn about(message: &pb::MessageAppended) -> Markup {
+    let usage = message.usage.as_ref();
+    let model = usage
+        .map(|usage| usage.model.as_str())
+        .filter(|model| !model.is_empty());
+    html! {
+        @if let Some(model) = model { span.mono.dim { (shown(model)) } }
+        @if let Some(usage) = usage {
+            span.dim title="tokens, as the provider counted them" {
+                (count(usage.input_tokens)) " in · " (count(usage.output_tokens)) " out"
+                @if usage.cache_read_input_tokens > 0 { " · " (count(usage.cache_read_input_tokens)) " cached" }
+            }
+        }
+        @if !matches!(message.finish_reason.as_str(), "" | "stop" | "end_turn" | "tool_use" | "tool_calls") {
+            (badge(Mood::Wait, &message.finish_reason))
+        }
+    }
+}
+
+/// A part of a message or a result.
+#[must_use]
+pub fn part_of(
+    visit: &Visit,
+    event: &pb::Event,
+    index: usize,
+    part: &pb::ContentPart,
+    room: &mut Room,
+) -> Markup {
+    match part.part.as_ref() {
+        None => html! {},
+        Some(Part::Text(text)) => prose(visit, event, text, room),
+        Some(Part::Json(text)) => {
+            let (text, is_whole) = room.take_json(text, SAID_BYTES);
+            html! { (pretty(text)) @if !is_whole { (rest(visit, event)) } }
+        }
+        Some(Part::Refusal(text)) => html! {
+            p { (badge(Mood::Bad, "refused")) }
+            (prose(visit, event, text, room))
+        },
+        Some(Part::Reasoning(reasoning)) => thought(visit, event, index, reasoning, room),
+        Some(Part::Image(media)) => image(visit, event, index, media),
+        Some(Part::File(media)) => match IMAGES.contains(&media.media_type.as_str()) {
+            true => image(visit, event, index, media),
+            false => attached("file", media),
+        },
+        Some(Part::Audio(media)) => attached("sound", media),
+    }
+}
+
+fn prose(visit: &Visit, event: &pb::Event, text: &str, room: &mut Room) -> Markup {
+    let trimmed = text.trim_end();
+    let (start, is_whole) = room.take(trimmed, SAID_BYTES);
+    html! {
+        @if !start.is_empty() { div.prose dir="auto" { (escaped(start)) } }
+        @if !is_whole {
+            p.rest { a href=(text_address(visit, event)) { (count((trimmed.len() - start.len()) as u64)) " bytes more" } }
+        }
+    }
+}
+
+fn rest(visit: &Visit, event: &pb::Event) -> Markup {
+    html! { p.rest { a href=(text_address(visit, event)) { "all of it" } } }
+}
+
+fn thought(
+    visit: &Visit,
+    event: &pb::Event,
+    index: usize,
+    reasoning: &pb::Reasoning,
+    room: &mut Room,
+) -> Markup {
+    if reasoning.text.trim().is_empty() {
+        return html! {
+            p.dim.thought { "thought" @if reasoning.redacted { ", encrypted by its provider" } }
+        };
+    }
+    let (text, is_whole) = room.take(reasoning.text.trim(), REASONING_BYTES);
+    html! {
+        details.fold.thought id={ "t" (event.revision) "-" (index) } {
+            summary { span.dim { "thought: " (headline(&reasoning.text, TITLE_CHARS)) } }
+            div.prose dir="auto" { (escaped(text)) }
+            @if !is_whole { (rest(visit, event)) }
+        }
+    }
+}
+
+fn image(visit: &Visit, event: &pb::Event, index: usize, media: &pb::Media) -> Markup {
+    let is_shown = IMAGES.contains(&media.media_type.as_str());
+    if !is_shown || !matches!(media.source, Some(Source::Data(_))) {
+        return attached("image", media);
+    }
+    let id = path_part(&event.conversation_id);
+    let address = visit.link(&format!("/c/{id}/media/{}/{index}", event.revision));
+    let name = match media.name.as_str() {
+        "" => "an image of the conversation",
+        name => name,
+    };
+    html! {
+        a.image href=(address) { img src=(address) alt=(crate::cli::text::first_line(name, TITLE_CHARS)) loading="lazy" decoding="async"; }
+    }
+}
+
+fn attached(what: &str, media: &pb::Media) -> Markup {
+    html! {
+        p.attached {
+            (badge(Mood::Plain, what)) " " (shown(&media.name)) " "
+            span.dim {
+                (shown(&media.media_type)) " "
+                @match &media.source {
+                    Some(Source::Data(bytes)) => (bytes_human(bytes.len() as u64)),
+                    Some(Source::Uri(uri)) => (shown(&first(uri, TITLE_CHARS))),
+                    None => {}
+                }
+            }
+        }
+    }
+}
+
+/// A message whose body is too large: its beginning.
+#[must_use]
+pub fn large(visit: &Visit, event: &pb::Event, head: &Piece) -> Markup {
+    html! {
+        article.said id={ "e" (event.revision) } data-item tabindex="-1" {
+            header {
+                strong.role { (crate::cli::json::kind_name(event.kind)) }
+                span.dim { (bytes_human(head.info.total_bytes)) }
+                span.end { (clock(event)) " " (number(visit, event)) }
+            }
+            div.prose dir="auto" { (escaped(&head.text[..fitting(&head.text, HEAD_BYTES)])) }
+            (rest(visit, event))
+        }
+    }
+}
+
+/// Anything else that happened, on a line.
+#[must_use]
+pub fn noted(visit: &Visit, event: &pb::Event, room: &mut Room) -> Markup {
+    let said = say(event);
+    let (text, is_whole) = room.take(said.content.trim(), REASONING_BYTES);
+    let is_short = !text.contains('\n') && text.len() < TITLE_CHARS;
+    html! {
+        div.noted id={ "e" (event.revision) } .alert[matches!(said.tone, Tone::Bad)] data-item tabindex="-1" {
+            div.line {
+                strong { (shown(&said.title)) }
+                @if !said.note.is_empty() { span.dim { (headline(&said.note, TITLE_CHARS)) } }
+                @if is_short && !text.is_empty() { span { (shown(text)) } }
+                span.end { (clock(event)) " " (number(visit, event)) }
+            }
+            @if !is_short {
+                details.fold id={ "n" (event.revision) } {
+                    summary { span.dim { (headline(text, TITLE_CHARS)) } }
+                    div.prose dir="auto" { (escaped(text)) }
+                    @if !is_whole { (rest(visit, event)) }
+                }
+            }
+        }
+    }
+}
+
+/// So many calls, in words.
+#[must_use]
+pub fn calls_told(number: usize) -> String {
+    things(number as u64, "call", "calls")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Ten thousand long answers on a page were a page that no browser shows: all of them
+    // together have a bound, and the last one still says something.
+    #[test]
+    fn a_page_has_room_for_so_much() {
+        let text = "line of it\n".repeat(1_000);
+        let mut room = Room(100_000);
+        let mut all = 0;
+        for _ in 0..200 {
+            let (shown, is_whole) = room.take(&text, 6_000);
+            assert!(!is_whole && shown.len() >= LEAST_BYTES / 2 && shown.len() <= 6_000);
+            all += shown.len();
+        }
+        assert!(all < 100_000 + 200 * LEAST_BYTES, "{all}");
+        let signs = "\0".repeat(1_000);
+        let mut room = Room(100_000);
+        let signs = (0..200).map(|_| escaped(room.take(&signs, 6_000).0).0.len());
+        assert!(signs.sum::<usize>() < 100_000 + 200 * LEAST_BYTES);
+        assert_eq!(Room(10).take("short", 6_000), ("short", true));
+        assert_eq!(Room(10).take("", 6_000), ("", true));
+        let long = "é".repeat(500);
+        let (cut, _) = Room(10).take(&long, 6_000);
+        assert!(cut.len() <= LEAST_BYTES);
+    }
+}

@@ -1,0 +1,306 @@
+//! Steps: calls of tools, side by side, each with its arguments and what came of it folded.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::{
+    card::{Room, calls_told, clock, number, part_of, text_address},
+    thread::{Ended, Stands, ThreadCall},
+};
+use crate::{
+    cli::{json::cancel_name, search::deed, text::parts_text},
+    codec::pb,
+    inspector::{
+        bounds::{ARGUMENT_BYTES, HEAD_BYTES, TITLE_CHARS},
+        pages::call::address_of as call_address,
+        parts::{
+            hostile::{block, first, headline, shown},
+            json::pretty,
+            numbers::{bytes_human, count},
+            pieces::{Mood, badge},
+            time,
+        },
+        recorded::Piece,
+        visit::Visit,
+    },
+};
+
+/// Beginnings of results that are too large, by place.
+type Heads = HashMap<(String, u64), Piece>;
+
+/// Names of arguments that say what a call does, the best first.
+const DEEDS: [&str; 16] = [
+    "command",
+    "cmd",
+    "script",
+    "file_path",
+    "path",
+    "filename",
+    "pattern",
+    "regex",
+    "query",
+    "q",
+    "url",
+    "sql",
+    "code",
+    "description",
+    "prompt",
+    "name",
+];
+
+/// Of other arguments so many are told.
+const FIELDS_SHOWN: usize = 4;
+/// Characters of each.
+const VALUE_CHARS: usize = 40;
+
+/// A step.
+#[must_use]
+pub fn step(visit: &Visit, calls: &[ThreadCall], heads: &Heads, room: &mut Room) -> Markup {
+    html! {
+        div.step .many[calls.len() > 1] {
+            @if calls.len() > 1 { p.dim.together { (calls_told(calls.len())) " together" } }
+            div.calls { @for call in calls { (card(visit, call, heads, room)) } }
+        }
+    }
+}
+
+fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, room: &mut Room) -> Markup {
+    let Some(event) = call.event() else {
+        return html! {};
+    };
+    let head = match &call.ended {
+        Some(Ended::Result(event, None)) => {
+            heads.get(&(event.conversation_id.clone(), event.revision))
+        }
+        _ => None,
+    };
+    let stands = call.stands(head.map(|head| &head.info));
+    let (mood, word) = told(stands, call);
+    let (tool, arguments) = match &call.asked {
+        Some((_, asked)) => (
+            asked.tool.as_str(),
+            String::from_utf8_lossy(&asked.arguments),
+        ),
+        None => (
+            head.map_or("", |head| head.info.tool.as_str()),
+            Cow::Borrowed(""),
+        ),
+    };
+    html! {
+        section id={ "e" (event.revision) } class={ "call " (mood.class()) } data-item tabindex="-1"
+            aria-label={ "call of " (first(tool, 40)) ", " (word) } {
+            header {
+                span.tool {
+                    @match (tool, own_page(visit, call)) {
+                        ("", _) => "an earlier call",
+                        (tool, Some(page)) => a href=(page) title="the call itself" { (shown(tool)) },
+                        (tool, None) => (shown(tool)),
+                    }
+                }
+                (badge(mood, &word))
+                span.end { (clock(event)) " " (number(visit, event)) }
+            }
+            @if !arguments.is_empty() { (asked(event, tool, &arguments, room)) }
+            @if let Some((_, decided)) = &call.decided { (decision(decided)) }
+            @match &call.ended {
+                Some(Ended::Result(event, result)) => (returned(visit, event, result.as_ref(), head, room)),
+                Some(Ended::Cancelled(event, cancelled)) => p.why {
+                    (shown(&cancelled.detail)) " " (number(visit, event))
+                },
+                None => {}
+            }
+        }
+    }
+}
+
+/// The address of the call's own page.
+fn own_page(visit: &Visit, call: &ThreadCall) -> Option<String> {
+    let (event, asked) = call.asked.as_ref()?;
+    let ended = match &call.ended {
+        Some(Ended::Result(ended, _) | Ended::Cancelled(ended, _)) => Some(ended),
+        None => None,
+    };
+    let id = event.conversation_id.as_str();
+    // A fork in the midst of a call ends it on a branch of its own.
+    let ended = ended.filter(|ended| ended.conversation_id == id);
+    let branch = ended.map_or(event.branch.as_str(), |ended| &ended.branch);
+    let end = ended.map_or(0, |ended| ended.revision);
+    let events = (event.revision, end);
+    Some(call_address(visit, (id, branch), &asked.call_id, events))
+}
+
+fn told(stands: Stands, call: &ThreadCall) -> (Mood, String) {
+    let word = |mood, word: &str| (mood, word.to_owned());
+    match stands {
+        Stands::Succeeded => word(Mood::Good, "succeeded"),
+        Stands::Failed => word(Mood::Bad, "failed"),
+        Stands::Denied => word(Mood::Bad, "denied"),
+        Stands::Waits => word(Mood::Wait, "waits for approval"),
+        Stands::Open if call.started.is_some() => word(Mood::Wait, "runs"),
+        Stands::Open => word(Mood::Wait, "no result yet"),
+        Stands::Cancelled => match &call.ended {
+            Some(Ended::Cancelled(_, cancelled)) => {
+                let name = cancel_name(cancelled.reason()).replace('_', " ");
+                word(
+                    Mood::Wait,
+                    if name.is_empty() { "cancelled" } else { &name },
+                )
+            }
+            _ => word(Mood::Wait, "cancelled"),
+        },
+    }
+}
+
+fn asked(event: &pb::Event, tool: &str, arguments: &str, room: &mut Room) -> Markup {
+    let deed = deed_of(tool, arguments);
+    let (text, is_whole) = room.take_json(arguments, ARGUMENT_BYTES);
+    html! {
+        details.fold.asked id={ "a" (event.revision) } {
+            summary { code.deed { (headline(&deed, TITLE_CHARS)) } }
+            (pretty(text))
+            @if !is_whole { p.rest.dim { (count((arguments.len() - text.len()) as u64)) " bytes more: see the event" } }
+        }
+    }
+}
+
+/// What a call does, on one line.
+#[must_use]
+pub fn deed_of(tool: &str, arguments: &str) -> String {
+    let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(arguments) else {
+        return arguments.to_owned();
+    };
+    match DEEDS.iter().find_map(|name| fields.get(*name)) {
+        Some(Value::String(text)) => deed::shown(tool, text),
+        Some(Value::Array(items)) => {
+            let words: Vec<_> = items.iter().filter_map(Value::as_str).collect();
+            deed::shown(tool, &words.join(" "))
+        }
+        _ if fields.is_empty() => "no arguments".to_owned(),
+        _ => {
+            let pairs = fields.iter().take(FIELDS_SHOWN).map(|(name, value)| {
+                let value = value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned);
+                format!("{name}: {}", first(&value, VALUE_CHARS))
+            });
+            pairs.collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+fn decision(decided: &pb::ApprovalDecided) -> Markup {
+    let (mood, word) = match decided.decision() {
+        pb::Decision::Approved => (Mood::Good, "approved"),
+        pb::Decision::Denied => (Mood::Bad, "denied"),
+        pb::Decision::Expired => (Mood::Bad, "expired"),
+        pb::Decision::Unspecified => (Mood::Plain, "decided"),
+    };
+    html! {
+        p.why {
+            (badge(mood, word))
+            @if !decided.decided_by.is_empty() { " by " (shown(&decided.decided_by)) }
+            @if !decided.reason.is_empty() { ": " (shown(&decided.reason)) }
+        }
+    }
+}
+
+fn returned(
+    visit: &Visit,
+    event: &pb::Event,
+    result: Option<&pb::ToolResultRecorded>,
+    head: Option<&Piece>,
+    room: &mut Room,
+) -> Markup {
+    let text = match (result, head) {
+        (Some(result), _) => Cow::Owned(parts_text(&texts_of(result))),
+        (None, Some(head)) => Cow::Borrowed(head.text.as_str()),
+        (None, None) => Cow::Borrowed(""),
+    };
+    let bytes = head.map_or(text.len() as u64, |head| head.info.total_bytes);
+    let error = match (result, head) {
+        (Some(result), _) => result.error_message.as_str(),
+        (None, Some(head)) => head.info.error_message.as_str(),
+        (None, None) => "",
+    };
+    let took = result.and_then(|result| result.execution_time_ms);
+    let (start, is_whole) = room.take(&text, HEAD_BYTES);
+    let is_whole = is_whole && head.is_none();
+    html! {
+        @if !error.is_empty() { p.why.bad { (headline(error, 4 * TITLE_CHARS)) } }
+        details.fold.result id={ "r" (event.revision) } {
+            summary {
+                span.first { @if text.trim().is_empty() { span.dim { "nothing" } } @else { (headline(&text, TITLE_CHARS)) } }
+                span.end.dim.number {
+                    @if event.erased { "erased " }
+                    (bytes_human(bytes))
+                    @if let Some(took) = took { " · " (time::took(took)) }
+                }
+            }
+            @if !start.is_empty() { (block(start)) }
+            p.rest {
+                a href=(text_address(visit, event)) {
+                    @if is_whole { "by lines" } @else { "all " (bytes_human(bytes)) ", by lines" }
+                }
+                " " (number(visit, event))
+            }
+        }
+        @if let Some(result) = result { (media_of(visit, event, result, room)) }
+    }
+}
+
+fn texts_of(result: &pb::ToolResultRecorded) -> Vec<pb::ContentPart> {
+    use pb::content_part::Part;
+    let is_text = |part: &&pb::ContentPart| {
+        !matches!(
+            part.part,
+            Some(Part::Image(_) | Part::File(_) | Part::Audio(_))
+        )
+    };
+    result.parts.iter().filter(is_text).cloned().collect()
+}
+
+fn media_of(
+    visit: &Visit,
+    event: &pb::Event,
+    result: &pb::ToolResultRecorded,
+    room: &mut Room,
+) -> Markup {
+    use pb::content_part::Part;
+    html! {
+        @for (index, part) in result.parts.iter().enumerate() {
+            @if matches!(part.part, Some(Part::Image(_) | Part::File(_) | Part::Audio(_))) {
+                (part_of(visit, event, index, part, room))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What a call does must be seen without unfolding it, whatever its tool calls its arguments.
+    #[test]
+    fn a_call_says_what_it_does() {
+        for (tool, arguments, deed) in [
+            (
+                "Bash",
+                r#"{"description":"List","command":"ls -l"}"#,
+                "$ ls -l",
+            ),
+            (
+                "shell",
+                r#"{"command":["bash","-lc","ls"]}"#,
+                "$ bash -lc ls",
+            ),
+            ("Read", r#"{"limit":3,"file_path":"/a/b"}"#, "/a/b"),
+            ("other", r#"{"n":3,"city":"Rome"}"#, "n: 3, city: Rome"),
+            ("other", "{}", "no arguments"),
+            ("other", "not json", "not json"),
+        ] {
+            assert_eq!(deed_of(tool, arguments), deed);
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Events as what a person reads: messages, steps with the calls of tools beside each other, and
+//! what else happened.
+
+use std::collections::HashMap;
+
+use prost::Message;
+
+use crate::{
+    codec::pb::{self, event::Body},
+    inspector::recorded::Piece,
+};
+
+/// Something in a transcript.
+#[derive(Debug)]
+pub enum ThreadItem {
+    /// Somebody said something.
+    Said(Box<pb::Event>, Box<pb::MessageAppended>),
+    /// Tools were called, together.
+    Step(Vec<ThreadCall>),
+    /// Anything else.
+    Noted(Box<pb::Event>),
+}
+
+/// A call of a tool, with what became of it as far as the window shows it.
+#[derive(Debug, Default)]
+pub struct ThreadCall {
+    /// The provider's id of it.
+    pub call_id: String,
+    /// Where it was asked for; none: before the window.
+    pub asked: Option<(pb::Event, pb::ToolCallRequested)>,
+    /// What was decided about it.
+    pub decided: Option<(pb::Event, pb::ApprovalDecided)>,
+    /// It was begun.
+    pub started: Option<pb::Event>,
+    /// How it ended.
+    pub ended: Option<Ended>,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// With a result; its body is none where it is too large.
+    Result(pb::Event, Option<pb::ToolResultRecorded>),
+    /// It was cancelled.
+    Cancelled(pb::Event, pb::ToolCallCancelled),
+}
+
+/// Where a call stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    /// It was asked for, and has no result.
+    Open,
+    /// It waits for a person.
+    Waits,
+    /// A person said no, or in time nothing.
+    Denied,
+    /// It worked.
+    Succeeded,
+    /// It did not.
+    Failed,
+    /// It was cancelled.
+    Cancelled,
+}
+
+impl ThreadCall {
+    /// Where it stands. Of a result that is too large the beginning says whether it worked.
+    #[must_use]
+    pub fn stands(&self, large: Option<&pb::ResultInfo>) -> Stands {
+        let decision = self.decided.as_ref().map(|(_, decided)| decided.decision());
+        match (&self.ended, decision) {
+            (Some(Ended::Result(_, Some(result))), _) if !result.success => Stands::Failed,
+            (Some(Ended::Result(_, None)), _) if large.is_some_and(|info| !info.success) => {
+                Stands::Failed
+            }
+            (Some(Ended::Result(..)), _) => Stands::Succeeded,
+            (Some(Ended::Cancelled(_, cancelled)), _) => match cancelled.reason() {
+                pb::CancelReason::Denied => Stands::Denied,
+                _ => Stands::Cancelled,
+            },
+            (None, Some(pb::Decision::Denied | pb::Decision::Expired)) => Stands::Denied,
+            (None, Some(pb::Decision::Approved)) => Stands::Open,
+            (None, _) if self.needs_approval() => Stands::Waits,
+            (None, _) => Stands::Open,
+        }
+    }
+
+    fn needs_approval(&self) -> bool {
+        let asked = self.asked.as_ref().map(|(_, asked)| asked.approval());
+        asked == Some(pb::ApprovalRequirement::Pending)
+    }
+
+    /// The event that stands for it.
+    #[must_use]
+    pub fn event(&self) -> Option<&pb::Event> {
+        let asked = self.asked.as_ref().map(|(event, _)| event);
+        asked.or(match &self.ended {
+            Some(Ended::Result(event, _) | Ended::Cancelled(event, _)) => Some(event),
+            None => self.decided.as_ref().map(|(event, _)| event),
+        })
+    }
+}
+
+/// Items of events, in order. Of results that are too large `heads` has the beginning.
+#[must_use]
+pub fn thread(events: Vec<pb::Event>, heads: &HashMap<(String, u64), Piece>) -> Vec<ThreadItem> {
+    let mut thread = Thread::default();
+    for event in events {
+        let is_result = event.kind() == pb::EventKind::ToolResultRecorded;
+        let head = heads.get(&(event.conversation_id.clone(), event.revision));
+        match head {
+            Some(head) if is_result && event.body.is_none() => {
+                thread.open(&head.info.call_id).ended = Some(Ended::Result(event, None));
+            }
+            _ => thread.take(event),
+        }
+    }
+    thread.0
+}
+
+#[derive(Default)]
+struct Thread(Vec<ThreadItem>);
+
+impl Thread {
+    fn take(&mut self, event: pb::Event) {
+        match event.body.clone() {
+            Some(Body::MessageAppended(bytes)) => match decoded::<pb::MessageAppended>(&bytes) {
+                Some(message) => self
+                    .0
+                    .push(ThreadItem::Said(Box::new(event), Box::new(message))),
+                None => self.note(event),
+            },
+            Some(Body::ToolCallRequested(bytes)) => match decoded(&bytes) {
+                Some(asked) => self.ask(event, asked),
+                None => self.note(event),
+            },
+            Some(Body::ApprovalDecided(bytes)) => match decoded::<pb::ApprovalDecided>(&bytes) {
+                Some(decided) => {
+                    let id = decided.call_id.clone();
+                    self.open(&id).decided = Some((event, decided));
+                }
+                None => self.note(event),
+            },
+            Some(Body::ToolCallStarted(bytes)) => match decoded::<pb::ToolCallStarted>(&bytes) {
+                Some(started) => self.open(&started.call_id).started = Some(event),
+                None => self.note(event),
+            },
+            Some(Body::ToolResultRecorded(bytes)) => {
+                match decoded::<pb::ToolResultRecorded>(&bytes) {
+                    Some(result) => {
+                        let id = result.call_id.clone();
+                        self.open(&id).ended = Some(Ended::Result(event, Some(result)));
+                    }
+                    None => self.note(event),
+                }
+            }
+            Some(Body::ToolCallCancelled(bytes)) => {
+                match decoded::<pb::ToolCallCancelled>(&bytes) {
+                    Some(cancelled) => {
+                        let id = cancelled.call_id.clone();
+                        self.open(&id).ended = Some(Ended::Cancelled(event, cancelled));
+                    }
+                    None => self.note(event),
+                }
+            }
+            // What it says of a result is for the next request, not for readers of the result.
+            Some(Body::ToolSnapshotRecorded(_)) => {}
+            _ => self.note(event),
+        }
+    }
+
+    fn note(&mut self, event: pb::Event) {
+        self.0.push(ThreadItem::Noted(Box::new(event)));
+    }
+
+    fn ask(&mut self, event: pb::Event, asked: pb::ToolCallRequested) {
+        let call = ThreadCall {
+            call_id: asked.call_id.clone(),
+            asked: Some((event, asked)),
+            ..ThreadCall::default()
+        };
+        match self.0.last_mut() {
+            Some(ThreadItem::Step(calls)) if belongs(calls, &call) => calls.push(call),
+            _ => self.0.push(ThreadItem::Step(vec![call])),
+        }
+    }
+
+    /// The last call with this id that has not ended; one that was asked for before the window
+    /// stands where it is told of.
+    fn open(&mut self, id: &str) -> &mut ThreadCall {
+        let place = self.0.iter().enumerate().rev().find_map(|(index, item)| {
+            let ThreadItem::Step(calls) = item else {
+                return None;
+            };
+            let call = calls
+                .iter()
+                .rposition(|call| call.call_id == id && call.ended.is_none())?;
+            Some((index, call))
+        });
+        let (index, call) = place.unwrap_or_else(|| {
+            self.0.push(ThreadItem::Step(vec![ThreadCall {
+                call_id: id.to_owned(),
+                ..ThreadCall::default()
+            }]));
+            (self.0.len() - 1, 0)
+        });
+        match &mut self.0[index] {
+            ThreadItem::Step(calls) => &mut calls[call],
+            _ => unreachable!("it is a step"),
+        }
+    }
+}
+
+/// True for a call of the same answer as those before it.
+fn belongs(calls: &[ThreadCall], call: &ThreadCall) -> bool {
+    let of = |call: &ThreadCall| {
+        call.asked
+            .as_ref()
+            .map_or(0, |(_, asked)| asked.message_revision)
+    };
+    let last = calls.last().map_or(0, of);
+    match (last, of(call)) {
+        (0, _) | (_, 0) => calls.iter().all(|call| call.ended.is_none()),
+        (last, own) => last == own,
+    }
+}
+
+fn decoded<M: Message + Default>(bytes: &[u8]) -> Option<M> {
+    M::decode(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(revision: u64, body: Body) -> pb::Event {
+        pb::Event {
+            revision,
+            body: Some(body),
+            ..Default::default()
+        }
+    }
+
+    fn call(revision: u64, id: &str, message: u64) -> pb::Event {
+        let call = pb::ToolCallRequested {
+            call_id: id.into(),
+            tool: "Bash".into(),
+            message_revision: message,
+            ..Default::default()
+        };
+        event(
+            revision,
+            Body::ToolCallRequested(call.encode_to_vec().into()),
+        )
+    }
+
+    fn result(revision: u64, id: &str, success: bool) -> pb::Event {
+        let result = pb::ToolResultRecorded {
+            call_id: id.into(),
+            success,
+            ..Default::default()
+        };
+        event(
+            revision,
+            Body::ToolResultRecorded(result.encode_to_vec().into()),
+        )
+    }
+
+    fn shape(events: Vec<pb::Event>) -> Vec<Vec<(String, Stands)>> {
+        let calls = |item: ThreadItem| match item {
+            ThreadItem::Step(calls) => calls
+                .iter()
+                .map(|call| (call.call_id.clone(), call.stands(None)))
+                .collect(),
+            _ => Vec::new(),
+        };
+        thread(events, &HashMap::new())
+            .into_iter()
+            .map(calls)
+            .collect()
+    }
+
+    // Calls of one answer stand beside each other and those of the next below them, whatever
+    // order their results came in; an id that comes again is another call.
+    #[test]
+    fn calls_of_an_answer_stand_together() {
+        let told = shape(vec![
+            call(1, "a", 0),
+            call(2, "b", 0),
+            result(3, "b", false),
+            result(4, "a", true),
+            call(5, "a", 0),
+        ]);
+        let is = |id: &str, stands| (id.to_owned(), stands);
+        assert_eq!(
+            told,
+            [
+                vec![is("a", Stands::Succeeded), is("b", Stands::Failed)],
+                vec![is("a", Stands::Open)]
+            ]
+        );
+        let told = shape(vec![call(2, "a", 1), result(3, "a", true), call(4, "b", 1)]);
+        assert_eq!(told.len(), 1);
+    }
+
+    // A result whose call is before the window must be seen, and not be taken for an open call.
+    #[test]
+    fn a_result_without_its_call_is_shown() {
+        let told = shape(vec![result(9, "x", true)]);
+        assert_eq!(told, [vec![("x".to_owned(), Stands::Succeeded)]]);
+    }
+
+    #[test]
+    fn denied_and_waiting_calls_are_told_apart() {
+        let asked = pb::ToolCallRequested {
+            call_id: "a".into(),
+            approval: pb::ApprovalRequirement::Pending.into(),
+            ..Default::default()
+        };
+        let asked = event(1, Body::ToolCallRequested(asked.encode_to_vec().into()));
+        let decided = pb::ApprovalDecided {
+            call_id: "a".into(),
+            decision: pb::Decision::Denied.into(),
+            ..Default::default()
+        };
+        let decided = event(2, Body::ApprovalDecided(decided.encode_to_vec().into()));
+        assert_eq!(shape(vec![asked.clone()])[0][0].1, Stands::Waits);
+        assert_eq!(shape(vec![asked, decided])[0][0].1, Stands::Denied);
+    }
+}

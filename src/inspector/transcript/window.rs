@@ -1,0 +1,322 @@
+//! A part of a branch's history, with what is shown of it. A result of megabytes is not taken
+//! whole: of what is large there is a beginning.
+
+use std::collections::HashMap;
+
+use futures::{StreamExt, stream};
+
+use crate::{
+    cli::Connection,
+    codec::pb,
+    inspector::{
+        bounds::{EVENTS, EVENTS_BEFORE, HEAD_BYTES, HEADS_AT_ONCE},
+        failure::PageFailure,
+        recorded::{Piece, TextPart, TextPlace},
+        visit::PageQuery,
+    },
+};
+
+/// Whose history.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// The conversation.
+    pub conversation: String,
+    /// The branch.
+    pub branch: String,
+    /// As of this revision; 0: now.
+    pub at: u64,
+}
+
+/// Which part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// From its beginning.
+    Start,
+    /// Up to its end.
+    End,
+    /// From this event on.
+    From(Spot),
+    /// Up to before this event.
+    Before(Spot),
+    /// This event, and what is around it.
+    Around(Spot),
+}
+
+/// An event of a history: an inherited one is of another conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spot {
+    /// Its revision.
+    pub revision: u64,
+    /// Its conversation, when it is another than the history's.
+    pub of: String,
+}
+
+impl Spot {
+    /// As it stands in an address.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self.of.is_empty() {
+            true => self.revision.to_string(),
+            false => format!("{}@{}", self.revision, self.of),
+        }
+    }
+
+    fn parse(name: &str, text: &str) -> Result<Self, PageFailure> {
+        let (revision, of) = text.split_once('@').unwrap_or((text, ""));
+        let revision = revision.trim_start_matches('#').parse().map_err(|_| {
+            PageFailure::asked(
+                format!("`{name}` is no event"),
+                format!("give its number, as in `{name}=12`"),
+            )
+        })?;
+        Ok(Self {
+            revision,
+            of: of.to_owned(),
+        })
+    }
+}
+
+impl Place {
+    /// What an address says.
+    ///
+    /// # Errors
+    /// For what is no event.
+    pub fn of(asked: &PageQuery) -> Result<Self, PageFailure> {
+        let spot = |name| {
+            asked
+                .text(name)
+                .map(|text| Spot::parse(name, text))
+                .transpose()
+        };
+        if let Some(spot) = spot("around")? {
+            return Ok(Self::Around(spot));
+        }
+        if let Some(spot) = spot("from")? {
+            return Ok(Self::From(spot));
+        }
+        if let Some(spot) = spot("before")? {
+            return Ok(Self::Before(spot));
+        }
+        Ok(match asked.is_set("end") {
+            true => Self::End,
+            false => Self::Start,
+        })
+    }
+}
+
+/// A part of a history.
+#[derive(Debug, Default)]
+pub struct Window {
+    /// Its events, with their bodies but for those in `heads`.
+    pub events: Vec<pb::Event>,
+    /// Of events that are too large: the beginning of their texts, by place.
+    pub heads: HashMap<(String, u64), Piece>,
+    /// There are events before it.
+    pub has_before: bool,
+    /// There are events after it.
+    pub has_after: bool,
+}
+
+impl Window {
+    /// Takes it from the store.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn read(
+        store: &Connection,
+        history: &History,
+        place: &Place,
+    ) -> Result<Self, PageFailure> {
+        let headers = match place {
+            Place::Start => forward(store, history, &Spot::default()).await?,
+            Place::From(spot) => forward(store, history, spot).await?,
+            Place::End => backward(store, history, &Spot::default(), EVENTS).await?,
+            Place::Before(spot) => before(store, history, spot).await?,
+            Place::Around(spot) => {
+                let lead = backward(store, history, spot, EVENTS_BEFORE).await?;
+                let first = lead.events.first().map(|event| history.spot(event));
+                let mut window = forward(store, history, &first.unwrap_or_default()).await?;
+                window.has_before = lead.has_before;
+                window
+            }
+        };
+        headers.with_bodies(store).await
+    }
+
+    async fn with_bodies(mut self, store: &Connection) -> Result<Self, PageFailure> {
+        let is_result = |event: &pb::Event| event.kind() == pb::EventKind::ToolResultRecorded;
+        // Bodies come until there is enough: what was said goes before what was returned.
+        let mut order: Vec<usize> = (0..self.events.len()).collect();
+        order.sort_by_key(|index| is_result(&self.events[*index]));
+        let names = order.iter().map(|index| name_of(&self.events[*index]));
+        let request = pb::GetManyRequest {
+            events: names.collect(),
+            headers_only: false,
+        };
+        let got = store.events().get_many(request).await?.into_inner().events;
+        let mut left_out = Vec::new();
+        for (index, got) in order.into_iter().zip(got) {
+            let Some(event) = got.event else { continue };
+            if got.body_left_out {
+                left_out.push(place_of(&event));
+            }
+            // The branch is told as the read told it.
+            let branch = std::mem::take(&mut self.events[index].branch);
+            self.events[index] = pb::Event { branch, ..event };
+        }
+        let heads = stream::iter(left_out).map(|place| async move {
+            let head = Piece::read(store, &place, TextPart::Bytes { first: 0 }, HEAD_BYTES).await;
+            ((place.conversation, place.revision), head)
+        });
+        let mut heads = heads.buffer_unordered(HEADS_AT_ONCE);
+        while let Some((place, head)) = heads.next().await {
+            // What has no text is shown by its header.
+            if let Ok(head) = head {
+                self.heads.insert(place, head);
+            }
+        }
+        drop(heads);
+        Ok(self)
+    }
+}
+
+fn name_of(event: &pb::Event) -> pb::EventName {
+    pb::EventName {
+        by: Some(pb::event_name::By::Place(pb::EventPlace {
+            conversation_id: event.conversation_id.clone(),
+            revision: event.revision,
+        })),
+    }
+}
+
+fn place_of(event: &pb::Event) -> TextPlace {
+    TextPlace {
+        conversation: event.conversation_id.clone(),
+        branch: event.branch.clone(),
+        revision: event.revision,
+    }
+}
+
+impl History {
+    /// Where an event stands in it.
+    #[must_use]
+    pub fn spot(&self, event: &pb::Event) -> Spot {
+        let is_own = event.conversation_id == self.conversation;
+        Spot {
+            revision: event.revision,
+            of: match is_own {
+                true => String::new(),
+                false => event.conversation_id.clone(),
+            },
+        }
+    }
+
+    fn request(&self, from: &Spot, limit: u64, is_backward: bool) -> pb::ReadRequest {
+        pb::ReadRequest {
+            source: Some(pb::read_request::Source::Branch(pb::BranchSource {
+                conversation_id: self.conversation.clone(),
+                branch: self.branch.clone(),
+            })),
+            from_revision: match (from.revision, is_backward) {
+                (0, true) => self.at,
+                (revision, _) => revision,
+            },
+            from_conversation: from.of.clone(),
+            to_revision: if is_backward { 0 } else { self.at },
+            limit,
+            backward: is_backward,
+            headers_only: true,
+            ..Default::default()
+        }
+    }
+}
+
+async fn headers(
+    store: &Connection,
+    request: pb::ReadRequest,
+) -> Result<Vec<pb::Event>, PageFailure> {
+    let mut answers = store.events().read(request).await?.into_inner();
+    let mut events = Vec::new();
+    while let Some(answer) = answers.next().await {
+        events.extend(answer?.events);
+    }
+    Ok(events)
+}
+
+/// From an event on. One more than is shown tells whether there is more.
+async fn forward(
+    store: &Connection,
+    history: &History,
+    from: &Spot,
+) -> Result<Window, PageFailure> {
+    let request = history.request(from, EVENTS + 1, false);
+    let mut events = headers(store, request).await?;
+    let has_after = events.len() as u64 > EVENTS;
+    events.truncate(usize::try_from(EVENTS).unwrap_or(usize::MAX));
+    Ok(Window {
+        has_before: from.revision > 1 || !from.of.is_empty(),
+        has_after,
+        events,
+        ..Window::default()
+    })
+}
+
+/// Up to an event and with it; oldest first.
+async fn backward(
+    store: &Connection,
+    history: &History,
+    to: &Spot,
+    limit: u64,
+) -> Result<Window, PageFailure> {
+    let request = history.request(to, limit + 1, true);
+    let mut events = headers(store, request).await?;
+    let has_before = events.len() as u64 > limit;
+    events.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    events.reverse();
+    Ok(Window {
+        has_before,
+        has_after: false,
+        events,
+        ..Window::default()
+    })
+}
+
+/// Up to before an event.
+async fn before(store: &Connection, history: &History, to: &Spot) -> Result<Window, PageFailure> {
+    let mut window = backward(store, history, to, EVENTS + 1).await?;
+    let last = window.events.last().map(|event| history.spot(event));
+    if last.as_ref() == Some(to) {
+        window.events.pop();
+    } else if window.events.len() as u64 > EVENTS {
+        window.events.remove(0);
+        window.has_before = true;
+    }
+    window.has_after = true;
+    Ok(window)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A link to a place of a history that was inherited lost whose event it meant.
+    #[test]
+    fn places_are_read_as_they_are_written() {
+        let place = |query: &str| Place::of(&PageQuery::of(query));
+        let spot = |revision, of: &str| Spot {
+            revision,
+            of: of.to_owned(),
+        };
+        assert_eq!(place("").unwrap(), Place::Start);
+        assert_eq!(place("end=1").unwrap(), Place::End);
+        assert_eq!(place("from=12").unwrap(), Place::From(spot(12, "")));
+        let inherited = spot(7, "0198");
+        let query = format!("before={}", inherited.text());
+        assert_eq!(place(&query).unwrap(), Place::Before(inherited));
+        assert_eq!(
+            place("around=%235&from=1").unwrap(),
+            Place::Around(spot(5, ""))
+        );
+        assert!(place("from=x").is_err());
+    }
+}

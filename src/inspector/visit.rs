@@ -1,0 +1,263 @@
+//! What a page knows of a request: who looks at what, and the store as they see it.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Path};
+use http::request::Parts;
+use maud::Markup;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+
+use super::{
+    failure::PageFailure,
+    frame::{self, Page, Tab},
+    site::{Site, session_of},
+};
+use crate::cli::Connection;
+
+/// The header of a request of our own script for a part of a page.
+pub const FRAGMENT_HEADER: &str = "x-fragment";
+
+/// Where a visitor is, for links and the frame.
+#[derive(Clone, Debug)]
+pub struct Here {
+    /// Before each path of ours: empty, or `/@NAMESPACE`.
+    pub base: String,
+    /// The namespace that is looked at.
+    pub namespace: String,
+    /// The path without the base.
+    pub path: String,
+    /// The query, as it came.
+    pub query: String,
+    /// What each form sends with it.
+    pub token: String,
+    /// Somebody has logged in, and can log out.
+    pub has_session: bool,
+    /// Only a part of the page is wanted.
+    pub is_fragment: bool,
+    /// A link of another site led here: the browser keeps its cookie back.
+    pub is_from_elsewhere: bool,
+}
+
+impl Here {
+    /// The address of one of our pages; `path` begins with `/`.
+    #[must_use]
+    pub fn link(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    /// The address of this page.
+    #[must_use]
+    pub fn address(&self) -> String {
+        match self.query.is_empty() {
+            true => self.link(&self.path),
+            false => format!("{}?{}", self.link(&self.path), self.query),
+        }
+    }
+}
+
+/// A request: `async fn page(visit: Visit) -> Result<Page, PageFailure>`.
+#[derive(Debug)]
+pub struct Visit {
+    /// The store, asked as whoever looks: with their key, in their namespace.
+    pub store: Connection,
+    /// Where they are.
+    pub here: Here,
+    /// What the address asks for after `?`.
+    pub asked: PageQuery,
+    /// What all requests share.
+    pub site: Arc<Site>,
+}
+
+impl Visit {
+    /// The address of one of our pages, in the visitor's namespace.
+    #[must_use]
+    pub fn link(&self, path: &str) -> String {
+        self.here.link(path)
+    }
+
+    /// A page, with the frame around it; of a request for a part, the part alone.
+    #[must_use]
+    pub fn page(&self, title: &str, tab: Tab, body: Markup) -> Page {
+        frame::page(&self.here, title, tab, body)
+    }
+}
+
+impl FromRequestParts<Arc<Site>> for Visit {
+    type Rejection = PageFailure;
+
+    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, PageFailure> {
+        let here = parts.extensions.get::<Here>().cloned();
+        let here = here.ok_or_else(|| PageFailure::ours("the request came past the guard"))?;
+        let key = site.key_of(&parts.headers)?;
+        Ok(Self {
+            store: site.store.as_caller(&here.namespace, key.as_deref())?,
+            asked: PageQuery::of(&here.query),
+            here,
+            site: Arc::clone(site),
+        })
+    }
+}
+
+/// A request of somebody who need not have logged in: for pages that show nothing of the store.
+#[derive(Debug)]
+pub struct Stranger {
+    /// Where they are.
+    pub here: Here,
+    /// What the address asks for, or the form sends.
+    pub asked: PageQuery,
+    /// The session that their browser names.
+    pub session: Option<String>,
+    /// What all requests share.
+    pub site: Arc<Site>,
+}
+
+impl FromRequestParts<Arc<Site>> for Stranger {
+    type Rejection = PageFailure;
+
+    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, PageFailure> {
+        let here = parts.extensions.get::<Here>().cloned();
+        let here = here.ok_or_else(|| PageFailure::ours("the request came past the guard"))?;
+        Ok(Self {
+            asked: PageQuery::of(&here.query),
+            here,
+            session: session_of(&parts.headers).map(str::to_owned),
+            site: Arc::clone(site),
+        })
+    }
+}
+
+/// What an address has in it: `At((id, revision)): At<(String, u64)>`.
+#[derive(Debug)]
+pub struct At<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Site>> for At<T> {
+    type Rejection = PageFailure;
+
+    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, PageFailure> {
+        let path = Path::<T>::from_request_parts(parts, site).await;
+        let path = path.map_err(|refusal| {
+            PageFailure::asked(
+                format!("the address cannot be read: {}", refusal.body_text()),
+                "begin with the list of conversations",
+            )
+        });
+        path.map(|Path(of)| Self(of))
+    }
+}
+
+/// The query of an address, or the fields of a form.
+#[derive(Clone, Debug, Default)]
+pub struct PageQuery(Vec<(String, String)>);
+
+impl PageQuery {
+    /// What stands behind the `?`.
+    #[must_use]
+    pub fn of(query: &str) -> Self {
+        Self::of_bytes(query.as_bytes())
+    }
+
+    /// The body of a form.
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self(form_urlencoded::parse(bytes).into_owned().collect())
+    }
+
+    /// A text that is there and not empty.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        let mut found = self.0.iter().filter(|(key, _)| key == name);
+        found
+            .next()
+            .map(|(_, value)| value.trim())
+            .filter(|text| !text.is_empty())
+    }
+
+    /// All texts of that name that are not empty.
+    pub fn texts<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let all = self.0.iter().filter(move |(key, _)| key == name);
+        all.map(|(_, value)| value.trim())
+            .filter(|text| !text.is_empty())
+    }
+
+    /// True for `name=1`, and for a checkbox that is set.
+    #[must_use]
+    pub fn is_set(&self, name: &str) -> bool {
+        matches!(self.text(name), Some("1" | "on" | "true" | "yes"))
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// When there is something else.
+    pub fn number(&self, name: &str) -> Result<Option<u64>, PageFailure> {
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        text.parse().map(Some).map_err(|_| {
+            PageFailure::asked(
+                format!("`{name}` is no number"),
+                format!("give a whole number, as in `{name}=12`"),
+            )
+        })
+    }
+
+    /// The same with another value for a name (none: without it), as what stands behind `?`;
+    /// empty names and values are left out, and so is `but`, a list of names.
+    #[must_use]
+    pub fn with(&self, name: &str, value: Option<&str>, but: &[&str]) -> String {
+        let kept = self.0.iter().filter(|(key, value)| {
+            key != name && !value.is_empty() && !but.contains(&key.as_str())
+        });
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        for (key, value) in kept {
+            query.append_pair(key, value);
+        }
+        if let Some(value) = value {
+            query.append_pair(name, value);
+        }
+        query.finish()
+    }
+}
+
+/// What an address has as it is.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// A text as one part of a path.
+#[must_use]
+pub fn path_part(text: &str) -> String {
+    utf8_percent_encode(text, PLAIN).to_string()
+}
+
+/// A query from names and values; empty values are left out.
+#[must_use]
+pub fn query(pairs: &[(&str, &str)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(pairs.iter().filter(|(_, value)| !value.is_empty()));
+    query.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A link that changes one thing of an address must keep the rest, and only once.
+    #[test]
+    fn one_thing_of_an_address_is_changed() {
+        let asked = PageQuery::of("q=a+b%26c&tool=Bash&tool=Read&page=x&empty=");
+        assert_eq!(asked.text("q"), Some("a b&c"));
+        assert_eq!(asked.texts("tool").collect::<Vec<_>>(), ["Bash", "Read"]);
+        assert_eq!(
+            asked.with("tool", Some("Edit"), &["page"]),
+            "q=a+b%26c&tool=Edit"
+        );
+        assert_eq!(asked.with("q", None, &["page", "tool"]), "");
+        assert!(asked.number("q").is_err());
+        assert_eq!(asked.number("none").unwrap(), None);
+        assert_eq!(query(&[("a", "1&2"), ("b", "")]), "a=1%262");
+    }
+}

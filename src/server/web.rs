@@ -1,0 +1,72 @@
+//! Requests on the port of the services that are no calls: a browser's, by HTTP/1 or HTTP/2. What
+//! answers them is not known here.
+
+use std::{fmt, sync::Arc};
+
+use futures::{FutureExt, future::BoxFuture};
+use http::{Request, Response, Version, header::CONTENT_TYPE};
+use tonic::body::Body;
+
+type Answering = dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync;
+
+/// What answers requests that are no calls.
+#[derive(Clone)]
+pub struct WebService(Arc<Answering>);
+
+impl fmt::Debug for WebService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebService").finish_non_exhaustive()
+    }
+}
+
+impl WebService {
+    /// Answers with this.
+    pub fn new<F, A>(answer: F) -> Self
+    where
+        F: Fn(Request<Body>) -> A + Send + Sync + 'static,
+        A: Future<Output = Response<Body>> + Send + 'static,
+    {
+        Self(Arc::new(move |request| answer(request).boxed()))
+    }
+
+    pub(super) fn answer(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
+        (self.0)(request)
+    }
+}
+
+/// True for what is no call: gRPC is HTTP/2 with a content type of its own.
+pub(super) fn is_for_pages<B>(request: &Request<B>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE);
+    let is_call = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    !is_call || request.version() < Version::HTTP_2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A call that came to the pages would pass by the guard of calls, and a page that came to
+    // the services would be told of trailers.
+    #[test]
+    fn calls_and_pages_are_told_apart() {
+        let request = |version, kind: Option<&str>| {
+            let mut request = Request::builder().version(version);
+            if let Some(kind) = kind {
+                request = request.header(CONTENT_TYPE, kind);
+            }
+            request.body(()).unwrap()
+        };
+        for (version, kind, expected) in [
+            (Version::HTTP_2, Some("application/grpc"), false),
+            (Version::HTTP_2, Some("application/grpc+proto"), false),
+            (Version::HTTP_2, Some("application/grpc-web"), false),
+            (Version::HTTP_2, Some("text/html"), true),
+            (Version::HTTP_2, None, true),
+            (Version::HTTP_11, Some("application/grpc"), true),
+            (Version::HTTP_11, None, true),
+        ] {
+            let request = request(version, kind);
+            assert_eq!(is_for_pages(&request), expected, "{version:?} {kind:?}");
+        }
+    }
+}

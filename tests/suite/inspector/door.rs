@@ -1,0 +1,235 @@
+//! Who may look, from where.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use treering::{codec::pb, domain::*};
+
+use super::{Browser, key};
+use crate::suite::{
+    child::Server,
+    store::{append, conversation, message, open},
+};
+
+/// A store whose one conversation says this.
+async fn store_that_says(dir: &std::path::Path, text: &str) -> ConversationId {
+    let engine = open(dir).await;
+    let id = conversation(&engine).await;
+    append(&engine, vec![message(id, text)]).await.unwrap();
+    engine.close().await;
+    id
+}
+
+// A page of another site must not read the store through the browser of somebody who has it
+// open: neither under a name that it lets lead here, nor by asking for it, nor by a form.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_sites_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    store_that_says(dir.path(), "quokka").await;
+    let browser = Browser::start(dir.path(), &["--inspector-host", "agents.example"]).await;
+    let port = browser.address.rsplit_once(':').unwrap().1.to_owned();
+    let as_host = |host: String| {
+        let browser = &browser;
+        async move { browser.ask("GET", "/", &[("Host", &host)], "").await.status }
+    };
+    assert_eq!(as_host("evil.example".into()).await, 403);
+    assert_eq!(as_host(format!("evil.example:{port}")).await, 403);
+    assert_eq!(as_host("127.0.0.1.evil.example".into()).await, 403);
+    assert_eq!(as_host(format!("localhost:{port}")).await, 200);
+    assert_eq!(as_host("[::1]".into()).await, 200);
+    assert_eq!(as_host("Agents.example".into()).await, 200);
+
+    let own = format!("http://{}", browser.address);
+    for (headers, status) in [
+        (vec![("Origin", "http://evil.example")], 403),
+        (vec![("Origin", "null")], 403),
+        (vec![("Origin", own.as_str())], 200),
+        (
+            vec![
+                ("Sec-Fetch-Site", "cross-site"),
+                ("Sec-Fetch-Mode", "no-cors"),
+            ],
+            403,
+        ),
+        (
+            vec![("Sec-Fetch-Site", "same-site"), ("Sec-Fetch-Mode", "cors")],
+            403,
+        ),
+        (
+            vec![
+                ("Sec-Fetch-Site", "cross-site"),
+                ("Sec-Fetch-Mode", "navigate"),
+            ],
+            200,
+        ),
+        (
+            vec![
+                ("Sec-Fetch-Site", "same-origin"),
+                ("Sec-Fetch-Mode", "cors"),
+            ],
+            200,
+        ),
+    ] {
+        let answer = browser.ask("GET", "/", &headers, "").await;
+        assert_eq!(answer.status, status, "{headers:?}");
+        assert!(status == 200 || !answer.body.contains("quokka"));
+    }
+    for headers in [&[][..], &[("Origin", "http://evil.example")]] {
+        let answer = browser.post("/logout", headers, "token=guessed").await;
+        assert_eq!(answer.status, 403, "{headers:?}: {}", answer.body);
+    }
+    let answer = browser.ask("POST", "/logout", &[], "{}").await;
+    assert_eq!(answer.status, 400);
+    assert_eq!(browser.ask("DELETE", "/", &[], "").await.status, 405);
+    assert_eq!(browser.get("/no/such/page").await.status, 404);
+}
+
+// With keys in the store nobody sees anything without one; with one they see what it may read,
+// and what they sent is nowhere in a page. Logging out ends it, and so does the end of the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_sees_what_it_may_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let id = store_that_says(dir.path(), "quokka").await;
+    let page = format!("/c/{id}");
+    let mut browser = Browser::start(dir.path(), &[]).await;
+    let open = browser.page(&page).await;
+    assert!(open.body.contains("quokka") && !open.body.contains("Log out"));
+
+    let reader = key(dir.path(), "reader", "reader:default").await;
+    let other = key(dir.path(), "other", "reader:team-b").await;
+    let refused = browser.get(&format!("{page}?at=1")).await;
+    assert_eq!(refused.status, 303, "{}", refused.body);
+    let login = refused.header("location").unwrap().to_owned();
+    assert!(
+        login.starts_with("/login?to=%2Fc%2F") && login.ends_with("at%3D1"),
+        "{login}"
+    );
+    assert_eq!(browser.get("/live").await.status, 303);
+    let fragment = browser.ask("GET", &page, &[("X-Fragment", "1")], "").await;
+    assert_eq!(fragment.status, 401);
+    assert!(!fragment.body.contains("quokka"));
+
+    let form = browser.page(&login).await;
+    let token = form.after("name=\"token\" value=\"").to_owned();
+    let to = form.after("name=\"to\" value=\"").replace("&amp;", "&");
+    let wrong = format!("token={token}&key=tr_live_nothing&to=%2F");
+    let wrong = browser.post("/login", &[], &wrong).await;
+    assert_eq!(wrong.status, 401);
+    assert!(wrong.header("set-cookie").is_none());
+    let unasked = browser
+        .post("/login", &[], &format!("token=x&key={reader}"))
+        .await;
+    assert_eq!(unasked.status, 403);
+
+    let sent = format!("token={token}&key={reader}&to={}", to.replace('&', "%26"));
+    let entered = browser.post("/login", &[], &sent).await;
+    assert_eq!(entered.status, 303, "{}", entered.body);
+    assert_eq!(
+        entered.header("location"),
+        Some(format!("{page}?at=1").as_str())
+    );
+    let cookie = entered.header("set-cookie").unwrap();
+    for part in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age="] {
+        assert!(cookie.contains(part), "{cookie}");
+    }
+    assert!(!cookie.contains(&reader) && !cookie.contains("tr_live"));
+    browser.cookie = Some(cookie.split(';').next().unwrap().to_owned());
+    let seen = browser.page(&page).await;
+    assert!(seen.body.contains("quokka") && seen.body.contains("Log out"));
+    assert!(!seen.body.contains("tr_live_"));
+    // Another namespace is not for it.
+    let elsewhere = browser.get("/@team-b/").await;
+    assert_eq!(elsewhere.status, 403);
+    assert!(elsewhere.body.contains("Not allowed") && elsewhere.body.contains("team-b"));
+
+    // The token of a session is of that session.
+    let stale = browser
+        .post("/logout", &[], &format!("token={token}"))
+        .await;
+    assert_eq!(stale.status, 403);
+    let own = seen.after("name=\"token\" value=\"").to_owned();
+    let left = browser.post("/logout", &[], &format!("token={own}")).await;
+    assert_eq!(left.status, 303);
+    assert!(left.header("set-cookie").unwrap().contains("Max-Age=0"));
+    assert_eq!(browser.get(&page).await.status, 303, "its session is over");
+
+    // A key of another namespace sees nothing here.
+    let sent = format!("token={token}&key={other}");
+    browser.cookie = None;
+    let entered = browser.post("/login", &[], &sent).await;
+    assert_eq!(entered.header("location"), Some("/namespace"));
+    let cookie = entered.header("set-cookie").unwrap();
+    browser.cookie = Some(cookie.split(';').next().unwrap().to_owned());
+    for path in [page.as_str(), "/", "/search?q=quokka", "/store", "/live"] {
+        let denied = browser.get(path).await;
+        assert_eq!(denied.status, 403, "{path}: {}", denied.body);
+        assert!(!denied.body.contains("quokka"), "{path}: {}", denied.body);
+    }
+    assert_eq!(browser.page("/@team-b/").await.status, 200);
+    // Programs bring their key as they do elsewhere.
+    let bearer = format!("Bearer {reader}");
+    browser.cookie = None;
+    let program = browser
+        .ask("GET", &page, &[("Authorization", &bearer)], "")
+        .await;
+    assert_eq!(program.status, 200);
+}
+
+// Calls and pages share a port: each keeps working beside the other, and what is neither is
+// turned away.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_and_pages_share_a_port() {
+    let dir = tempfile::tempdir().unwrap();
+    store_that_says(dir.path(), "quokka").await;
+    let browser = Browser::start(dir.path(), &[]).await;
+    let url = format!("http://{}", browser.address);
+    let mut calls = pb::admin_client::AdminClient::connect(url).await.unwrap();
+    for _ in 0..3 {
+        let stats = calls.stats(pb::StatsRequest {}).await.unwrap().into_inner();
+        assert_eq!(stats.conversations, 1);
+        browser.page("/store").await;
+    }
+    // A call that came by HTTP/1 is a request like any other, and there is no such page.
+    let kind = [("Content-Type", "application/grpc")];
+    let call = browser
+        .ask("POST", "/treering.v1.Admin/Stats", &kind, "")
+        .await;
+    assert_eq!(call.status, 404);
+    for garbage in ["NONSENSE\r\n\r\n", "GET / HTTP/9\r\n\r\n", "\0\0\0\0"] {
+        let mut stream = tokio::net::TcpStream::connect(&browser.address)
+            .await
+            .unwrap();
+        stream.write_all(garbage.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        assert!(
+            !String::from_utf8_lossy(&answer).contains("200 OK"),
+            "{garbage:?}"
+        );
+    }
+    let long = format!("/?{}", "x".repeat(100_000));
+    let head = "x".repeat(100_000);
+    let answer = browser.ask("GET", "/", &[("X-Long", &head)], "").await;
+    assert_eq!(answer.status, 431);
+    assert_ne!(browser.get(&long).await.status, 200);
+    browser.page("/").await;
+}
+
+// Who wants no pages has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_can_be_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_with(dir.path(), &["--listen", "127.0.0.1:0", "--no-inspector"]);
+    let server = server.await;
+    let address = server.url.strip_prefix("http://").unwrap();
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(
+        !String::from_utf8_lossy(&answer).contains("HTTP/1.1"),
+        "{answer:?}"
+    );
+    server.kill().await;
+}
