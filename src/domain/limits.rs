@@ -35,6 +35,9 @@ pub const CONVERSATION_DESCRIBED_BYTES_MAX: usize = 64 * 1024;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 /// A body above this goes to the blob table, once for each content. In bytes.
 pub const INLINE_BODY_BYTES_MAX: usize = 64 * 1024;
+/// A body that names another one that it is like is kept apart from this on, so that it can be
+/// kept as a patch, in bytes. Smaller ones pack with their neighbours.
+pub const PATCHED_BODY_BYTES_MIN: usize = 4 * 1024;
 /// Deepest nesting of a JSON value. serde_json refuses more than 128.
 pub const JSON_DEPTH_MAX: usize = 127;
 /// Most values in one JSON text that comes in. A reader that makes a tree of them

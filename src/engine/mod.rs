@@ -35,6 +35,7 @@ mod news;
 mod open;
 #[cfg(test)]
 mod power_loss_tests;
+mod patches;
 mod prepare;
 mod pseudonyms;
 mod publisher;

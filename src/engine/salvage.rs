@@ -532,6 +532,7 @@ impl LeftOut {
                 content_type: "text/plain".to_owned(),
                 data: Bytes::from_static(why.as_bytes()),
                 text: String::new(),
+                delta_of: String::new(),
             })
         };
         let namespace = Namespace::new(SALVAGE_NAMESPACE);
