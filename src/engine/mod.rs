@@ -34,8 +34,10 @@ mod memory;
 mod news;
 mod open;
 #[cfg(test)]
-mod power_loss_tests;
+mod patch_tests;
 mod patches;
+#[cfg(test)]
+mod power_loss_tests;
 mod prepare;
 mod pseudonyms;
 mod publisher;

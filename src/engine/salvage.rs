@@ -29,7 +29,7 @@ use super::{
     witness,
 };
 use crate::{
-    codec,
+    codec::{self, tags},
     domain::{
         BranchId, Cause, ContentHash, ConversationCreated, ConversationId, Custom, EventBody,
         EventHeader, EventId, Namespace, Position, Revision, ShardId, TimestampMicros, with_causes,
@@ -470,7 +470,8 @@ impl Taking {
         if let RecordBody::Blob(blob) = &record.body
             && self.filler.home(&header.namespace, blob).is_none()
         {
-            self.filler.keep(&header.namespace, blob, body);
+            let is_like = tags::is_like_another(header.kind, &body);
+            self.filler.keep(header, blob, body, is_like);
         }
         self.outcome.events_taken += 1;
         self.push(record).await

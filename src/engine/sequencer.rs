@@ -29,8 +29,8 @@ use crate::{
         with_causes,
     },
     log::{
-        AppendKey, BlobRef, BodyPatch, CommittedGroup, GroupError, NewBlob, Record, RecordBody, SaltSource,
-        Sequencer, Staged,
+        AppendKey, BlobRef, BodyPatch, CommittedGroup, GroupError, NewBlob, Record, RecordBody,
+        SaltSource, Sequencer, Staged,
     },
     views::{KeyEntry, ViewDelta},
 };
@@ -552,12 +552,10 @@ impl StagedBatch {
     fn home_of(&self, base: PatchBase, prepared: &Prepared) -> Option<u64> {
         match base {
             PatchBase::Home(home) => Some(home),
-            PatchBase::Event(own) => {
-                match &self.records.get(prepared.index_of_own(own))?.body {
-                    RecordBody::Blob(blob) => Some(blob.home_offset),
-                    RecordBody::Inline(_) | RecordBody::Stub(_) => None,
-                }
-            }
+            PatchBase::Event(own) => match &self.records.get(prepared.index_of_own(own))?.body {
+                RecordBody::Blob(blob) => Some(blob.home_offset),
+                RecordBody::Inline(_) | RecordBody::Stub(_) => None,
+            },
         }
     }
 

@@ -302,6 +302,9 @@ mod tests {
         let small = encode(BASE_BYTES + patch.bytes.len(), 0);
         assert_eq!(small, None, "it would be no smaller");
         let error = read.unpack(None, 7).unwrap_err();
-        assert!(matches!(error, LogError::Damaged { offset: 7, .. }), "{error:?}");
+        assert!(
+            matches!(error, LogError::Damaged { offset: 7, .. }),
+            "{error:?}"
+        );
     }
 }

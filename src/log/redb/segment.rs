@@ -660,7 +660,11 @@ fn on_its_base(
                 "a large body is a patch on what comes behind it",
             ));
         }
-        let bytes = fetch_blob(segment, home, blob::stored_bytes_max(PATCHED_BYTES_MAX as u64))?;
+        let bytes = fetch_blob(
+            segment,
+            home,
+            blob::stored_bytes_max(PATCHED_BYTES_MAX as u64),
+        )?;
         let read = Stored::of(&bytes, home).map_err(|error| of_base(home_offset, error))?;
         if read.depth.raw_len > PATCHED_BYTES_MAX as u64 {
             return Err(LogError::damaged(
@@ -674,7 +678,9 @@ fn on_its_base(
                 (home, below) = (next, home);
             }
             None => {
-                break read.unpack(None, home).map_err(|error| of_base(home_offset, error))?;
+                break read
+                    .unpack(None, home)
+                    .map_err(|error| of_base(home_offset, error))?;
             }
         }
     };

@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::log::{
-    BlobRef, Erasure, RecordBody, Salt,
-    patch::PATCHES_MAX,
-    testkit::samples::Random,
+    BlobRef, Erasure, RecordBody, Salt, patch::PATCHES_MAX, testkit::samples::Random,
 };
 
 /// A body, and the record that names it.
