@@ -29,6 +29,20 @@ pub const READ_INDEX_ROWS_MAX: usize = 100_000;
 /// What is left free of a message of 64 MiB that holds one event: for its header, its tags and
 /// the messages around it. In bytes.
 pub const BODY_ENVELOPE_BYTES: usize = 64 << 10;
+/// Most labels of an item's path.
+pub const ITEM_PATH_LABELS_MAX: usize = 32;
+/// Most operations on items in one batch. Each is a look-up or an event.
+pub const ITEM_OPS_MAX: usize = 1_000;
+/// Items that a search brings unless it says how many.
+pub const ITEM_SEARCH_DEFAULT: usize = 10;
+/// Furthest item, or path, that can be asked for: limit and offset together.
+pub const ITEM_SEARCH_MAX: usize = 10_000;
+/// Paths that a list brings unless it says how many.
+pub const ITEM_PATHS_DEFAULT: usize = 100;
+/// Items that one search, or one list of paths, looks at: about a second.
+pub const ITEMS_LOOKED_AT_MAX: usize = 50_000;
+/// The longest that a search for words waits for the index to have what was put.
+pub const ITEMS_INDEX_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Labels and metadata of a conversation together, in bytes. They are with it in memory.
 pub const CONVERSATION_DESCRIBED_BYTES_MAX: usize = 64 * 1024;
 /// Longest idempotency key, in bytes. It is in the index, once for each batch.

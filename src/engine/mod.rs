@@ -26,6 +26,7 @@ mod health;
 mod history;
 mod hit;
 mod indexer;
+pub mod items;
 mod lookup;
 #[cfg(test)]
 mod lookup_tests;

@@ -22,9 +22,6 @@ const SURELY_SMALLER: usize = 16;
 const LEVEL: i32 = 3;
 /// zstd's smallest window, and the largest that its readers take unasked, as powers of two.
 const WINDOW_LOG: std::ops::RangeInclusive<u32> = 10..=27;
-/// From here on repeats are looked for farther back than zstd's tables of this level reach, in
-/// bytes.
-const LONG_DISTANCE_BYTES_MIN: usize = 512 << 10;
 
 /// What is different in a body from one that is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +53,8 @@ fn packed_on(base: &[u8], body: &[u8]) -> io::Result<Vec<u8>> {
     let window = (base.len() + body.len()).max(1).next_power_of_two().ilog2();
     let mut encoder = zstd::stream::write::Encoder::with_ref_prefix(Vec::new(), LEVEL, base)?;
     encoder.window_log(window.clamp(*WINDOW_LOG.start(), *WINDOW_LOG.end()))?;
-    encoder.long_distance_matching(base.len() >= LONG_DISTANCE_BYTES_MIN)?;
+    // Without it, what repeats within a body hides that all of it is in the other one.
+    encoder.long_distance_matching(true)?;
     // A patch on a damaged body must not give another one unseen, also where no hash is at hand.
     encoder.include_checksum(true)?;
     encoder.set_pledged_src_size(Some(body.len() as u64))?;

@@ -75,14 +75,14 @@ async fn whatever_a_body_stands_on_it_is_read_whole() {
         let open = || RedbLog::open_with(disk.clone(), small(), OpenMode::Create).unwrap();
         let mut log = open();
         let mut blobs: Vec<NewBlob> = Vec::new();
-        for round in 0..60 {
+        for round in 0..80 {
             let head = log.acquire(SHARD).await.unwrap().head;
             let mut made = Vec::new();
             for at in 0..1 + random.below(4) {
                 // Mostly the last one: long chains; else any: forks.
-                let base = match (blobs.len(), random.below(12)) {
+                let base = match (blobs.len(), random.below(80)) {
                     (0, _) | (_, 0) => None,
-                    (count, 1 | 2) => blobs.get(random.below(count as u64) as usize),
+                    (count, 1..10) => blobs.get(random.below(count as u64) as usize),
                     _ => blobs.last(),
                 };
                 let body = match base {
@@ -94,8 +94,10 @@ async fn whatever_a_body_stands_on_it_is_read_whole() {
                 made.push((record, blob));
             }
             append_all(&log, made).await;
-            match random.below(15) {
-                0 => log.seal_within(0..=u64::MAX).unwrap(),
+            match random.below(60) {
+                0 => {
+                    log.seal_within(0..=u64::MAX).unwrap();
+                }
                 1 => {
                     let never = AtomicBool::new(false);
                     while log.rewrite_next(&never).unwrap().is_some() {}

@@ -1,0 +1,510 @@
+//! Finding items: by name, under a path, by what their values say, by words.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{
+    ITEMS_SOURCE, Item, ItemName, ItemSearch, ItemsError, PathsQuery, conversation_of, json_of,
+    name, stored::Kept,
+};
+use crate::{
+    codec,
+    domain::{
+        BranchId, BranchName, ConversationId, EventBody, EventKind, JsonText, Namespace, Revision,
+        TimestampMicros,
+        limits::{
+            ITEM_PATHS_DEFAULT, ITEM_SEARCH_DEFAULT, ITEMS_INDEX_WAIT_MAX, ITEMS_LOOKED_AT_MAX,
+        },
+    },
+    engine::{
+        Engine, Inner,
+        error::ReadError,
+        history::History,
+        lookup::record_of,
+        query::{ListFilter, ListOrder, ListQuery, SearchRequest},
+        work::{self, Lane},
+    },
+    log::Record,
+    views::{EventEntry, Finding, KeyAfter, Within},
+};
+
+/// Hits that one look into the index brings.
+const HITS_PAGE: usize = 100;
+/// Hits that a search looks at: old values and what the filter leaves out are among them.
+const HITS_MAX: usize = 2_000;
+/// Keys, or conversations, that are looked up at once.
+const KEYS_PAGE: usize = 512;
+
+/// An item that was found, with its value.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub kept: Kept,
+    pub value: Bytes,
+    pub text: String,
+    pub score: Option<f32>,
+}
+
+impl Found {
+    /// As it is told, as far as there is room.
+    pub fn item(&self, name: &ItemName, room: &mut usize) -> Item {
+        // The first one goes whatever it takes.
+        let fits = self.value.len() <= *room || *room == usize::MAX;
+        *room = room.saturating_sub(self.value.len());
+        Item {
+            name: name.clone(),
+            value: fits.then(|| JsonText::from_checked(self.value.clone())),
+            created_at: self.kept.created_at,
+            updated_at: self.kept.updated_at,
+            expires_at: self.kept.expires_at,
+            at: self.kept.at,
+            score: self.score,
+        }
+    }
+}
+
+/// The newest event of a key.
+#[derive(Clone, Debug)]
+struct Newest {
+    name: ItemName,
+    entry: EventEntry,
+}
+
+impl Engine {
+    /// An item with its value, if it is there.
+    pub(super) async fn item(
+        &self,
+        namespace: &Namespace,
+        name: &ItemName,
+        now: TimestampMicros,
+    ) -> Result<Option<Found>, ItemsError> {
+        let (namespace, name) = (namespace.clone(), name.clone());
+        let read = |engine: Self| async move {
+            let inner = &engine.inner;
+            let newest = inner.newest_of_item(&namespace, &name).await?;
+            match newest.filter(|(_, kept)| kept.is_live(now)) {
+                Some((record, kept)) => inner.valued(&record, kept).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        Ok(self.on(Lane::Short, read).await?)
+    }
+
+    /// The name of the branch that items are on; none: their conversation is not there yet.
+    pub(super) async fn first_branch(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+    ) -> Result<Option<BranchName>, ItemsError> {
+        let namespace = namespace.clone();
+        let read = |engine: Self| async move {
+            let inner = &engine.inner;
+            match inner.find_row(&namespace, id)? {
+                Some(_) => inner.history().branch_name(id, BranchId::MAIN).map(Some),
+                None => Ok::<_, ReadError>(None),
+            }
+        };
+        Ok(self.on(Lane::Short, read).await?)
+    }
+
+    /// Items that are looked for; true: there may be more, but enough was looked at.
+    pub(super) async fn search_items(
+        &self,
+        namespace: &Namespace,
+        search: &ItemSearch,
+        now: TimestampMicros,
+    ) -> Result<(Vec<(ItemName, Found)>, bool), ItemsError> {
+        let tops = self.tops(namespace, &search.under).await?;
+        if !search.query.is_empty() {
+            return self.search_words(namespace, search, now).await;
+        }
+        let (namespace, search) = (namespace.clone(), search.clone());
+        let read = |engine: Self| async move {
+            let inner = &engine.inner;
+            let history = inner.history();
+            let beginning = name::beginning(&search.under).unwrap_or_default();
+            let (mut all, mut is_partial) = (Vec::new(), tops.is_partial);
+            for (id, _) in &tops.found {
+                let left = ITEMS_LOOKED_AT_MAX.saturating_sub(all.len());
+                let (newest, more) = inner.newest_under(&history, *id, &beginning, left)?;
+                all.extend(newest);
+                is_partial |= more;
+            }
+            // Newest first, whatever conversation they are in.
+            all.sort_unstable_by_key(|newest| std::cmp::Reverse(newest.entry.offset));
+            let mut page = Page::of(&search);
+            for newest in all {
+                work::check()?;
+                if page.is_full() {
+                    break;
+                }
+                let record = record_of(&history, &namespace, &newest.entry).await?;
+                page.look_at(inner, &search, newest.name, record, now).await?;
+            }
+            Ok::<_, ReadError>((page.found, is_partial))
+        };
+        Ok(self.on(Lane::Long, read).await?)
+    }
+
+    async fn search_words(
+        &self,
+        namespace: &Namespace,
+        search: &ItemSearch,
+        now: TimestampMicros,
+    ) -> Result<(Vec<(ItemName, Found)>, bool), ItemsError> {
+        let mut page = Page::of(search);
+        let mut request = SearchRequest::new(namespace.clone(), search.query.clone(), HITS_PAGE);
+        match search.under.first() {
+            Some(top) => request.conversation = Some(conversation_of(namespace, top)),
+            None => request.sources = vec![ITEMS_SOURCE.to_owned()],
+        }
+        request.kinds = vec![EventKind::Custom];
+        request.every_copy = true;
+        // Who has put something finds it.
+        request.at_least = Some(self.published());
+        request.wait_max = Some(ITEMS_INDEX_WAIT_MAX);
+        while request.offset < HITS_MAX {
+            let answer = self.search(request.clone()).await?;
+            let count = answer.hits.len();
+            for hit in answer.hits {
+                if page.is_full() {
+                    return Ok((page.found, false));
+                }
+                let (namespace, asked) = (namespace.clone(), search.clone());
+                let (id, revision) = (hit.conversation, hit.revision);
+                let read = |engine: Self| async move {
+                    let inner = &engine.inner;
+                    let newest = inner.still_newest(&namespace, id, revision).await?;
+                    let Some((name, record)) = newest else { return Ok((page, None)) };
+                    let before = page.found.len();
+                    page.look_at(inner, &asked, name, record, now).await?;
+                    let last = (page.found.len() > before).then_some(before);
+                    Ok::<_, ReadError>((page, last))
+                };
+                let (looked, added) = self.on(Lane::Short, read).await?;
+                page = looked;
+                if let Some((_, found)) = added.and_then(|at| page.found.get_mut(at)) {
+                    found.score = Some(hit.score);
+                }
+            }
+            if count < HITS_PAGE {
+                return Ok((page.found, false));
+            }
+            request.offset += HITS_PAGE;
+        }
+        Ok((page.found, true))
+    }
+
+    /// Paths under which items are; true: there may be more, but enough was looked at.
+    pub(super) async fn paths_of_items(
+        &self,
+        namespace: &Namespace,
+        query: &PathsQuery,
+        now: TimestampMicros,
+    ) -> Result<(Vec<Vec<String>>, bool), ItemsError> {
+        let under = query.known_top();
+        let tops = self.tops(namespace, under.as_slice()).await?;
+        let (namespace, query) = (namespace.clone(), query.clone());
+        let read = |engine: Self| async move {
+            let history = engine.inner.history();
+            let mut paths = Paths {
+                query: &query,
+                found: BTreeSet::new(),
+                looked_at: 0,
+            };
+            let mut is_partial = tops.is_partial;
+            for (id, _) in &tops.found {
+                is_partial |= paths.look_through(&history, &namespace, *id, now).await?;
+            }
+            let limit = match query.limit {
+                0 => ITEM_PATHS_DEFAULT,
+                limit => limit,
+            };
+            let paths = paths.found.into_iter().skip(query.offset).take(limit);
+            Ok::<_, ReadError>((paths.collect(), is_partial))
+        };
+        Ok(self.on(Lane::Long, read).await?)
+    }
+
+    /// The conversations that have items under a path.
+    async fn tops(&self, namespace: &Namespace, under: &[String]) -> Result<Tops, ItemsError> {
+        if let Some(top) = under.first() {
+            let id = conversation_of(namespace, top);
+            let there = self.inner.find_row(namespace, id)?.is_some();
+            let found = there.then(|| (id, top.clone())).into_iter().collect();
+            let is_partial = false;
+            return Ok(Tops { found, is_partial });
+        }
+        let mut found = Vec::new();
+        let mut after = None;
+        loop {
+            let query = ListQuery {
+                namespace: namespace.clone(),
+                limit: KEYS_PAGE,
+                after,
+                source: Some(ITEMS_SOURCE.to_owned()),
+                order: ListOrder::default(),
+                ascending: false,
+            };
+            let page = self.list_where(query, ListFilter::default()).await?;
+            for summary in page.conversations {
+                let top = summary.info.source_id.clone();
+                // The source is a text that anybody may use.
+                if summary.id == conversation_of(namespace, &top) {
+                    found.push((summary.id, top));
+                }
+            }
+            after = page.next;
+            let is_partial = found.len() >= ITEMS_LOOKED_AT_MAX;
+            if after.is_none() || is_partial {
+                return Ok(Tops { found, is_partial });
+            }
+        }
+    }
+}
+
+/// Conversations of items, with their labels.
+struct Tops {
+    found: Vec<(ConversationId, String)>,
+    is_partial: bool,
+}
+
+impl PathsQuery {
+    /// The label at the top that all paths must have, if there is one.
+    fn known_top(&self) -> Option<String> {
+        let mut tops = self.matches.iter().filter_map(|at| match at {
+            super::PathMatch::Prefix(path) => path.first(),
+            super::PathMatch::Suffix(_) => None,
+        });
+        tops.find(|top| *top != super::ANY_LABEL).cloned()
+    }
+}
+
+/// What a search keeps of what it looks at.
+struct Page {
+    skip: usize,
+    limit: usize,
+    found: Vec<(ItemName, Found)>,
+}
+
+impl Page {
+    fn of(search: &ItemSearch) -> Self {
+        Self {
+            skip: search.offset,
+            limit: match search.limit {
+                0 => ITEM_SEARCH_DEFAULT,
+                limit => limit,
+            },
+            found: Vec::new(),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.found.len() >= self.limit
+    }
+
+    /// Takes an item if it is there and fits.
+    async fn look_at(
+        &mut self,
+        inner: &Arc<Inner>,
+        search: &ItemSearch,
+        name: ItemName,
+        record: Record,
+        now: TimestampMicros,
+    ) -> Result<(), ReadError> {
+        let is_under = name.path.starts_with(&search.under);
+        let kept = Kept::of(&record, &inner.history().found_by(&record)?);
+        let Some(kept) = kept.filter(|kept| is_under && kept.is_live(now)) else {
+            return Ok(());
+        };
+        let skipped = search.filter.is_empty() && self.skip > 0;
+        if !skipped {
+            let found = inner.valued(&record, kept).await?;
+            if !fits(search, &found.value) {
+                return Ok(());
+            }
+            if self.skip == 0 {
+                self.found.push((name, found));
+                return Ok(());
+            }
+        }
+        self.skip -= 1;
+        Ok(())
+    }
+}
+
+fn fits(search: &ItemSearch, value: &Bytes) -> bool {
+    if search.filter.is_empty() {
+        return true;
+    }
+    let value = json_of(value);
+    value.is_some_and(|value| search.filter.iter().all(|condition| condition.fits(&value)))
+}
+
+/// Paths that are found while keys are gone through in their order.
+struct Paths<'a> {
+    query: &'a PathsQuery,
+    found: BTreeSet<Vec<String>>,
+    looked_at: usize,
+}
+
+impl Paths<'_> {
+    async fn look_through(
+        &mut self,
+        history: &History,
+        namespace: &Namespace,
+        id: ConversationId,
+        now: TimestampMicros,
+    ) -> Result<bool, ReadError> {
+        let mut after = KeyAfter::Nothing;
+        loop {
+            work::check()?;
+            if self.looked_at >= ITEMS_LOOKED_AT_MAX {
+                return Ok(true);
+            }
+            let page = history
+                .views
+                .newest_by_key(id, BranchId::MAIN, "", &after, 1)?;
+            let Some((key, entry)) = page.into_iter().next() else {
+                return Ok(false);
+            };
+            self.looked_at += 1;
+            after = match ItemName::of_event_key(&key) {
+                Some(name) => self.look_at(history, namespace, name, &entry, now).await?,
+                None => None,
+            }
+            .unwrap_or(KeyAfter::Key(key));
+        }
+    }
+
+    /// Looks at an item; says what need not be looked at because it is of a path that was found.
+    async fn look_at(
+        &mut self,
+        history: &History,
+        namespace: &Namespace,
+        name: ItemName,
+        entry: &EventEntry,
+        now: TimestampMicros,
+    ) -> Result<Option<KeyAfter>, ReadError> {
+        let depth = match self.query.depth_max {
+            0 => name.path.len(),
+            depth => depth.min(name.path.len()),
+        };
+        let cut = name.path[..depth].to_vec();
+        let fits = self.query.matches.iter().all(|at| at.fits(&name.path));
+        if fits && !self.found.contains(&cut) {
+            let record = record_of(history, namespace, entry).await?;
+            let kept = Kept::of(&record, &history.found_by(&record)?);
+            if kept.is_some_and(|kept| kept.is_live(now)) {
+                self.found.insert(cut.clone());
+            }
+        }
+        // All under it are cut to the same path.
+        let is_done = depth == self.query.depth_max && self.found.contains(&cut);
+        let passed = is_done.then(|| name::beginning(&cut).ok()).flatten();
+        Ok(passed.map(KeyAfter::Beginning))
+    }
+}
+
+impl Inner {
+    /// The newest event of an item, if there is one and it puts it.
+    pub(super) async fn newest_of_item(
+        &self,
+        namespace: &Namespace,
+        name: &ItemName,
+    ) -> Result<Option<(Record, Kept)>, ReadError> {
+        let Ok(key) = name.event_key() else { return Ok(None) };
+        let id = conversation_of(namespace, &name.path[0]);
+        if self.find_row(namespace, id)?.is_none() {
+            return Ok(None);
+        }
+        self.check_whole(id, Revision(u64::MAX))?;
+        let history = self.history();
+        let within = own_events(id);
+        let Some(entry) = history.views.latest_event(&within, Finding::Key(&key))? else {
+            return Ok(None);
+        };
+        let record = record_of(&history, namespace, &entry).await?;
+        let kept = Kept::of(&record, &history.found_by(&record)?);
+        Ok(kept.map(|kept| (record, kept)))
+    }
+
+    /// The item that an event puts, if no later one puts it.
+    async fn still_newest(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        revision: Revision,
+    ) -> Result<Option<(ItemName, Record)>, ReadError> {
+        let history = self.history();
+        let Some(entry) = history.views.entry(id, revision)? else {
+            return Ok(None);
+        };
+        let record = record_of(&history, namespace, &entry).await?;
+        let key = codec::tags::of(&history.found_by(&record)?).key;
+        let newest = history.views.latest_event(&own_events(id), Finding::Key(&key))?;
+        let is_newest = newest.is_some_and(|newest| newest.revision == revision);
+        let name = ItemName::of_event_key(&key).filter(|name| {
+            is_newest && id == conversation_of(namespace, &name.path[0])
+        });
+        Ok(name.map(|name| (name, record)))
+    }
+
+    /// The newest event of each item whose key begins so; true: there are more.
+    fn newest_under(
+        &self,
+        history: &History,
+        id: ConversationId,
+        beginning: &str,
+        items_max: usize,
+    ) -> Result<(Vec<Newest>, bool), ReadError> {
+        self.check_whole(id, Revision(u64::MAX))?;
+        let (mut all, mut looked_at) = (Vec::new(), 0);
+        let mut after = KeyAfter::Nothing;
+        while looked_at < items_max {
+            work::check()?;
+            let most = KEYS_PAGE.min(items_max - looked_at);
+            let views = &history.views;
+            let page = views.newest_by_key(id, BranchId::MAIN, beginning, &after, most)?;
+            looked_at += page.len();
+            let is_last = page.len() < most;
+            if let Some((key, _)) = page.last() {
+                after = KeyAfter::Key(key.clone());
+            }
+            for (key, entry) in page {
+                if let Some(name) = ItemName::of_event_key(&key) {
+                    all.push(Newest { name, entry });
+                }
+            }
+            if is_last {
+                return Ok((all, false));
+            }
+        }
+        Ok((all, true))
+    }
+
+    /// An item with its value.
+    async fn valued(&self, record: &Record, kept: Kept) -> Result<Found, ReadError> {
+        let offset = record.header.id.offset();
+        let (value, text) = match self.history().decode(offset, record).await? {
+            EventBody::Custom(custom) => (custom.data, custom.text),
+            // Its header says that it is one.
+            _ => (Bytes::new(), String::new()),
+        };
+        Ok(Found {
+            kept,
+            value,
+            text,
+            score: None,
+        })
+    }
+}
+
+fn own_events(conversation: ConversationId) -> Within {
+    Within {
+        conversation,
+        branch: Some(BranchId::MAIN),
+        first: Revision(1),
+        last: Revision(u64::MAX),
+    }
+}
