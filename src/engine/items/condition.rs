@@ -177,7 +177,10 @@ mod tests {
             ("*/*/*", [true, true]),
             ("*/*/*/*", [false, false]),
         ] {
-            let at = [PathMatch::Prefix(path(wanted)), PathMatch::Suffix(path(wanted))];
+            let at = [
+                PathMatch::Prefix(path(wanted)),
+                PathMatch::Suffix(path(wanted)),
+            ];
             assert_eq!(at.map(|at| at.fits(&path("a/b/c"))), fits_at, "{wanted}");
         }
     }

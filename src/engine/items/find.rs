@@ -47,10 +47,8 @@ pub(super) struct Found {
 
 impl Found {
     /// As it is told, as far as there is room.
-    pub fn item(&self, name: &ItemName, room: &mut usize) -> Item {
-        // The first one goes whatever it takes.
-        let fits = self.value.len() <= *room || *room == usize::MAX;
-        *room = room.saturating_sub(self.value.len());
+    pub fn item(&self, name: &ItemName, room: &mut Room) -> Item {
+        let fits = room.takes(self.value.len());
         Item {
             name: name.clone(),
             value: fits.then(|| JsonText::from_checked(self.value.clone())),
@@ -60,6 +58,32 @@ impl Found {
             at: self.kept.at,
             score: self.score,
         }
+    }
+}
+
+/// Room for values in an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    bytes_left: usize,
+    is_empty: bool,
+}
+
+impl Room {
+    pub fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes_left: bytes_max,
+            is_empty: true,
+        }
+    }
+
+    /// Whether a value still goes in. The first one does, whatever it takes.
+    fn takes(&mut self, bytes: usize) -> bool {
+        if bytes > self.bytes_left && !self.is_empty {
+            return false;
+        }
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        self.is_empty = false;
+        true
     }
 }
 
@@ -139,7 +163,8 @@ impl Engine {
                     break;
                 }
                 let record = record_of(&history, &namespace, &newest.entry).await?;
-                page.look_at(inner, &search, newest.name, record, now).await?;
+                page.look_at(inner, &search, newest.name, record, now)
+                    .await?;
             }
             Ok::<_, ReadError>((page.found, is_partial))
         };
@@ -175,7 +200,9 @@ impl Engine {
                 let read = |engine: Self| async move {
                     let inner = &engine.inner;
                     let newest = inner.still_newest(&namespace, id, revision).await?;
-                    let Some((name, record)) = newest else { return Ok((page, None)) };
+                    let Some((name, record)) = newest else {
+                        return Ok((page, None));
+                    };
                     let before = page.found.len();
                     page.look_at(inner, &asked, name, record, now).await?;
                     let last = (page.found.len() > before).then_some(before);
@@ -413,7 +440,9 @@ impl Inner {
         namespace: &Namespace,
         name: &ItemName,
     ) -> Result<Option<(Record, Kept)>, ReadError> {
-        let Ok(key) = name.event_key() else { return Ok(None) };
+        let Ok(key) = name.event_key() else {
+            return Ok(None);
+        };
         let id = conversation_of(namespace, &name.path[0]);
         if self.find_row(namespace, id)?.is_none() {
             return Ok(None);
@@ -442,11 +471,12 @@ impl Inner {
         };
         let record = record_of(&history, namespace, &entry).await?;
         let key = codec::tags::of(&history.found_by(&record)?).key;
-        let newest = history.views.latest_event(&own_events(id), Finding::Key(&key))?;
+        let newest = history
+            .views
+            .latest_event(&own_events(id), Finding::Key(&key))?;
         let is_newest = newest.is_some_and(|newest| newest.revision == revision);
-        let name = ItemName::of_event_key(&key).filter(|name| {
-            is_newest && id == conversation_of(namespace, &name.path[0])
-        });
+        let name = ItemName::of_event_key(&key)
+            .filter(|name| is_newest && id == conversation_of(namespace, &name.path[0]));
         Ok(name.map(|name| (name, record)))
     }
 

@@ -23,7 +23,7 @@ pub use self::{
     stored::{ITEM_DELETED_TYPE, ITEM_TYPE},
 };
 use self::{
-    find::Found,
+    find::{Found, Room},
     stored::{Kept, Putting, deleting, texts_of},
 };
 use super::{
@@ -260,7 +260,7 @@ impl Engine {
     pub async fn items(&self, batch: ItemBatch) -> Result<ItemAnswers, ItemsError> {
         check(&batch)?;
         let now = TimestampMicros::now();
-        let mut room = batch.bytes_max;
+        let mut room = Room::new(batch.bytes_max);
         let (mut answers, mut refreshed) = (Vec::with_capacity(batch.ops.len()), Vec::new());
         for op in &batch.ops {
             let (answer, read) = self.answer(&batch.namespace, op, now, &mut room).await?;
@@ -286,7 +286,7 @@ impl Engine {
         namespace: &Namespace,
         op: &ItemOp,
         now: TimestampMicros,
-        room: &mut usize,
+        room: &mut Room,
     ) -> Result<(ItemAnswer, Vec<(ItemName, Found)>), ItemsError> {
         let (answer, found, refresh) = match op {
             ItemOp::Get { name, refresh } => {
@@ -300,15 +300,17 @@ impl Engine {
                 let (found, is_partial) = self.search_items(namespace, search, now).await?;
                 let items = found.iter().map(|(name, found)| found.item(name, room));
                 let items = items.collect();
-                (ItemAnswer::Found { items, is_partial }, found, search.refresh)
+                (
+                    ItemAnswer::Found { items, is_partial },
+                    found,
+                    search.refresh,
+                )
             }
             ItemOp::Paths(query) => {
                 let (paths, is_partial) = self.paths_of_items(namespace, query, now).await?;
                 (ItemAnswer::Paths { paths, is_partial }, Vec::new(), false)
             }
-            ItemOp::Put { .. } | ItemOp::Delete { .. } => {
-                (ItemAnswer::Changed, Vec::new(), false)
-            }
+            ItemOp::Put { .. } | ItemOp::Delete { .. } => (ItemAnswer::Changed, Vec::new(), false),
         };
         let lives_on = |(_, found): &(ItemName, Found)| refresh && found.kept.ttl.is_some();
         Ok((answer, found.into_iter().filter(lives_on).collect()))
@@ -356,7 +358,10 @@ impl Engine {
                 done => return Ok(Some(done?)),
             }
         }
-        Err(AppendError::Busy { retry_after_ms: 100 }.into())
+        Err(AppendError::Busy {
+            retry_after_ms: 100,
+        }
+        .into())
     }
 
     /// The event of a change; none: nothing is to be changed.
@@ -381,7 +386,6 @@ impl Engine {
                     None => json_of(value.as_bytes()).map_or_else(String::new, |v| texts_of(&v)),
                 };
                 let putting = Putting {
-                    name,
                     event_key,
                     value: value.as_bytes().clone(),
                     text,
@@ -395,9 +399,8 @@ impl Engine {
                 let there = self.item_kept(namespace, name, now).await?;
                 Ok(there.map(|_| deleting(conversation, event_key)))
             }
-            Change::Refresh { name, found } => {
+            Change::Refresh { found, .. } => {
                 let putting = Putting {
-                    name,
                     event_key,
                     value: found.value.clone(),
                     text: found.text.clone(),
@@ -435,7 +438,7 @@ impl Engine {
             expectations.push(Expectation {
                 conversation: *id,
                 branch: None,
-                expected: ExpectedRevision::NoConversation,
+                expected: ExpectedRevision::NoStream,
             });
         }
         events.extend(changes);

@@ -7,12 +7,9 @@ use std::{collections::BTreeMap, time::Duration};
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::name::ItemName;
 use crate::{
     codec::tags,
-    domain::{
-        ConversationId, Custom, EventBody, EventRef, NewEvent, Tags, TimestampMicros,
-    },
+    domain::{ConversationId, Custom, EventBody, EventRef, NewEvent, Tags, TimestampMicros},
     log::Record,
 };
 
@@ -74,7 +71,6 @@ impl Kept {
 
 /// An event that puts an item.
 pub(super) struct Putting<'a> {
-    pub name: &'a ItemName,
     pub event_key: &'a str,
     pub value: Bytes,
     /// What a search finds it by.
