@@ -9,6 +9,7 @@ pub mod harness;
 mod hostile;
 mod keys;
 mod limits;
+mod items;
 mod lookups;
 mod namespaces;
 mod quota;

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use bytes::Bytes;
 
 use super::{
-    ITEMS_SOURCE, Item, ItemName, ItemSearch, ItemsError, PathsQuery, conversation_of, json_of,
-    name, stored::Kept,
+    Item, ItemName, ItemSearch, ItemsError, PathsQuery, items_conversation, json_of, name,
+    stored::Kept,
 };
 use crate::{
     codec,
@@ -22,7 +22,7 @@ use crate::{
         error::ReadError,
         history::History,
         lookup::record_of,
-        query::{ListFilter, ListOrder, ListQuery, SearchRequest},
+        query::SearchRequest,
         work::{self, Lane},
     },
     log::Record,
@@ -33,7 +33,7 @@ use crate::{
 const HITS_PAGE: usize = 100;
 /// Hits that a search looks at: old values and what the filter leaves out are among them.
 const HITS_MAX: usize = 2_000;
-/// Keys, or conversations, that are looked up at once.
+/// Keys that are looked up at once.
 const KEYS_PAGE: usize = 512;
 
 /// An item that was found, with its value.
@@ -138,7 +138,10 @@ impl Engine {
         search: &ItemSearch,
         now: TimestampMicros,
     ) -> Result<(Vec<(ItemName, Found)>, bool), ItemsError> {
-        let tops = self.tops(namespace, &search.under).await?;
+        let id = items_conversation(namespace);
+        if self.inner.find_row(namespace, id)?.is_none() {
+            return Ok((Vec::new(), false));
+        }
         if !search.query.is_empty() {
             return self.search_words(namespace, search, now).await;
         }
@@ -147,14 +150,8 @@ impl Engine {
             let inner = &engine.inner;
             let history = inner.history();
             let beginning = name::beginning(&search.under).unwrap_or_default();
-            let (mut all, mut is_partial) = (Vec::new(), tops.is_partial);
-            for (id, _) in &tops.found {
-                let left = ITEMS_LOOKED_AT_MAX.saturating_sub(all.len());
-                let (newest, more) = inner.newest_under(&history, *id, &beginning, left)?;
-                all.extend(newest);
-                is_partial |= more;
-            }
-            // Newest first, whatever conversation they are in.
+            let most = ITEMS_LOOKED_AT_MAX;
+            let (mut all, is_partial) = inner.newest_under(&history, id, &beginning, most)?;
             all.sort_unstable_by_key(|newest| std::cmp::Reverse(newest.entry.offset));
             let mut page = Page::of(&search);
             for newest in all {
@@ -179,10 +176,7 @@ impl Engine {
     ) -> Result<(Vec<(ItemName, Found)>, bool), ItemsError> {
         let mut page = Page::of(search);
         let mut request = SearchRequest::new(namespace.clone(), search.query.clone(), HITS_PAGE);
-        match search.under.first() {
-            Some(top) => request.conversation = Some(conversation_of(namespace, top)),
-            None => request.sources = vec![ITEMS_SOURCE.to_owned()],
-        }
+        request.conversation = Some(items_conversation(namespace));
         request.kinds = vec![EventKind::Custom];
         request.every_copy = true;
         // Who has put something finds it.
@@ -229,8 +223,6 @@ impl Engine {
         query: &PathsQuery,
         now: TimestampMicros,
     ) -> Result<(Vec<Vec<String>>, bool), ItemsError> {
-        let under = query.known_top();
-        let tops = self.tops(namespace, under.as_slice()).await?;
         let (namespace, query) = (namespace.clone(), query.clone());
         let read = |engine: Self| async move {
             let history = engine.inner.history();
@@ -239,10 +231,11 @@ impl Engine {
                 found: BTreeSet::new(),
                 looked_at: 0,
             };
-            let mut is_partial = tops.is_partial;
-            for (id, _) in &tops.found {
-                is_partial |= paths.look_through(&history, &namespace, *id, now).await?;
-            }
+            let id = items_conversation(&namespace);
+            let is_partial = match engine.inner.find_row(&namespace, id)? {
+                Some(_) => paths.look_through(&history, &namespace, id, now).await?,
+                None => false,
+            };
             let limit = match query.limit {
                 0 => ITEM_PATHS_DEFAULT,
                 limit => limit,
@@ -251,59 +244,6 @@ impl Engine {
             Ok::<_, ReadError>((paths.collect(), is_partial))
         };
         Ok(self.on(Lane::Long, read).await?)
-    }
-
-    /// The conversations that have items under a path.
-    async fn tops(&self, namespace: &Namespace, under: &[String]) -> Result<Tops, ItemsError> {
-        if let Some(top) = under.first() {
-            let id = conversation_of(namespace, top);
-            let there = self.inner.find_row(namespace, id)?.is_some();
-            let found = there.then(|| (id, top.clone())).into_iter().collect();
-            let is_partial = false;
-            return Ok(Tops { found, is_partial });
-        }
-        let mut found = Vec::new();
-        let mut after = None;
-        loop {
-            let query = ListQuery {
-                namespace: namespace.clone(),
-                limit: KEYS_PAGE,
-                after,
-                source: Some(ITEMS_SOURCE.to_owned()),
-                order: ListOrder::default(),
-                ascending: false,
-            };
-            let page = self.list_where(query, ListFilter::default()).await?;
-            for summary in page.conversations {
-                let top = summary.info.source_id.clone();
-                // The source is a text that anybody may use.
-                if summary.id == conversation_of(namespace, &top) {
-                    found.push((summary.id, top));
-                }
-            }
-            after = page.next;
-            let is_partial = found.len() >= ITEMS_LOOKED_AT_MAX;
-            if after.is_none() || is_partial {
-                return Ok(Tops { found, is_partial });
-            }
-        }
-    }
-}
-
-/// Conversations of items, with their labels.
-struct Tops {
-    found: Vec<(ConversationId, String)>,
-    is_partial: bool,
-}
-
-impl PathsQuery {
-    /// The label at the top that all paths must have, if there is one.
-    fn known_top(&self) -> Option<String> {
-        let mut tops = self.matches.iter().filter_map(|at| match at {
-            super::PathMatch::Prefix(path) => path.first(),
-            super::PathMatch::Suffix(_) => None,
-        });
-        tops.find(|top| *top != super::ANY_LABEL).cloned()
     }
 }
 
@@ -443,7 +383,7 @@ impl Inner {
         let Ok(key) = name.event_key() else {
             return Ok(None);
         };
-        let id = conversation_of(namespace, &name.path[0]);
+        let id = items_conversation(namespace);
         if self.find_row(namespace, id)?.is_none() {
             return Ok(None);
         }
@@ -475,8 +415,7 @@ impl Inner {
             .views
             .latest_event(&own_events(id), Finding::Key(&key))?;
         let is_newest = newest.is_some_and(|newest| newest.revision == revision);
-        let name = ItemName::of_event_key(&key)
-            .filter(|name| is_newest && id == conversation_of(namespace, &name.path[0]));
+        let name = ItemName::of_event_key(&key).filter(|_| is_newest);
         Ok(name.map(|name| (name, record)))
     }
 

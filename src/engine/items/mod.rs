@@ -1,5 +1,5 @@
-//! Items: what is remembered for long under a path and a key, as events of conversations of the
-//! namespace, one for each label at the top.
+//! Items: what is remembered for long under a path and a key, as events of one conversation of
+//! the namespace.
 //!
 //! Each change is an event with the item's name as its key, so that the newest one is one look-up
 //! (`docs/decisions/0047`). Here lives what a batch of operations does; names, conditions and
@@ -35,17 +35,13 @@ use crate::{
     codec::json,
     domain::{
         AppendCommand, AppendOutcome, ConversationCreated, ConversationId, EventBody, EventRef,
-        Expectation, ExpectedRevision, JsonText, Namespace, NewEvent, Position, Rejection, Rule,
-        TimestampMicros,
+        JsonText, Namespace, NewEvent, Position, TimestampMicros,
         limits::{ITEM_OPS_MAX, ITEM_SEARCH_DEFAULT, ITEM_SEARCH_MAX},
     },
 };
 
-/// The source that conversations of items have; their source id is the label at the top.
-pub const ITEMS_SOURCE: &str = "treering.items";
-
-/// How often a batch is tried again because another one made its conversation.
-const CREATIONS_MAX: usize = 16;
+/// Label of the conversation that holds a namespace's items.
+pub const ITEMS_LABEL: &str = "treering.items";
 
 /// An item as it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -218,9 +214,10 @@ pub enum ItemsError {
     Append(#[from] AppendError),
 }
 
-/// The conversation that has the items under a label.
-pub(super) fn conversation_of(namespace: &Namespace, top: &str) -> ConversationId {
-    derived_id(namespace, "items", &[top])
+/// The conversation that has the items of a namespace. It is made with the first one.
+#[must_use]
+pub fn items_conversation(namespace: &Namespace) -> ConversationId {
+    derived_id(namespace, "items", &[])
 }
 
 /// A change that is to be made of an item.
@@ -239,16 +236,6 @@ enum Change<'a> {
         name: ItemName,
         found: Box<Found>,
     },
-}
-
-impl Change<'_> {
-    fn top(&self) -> &str {
-        let name = match self {
-            Self::Put { name, .. } | Self::Delete { name } => name,
-            Self::Refresh { name, .. } => name,
-        };
-        name.path.first().map_or("", String::as_str)
-    }
 }
 
 impl Engine {
@@ -331,37 +318,31 @@ impl Engine {
         {
             return Ok(Some(outcome));
         }
+        let id = items_conversation(namespace);
+        let branch = self.first_branch(namespace, id).await?;
         let mut events = Vec::with_capacity(changes.len());
-        let mut tops = BTreeMap::new();
         for (event_key, change) in &changes {
-            let top = change.top().to_owned();
-            let conversation = conversation_of(namespace, &top);
             let event = self.change_event(namespace, event_key, change, now).await?;
             if let Some(mut event) = event {
                 event.actor.clone_from(&batch.actor);
-                event.branch = self.first_branch(namespace, conversation).await?;
+                event.branch.clone_from(&branch);
                 events.push(event);
-                tops.insert(conversation, top);
             }
         }
         if events.is_empty() {
             return Ok(None);
         }
-        for _ in 0..CREATIONS_MAX {
-            let command = self.items_command(batch, &tops, events.clone())?;
-            match self.append(command).await {
-                // Another batch has made it meanwhile.
-                Err(AppendError::Rejected(Rejection {
-                    rule: Rule::ConversationExists { .. } | Rule::RevisionMismatch { .. },
-                    ..
-                })) => {}
-                done => return Ok(Some(done?)),
-            }
-        }
-        Err(AppendError::Busy {
-            retry_after_ms: 100,
-        }
-        .into())
+        let created = EventBody::ConversationCreated(ConversationCreated {
+            title: "Items".to_owned(),
+            labels: [(ITEMS_LABEL.to_owned(), "true".to_owned())].into(),
+            ..ConversationCreated::default()
+        });
+        let mut created = NewEvent::new(id, created);
+        created.actor.clone_from(&batch.actor);
+        let mut command = AppendCommand::new(namespace.clone(), events);
+        command.create_if_missing = Some(Box::new(created));
+        command.idempotency_key.clone_from(&batch.idempotency_key);
+        Ok(Some(self.append(command).await?))
     }
 
     /// The event of a change; none: nothing is to be changed.
@@ -372,7 +353,7 @@ impl Engine {
         change: &Change<'_>,
         now: TimestampMicros,
     ) -> Result<Option<NewEvent>, ItemsError> {
-        let conversation = conversation_of(namespace, change.top());
+        let conversation = items_conversation(namespace);
         match change {
             Change::Put {
                 name,
@@ -411,41 +392,6 @@ impl Engine {
                 Ok(Some(putting.event(conversation)))
             }
         }
-    }
-
-    /// Changes, and before them the conversations that are not there yet.
-    fn items_command(
-        &self,
-        batch: &ItemBatch,
-        tops: &BTreeMap<ConversationId, String>,
-        changes: Vec<NewEvent>,
-    ) -> Result<AppendCommand, ReadError> {
-        let namespace = &batch.namespace;
-        let (mut events, mut expectations) = (Vec::new(), Vec::new());
-        for (id, top) in tops {
-            if self.inner.find_row(namespace, *id)?.is_some() {
-                continue;
-            }
-            let created = EventBody::ConversationCreated(ConversationCreated {
-                title: format!("Items of {top}"),
-                source: ITEMS_SOURCE.to_owned(),
-                source_id: top.clone(),
-                ..ConversationCreated::default()
-            });
-            let mut created = NewEvent::new(*id, created);
-            created.actor.clone_from(&batch.actor);
-            events.push(created);
-            expectations.push(Expectation {
-                conversation: *id,
-                branch: None,
-                expected: ExpectedRevision::NoStream,
-            });
-        }
-        events.extend(changes);
-        let mut command = AppendCommand::new(namespace.clone(), events);
-        command.expectations = expectations;
-        command.idempotency_key.clone_from(&batch.idempotency_key);
-        Ok(command)
     }
 
     /// What is known of an item without its value, if it is there.

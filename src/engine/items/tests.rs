@@ -491,7 +491,7 @@ async fn erased_items_are_gone() {
     other.namespace = Namespace::new("other").unwrap();
     let answers = engine.items(other).await.unwrap().answers;
     assert_eq!(answers[0], ItemAnswer::Got(None));
-    let id = conversation_of(&Namespace::default(), "a");
+    let id = items_conversation(&Namespace::default());
     let mut brought = engine.erase(EraseCommand {
         namespace: Namespace::default(),
         target: EraseTarget::Revisions {
