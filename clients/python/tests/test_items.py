@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import treering
@@ -75,6 +77,6 @@ def test_a_state_says_what_it_is_like(db: treering.Treering) -> None:
         state["messages"].append(f"message {number}")
         conv.append([new.custom("state", state, key="state", delta_of="state")])
     for number, event in enumerate(conv.events(types="state")):
-        assert len(event.data["messages"]) == number + 2
+        assert len(json.loads(event.body.data)["messages"]) == number + 2
     with pytest.raises(errors.Invalid):
         conv.append([new.custom("state", state, delta_of="a\0b")])

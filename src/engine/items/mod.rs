@@ -233,7 +233,6 @@ enum Change<'a> {
     },
     /// It was read, and lives longer for it.
     Refresh {
-        name: ItemName,
         found: Box<Found>,
     },
 }
@@ -380,7 +379,7 @@ impl Engine {
                 let there = self.item_kept(namespace, name, now).await?;
                 Ok(there.map(|_| deleting(conversation, event_key)))
             }
-            Change::Refresh { found, .. } => {
+            Change::Refresh { found } => {
                 let putting = Putting {
                     event_key,
                     value: found.value.clone(),
@@ -421,7 +420,7 @@ fn changes(ops: &[ItemOp], refreshed: Vec<(ItemName, Found)>) -> BTreeMap<String
     for (name, found) in refreshed {
         let Ok(key) = name.event_key() else { continue };
         let found = Box::new(found);
-        changes.insert(key, Change::Refresh { name, found });
+        changes.insert(key, Change::Refresh { found });
     }
     for op in ops {
         let (name, change) = match op {
