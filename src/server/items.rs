@@ -17,8 +17,8 @@ use crate::{
     },
     domain::limits::{ITEM_OPS_MAX, ITEM_PATH_LABELS_MAX, SHORT_TEXT_BYTES_MAX},
     engine::items::{
-        Comparison, Item, ItemAnswer, ItemAnswers, ItemBatch, ItemCondition, ItemName, ItemOp,
-        ItemSearch, PathMatch, PathsQuery,
+        Comparison, ItemAnswer, ItemAnswers, ItemBatch, ItemCondition, ItemName, ItemOp,
+        ItemSearch, PathMatch, PathsQuery, RememberedItem,
     },
 };
 
@@ -219,7 +219,7 @@ fn result(answer: ItemAnswer) -> pb::ItemResult {
     }
 }
 
-fn item(item: Item) -> pb::Item {
+fn item(item: RememberedItem) -> pb::Item {
     let value = item.value.map(|value| value.as_bytes().clone());
     pb::Item {
         path: item.name.path,

@@ -15,6 +15,7 @@ mod grpc;
 mod guarded;
 mod hostile;
 mod importers;
+mod items;
 mod knowledge;
 mod looking;
 mod mcp;

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use bytes::Bytes;
 
 use super::{
-    Item, ItemName, ItemSearch, ItemsError, PathsQuery, items_conversation, json_of, name,
-    stored::Kept,
+    ItemName, ItemSearch, ItemsError, PathsQuery, RememberedItem, items_conversation, json_of,
+    name, stored::Kept,
 };
 use crate::{
     codec,
@@ -47,9 +47,9 @@ pub(super) struct Found {
 
 impl Found {
     /// As it is told, as far as there is room.
-    pub fn item(&self, name: &ItemName, room: &mut Room) -> Item {
+    pub fn item(&self, name: &ItemName, room: &mut Room) -> RememberedItem {
         let fits = room.takes(self.value.len());
-        Item {
+        RememberedItem {
             name: name.clone(),
             value: fits.then(|| JsonText::from_checked(self.value.clone())),
             created_at: self.kept.created_at,

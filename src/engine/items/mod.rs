@@ -45,7 +45,7 @@ pub const ITEMS_LABEL: &str = "treering.items";
 
 /// An item as it is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Item {
+pub struct RememberedItem {
     /// Its name.
     pub name: ItemName,
     /// JSON text, as it was put; none: the answer had no room for it.
@@ -156,11 +156,11 @@ pub struct ItemBatch {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ItemAnswer {
     /// Of a get; none: it is not there.
-    Got(Option<Item>),
+    Got(Option<RememberedItem>),
     /// Of a search.
     Found {
         /// What was found.
-        items: Vec<Item>,
+        items: Vec<RememberedItem>,
         /// So much had to be looked at that there may be more.
         is_partial: bool,
     },

@@ -65,11 +65,11 @@ async fn memory() -> Engine {
     Engine::in_memory(Limits::default()).await.unwrap()
 }
 
-fn value_of(item: &Item) -> Value {
+fn value_of(item: &RememberedItem) -> Value {
     json_of(item.value.as_ref().unwrap().as_bytes()).unwrap()
 }
 
-fn got(answer: &ItemAnswer) -> Option<&Item> {
+fn got(answer: &ItemAnswer) -> Option<&RememberedItem> {
     match answer {
         ItemAnswer::Got(item) => item.as_ref(),
         other => panic!("{other:?}"),
@@ -81,7 +81,7 @@ fn found(answer: &ItemAnswer) -> Vec<(String, String, Value)> {
         panic!("{answer:?}");
     };
     assert!(!is_partial);
-    let told = |item: &Item| {
+    let told = |item: &RememberedItem| {
         (
             item.name.path.join("/"),
             item.name.key.clone(),
