@@ -198,16 +198,19 @@ fn labels(path: &str) -> Vec<String> {
 pub async fn run(args: ItemsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let changes = args.changes();
     let (op, actor) = op(args.what)?;
-    let request = pb::ItemsRequest {
-        ops: vec![pb::ItemOp {
-            op: Some(op.clone()),
-        }],
-        idempotency_key: String::new(),
-        actor: person(actor),
-    };
+    let ops = vec![pb::ItemOp {
+        op: Some(op.clone()),
+    }];
     let answer = match changes {
-        true => store.items().batch(request).await?,
-        false => store.items().read(request).await?,
+        true => {
+            let request = pb::ItemsRequest {
+                ops,
+                idempotency_key: String::new(),
+                actor: person(actor),
+            };
+            store.items().batch(request).await?
+        }
+        false => store.items().read(pb::ReadItemsRequest { ops }).await?,
     };
     let answer = answer.into_inner();
     let changed = answer.position.is_some();

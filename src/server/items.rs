@@ -44,10 +44,14 @@ impl Items for ItemsService {
 
     async fn read(
         &self,
-        request: Request<pb::ItemsRequest>,
+        request: Request<pb::ReadItemsRequest>,
     ) -> Result<Response<pb::ItemsResponse>, Status> {
         let call = Call::of(&request)?;
-        let batch = batch(call, request.into_inner())?;
+        let request = pb::ItemsRequest {
+            ops: request.into_inner().ops,
+            ..Default::default()
+        };
+        let batch = batch(call, request)?;
         if let Some(index) = batch.ops.iter().position(ItemOp::changes) {
             let message = "changes something, also by letting it live longer: call Batch";
             return Err(Malformed::new(format!("ops[{index}]"), message).into());

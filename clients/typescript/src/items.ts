@@ -8,9 +8,10 @@ import {
   ItemsRequest,
   type ItemsResponse,
   PathEnd,
+  ReadItemsRequest,
 } from "./gen/treering/v1/items.js";
 import { keyOrNew } from "./keys.js";
-import { items as methods } from "./methods.js";
+import { items as itemsMethods } from "./methods.js";
 import type { WriteOptions } from "./requests.js";
 import type { CallOptions, Transport } from "./transport.js";
 import { fromJson, jsonBytes, type Parsed } from "./words.js";
@@ -224,13 +225,17 @@ export class Items {
   }
 
   async #send(ops: readonly ItemOp[], options: WriteOptions): Promise<ItemsResponse> {
-    const request = ItemsRequest.fromPartial({ ops: [...ops], actor: this.#actor });
     if (!ops.some(changes)) {
-      return this.#transport.unary(methods.read, request, options);
+      const request = ReadItemsRequest.fromPartial({ ops: [...ops] });
+      return this.#transport.unary(itemsMethods.read, request, options);
     }
     const key = keyOrNew(options.idempotencyKey);
-    request.idempotencyKey = key;
-    const answer = await this.#transport.unary(methods.batch, request, { ...options, key });
+    const request = ItemsRequest.fromPartial({
+      ops: [...ops],
+      idempotencyKey: key,
+      actor: this.#actor,
+    });
+    const answer = await this.#transport.unary(itemsMethods.batch, request, { ...options, key });
     this.#transport.saw(answer.position?.offset ?? 0);
     return answer;
   }

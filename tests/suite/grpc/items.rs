@@ -158,7 +158,8 @@ async fn reading_changes_nothing() {
         refreshed,
     ] {
         let ops = vec![get(&["a"], "k", false), op];
-        let status = server.items().read(asked(ops)).await.unwrap_err();
+        let request = pb::ReadItemsRequest { ops };
+        let status = server.items().read(request).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument);
         assert_eq!(bad_field(&status), "ops[1]");
     }

@@ -12,7 +12,7 @@ Sign = Literal["=", "!=", ">", ">=", "<", "<="]
 Condition = tuple[str | Sequence[str], Sign, Any]
 """A field, or the names of a field within others; a sign; and what it is compared with."""
 
-SIGNS: dict[str, pb.ItemComparison] = {
+SIGNS: dict[str, pb.ItemComparison.ValueType] = {
     "=": pb.ITEM_COMPARISON_EQUAL,
     "!=": pb.ITEM_COMPARISON_NOT_EQUAL,
     ">": pb.ITEM_COMPARISON_GREATER,
@@ -57,9 +57,7 @@ def conditions(where: Iterable[Condition]) -> list[pb.ItemCondition]:
         if sign not in SIGNS:
             raise ValueError(f"`{sign}` is none of {' '.join(SIGNS)}")
         names = [field] if isinstance(field, str) else list(field)
-        made.append(
-            pb.ItemCondition(field=names, comparison=SIGNS[sign], value=json_bytes(value))
-        )
+        made.append(pb.ItemCondition(field=names, comparison=SIGNS[sign], value=json_bytes(value)))
     return made
 
 

@@ -146,7 +146,7 @@ SPAWN = _of("Contexts", "Spawn", context.SpawnRequest, context.SpawnResponse, KE
 RETURN = _of("Contexts", "Return", context.ReturnRequest, events.AppendResponse, KEY)
 
 ITEMS_BATCH = _of("Items", "Batch", items.ItemsRequest, items.ItemsResponse, KEY)
-ITEMS_READ = _of("Items", "Read", items.ItemsRequest, items.ItemsResponse)
+ITEMS_READ = _of("Items", "Read", items.ReadItemsRequest, items.ItemsResponse)
 
 HISTORY = _of("Tools", "History", tool.ToolHistoryRequest, tool.ToolHistoryResponse)
 PENDING = _of("Tools", "Pending", tool.PendingRequest, tool.PendingResponse)

@@ -1,5 +1,6 @@
 """Operations for `db.items.batch`, several in one step.
 
+>>> from treering import items
 >>> ops = [items.put(("a",), "x", 1), items.get(("a",), "x"), items.delete(("a",), "y")]
 >>> results = db.items.batch(ops)
 >>> results[1].got.HasField("item")  # it was not there before the batch

@@ -44,9 +44,7 @@ class AsyncItems:
         """
         await self.batch([put_op(path, key, value, ttl, text)], idempotency_key=idempotency_key)
 
-    async def get(
-        self, path: Sequence[str], key: str, *, refresh_ttl: bool = False
-    ) -> Item | None:
+    async def get(self, path: Sequence[str], key: str, *, refresh_ttl: bool = False) -> Item | None:
         """An item; None: it is not there. With `refresh_ttl` it lives on from now."""
         answer = await self._send([get_op(path, key, refresh_ttl)], "")
         got = answer.results[0].got
@@ -108,11 +106,10 @@ class AsyncItems:
         return await self._whole(items)
 
     async def _send(self, ops: Sequence[pb.ItemOp], idempotency_key: str) -> pb.ItemsResponse:
-        request = pb.ItemsRequest(ops=ops, actor=self._actor)
         if not any(_changes(op) for op in ops):
-            return await self._transport.unary(ITEMS_READ, request)
+            return await self._transport.unary(ITEMS_READ, pb.ReadItemsRequest(ops=ops))
         key = key_or_new(idempotency_key)
-        request.idempotency_key = key
+        request = pb.ItemsRequest(ops=ops, idempotency_key=key, actor=self._actor)
         answer = await self._transport.unary(ITEMS_BATCH, request, key=key)
         self._transport.saw(answer.position.offset)
         return answer

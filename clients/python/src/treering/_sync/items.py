@@ -105,11 +105,10 @@ class Items:
         return self._whole(items)
 
     def _send(self, ops: Sequence[pb.ItemOp], idempotency_key: str) -> pb.ItemsResponse:
-        request = pb.ItemsRequest(ops=ops, actor=self._actor)
         if not any(_changes(op) for op in ops):
-            return self._transport.unary(ITEMS_READ, request)
+            return self._transport.unary(ITEMS_READ, pb.ReadItemsRequest(ops=ops))
         key = key_or_new(idempotency_key)
-        request.idempotency_key = key
+        request = pb.ItemsRequest(ops=ops, idempotency_key=key, actor=self._actor)
         answer = self._transport.unary(ITEMS_BATCH, request, key=key)
         self._transport.saw(answer.position.offset)
         return answer

@@ -91,6 +91,23 @@ class ItemsRequest(google.protobuf.message.Message):
 global___ItemsRequest = ItemsRequest
 
 @typing_extensions.final
+class ReadItemsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OPS_FIELD_NUMBER: builtins.int
+    @property
+    def ops(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemOp]:
+        """At most 1,000."""
+    def __init__(
+        self,
+        *,
+        ops: collections.abc.Iterable[global___ItemOp] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["ops", b"ops"]) -> None: ...
+
+global___ReadItemsRequest = ReadItemsRequest
+
+@typing_extensions.final
 class ItemOp(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

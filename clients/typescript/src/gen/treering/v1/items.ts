@@ -39,6 +39,11 @@ export interface ItemsRequest {
   actor: string;
 }
 
+export interface ReadItemsRequest {
+  /** At most 1,000. */
+  ops: ItemOp[];
+}
+
 export interface ItemOp {
   op:
     | { $case: "get"; value: GetItem }
@@ -255,6 +260,61 @@ export const ItemsRequest: MessageFns<ItemsRequest> = {
     message.ops = object.ops?.map((e) => ItemOp.fromPartial(e)) || [];
     message.idempotencyKey = object.idempotencyKey ?? "";
     message.actor = object.actor ?? "";
+    return message;
+  },
+};
+
+function createBaseReadItemsRequest(): ReadItemsRequest {
+  return { ops: [] };
+}
+
+export const ReadItemsRequest: MessageFns<ReadItemsRequest> = {
+  encode(message: ReadItemsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.ops) {
+      ItemOp.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReadItemsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReadItemsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.ops.push(ItemOp.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReadItemsRequest>): ReadItemsRequest {
+    return ReadItemsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReadItemsRequest>): ReadItemsRequest {
+    const message = createBaseReadItemsRequest();
+    message.ops = object.ops?.map((e) => ItemOp.fromPartial(e)) || [];
     return message;
   },
 };
@@ -1673,7 +1733,7 @@ export const ItemsDefinition = {
     /** The same without operations that change something: for who may only read. */
     read: {
       name: "Read",
-      requestType: ItemsRequest as typeof ItemsRequest,
+      requestType: ReadItemsRequest as typeof ReadItemsRequest,
       requestStream: false,
       responseType: ItemsResponse as typeof ItemsResponse,
       responseStream: false,
