@@ -342,10 +342,11 @@ fn told(
         return Ok(out.line(object.finish())?);
     }
     let name = printable(&format!("{}/{key}", path.join("/")));
-    Ok(match changed {
-        true => out.line(format!("{what} {name}"))?,
-        false => out.line(format!("{name} was not there"))?,
-    })
+    let line = match changed {
+        true => format!("{what} {name}"),
+        false => format!("{name} was not there"),
+    };
+    Ok(out.line(line)?)
 }
 
 fn print_path(path: &[String], out: &mut Out) -> Result<(), CliError> {

@@ -430,7 +430,7 @@ impl From<ItemsError> for Refusal {
         match error {
             ItemsError::Invalid { index, message } => {
                 Self::new(Code::InvalidArgument, "INVALID_REQUEST", message)
-                    .field(&format!("ops[{index}]"))
+                    .field(format!("ops[{index}]"))
             }
             error @ ItemsError::TooMany { .. } => {
                 Self::new(Code::InvalidArgument, "INVALID_REQUEST", error).field("ops")

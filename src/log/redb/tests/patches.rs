@@ -40,6 +40,13 @@ async fn append_all<F: Folder>(log: &RedbLog<F>, made: Vec<(Record, NewBlob)>) {
         .unwrap();
 }
 
+/// Writes to the last segment, past all checks.
+fn write_unasked<F: Folder>(log: &RedbLog<F>, batch: FrameBatch) {
+    let active = log.active().unwrap();
+    let open = active.open.as_ref().unwrap();
+    segment::append(&open.database, &batch).unwrap();
+}
+
 /// What a body is a patch on, as it is stored.
 fn base_of<F: Folder>(log: &RedbLog<F>, home: u64) -> Option<u64> {
     log.in_segment(home, |segment| segment::base_of(&segment, home))
@@ -146,13 +153,13 @@ async fn damage_of_a_base_is_told() {
     assert_eq!(base_of(&log, 3), Some(1));
     // Another body of the same length in its place.
     let swapped = large(1, samples::noise(80_000).to_vec(), None).1;
-    let active = log.active().unwrap();
-    let batch = FrameBatch {
-        frames: Vec::new(),
-        blobs: vec![swapped],
-    };
-    segment::append(&active.open.as_ref().unwrap().database, &batch).unwrap();
-    drop(active);
+    write_unasked(
+        &log,
+        FrameBatch {
+            frames: Vec::new(),
+            blobs: vec![swapped],
+        },
+    );
     log.recent.forget();
     for (at, named) in named.iter().enumerate() {
         match log.blob(SHARD, named).await {
@@ -237,14 +244,11 @@ async fn a_body_that_was_never_acknowledged_leaves_nothing() {
     let disk = SimulatedDisk::new(3);
     let log = RedbLog::open_with(disk.clone(), small(), OpenMode::Create).unwrap();
     append(&log, &samples::records(2, 100)).await.unwrap();
-    {
-        // As if it had been written, and its sync had failed.
-        let lost = large(3, samples::noise(200_000).to_vec(), None);
-        let active = log.active().unwrap();
-        let mut batch = samples::batch(3, &[lost.0]);
-        batch.blobs.push(lost.1);
-        segment::append(&active.open.as_ref().unwrap().database, &batch).unwrap();
-    }
+    // As if it had been written, and its sync had failed.
+    let lost = large(3, samples::noise(200_000).to_vec(), None);
+    let mut batch = samples::batch(3, &[lost.0]);
+    batch.blobs.push(lost.1);
+    write_unasked(&log, batch);
     log.distrusted.store(true, Ordering::Release);
     let (record, blob) = large(3, samples::noise(70_000).to_vec(), None);
     let named = blob.reference();
