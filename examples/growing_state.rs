@@ -115,7 +115,11 @@ fn message(step: usize) -> String {
         let length = 3 + usize::from(hash.as_bytes()[0] % 8);
         let _never = write!(words, "{} ", &hash[..length]);
     }
-    let role = if step.is_multiple_of(2) { "user" } else { "assistant" };
+    let role = if step.is_multiple_of(2) {
+        "user"
+    } else {
+        "assistant"
+    };
     format!(
         r#"{{"id":"{}","role":"{role}","content":"{words}","additional_kwargs":{{}}}}"#,
         hash(99)

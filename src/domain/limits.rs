@@ -33,6 +33,8 @@ pub const BODY_ENVELOPE_BYTES: usize = 64 << 10;
 pub const ITEM_PATH_LABELS_MAX: usize = 32;
 /// Most operations on items in one batch. Each is a look-up or an event.
 pub const ITEM_OPS_MAX: usize = 1_000;
+/// Most searches and lists of paths in one batch. Each may go through all items.
+pub const ITEM_SEARCHES_MAX: usize = 100;
 /// Items that a search brings unless it says how many.
 pub const ITEM_SEARCH_DEFAULT: usize = 10;
 /// Furthest item, or path, that can be asked for: limit and offset together.

@@ -40,18 +40,18 @@ const KEYS_PAGE: usize = 512;
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub kept: Kept,
-    pub value: Bytes,
+    /// None: the answer has no room for it.
+    pub value: Option<Bytes>,
     pub text: String,
     pub score: Option<f32>,
 }
 
 impl Found {
-    /// As it is told, as far as there is room.
-    pub fn item(&self, name: &ItemName, room: &mut Room) -> RememberedItem {
-        let fits = room.takes(self.value.len());
+    /// As it is told.
+    pub fn item(&self, name: &ItemName) -> RememberedItem {
         RememberedItem {
             name: name.clone(),
-            value: fits.then(|| JsonText::from_checked(self.value.clone())),
+            value: self.value.clone().map(JsonText::from_checked),
             created_at: self.kept.created_at,
             updated_at: self.kept.updated_at,
             expires_at: self.kept.expires_at,
@@ -77,7 +77,7 @@ impl Room {
     }
 
     /// Whether a value still goes in. The first one does, whatever it takes.
-    fn takes(&mut self, bytes: usize) -> bool {
+    pub fn takes(&mut self, bytes: usize) -> bool {
         if bytes > self.bytes_left && !self.is_empty {
             return false;
         }
@@ -137,15 +137,17 @@ impl Engine {
         namespace: &Namespace,
         search: &ItemSearch,
         now: TimestampMicros,
+        room: &mut Room,
     ) -> Result<(Vec<(ItemName, Found)>, bool), ItemsError> {
         let id = items_conversation(namespace);
         if self.inner.find_row(namespace, id)?.is_none() {
             return Ok((Vec::new(), false));
         }
         if !search.query.is_empty() {
-            return self.search_words(namespace, search, now).await;
+            return self.search_words(namespace, search, now, room).await;
         }
         let (namespace, search) = (namespace.clone(), search.clone());
+        let mut page = Page::of(&search, *room);
         let read = |engine: Self| async move {
             let inner = &engine.inner;
             let history = inner.history();
@@ -153,7 +155,6 @@ impl Engine {
             let most = ITEMS_LOOKED_AT_MAX;
             let (mut all, is_partial) = inner.newest_under(&history, id, &beginning, most)?;
             all.sort_unstable_by_key(|newest| std::cmp::Reverse(newest.entry.offset));
-            let mut page = Page::of(&search);
             for newest in all {
                 work::check()?;
                 if page.is_full() {
@@ -163,9 +164,11 @@ impl Engine {
                 page.look_at(inner, &search, newest.name, record, now)
                     .await?;
             }
-            Ok::<_, ReadError>((page.found, is_partial))
+            Ok::<_, ReadError>((page, is_partial))
         };
-        Ok(self.on(Lane::Long, read).await?)
+        let (page, is_partial) = self.on(Lane::Long, read).await?;
+        *room = page.room;
+        Ok((page.found, is_partial))
     }
 
     async fn search_words(
@@ -173,8 +176,9 @@ impl Engine {
         namespace: &Namespace,
         search: &ItemSearch,
         now: TimestampMicros,
+        room: &mut Room,
     ) -> Result<(Vec<(ItemName, Found)>, bool), ItemsError> {
-        let mut page = Page::of(search);
+        let mut page = Page::of(search, *room);
         let mut request = SearchRequest::new(namespace.clone(), search.query.clone(), HITS_PAGE);
         request.conversation = Some(items_conversation(namespace));
         request.kinds = vec![EventKind::Custom];
@@ -182,12 +186,14 @@ impl Engine {
         // Who has put something finds it.
         request.at_least = Some(self.published());
         request.wait_max = Some(ITEMS_INDEX_WAIT_MAX);
-        while request.offset < HITS_MAX {
+        let mut is_partial = true;
+        'looking: while request.offset < HITS_MAX {
             let answer = self.search(request.clone()).await?;
             let count = answer.hits.len();
             for hit in answer.hits {
                 if page.is_full() {
-                    return Ok((page.found, false));
+                    is_partial = false;
+                    break 'looking;
                 }
                 let (namespace, asked) = (namespace.clone(), search.clone());
                 let (id, revision) = (hit.conversation, hit.revision);
@@ -209,11 +215,13 @@ impl Engine {
                 }
             }
             if count < HITS_PAGE {
-                return Ok((page.found, false));
+                is_partial = false;
+                break;
             }
             request.offset += HITS_PAGE;
         }
-        Ok((page.found, true))
+        *room = page.room;
+        Ok((page.found, is_partial))
     }
 
     /// Paths under which items are; true: there may be more, but enough was looked at.
@@ -251,17 +259,19 @@ impl Engine {
 struct Page {
     skip: usize,
     limit: usize,
+    room: Room,
     found: Vec<(ItemName, Found)>,
 }
 
 impl Page {
-    fn of(search: &ItemSearch) -> Self {
+    fn of(search: &ItemSearch, room: Room) -> Self {
         Self {
             skip: search.offset,
             limit: match search.limit {
                 0 => ITEM_SEARCH_DEFAULT,
                 limit => limit,
             },
+            room,
             found: Vec::new(),
         }
     }
@@ -286,11 +296,15 @@ impl Page {
         };
         let skipped = search.filter.is_empty() && self.skip > 0;
         if !skipped {
-            let found = inner.valued(&record, kept).await?;
-            if !fits(search, &found.value) {
+            let mut found = inner.valued(&record, kept).await?;
+            if !fits(search, found.value.as_ref()) {
                 return Ok(());
             }
             if self.skip == 0 {
+                // What has no room is not held either.
+                let room = &mut self.room;
+                found.value = found.value.filter(|value| room.takes(value.len()));
+                found.text = String::new();
                 self.found.push((name, found));
                 return Ok(());
             }
@@ -300,11 +314,11 @@ impl Page {
     }
 }
 
-fn fits(search: &ItemSearch, value: &Bytes) -> bool {
+fn fits(search: &ItemSearch, value: Option<&Bytes>) -> bool {
     if search.filter.is_empty() {
         return true;
     }
-    let value = json_of(value);
+    let value = value.and_then(json_of);
     value.is_some_and(|value| search.filter.iter().all(|condition| condition.fits(&value)))
 }
 
@@ -462,7 +476,7 @@ impl Inner {
         };
         Ok(Found {
             kept,
-            value,
+            value: Some(value),
             text,
             score: None,
         })

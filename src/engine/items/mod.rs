@@ -36,7 +36,7 @@ use crate::{
     domain::{
         AppendCommand, AppendOutcome, ConversationCreated, ConversationId, EventBody, EventRef,
         JsonText, Namespace, NewEvent, Position, TimestampMicros,
-        limits::{ITEM_OPS_MAX, ITEM_SEARCH_DEFAULT, ITEM_SEARCH_MAX},
+        limits::{ITEM_OPS_MAX, ITEM_SEARCH_DEFAULT, ITEM_SEARCH_MAX, ITEM_SEARCHES_MAX},
     },
 };
 
@@ -233,7 +233,7 @@ enum Change<'a> {
     },
     /// It was read, and lives longer for it.
     Refresh {
-        found: Box<Found>,
+        name: ItemName,
     },
 }
 
@@ -273,18 +273,20 @@ impl Engine {
         op: &ItemOp,
         now: TimestampMicros,
         room: &mut Room,
-    ) -> Result<(ItemAnswer, Vec<(ItemName, Found)>), ItemsError> {
+    ) -> Result<(ItemAnswer, Vec<ItemName>), ItemsError> {
         let (answer, found, refresh) = match op {
             ItemOp::Get { name, refresh } => {
-                let found = self.item(namespace, name, now).await?;
-                let found: Vec<_> = found.into_iter().collect();
-                let item = found.first().map(|found| found.item(name, room));
-                let found = found.into_iter().map(|found| (name.clone(), found));
-                (ItemAnswer::Got(item), found.collect(), *refresh)
+                let found = self.item(namespace, name, now).await?.map(|mut found| {
+                    found.value = found.value.filter(|value| room.takes(value.len()));
+                    (name.clone(), found)
+                });
+                let item = found.as_ref().map(|(name, found)| found.item(name));
+                (ItemAnswer::Got(item), found.into_iter().collect(), *refresh)
             }
             ItemOp::Search(search) => {
-                let (found, is_partial) = self.search_items(namespace, search, now).await?;
-                let items = found.iter().map(|(name, found)| found.item(name, room));
+                let found = self.search_items(namespace, search, now, room).await;
+                let (found, is_partial) = found?;
+                let items = found.iter().map(|(name, found)| found.item(name));
                 let items = items.collect();
                 (
                     ItemAnswer::Found { items, is_partial },
@@ -299,7 +301,8 @@ impl Engine {
             ItemOp::Put { .. } | ItemOp::Delete { .. } => (ItemAnswer::Changed, Vec::new(), false),
         };
         let lives_on = |(_, found): &(ItemName, Found)| refresh && found.kept.ttl.is_some();
-        Ok((answer, found.into_iter().filter(lives_on).collect()))
+        let names = found.into_iter().filter(lives_on).map(|(name, _)| name);
+        Ok((answer, names.collect()))
     }
 
     async fn change_items(
@@ -319,10 +322,23 @@ impl Engine {
         }
         let id = items_conversation(namespace);
         let branch = self.first_branch(namespace, id).await?;
-        let mut events = Vec::with_capacity(changes.len());
+        let (mut events, mut bytes) = (Vec::with_capacity(changes.len()), 0);
+        let max = self.limits().batch_bytes_max;
         for (event_key, change) in &changes {
             let event = self.change_event(namespace, event_key, change, now).await?;
             if let Some(mut event) = event {
+                bytes += stored::size_of(&event);
+                if bytes > max {
+                    // Before all of it is in memory: values that live on are read for it.
+                    let (what, limit) = ("the batch, in bytes,", "batch_bytes_max");
+                    let actual = bytes;
+                    return Err(ItemsError::Append(AppendError::TooLarge {
+                        what,
+                        actual,
+                        max,
+                        limit,
+                    }));
+                }
                 event.actor.clone_from(&batch.actor);
                 event.branch.clone_from(&branch);
                 events.push(event);
@@ -379,11 +395,14 @@ impl Engine {
                 let there = self.item_kept(namespace, name, now).await?;
                 Ok(there.map(|_| deleting(conversation, event_key)))
             }
-            Change::Refresh { found } => {
+            Change::Refresh { name } => {
+                let Some(found) = self.item(namespace, name, now).await? else {
+                    return Ok(None);
+                };
                 let putting = Putting {
                     event_key,
-                    value: found.value.clone(),
-                    text: found.text.clone(),
+                    value: found.value.unwrap_or_default(),
+                    text: found.text,
                     ttl: found.kept.ttl,
                     created_at: Some(found.kept.created_at),
                     updated_at: Some(found.kept.updated_at),
@@ -415,12 +434,12 @@ impl Engine {
 }
 
 /// Of several changes of one item the last counts; what is changed is not refreshed.
-fn changes(ops: &[ItemOp], refreshed: Vec<(ItemName, Found)>) -> BTreeMap<String, Change<'_>> {
+fn changes(ops: &[ItemOp], refreshed: Vec<ItemName>) -> BTreeMap<String, Change<'_>> {
     let mut changes = BTreeMap::new();
-    for (name, found) in refreshed {
-        let Ok(key) = name.event_key() else { continue };
-        let found = Box::new(found);
-        changes.insert(key, Change::Refresh { found });
+    for name in refreshed {
+        if let Ok(key) = name.event_key() {
+            changes.insert(key, Change::Refresh { name });
+        }
     }
     for op in ops {
         let (name, change) = match op {
@@ -454,6 +473,7 @@ fn check(batch: &ItemBatch) -> Result<(), ItemsError> {
     if operations > ITEM_OPS_MAX {
         return Err(ItemsError::TooMany { operations });
     }
+    let mut searches = 0;
     for (index, op) in batch.ops.iter().enumerate() {
         let invalid = |message: String| ItemsError::Invalid { index, message };
         let named = |name: &ItemName| name.event_key().map_err(|fault| invalid(fault.to_string()));
@@ -472,11 +492,22 @@ fn check(batch: &ItemBatch) -> Result<(), ItemsError> {
                     return Err(invalid(message.to_owned()));
                 }
             }
+            ItemOp::Search(_) | ItemOp::Paths(_) if searches == ITEM_SEARCHES_MAX => {
+                let message = format!(
+                    "{ITEM_SEARCHES_MAX} searches and lists of paths go into one batch: each may \
+                     go through all items"
+                );
+                return Err(invalid(message));
+            }
             ItemOp::Search(search) => {
+                searches += 1;
                 name::beginning(&search.under).map_err(|fault| invalid(fault.to_string()))?;
                 check_page(search.limit, search.offset).map_err(invalid)?;
             }
-            ItemOp::Paths(query) => check_page(query.limit, query.offset).map_err(invalid)?,
+            ItemOp::Paths(query) => {
+                searches += 1;
+                check_page(query.limit, query.offset).map_err(invalid)?;
+            }
         }
     }
     Ok(())

@@ -111,6 +111,14 @@ impl Putting<'_> {
     }
 }
 
+/// About how large an item's event is, in bytes.
+pub(super) fn size_of(event: &NewEvent) -> usize {
+    match &event.body {
+        EventBody::Custom(custom) => custom.data.len() + custom.text.len(),
+        _ => 0,
+    }
+}
+
 /// An event that takes an item away.
 pub(super) fn deleting(conversation: ConversationId, event_key: &str) -> NewEvent {
     let custom = Custom {

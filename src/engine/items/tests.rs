@@ -546,6 +546,12 @@ async fn what_makes_no_sense_changes_nothing() {
     }
     let refused = engine.items(batch(vec![good(); ITEM_OPS_MAX + 1])).await;
     assert!(matches!(refused, Err(ItemsError::TooMany { .. })));
+    let many = vec![ItemOp::Search(under("a")); ITEM_SEARCHES_MAX + 1];
+    let refused = engine.items(batch(many)).await;
+    assert!(matches!(
+        refused,
+        Err(ItemsError::Invalid { index: 100, .. })
+    ));
     assert_eq!(
         run(&engine, vec![get(name("a", "k"))]).await[0],
         ItemAnswer::Got(None)
@@ -566,7 +572,17 @@ async fn values_that_have_no_room_are_told() {
         bytes_max: 500,
         ..batch(vec![get(name("a", "1")), get(name("a", "2"))])
     };
-    let answers = engine.items(asked).await.unwrap().answers;
+    let answers = engine.items(asked.clone()).await.unwrap().answers;
     assert!(got(&answers[0]).unwrap().value.is_some());
     assert!(got(&answers[1]).unwrap().value.is_none());
+    let searched = ItemBatch {
+        ops: vec![ItemOp::Search(under("a"))],
+        ..asked
+    };
+    let answers = engine.items(searched).await.unwrap().answers;
+    let ItemAnswer::Found { items, .. } = &answers[0] else {
+        panic!("{answers:?}");
+    };
+    let told: Vec<_> = items.iter().map(|item| item.value.is_some()).collect();
+    assert_eq!(told, [true, false]);
 }

@@ -29,6 +29,8 @@ __all__ = ["TreeringStore"]
 
 OPS_MAX = 1000
 """So many operations go into one batch of the server."""
+SEARCHES_MAX = 100
+"""So many of them may be searches or lists of namespaces."""
 
 SIGNS: dict[str, items.Sign] = {
     "$eq": "=",
@@ -69,8 +71,7 @@ class TreeringStore(BaseStore):
         """Reads, then writes: a batch is one step, up to 1,000 operations."""
         asked = list(ops)
         results: list[Result] = []
-        for start in range(0, len(asked), OPS_MAX):
-            some = asked[start : start + OPS_MAX]
+        for some in _steps(asked):
             answers = self._items.batch(self._op(op) for op in some)
             results += [self._result(*each) for each in zip(some, answers, strict=True)]
         return results
@@ -148,6 +149,21 @@ class TreeringStore(BaseStore):
         if isinstance(op, ListNamespacesOp):
             return [tuple(each.path[1:]) for each in answer.paths.paths]
         return None
+
+
+def _steps(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """Operations as the server takes them in one step."""
+    step: list[Op] = []
+    searches = 0
+    for op in ops:
+        is_search = isinstance(op, (SearchOp, ListNamespacesOp))
+        if len(step) == OPS_MAX or (is_search and searches == SEARCHES_MAX):
+            yield step
+            step, searches = [], 0
+        step.append(op)
+        searches += is_search
+    if step:
+        yield step
 
 
 def _told(found: types.Item) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class ItemsRequest(google.protobuf.message.Message):
     ACTOR_FIELD_NUMBER: builtins.int
     @property
     def ops(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemOp]:
-        """At most 1,000."""
+        """At most 1,000, of which 100 may be searches and lists of paths."""
     idempotency_key: builtins.str
     """The same key again changes nothing again; what is read is read anew."""
     actor: builtins.str
@@ -97,7 +97,7 @@ class ReadItemsRequest(google.protobuf.message.Message):
     OPS_FIELD_NUMBER: builtins.int
     @property
     def ops(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemOp]:
-        """At most 1,000."""
+        """At most 1,000, of which 100 may be searches and lists of paths."""
     def __init__(
         self,
         *,

@@ -32,7 +32,7 @@ export enum PathEnd {
 }
 
 export interface ItemsRequest {
-  /** At most 1,000. */
+  /** At most 1,000, of which 100 may be searches and lists of paths. */
   ops: ItemOp[];
   /** The same key again changes nothing again; what is read is read anew. */
   idempotencyKey: string;
@@ -40,7 +40,7 @@ export interface ItemsRequest {
 }
 
 export interface ReadItemsRequest {
-  /** At most 1,000. */
+  /** At most 1,000, of which 100 may be searches and lists of paths. */
   ops: ItemOp[];
 }
 
