@@ -154,8 +154,8 @@ pub struct Custom {
     #[arg(value_name = "TYPE")]
     type_name: String,
     /// What it says
-    #[arg(value_hint = ValueHint::Other)]
-    data: String,
+    #[arg(value_name = "DATA", value_hint = ValueHint::Other)]
+    content: String,
     /// Media type of what it says
     #[arg(
         long,
@@ -417,7 +417,7 @@ impl Custom {
         Ok(Body::Custom(encode(&pb::Custom {
             type_name: self.type_name.clone(),
             content_type: self.content_type.clone(),
-            data: text_of(&self.data)?.into(),
+            data: text_of(&self.content)?.into(),
             text: self.text.clone(),
             delta_of: self.delta_of.clone(),
         })))
