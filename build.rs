@@ -20,11 +20,12 @@ use std::{
 
 use prost_types::{FileDescriptorSet, field_descriptor_proto::Type};
 
-const PROTOS: [&str; 8] = [
+const PROTOS: [&str; 9] = [
     "proto/treering/v1/event.proto",
     "proto/treering/v1/events.proto",
     "proto/treering/v1/conversation.proto",
     "proto/treering/v1/context.proto",
+    "proto/treering/v1/items.proto",
     "proto/treering/v1/tool.proto",
     "proto/treering/v1/search.proto",
     "proto/treering/v1/admin.proto",

@@ -33,6 +33,7 @@ fn event(conversation: ConversationId, seed: u64) -> NewEvent {
         content_type: String::new(),
         data: noise(seed),
         text: String::new(),
+        delta_of: String::new(),
     });
     NewEvent::new(conversation, body)
 }

@@ -131,6 +131,7 @@ async fn checkpoints(dir: &std::path::Path, length: u64) -> (Engine, Conversatio
             content_type: "text/plain".into(),
             data: TEXT.repeat(8).into(),
             text: String::new(),
+            delta_of: String::new(),
         });
         let key = format!("checkpoint/{number}");
         events.push(NewEvent::new(id, checkpoint).with_key(key));

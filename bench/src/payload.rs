@@ -91,6 +91,7 @@ fn custom(data: Bytes) -> EventBody {
         content_type: "application/octet-stream".to_owned(),
         data,
         text: String::new(),
+        delta_of: String::new(),
     })
 }
 

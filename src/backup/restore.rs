@@ -19,7 +19,8 @@ use super::{
     walk::{Objects, Walk},
 };
 use crate::{
-    codec, disk,
+    codec::{self, tags},
+    disk,
     domain::{
         BranchId, ConversationId, EventBody, EventHeader, EventId, EventKind, Namespace, Revision,
         TimestampMicros,
@@ -528,7 +529,8 @@ impl Making {
             let namespace = &record.header.namespace;
             if self.filler.home(namespace, blob).is_none() {
                 let bytes = self.large_body(objects, blob.home_offset, read).await?;
-                self.filler.keep(namespace, blob, bytes);
+                let is_like = tags::is_like_another(record.header.kind, &bytes);
+                self.filler.keep(&record.header, blob, bytes, is_like);
             }
         }
         self.events += 1;

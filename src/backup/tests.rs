@@ -130,6 +130,53 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
     files(folder).into_iter().filter(is_object).collect()
 }
 
+// A state that grows is kept as what is different at each step. A backup has it whole, and what
+// comes back is the same, hash by hash, and takes no more room than it took.
+#[tokio::test]
+async fn states_that_are_patches_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let id = append(&engine, None, &["what grows"]).await;
+    let mut data = large(0).into_bytes();
+    for step in 1..=40 {
+        data.extend(format!("step {step}").into_bytes());
+        let custom = Custom {
+            type_name: "state".to_owned(),
+            content_type: String::new(),
+            data: data.clone().into(),
+            text: String::new(),
+            delta_of: "state".to_owned(),
+        };
+        let event = NewEvent::new(id, EventBody::Custom(custom)).with_key("state");
+        let command = AppendCommand::new(Namespace::default(), vec![event]);
+        engine.append(command).await.unwrap();
+    }
+    let there = log_of(&engine).await;
+    back_up(&engine, &to, None).await;
+    engine.close().await;
+    let again = dir.path().join("again");
+    restored(&to, &again, RestoreTo::End).await.unwrap();
+    let engine = open(&again).await;
+    assert_eq!(log_of(&engine).await, there);
+    is_sound(&engine).await;
+    engine.close().await;
+    let bytes = |store: &Path| -> u64 {
+        let files = files(&store.join("log"));
+        files
+            .iter()
+            .map(|file| fs::metadata(file).unwrap().len())
+            .sum()
+    };
+    assert!(
+        bytes(&again) < 2 * bytes(&store),
+        "{} {}",
+        bytes(&again),
+        bytes(&store)
+    );
+    assert!(bytes(&store) < data.len() as u64 * 40 / 2);
+}
+
 // What a backup is for: a disk is gone, and what comes back must be what was there, event
 // by event and hash by hash, with large bodies that several events share; and a second
 // backup must ship only what is new.

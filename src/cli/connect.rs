@@ -403,6 +403,13 @@ impl Connection {
             .max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
+    /// What is remembered under paths and keys.
+    #[must_use]
+    pub fn items(&self) -> pb::items_client::ItemsClient<Transport> {
+        pb::items_client::ItemsClient::new(self.transport())
+            .max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
     /// Search.
     #[must_use]
     pub fn search(&self) -> pb::search_client::SearchClient<Transport> {

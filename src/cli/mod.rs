@@ -32,6 +32,7 @@ mod found_by;
 mod import;
 mod init;
 mod inspector;
+mod items;
 pub(crate) mod json;
 mod keys;
 mod knowledge;
@@ -123,6 +124,7 @@ enum Command {
     Knowledge(knowledge::KnowledgeArgs),
     Context(context::ContextArgs),
     Compact(compact::CompactArgs),
+    Items(items::ItemsArgs),
     Set(set::SetArgs),
     Watch(set::WatchArgs),
     Sub(sub::SubArgs),
@@ -349,6 +351,7 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         Command::Knowledge(args) => knowledge::run(args, store, out).await,
         Command::Context(args) => context::run(args, store, out).await,
         Command::Compact(args) => compact::run(args, store, out).await,
+        Command::Items(args) => items::run(args, store, out).await,
         Command::Set(args) => set::set(args, store, out).await,
         Command::Watch(args) => set::watch(args, store, out).await,
         Command::Sub(args) => sub::run(args, store, out).await,
@@ -425,6 +428,8 @@ impl Command {
         match self {
             Self::Serve(_) | Self::Demo(_) | Self::Bench(_) | Self::Import(_) => OpenMode::Create,
             Self::Append(args) if args.begins() => OpenMode::Create,
+            Self::Items(args) if args.begins() => OpenMode::Create,
+            Self::Items(args) if args.changes() || args.waits() => OpenMode::Append,
             Self::Append(_)
             | Self::Fork(_)
             | Self::Rewind(_)
@@ -452,6 +457,7 @@ impl Command {
             | Self::Result(_)
             | Self::Knowledge(_)
             | Self::Context(_)
+            | Self::Items(_)
             | Self::Compact(_)
             | Self::Erase(_)
             | Self::Watch(_)

@@ -192,6 +192,7 @@ impl Command {
             | Self::Mcp(_)
             | Self::Init(_)
             | Self::Demo(_)
+            | Self::Items(_)
             | Self::Import(_)
             | Self::Ls(_)
             | Self::Verify(_)

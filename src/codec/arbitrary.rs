@@ -266,13 +266,14 @@ fn context_body(kind: EventKind) -> BoxedStrategy<EventBody> {
                 })
                 .boxed()
         }
-        _ => (name(), text(), bytes(), text())
-            .prop_map(|(type_name, content_type, data, text)| {
+        _ => (name(), text(), bytes(), text(), text())
+            .prop_map(|(type_name, content_type, data, text, delta_of)| {
                 EventBody::Custom(Custom {
                     type_name,
                     content_type,
                     data,
                     text,
+                    delta_of: delta_of.replace('\0', ""),
                 })
             })
             .boxed(),

@@ -73,6 +73,16 @@ pub fn type_name(kind: u16, body: &Bytes) -> String {
     custom.map_or_else(|_| String::new(), |custom| custom.type_name)
 }
 
+/// Whether a stored body says that it is like another one's: see `Custom.delta_of`.
+#[must_use]
+pub fn is_like_another(kind: u16, stored: &Bytes) -> bool {
+    if kind != EventKind::Custom.number() {
+        return false;
+    }
+    let custom = pb::Custom::decode(split(stored).1);
+    custom.is_ok_and(|custom| !custom.delta_of.is_empty())
+}
+
 fn taken_apart(stored: &Bytes) -> Option<(Tags, Bytes)> {
     let mut rest = stored.clone();
     let key = decode_key(&mut rest).ok()?;

@@ -29,12 +29,31 @@ pub const READ_INDEX_ROWS_MAX: usize = 100_000;
 /// What is left free of a message of 64 MiB that holds one event: for its header, its tags and
 /// the messages around it. In bytes.
 pub const BODY_ENVELOPE_BYTES: usize = 64 << 10;
+/// Most labels of an item's path.
+pub const ITEM_PATH_LABELS_MAX: usize = 32;
+/// Most operations on items in one batch. Each is a look-up or an event.
+pub const ITEM_OPS_MAX: usize = 1_000;
+/// Most searches and lists of paths in one batch. Each may go through all items.
+pub const ITEM_SEARCHES_MAX: usize = 100;
+/// Items that a search brings unless it says how many.
+pub const ITEM_SEARCH_DEFAULT: usize = 10;
+/// Furthest item, or path, that can be asked for: limit and offset together.
+pub const ITEM_SEARCH_MAX: usize = 10_000;
+/// Paths that a list brings unless it says how many.
+pub const ITEM_PATHS_DEFAULT: usize = 100;
+/// Items that one search, or one list of paths, looks at: about a second.
+pub const ITEMS_LOOKED_AT_MAX: usize = 50_000;
+/// The longest that a search for words waits for the index to have what was put.
+pub const ITEMS_INDEX_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Labels and metadata of a conversation together, in bytes. They are with it in memory.
 pub const CONVERSATION_DESCRIBED_BYTES_MAX: usize = 64 * 1024;
 /// Longest idempotency key, in bytes. It is in the index, once for each batch.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 /// A body above this goes to the blob table, once for each content. In bytes.
 pub const INLINE_BODY_BYTES_MAX: usize = 64 * 1024;
+/// A body that names another one that it is like is kept apart from this on, so that it can be
+/// kept as a patch, in bytes. Smaller ones pack with their neighbours.
+pub const PATCHED_BODY_BYTES_MIN: usize = 4 * 1024;
 /// Deepest nesting of a JSON value. serde_json refuses more than 128.
 pub const JSON_DEPTH_MAX: usize = 127;
 /// Most values in one JSON text that comes in. A reader that makes a tree of them

@@ -471,12 +471,14 @@ impl Custom {
             content_type,
             data: _,
             text,
+            delta_of,
         } = self;
         Self {
             type_name: marker(type_name),
             content_type: gone(content_type),
             data: Default::default(),
             text: gone(text),
+            delta_of: gone(delta_of),
         }
     }
 }

@@ -190,4 +190,7 @@ pub struct Custom {
     pub data: Bytes,
     /// What a search finds it by, or empty.
     pub text: String,
+    /// Key of an event that this one is much like, or empty. It says nothing but how the body
+    /// may be kept.
+    pub delta_of: String,
 }

@@ -154,8 +154,12 @@ impl Inner {
     }
 
     /// Loads what the decision looks at, so that the writer need not.
-    pub(super) async fn look_up(&self, prepared: Prepared) -> Result<WriteRequest, AppendError> {
+    pub(super) async fn look_up(
+        &self,
+        mut prepared: Prepared,
+    ) -> Result<WriteRequest, AppendError> {
         let erasures = self.hot.erasures();
+        self.look_up_patches(&mut prepared).await;
         let views = self.views.load_full();
         let storage = AppendError::of_views;
         let mut loaded = Vec::new();

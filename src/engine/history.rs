@@ -510,6 +510,7 @@ pub(super) fn decode_body(offset: u64, kind: u16, bytes: &Bytes) -> Result<Event
             content_type: String::new(),
             data: Bytes::new(),
             text: String::new(),
+            delta_of: String::new(),
         }));
     };
     codec::body::decode(kind, bytes).map_err(|fault| ReadError::Damaged {

@@ -129,7 +129,7 @@ impl Inner {
     }
 
     /// A branch by name, without its state if it is the active one or the first.
-    fn branch_id(
+    pub(super) fn branch_id(
         &self,
         history: &History,
         row: &ConversationRow,
@@ -219,7 +219,7 @@ const NOTHING: GotEvent = GotEvent {
 };
 
 /// The newest event of a history, and the name of its branch.
-fn newest<'s>(
+pub(super) fn newest<'s>(
     history: &History,
     segments: &'s [Segment],
     wanted: &Wanted,
@@ -279,7 +279,7 @@ fn newest_own(
     Ok(found?)
 }
 
-async fn record_of(
+pub(super) async fn record_of(
     history: &History,
     namespace: &Namespace,
     entry: &EventEntry,

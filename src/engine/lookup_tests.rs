@@ -36,6 +36,7 @@ fn custom(id: ConversationId, type_name: &str, data: Vec<u8>) -> NewEvent {
         content_type: String::new(),
         data: data.into(),
         text: String::new(),
+        delta_of: String::new(),
     };
     NewEvent::new(id, EventBody::Custom(custom))
 }

@@ -26,6 +26,7 @@ mod health;
 mod history;
 mod hit;
 mod indexer;
+pub mod items;
 mod lookup;
 #[cfg(test)]
 mod lookup_tests;
@@ -33,6 +34,9 @@ mod measures;
 mod memory;
 mod news;
 mod open;
+#[cfg(test)]
+mod patch_tests;
+mod patches;
 #[cfg(test)]
 mod power_loss_tests;
 mod prepare;

@@ -11,7 +11,10 @@ use crate::{
     },
     domain::{
         AppendCommand, ContentHash, ConversationId, EventBody, Limits, NewEvent,
-        limits::{IDEMPOTENCY_KEY_BYTES_MAX, INLINE_BODY_BYTES_MAX, SHORT_TEXT_BYTES_MAX},
+        limits::{
+            IDEMPOTENCY_KEY_BYTES_MAX, INLINE_BODY_BYTES_MAX, PATCHED_BODY_BYTES_MIN,
+            SHORT_TEXT_BYTES_MAX,
+        },
     },
     log::{BlobRef, KeySalt, Record},
     views::KeyEntry,
@@ -23,12 +26,47 @@ pub(super) struct PreparedBody {
     /// With its tags.
     pub bytes: Bytes,
     pub hash: ContentHash,
+    /// The key of an event that it is like, or empty.
+    pub delta_of: String,
+    /// What is different in it from another one, once that was looked up.
+    pub patch: Option<PreparedPatch>,
+}
+
+/// What is different in a body.
+#[derive(Clone, Debug)]
+pub(super) struct PreparedPatch {
+    pub base: PatchBase,
+    pub bytes: Bytes,
+}
+
+/// Where the body is that a patch is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PatchBase {
+    /// In the log.
+    Home(u64),
+    /// In the same batch: which one of the caller's events.
+    Event(usize),
 }
 
 impl PreparedBody {
+    fn new(bytes: Bytes, body: &EventBody) -> Self {
+        let delta_of = match body {
+            EventBody::Custom(custom) => custom.delta_of.clone(),
+            _ => String::new(),
+        };
+        Self {
+            hash: Record::hash_body(&bytes),
+            bytes,
+            delta_of,
+            patch: None,
+        }
+    }
+
     /// Kept apart, once for each content.
     pub fn is_blob(&self) -> bool {
-        self.bytes.len() > INLINE_BODY_BYTES_MAX
+        let is_like_another =
+            !self.delta_of.is_empty() && self.bytes.len() >= PATCHED_BODY_BYTES_MIN;
+        is_like_another || self.bytes.len() > INLINE_BODY_BYTES_MAX
     }
 
     /// How a record names it that finds it stored at `home_offset`.
@@ -90,10 +128,7 @@ impl Prepared {
                 "body_bytes_max",
             )?;
             bytes += body.len();
-            bodies.push(PreparedBody {
-                hash: Record::hash_body(&body),
-                bytes: body,
-            });
+            bodies.push(PreparedBody::new(body, event.body.body()));
             events.push(event);
         }
         let creation = command.create_if_missing.map(|event| creation(*event));
@@ -161,6 +196,11 @@ impl Prepared {
         self.creates = creates;
     }
 
+    /// Where one of the caller's events is.
+    pub fn index_of_own(&self, own: usize) -> usize {
+        own + usize::from(self.creates)
+    }
+
     /// Which of the caller's events this one is; none: it is the creation.
     pub fn own_index(&self, index: usize) -> Option<usize> {
         index.checked_sub(usize::from(self.creates))
@@ -202,10 +242,7 @@ fn creation<B: Encode>(event: NewEvent<B>) -> Result<Creation, AppendError> {
     check_short_texts(0, &event)?;
     let event = encoded(0, event)?;
     let bytes = tags::join(&event.tags, event.body.bytes());
-    let body = PreparedBody {
-        hash: Record::hash_body(&bytes),
-        bytes,
-    };
+    let body = PreparedBody::new(bytes, event.body.body());
     Ok(Creation { event, body })
 }
 

@@ -314,6 +314,7 @@ fn custom(id: ConversationId, data: &[u8]) -> NewEvent {
         content_type: String::new(),
         data: bytes::Bytes::copy_from_slice(data),
         text: String::new(),
+        delta_of: String::new(),
     };
     NewEvent::new(id, EventBody::Custom(custom))
 }

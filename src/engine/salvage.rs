@@ -29,7 +29,7 @@ use super::{
     witness,
 };
 use crate::{
-    codec,
+    codec::{self, tags},
     domain::{
         BranchId, Cause, ContentHash, ConversationCreated, ConversationId, Custom, EventBody,
         EventHeader, EventId, Namespace, Position, Revision, ShardId, TimestampMicros, with_causes,
@@ -470,7 +470,8 @@ impl Taking {
         if let RecordBody::Blob(blob) = &record.body
             && self.filler.home(&header.namespace, blob).is_none()
         {
-            self.filler.keep(&header.namespace, blob, body);
+            let is_like = tags::is_like_another(header.kind, &body);
+            self.filler.keep(header, blob, body, is_like);
         }
         self.outcome.events_taken += 1;
         self.push(record).await
@@ -532,6 +533,7 @@ impl LeftOut {
                 content_type: "text/plain".to_owned(),
                 data: Bytes::from_static(why.as_bytes()),
                 text: String::new(),
+                delta_of: String::new(),
             })
         };
         let namespace = Namespace::new(SALVAGE_NAMESPACE);

@@ -15,7 +15,7 @@ use super::{
     damage::Marks,
     delta::DeltaBuilder,
     error::AppendError,
-    prepare::{Prepared, PreparedBody},
+    prepare::{PatchBase, Prepared, PreparedBody},
     states::{HotSet, KeyFacts, LoadedState, SharedViews, StateCache},
     usage::Usage,
 };
@@ -29,8 +29,8 @@ use crate::{
         with_causes,
     },
     log::{
-        AppendKey, BlobRef, CommittedGroup, GroupError, NewBlob, Record, RecordBody, SaltSource,
-        Sequencer, Staged,
+        AppendKey, BlobRef, BodyPatch, CommittedGroup, GroupError, NewBlob, Record, RecordBody,
+        SaltSource, Sequencer, Staged,
     },
     views::{KeyEntry, ViewDelta},
 };
@@ -54,6 +54,10 @@ impl WriteRequest {
         self.loaded.clear();
         self.past.clear();
         self.blob_homes.clear();
+        for body in &mut self.prepared.bodies {
+            // What it is a patch on may be what was erased.
+            body.patch = None;
+        }
         if let Some(facts) = &mut self.key {
             *facts = KeyFacts {
                 reached: 0,
@@ -308,11 +312,17 @@ impl EngineSequencer {
             .copied();
         let home_offset = known.unwrap_or_else(|| {
             let home_offset = batch.offset();
+            let patch = body.patch.as_ref().and_then(|patch| {
+                let base_home = batch.home_of(patch.base, &request.prepared)?;
+                let bytes = patch.bytes.clone();
+                Some(BodyPatch { base_home, bytes })
+            });
             batch.blobs.push(NewBlob {
                 namespace: namespace.clone(),
                 hash: body.hash,
                 home_offset,
                 bytes: body.bytes.clone(),
+                patch,
             });
             self.recent_blobs
                 .insert((namespace.clone(), body.hash), home_offset);
@@ -536,6 +546,17 @@ impl StagedBatch {
     /// Offset of the record that comes next.
     fn offset(&self) -> u64 {
         self.first_offset + self.records.len() as u64
+    }
+
+    /// Home of what a patch is on; none: it is no large body.
+    fn home_of(&self, base: PatchBase, prepared: &Prepared) -> Option<u64> {
+        match base {
+            PatchBase::Home(home) => Some(home),
+            PatchBase::Event(own) => match &self.records.get(prepared.index_of_own(own))?.body {
+                RecordBody::Blob(blob) => Some(blob.home_offset),
+                RecordBody::Inline(_) | RecordBody::Stub(_) => None,
+            },
+        }
     }
 
     fn push(&mut self, record: Record, placed: Placed) {

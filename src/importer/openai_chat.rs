@@ -313,6 +313,7 @@ impl Import {
             content_type: "application/json".to_owned(),
             data: bytes::Bytes::copy_from_slice(message.text.as_bytes()),
             text: String::new(),
+            delta_of: String::new(),
         };
         self.transcript.push(branch, EventBody::Custom(custom));
     }

@@ -179,6 +179,7 @@ impl Steps {
             content_type: content_type.to_owned(),
             data: record.text.clone(),
             text: String::new(),
+            delta_of: String::new(),
         };
         self.transcript.push(branch, EventBody::Custom(custom));
     }

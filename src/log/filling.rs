@@ -4,13 +4,18 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 
-use super::{BlobRef, Epoch, EventLog, FrameBatch, LogError, NewBlob, Record, RecordBody, frame};
-use crate::domain::{ContentHash, Namespace, ShardId};
+use super::{
+    BlobRef, BodyPatch, Epoch, EventLog, FrameBatch, LogError, NewBlob, Record, RecordBody, frame,
+    patch,
+};
+use crate::domain::{ContentHash, ConversationId, EventHeader, Namespace, ShardId};
 
 /// Records that are appended at once.
 const RECORDS_MAX: usize = 4_096;
 /// Large bodies that are kept in memory until then, in bytes.
 const BLOB_BYTES_MAX: usize = 32 << 20;
+/// Bodies that the next ones may be like, in bytes.
+const CHAIN_BYTES_MAX: usize = 32 << 20;
 
 /// A log that grows record by record, each large body once in a namespace.
 pub struct LogFiller<L> {
@@ -22,6 +27,35 @@ pub struct LogFiller<L> {
     records: Vec<Record>,
     blobs: Vec<NewBlob>,
     blob_bytes: usize,
+    chains: Chains,
+}
+
+/// The last body of each conversation that is like the one before it.
+#[derive(Default)]
+struct Chains {
+    last: HashMap<ConversationId, (u64, Bytes)>,
+    bytes: usize,
+}
+
+impl Chains {
+    /// What is different in the next one.
+    fn next(&mut self, of: ConversationId, home: u64, body: &Bytes) -> Option<BodyPatch> {
+        let before = self.last.remove(&of);
+        self.bytes -= before.as_ref().map_or(0, |(_, bytes)| bytes.len());
+        if self.bytes + body.len() > CHAIN_BYTES_MAX {
+            // The next one of each is kept whole, and all go on from there.
+            self.last.clear();
+            self.bytes = 0;
+        }
+        self.bytes += body.len();
+        self.last.insert(of, (home, body.clone()));
+        let (base_home, base) = before?;
+        let different = patch::diff(&base, body).unwrap_or_default()?;
+        Some(BodyPatch {
+            base_home,
+            bytes: different.into(),
+        })
+    }
 }
 
 impl<L: EventLog> LogFiller<L> {
@@ -39,6 +73,7 @@ impl<L: EventLog> LogFiller<L> {
             records: Vec::new(),
             blobs: Vec::new(),
             blob_bytes: 0,
+            chains: Chains::default(),
         })
     }
 
@@ -57,17 +92,30 @@ impl<L: EventLog> LogFiller<L> {
         self.homes.get(&(namespace.clone(), blob.hash)).copied()
     }
 
-    /// Keeps a large body under the next record.
-    pub fn keep(&mut self, namespace: &Namespace, blob: &BlobRef, bytes: Bytes) {
+    /// Keeps a large body under the next record, whose header this is. One that is like
+    /// another is kept as a patch on the last of those in its conversation, if that pays.
+    pub fn keep(
+        &mut self,
+        header: &EventHeader,
+        blob: &BlobRef,
+        bytes: Bytes,
+        is_like_another: bool,
+    ) {
         let home_offset = self.next();
+        let namespace = header.namespace.clone();
         self.blob_bytes += bytes.len();
         self.homes
             .insert((namespace.clone(), blob.hash), home_offset);
+        let patch = match is_like_another {
+            true => self.chains.next(header.conversation, home_offset, &bytes),
+            false => None,
+        };
         self.blobs.push(NewBlob {
-            namespace: namespace.clone(),
+            namespace,
             hash: blob.hash,
             home_offset,
             bytes,
+            patch,
         });
     }
 

@@ -16,7 +16,6 @@ use super::{
     salt::{NODE_BYTES, Salt, SaltNode},
 };
 pub(super) use encode::COMPRESS_BYTES_MIN;
-#[cfg(feature = "redb")]
 pub(crate) use encode::compress;
 pub use encode::encode_group;
 pub(crate) use encode::looks_incompressible;

@@ -15,6 +15,7 @@ pub(crate) mod fallible;
 pub mod filling;
 pub mod frame;
 pub mod memory;
+pub mod patch;
 pub mod port;
 pub mod reader;
 pub mod record;
@@ -34,6 +35,7 @@ pub use erasure::Erasure;
 pub use filling::LogFiller;
 pub use frame::DecodedFrame;
 pub use memory::MemoryLog;
+pub use patch::BodyPatch;
 pub use port::{
     Acquired, Announced, EncodedFrame, Epoch, EventLog, FrameBatch, LockHolder, LogError,
     LogIdentity, LogStats, NewBlob,

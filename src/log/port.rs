@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use super::{block::Dictionary, record::BlobRef};
+use super::{block::Dictionary, patch::BodyPatch, record::BlobRef};
 use crate::domain::{ContentHash, Namespace, ShardId};
 
 /// What is said of a frame or a block of a version that nobody has but who built from the
@@ -105,6 +105,9 @@ pub struct NewBlob {
     pub home_offset: u64,
     /// The body, not compressed.
     pub bytes: Bytes,
+    /// What is different in it from another large body, which may be of the same batch. A
+    /// backend may keep that instead, and gives the whole back.
+    pub patch: Option<BodyPatch>,
 }
 
 impl NewBlob {

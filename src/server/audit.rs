@@ -352,6 +352,7 @@ fn event(actor: &str, about: Value, at: Option<TimestampMicros>) -> NewEvent {
         content_type: "application/json".to_owned(),
         data: about.to_string().into(),
         text: String::new(),
+        delta_of: String::new(),
     });
     NewEvent {
         actor: actor.to_owned(),

@@ -23,6 +23,7 @@ mod from_proto;
 mod guard;
 mod health;
 mod intake;
+mod items;
 mod knowledge;
 mod lookup;
 mod measures;
@@ -68,7 +69,7 @@ use crate::{
     codec::pb::{
         admin_server::AdminServer, backups_server::BackupsServer, contexts_server::ContextsServer,
         conversations_server::ConversationsServer, events_server::EventsServer,
-        search_server::SearchServer, tools_server::ToolsServer,
+        items_server::ItemsServer, search_server::SearchServer, tools_server::ToolsServer,
     },
     domain::Limits,
     engine::Engine,
@@ -193,6 +194,7 @@ fn routes(
     let conversations =
         ConversationsServer::new(conversations::ConversationsService(shared.clone()));
     let contexts = ContextsServer::new(context::ContextsService(shared.clone()));
+    let items = ItemsServer::new(items::ItemsService(shared.clone()));
     let tools = ToolsServer::new(tools::ToolsService(shared.clone()));
     let search = SearchServer::new(search::SearchService(shared.clone()));
     let admin = AdminServer::new(admin::AdminService(shared.clone()));
@@ -205,6 +207,7 @@ fn routes(
     Ok(Routes::new(tuned!(events))
         .add_service(tuned!(conversations))
         .add_service(tuned!(contexts))
+        .add_service(tuned!(items))
         .add_service(tuned!(tools))
         .add_service(tuned!(search))
         .add_service(tuned!(admin))

@@ -67,6 +67,17 @@ impl Within {
     }
 }
 
+/// Behind what keys are looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyAfter {
+    /// From the first one on.
+    Nothing,
+    /// This one.
+    Key(String),
+    /// All that begin so.
+    Beginning(String),
+}
+
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
@@ -119,6 +130,51 @@ impl Views {
     ) -> Result<Option<EventEntry>, ViewsError> {
         let found = self.find_events(within, by, (1, usize::MAX), true)?;
         Ok(found.and_then(|found| found.entries.into_iter().next()))
+    }
+
+    /// The newest event of a branch's own with each key that begins so, in the order of the
+    /// keys. It costs a look-up or two for each key, however many events have it.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn newest_by_key(
+        &self,
+        id: ConversationId,
+        branch: BranchId,
+        beginning: &str,
+        after: &KeyAfter,
+        keys_max: usize,
+    ) -> Result<Vec<(String, EventEntry)>, ViewsError> {
+        let all = keys::events_with_key_from(id, beginning);
+        let end = all.after_prefix();
+        let mut next = match after {
+            KeyAfter::Nothing => all,
+            KeyAfter::Key(key) => keys::events_with_key(id, key).after_prefix(),
+            KeyAfter::Beginning(passed) => keys::events_with_key_from(id, passed).after_prefix(),
+        };
+        self.read(|reader| {
+            let table = reader.table(CONVERSATIONS);
+            let mut found = Vec::new();
+            while found.len() < keys_max && next.as_bytes() < end.as_bytes() {
+                let Some(row) = table.range(next.as_bytes()..end.as_bytes()).next() else {
+                    break;
+                };
+                let (row_key, _) = row?;
+                let Some(key) = keys::key_of_event(&row_key) else {
+                    return Err(ViewsError::damaged("a row of the index does not add up"));
+                };
+                let under = keys::events_with_key(id, key);
+                let first = keys::event_under(under.clone(), branch, Revision::NONE);
+                let last = keys::event_under(under.clone(), branch, Revision(u64::MAX));
+                let newest = table.range(first.as_bytes()..=last.as_bytes()).next_back();
+                if let Some(row) = newest {
+                    let (newest_key, row) = row?;
+                    found.push((key.to_owned(), entry(id, &newest_key, &row)?));
+                }
+                next = under.after_prefix();
+            }
+            Ok(found)
+        })
     }
 
     /// Whether a conversation has an event that is found so, on any branch.

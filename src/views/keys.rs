@@ -183,6 +183,13 @@ pub(super) fn events_with_key(id: ConversationId, key: &str) -> Key {
     events_with_key_from(id, key).bytes(&[0])
 }
 
+/// The event's key that a row's key has.
+pub(super) fn key_of_event(key: &[u8]) -> Option<&str> {
+    let rest = key.get(ID_BYTES + 1..)?;
+    let end = rest.iter().position(|byte| *byte == 0)?;
+    std::str::from_utf8(&rest[..end]).ok()
+}
+
 /// Under this: all events of this type.
 pub(super) fn events_of_type(id: ConversationId, type_name: &str) -> Key {
     Key::of(id, EVENT_TYPE).text(type_name)

@@ -73,7 +73,7 @@ pub(crate) use table::steps;
 pub use {
     codec::VIEWS_VERSION,
     error::ViewsError,
-    finding::{Finding, Found, Within},
+    finding::{Finding, Found, KeyAfter, Within},
     heads::{Head, Heads},
     namespace::{ListOrder, ListPage, ListPlace, NamespaceCounts},
     origin::Origin,

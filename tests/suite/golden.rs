@@ -277,6 +277,7 @@ fn context_bodies() -> Vec<EventBody> {
             content_type: text("application/octet-stream"),
             data: vec![0, 1, 254, 255].into(),
             text: String::new(),
+            delta_of: String::new(),
         }),
     ]
 }

@@ -7,6 +7,7 @@ mod conversations;
 mod creations;
 pub mod harness;
 mod hostile;
+mod items;
 mod keys;
 mod limits;
 mod lookups;

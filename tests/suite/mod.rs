@@ -16,6 +16,7 @@ mod guarded;
 mod hostile;
 mod importers;
 mod inspector;
+mod items;
 mod knowledge;
 mod looking;
 mod mcp;

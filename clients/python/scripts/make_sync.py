@@ -19,7 +19,7 @@ WORDS = [
     (r"\bAsyncIterator\b", "Iterator"),
     (r"\bAsyncIterable\b", "Iterable"),
     (r"\bStopAsyncIteration\b", "StopIteration"),
-    (r"\bAsync(Transport|Treering|Conversation|SubContext|Call|Answer|Replay)\b", r"\1"),
+    (r"\bAsync(Transport|Treering|Conversation|SubContext|Call|Answer|Replay|Items)\b", r"\1"),
     (r"\bAsync(Subscription|ContextWatch)\b", r"\1"),
     (r"\bAsync(Wire|Stream)\b", r"Sync\1"),
     (r"\bdespite_async\b", "despite_sync"),

@@ -256,6 +256,7 @@ def test_the_table_is_the_api() -> None:
         context_pb2,
         conversation_pb2,
         events_pb2,
+        items_pb2,
         search_pb2,
         tool_pb2,
     )
@@ -266,7 +267,16 @@ def test_the_table_is_the_api() -> None:
         if isinstance(each, Method) and each is not _methods.HEALTH
     }
     described = {}
-    for module in (admin_pb2, context_pb2, conversation_pb2, events_pb2, search_pb2, tool_pb2):
+    modules = (
+        admin_pb2,
+        context_pb2,
+        conversation_pb2,
+        events_pb2,
+        items_pb2,
+        search_pb2,
+        tool_pb2,
+    )
+    for module in modules:
         for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
                 described[f"/{service.full_name}/{method.name}"] = method

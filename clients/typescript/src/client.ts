@@ -29,6 +29,7 @@ import {
   type BranchExpectation,
   ReadRequest,
 } from "./gen/treering/v1/events.js";
+import { Items } from "./items.js";
 import { keyOrNew } from "./keys.js";
 import { findBinary, runCommand } from "./local/binary.js";
 import { Folder } from "./local/folder.js";
@@ -426,6 +427,13 @@ export class Treering implements AsyncDisposable {
   async knownKeys(keys: readonly string[]): Promise<boolean[]> {
     const request = { idempotencyKeys: [...keys] };
     return (await this.#transport.unary(eventMethods.knownKeys, request)).known;
+  }
+
+  // ---- items ----
+
+  /** What is remembered for long, under paths and keys. */
+  get items(): Items {
+    return new Items(this.#transport, this.actor);
   }
 
   // ---- search ----

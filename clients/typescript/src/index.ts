@@ -46,6 +46,15 @@ export type {
   ConversationSummary,
 } from "./gen/treering/v1/conversation.js";
 export type { ContentPart, NewEvent, ToolDefinition, Usage } from "./gen/treering/v1/event.js";
+export {
+  Item,
+  type ItemCondition,
+  type ItemSearch,
+  Items,
+  itemOps,
+  type PathsOptions,
+  type PutOptions,
+} from "./items.js";
 export type { EventNamed } from "./lookup.js";
 export * as make from "./make.js";
 export type { Content, Part } from "./parts.js";

@@ -428,12 +428,20 @@ export const foundBy = (event: NewEvent, { key = "", attributes = {} }: FoundBy)
 
 /**
  * An event of your own. Bytes are kept as they are, all else is kept as JSON. A search finds it
- * by its `text`.
+ * by its `text`. `deltaOf` is the key of an event that this one is much like, the state of the
+ * step before for example: the store then keeps what is different, and every read gives the
+ * whole. A state that is given the same key each time names itself:
+ * `custom("state", state, { key: "state", deltaOf: "state" })`.
  */
 export function custom(
   typeName: string,
   data: unknown,
-  { contentType = "", text = "", ...by }: FoundBy & { contentType?: string; text?: string } = {},
+  {
+    contentType = "",
+    text = "",
+    deltaOf = "",
+    ...by
+  }: FoundBy & { contentType?: string; text?: string; deltaOf?: string } = {},
 ): NewEvent {
   const isBytes = data instanceof Uint8Array;
   const usual = isBytes ? "application/octet-stream" : "application/json";
@@ -442,6 +450,7 @@ export function custom(
     contentType: contentType || usual,
     data: isBytes ? data : jsonBytes(data),
     text,
+    deltaOf,
   };
   return foundBy(event({ $case: "custom", value }), by);
 }

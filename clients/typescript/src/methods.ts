@@ -5,6 +5,7 @@ import { AdminDefinition } from "./gen/treering/v1/admin.js";
 import { ContextsDefinition } from "./gen/treering/v1/context.js";
 import { ConversationsDefinition } from "./gen/treering/v1/conversation.js";
 import { EventsDefinition } from "./gen/treering/v1/events.js";
+import { ItemsDefinition } from "./gen/treering/v1/items.js";
 import { SearchDefinition } from "./gen/treering/v1/search.js";
 import { ToolsDefinition } from "./gen/treering/v1/tool.js";
 import { StatusValue, StringValue } from "./health.js";
@@ -64,6 +65,7 @@ export const conversations = methods(ConversationsDefinition, [
   "seal",
 ]);
 export const contexts = methods(ContextsDefinition, ["compact", "set", "spawn", "return"]);
+export const items = methods(ItemsDefinition, ["batch"]);
 export const tools = methods(ToolsDefinition, ["recordResult"]);
 export const search = methods(SearchDefinition);
 export const admin = methods(AdminDefinition);

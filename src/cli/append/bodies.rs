@@ -147,6 +147,42 @@ pub struct Snapshot {
     text: String,
 }
 
+/// Something that only its program understands.
+#[derive(Args, Debug, Clone)]
+pub struct Custom {
+    /// What the program calls it
+    #[arg(value_name = "TYPE")]
+    type_name: String,
+    /// What it says
+    #[arg(value_name = "DATA", value_hint = ValueHint::Other)]
+    content: String,
+    /// Media type of what it says
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "",
+        hide_default_value = true
+    )]
+    content_type: String,
+    /// What a search finds it by
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    text: String,
+    /// The key of an event that this one is much like, for example the state of the step
+    /// before: only what is different takes room
+    #[arg(
+        long,
+        value_name = "KEY",
+        default_value = "",
+        hide_default_value = true
+    )]
+    delta_of: String,
+}
+
 fn pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("NAME=JSON")?;
     if serde_json::from_str::<serde::de::IgnoredAny>(value).is_err() {
@@ -373,6 +409,18 @@ impl Snapshot {
                 summary: text_of(&self.text)?,
             },
         )))
+    }
+}
+
+impl Custom {
+    pub fn body(&self) -> Result<Body, CliError> {
+        Ok(Body::Custom(encode(&pb::Custom {
+            type_name: self.type_name.clone(),
+            content_type: self.content_type.clone(),
+            data: text_of(&self.content)?.into(),
+            text: self.text.clone(),
+            delta_of: self.delta_of.clone(),
+        })))
     }
 }
 

@@ -29,6 +29,7 @@ Examples:
   treering append $id call call_1 grep '{\"pattern\": \"PORT\"}'
   grep -rn PORT src | treering append $id result call_1 -
   treering append $id tools @tools.json
+  treering append $id custom app.state @state.json --event-key state --delta-of state
   treering append $id --branch retry system-prompt 'Answer in one sentence.'
   treering context $id --provider anthropic")]
 pub struct AppendArgs {
@@ -94,6 +95,8 @@ enum BodyArgs {
     Summary(Prompt),
     /// A finished call in short, in place of the engine's extract
     Snapshot(bodies::Snapshot),
+    /// An event of a program's own: TYPE DATA
+    Custom(bodies::Custom),
 }
 
 impl BodyArgs {
@@ -111,6 +114,7 @@ impl BodyArgs {
             Self::Entity(entity) => Ok(entity.body()),
             Self::Summary(text) => text.summary(),
             Self::Snapshot(snapshot) => snapshot.body(),
+            Self::Custom(custom) => custom.body(),
         }
     }
 }

@@ -364,6 +364,7 @@ impl<'a> Upload<'a> {
             content_type: "application/json".to_owned(),
             data: "{}".into(),
             text: String::new(),
+            delta_of: String::new(),
         };
         let event =
             NewEvent::new(conversation, EventBody::Custom(custom)).on_branch(BranchName::default());

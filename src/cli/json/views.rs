@@ -100,7 +100,7 @@ const VIEWS: &[(&str, &str)] = &[
         "ToolDefinition",
         "name description? input_schema? source? approval=needs_approval:pending strict?",
     ),
-    ("Custom", "type_name content_type? data? text?"),
+    ("Custom", "type_name content_type? data? text? delta_of?"),
     (
         "ContentErased",
         "revisions reason? stubs_hash?:hex signed_by?:hex",

@@ -3,8 +3,8 @@
 
 use super::{
     fault::{
-        BodyProblem, Checked, FieldFault, chosen, distinct, each, json, name, optional_revision,
-        short, unspecified,
+        BodyProblem, Checked, FieldFault, chosen, distinct, each, event_key, json, name,
+        optional_revision, short, unspecified,
     },
     message,
 };
@@ -194,6 +194,7 @@ impl pb::Custom {
             content_type: short("content_type", self.content_type)?,
             data: self.data,
             text: self.text,
+            delta_of: event_key("delta_of", self.delta_of)?,
         }))
     }
 
@@ -203,6 +204,7 @@ impl pb::Custom {
             content_type: custom.content_type.clone(),
             data: custom.data.clone(),
             text: custom.text.clone(),
+            delta_of: custom.delta_of.clone(),
         }
     }
 }

@@ -9,7 +9,8 @@ use crate::{
     codec::json::{self, JsonFault},
     domain::{
         BranchName, ContentHash, ConversationId, EventKind, JsonText, NameError, Revision,
-        limits::SHORT_TEXT_BYTES_MAX,
+        TagsFault, check_key,
+        limits::{EVENT_KEY_BYTES_MAX, SHORT_TEXT_BYTES_MAX},
     },
 };
 
@@ -71,6 +72,9 @@ pub enum BodyProblem {
         /// The bound.
         max: usize,
     },
+    /// A key must have none.
+    #[error("has a NUL character, which no key has")]
+    HasNul,
     /// Must be a UUID.
     #[error("must be a UUID")]
     NotUuid,
@@ -133,6 +137,18 @@ pub(super) fn short(field: &str, text: String) -> Checked<String> {
         return Err(FieldFault::at(field, problem));
     }
     Ok(text)
+}
+
+/// The key of an event, or nothing.
+pub(super) fn event_key(field: &str, text: String) -> Checked<String> {
+    match check_key(&text) {
+        Err(TagsFault::KeyTooLong { bytes }) => {
+            let max = EVENT_KEY_BYTES_MAX;
+            Err(FieldFault::at(field, BodyProblem::TooLong { bytes, max }))
+        }
+        Err(_) => Err(FieldFault::at(field, BodyProblem::HasNul)),
+        Ok(()) => Ok(text),
+    }
 }
 
 /// A text that names something and must be there.

@@ -226,6 +226,7 @@ fn byte_fields_share_the_body() {
         content_type: String::new(),
         data: vec![7; 100_000].into(),
         text: String::new(),
+        delta_of: String::new(),
     };
     let bytes = Bytes::from(custom.encode_to_vec());
     let EventBody::Custom(custom) = decode(EventKind::Custom, &bytes).unwrap() else {

@@ -156,6 +156,7 @@ fn planted() -> Vec<EventBody> {
             content_type: "text/plain".into(),
             data: b"needletypeqzx".as_slice().into(),
             text: "needlecustomqzx".into(),
+            delta_of: String::new(),
         }),
         EventBody::ConversationChanged(ConversationChanged {
             title: Some("About needleretitledqzx".into()),

@@ -303,6 +303,7 @@ impl Converter {
             content_type: content_type.to_owned(),
             data: line.text.clone(),
             text: String::new(),
+            delta_of: String::new(),
         };
         self.transcript.push(branch, EventBody::Custom(custom));
     }

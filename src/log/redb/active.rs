@@ -38,13 +38,31 @@ fn page_bytes(value: usize) -> u64 {
     (value + ROW).next_power_of_two().max(PAGE) as u64
 }
 
+/// What a batch takes at most.
 pub(super) fn batch_bytes(batch: &FrameBatch) -> u64 {
-    let frames = batch.frames.iter().map(|f| page_bytes(f.bytes.len()));
-    let blobs = batch.blobs.iter().map(|b| {
-        let stored = b.bytes.len();
-        stored as u64 + stored as u64 / 6 + 4096
-    });
-    frames.chain(blobs).sum()
+    let blobs = batch.blobs.iter().map(|b| blob_bytes(b.bytes.len() as u64));
+    frames_bytes(batch) + blobs.sum::<u64>()
+}
+
+/// What it took, once it is known how its large bodies are stored.
+pub(super) fn written_bytes(batch: &FrameBatch, stored: u64) -> u64 {
+    let blobs = match batch.blobs.len() as u64 {
+        0 => 0,
+        blobs => stored + stored / 6 + blobs * BLOB_ROW_BYTES,
+    };
+    frames_bytes(batch) + blobs
+}
+
+fn frames_bytes(batch: &FrameBatch) -> u64 {
+    let frames = batch.frames.iter();
+    frames.map(|frame| page_bytes(frame.bytes.len())).sum()
+}
+
+/// Small ones share a page, the last page of a large one is half empty.
+const BLOB_ROW_BYTES: u64 = 1024;
+
+fn blob_bytes(stored: u64) -> u64 {
+    stored + stored / 6 + 4096
 }
 
 impl<F: Folder> Active<F> {

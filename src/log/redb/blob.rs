@@ -1,5 +1,6 @@
-//! Large bodies as rows: compressed, and cut so that redb, which rounds values
-//! up to powers of two, wastes nothing.
+//! Large bodies as rows: compressed or as patches, and cut so that redb, which rounds values
+//! up to powers of two, wastes nothing. A patch stands in the segment of its base, so that a
+//! segment that is lost takes nothing of another one with it.
 
 use std::io::Read;
 
@@ -7,6 +8,7 @@ use bytes::Bytes;
 
 use crate::log::{
     frame::{self, STORED_BYTES_MAX},
+    patch::{self, BodyPatch, CHAIN_BYTES_MAX, PATCHED_BYTES_MAX, PATCHES_MAX},
     port::LogError,
     record::{BlobRef, Record},
 };
@@ -15,7 +17,11 @@ const MAGIC: [u8; 3] = *b"TRB";
 const FORMAT_VERSION: u8 = 1;
 const CODEC_NONE: u8 = 0;
 const CODEC_ZSTD: u8 = 1;
+/// The home of another body, and a patch on it.
+const CODEC_PATCH: u8 = 2;
 const HEADER_BYTES: usize = 24;
+/// The home of a patch's base.
+const BASE_BYTES: usize = 8;
 
 /// The key of a piece: the offset of the record that first named the body, and the
 /// piece's number, both big-endian so that pieces sort.
@@ -32,6 +38,11 @@ pub(super) fn home(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*home))
 }
 
+/// Whether it is a body's first piece, by its key.
+pub(super) fn is_first(key: &[u8]) -> bool {
+    key.len() == 12 && key[8..] == [0; 4]
+}
+
 /// Header and, if that pays, compressed content.
 pub(super) fn encode(raw: &[u8]) -> Result<Vec<u8>, LogError> {
     let packed = if frame::looks_incompressible(raw) {
@@ -41,19 +52,35 @@ pub(super) fn encode(raw: &[u8]) -> Result<Vec<u8>, LogError> {
             .map_err(|error| LogError::from_io("compressing a large body", error))?;
         Some(packed).filter(|packed| packed.len() < raw.len())
     };
-    let codec = if packed.is_some() {
-        CODEC_ZSTD
-    } else {
-        CODEC_NONE
-    };
-    let content = packed.as_deref().unwrap_or(raw);
-    let mut stored = Vec::with_capacity(HEADER_BYTES + content.len());
+    Ok(match packed {
+        Some(packed) => stored([CODEC_ZSTD, 0], raw.len(), &[&packed]),
+        None => stored([CODEC_NONE, 0], raw.len(), &[raw]),
+    })
+}
+
+/// Header and patch; none: on this base it may not be kept, so the body is kept whole.
+pub(super) fn encode_patch(raw_len: usize, patch: &BodyPatch, base: Depth) -> Option<Vec<u8>> {
+    let patches = base.patches + 1;
+    let unpacked = (raw_len as u64).max(base.raw_len) * (u64::from(patches) + 1);
+    let fits = patches <= PATCHES_MAX
+        && unpacked <= CHAIN_BYTES_MAX
+        && base.raw_len <= PATCHED_BYTES_MAX as u64
+        && BASE_BYTES + patch.bytes.len() < raw_len;
+    let home = patch.base_home.to_le_bytes();
+    fits.then(|| stored([CODEC_PATCH, patches], raw_len, &[&home, &patch.bytes]))
+}
+
+fn stored([codec, patches]: [u8; 2], raw_len: usize, content: &[&[u8]]) -> Vec<u8> {
+    let content_len: usize = content.iter().map(|part| part.len()).sum();
+    let mut stored = Vec::with_capacity(HEADER_BYTES + content_len);
     stored.extend_from_slice(&MAGIC);
-    stored.extend_from_slice(&[FORMAT_VERSION, codec, 0, 0, 0]);
-    stored.extend_from_slice(&(raw.len() as u64).to_le_bytes());
-    stored.extend_from_slice(&(content.len() as u64).to_le_bytes());
-    stored.extend_from_slice(content);
-    Ok(stored)
+    stored.extend_from_slice(&[FORMAT_VERSION, codec, patches, 0, 0]);
+    stored.extend_from_slice(&(raw_len as u64).to_le_bytes());
+    stored.extend_from_slice(&(content_len as u64).to_le_bytes());
+    for part in content {
+        stored.extend_from_slice(part);
+    }
+    stored
 }
 
 /// The rows of an encoded body: number and bytes.
@@ -67,52 +94,133 @@ pub(super) fn stored_bytes_max(body_bytes: u64) -> u64 {
     body_bytes.saturating_add(HEADER_BYTES as u64)
 }
 
-/// Puts a body together again and checks it against its hash. Its length is what
-/// its record says; what is stored is not asked for it.
-pub(super) fn decode(stored: &[u8], wanted: &BlobRef) -> Result<Bytes, LogError> {
-    let home_offset = wanted.home_offset;
-    let damaged = |what: &str| LogError::damaged(home_offset, what);
-    if stored.is_empty() {
-        return Err(damaged("a large body is missing"));
+/// How much stands behind a body: what a patch on it must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Depth {
+    /// Patches that are applied to read it.
+    pub patches: u8,
+    /// Its bytes.
+    pub raw_len: u64,
+}
+
+/// A stored body, taken apart.
+#[derive(Debug)]
+pub(super) struct Stored<'a> {
+    codec: u8,
+    pub depth: Depth,
+    content: &'a [u8],
+}
+
+impl<'a> Stored<'a> {
+    /// Of all pieces of a body. Damage is that of the body whose home is told.
+    pub(super) fn of(stored: &'a [u8], home_offset: u64) -> Result<Self, LogError> {
+        let damaged = |what: &str| LogError::damaged(home_offset, what);
+        if stored.is_empty() {
+            return Err(damaged("a large body is missing"));
+        }
+        let Some((header, content)) = stored.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(damaged("a large body ends in its header"));
+        };
+        if header[..3] != MAGIC {
+            return Err(damaged("a large body does not begin as they do"));
+        }
+        if header[3] > FORMAT_VERSION {
+            return Err(LogError::NewerFormat {
+                offset: home_offset,
+                version: header[3],
+                supported: FORMAT_VERSION,
+            });
+        }
+        let read = Self {
+            codec: header[4],
+            depth: Depth {
+                patches: header[5],
+                raw_len: word(&header[8..16]),
+            },
+            content,
+        };
+        if content.len() as u64 != word(&header[16..24]) {
+            return Err(damaged("a large body has another length than it says"));
+        }
+        Ok(read)
     }
-    let Some((header, content)) = stored.split_first_chunk::<HEADER_BYTES>() else {
-        return Err(damaged("a large body ends in its header"));
-    };
-    if header[..3] != MAGIC {
-        return Err(damaged("a large body does not begin as they do"));
+
+    /// What its first piece says, which is enough to put a patch on it. None: it says nothing
+    /// that can be trusted.
+    pub(super) fn depth_of(first_piece: &[u8]) -> Option<Depth> {
+        let header = first_piece.first_chunk::<HEADER_BYTES>()?;
+        let known = header[..3] == MAGIC && header[3] == FORMAT_VERSION;
+        known.then(|| Depth {
+            patches: header[5],
+            raw_len: word(&header[8..16]),
+        })
     }
-    if header[3] > FORMAT_VERSION {
-        return Err(LogError::NewerFormat {
-            offset: home_offset,
-            version: header[3],
-            supported: FORMAT_VERSION,
-        });
+
+    /// Home of the body that it is a patch on; none: it is whole.
+    pub(super) fn base_home(&self) -> Option<u64> {
+        let home = self.content.first_chunk::<BASE_BYTES>();
+        let home = home.filter(|_| self.codec == CODEC_PATCH)?;
+        Some(u64::from_le_bytes(*home))
     }
-    let word = |at: usize| {
-        header[at..at + 8]
-            .iter()
-            .rev()
-            .fold(0, |n, b| n << 8 | u64::from(*b))
-    };
-    let (raw_len, content_len) = (word(8), word(16));
-    if raw_len != wanted.bytes_len {
-        return Err(damaged(
+
+    /// The body, on its base if it has one. Its hash is not looked at.
+    pub(super) fn unpack(&self, base: Option<&[u8]>, home_offset: u64) -> Result<Bytes, LogError> {
+        let damaged = |what: &str| LogError::damaged(home_offset, what);
+        let raw_len = self.depth.raw_len;
+        let raw = match (self.codec, base) {
+            (CODEC_NONE, _) => Bytes::copy_from_slice(self.content),
+            (CODEC_ZSTD, _) => decompress(self.content, raw_len)
+                .map_err(|_| damaged("a large body cannot be decompressed"))?,
+            (CODEC_PATCH, Some(base)) => {
+                let patch = self.content.get(BASE_BYTES..).unwrap_or_default();
+                patch::apply(base, patch, raw_len)
+                    .map_err(|_| damaged("a large body is a patch that does not fit its base"))?
+            }
+            (CODEC_PATCH, None) => {
+                return Err(damaged("a large body is a patch that says no base"));
+            }
+            _ => return Err(damaged("a large body has an unknown codec")),
+        };
+        if raw.len() as u64 != raw_len {
+            return Err(damaged("a large body has another length than it says"));
+        }
+        Ok(raw)
+    }
+}
+
+/// Home of what a body is a patch on, by its first piece; none: it is whole.
+pub(super) fn base_of(first_piece: &[u8]) -> Option<u64> {
+    let (header, content) = first_piece.split_first_chunk::<HEADER_BYTES>()?;
+    let home = content.first_chunk::<BASE_BYTES>();
+    let home = home.filter(|_| header[..3] == MAGIC && header[4] == CODEC_PATCH)?;
+    Some(u64::from_le_bytes(*home))
+}
+
+/// Whether a stored body has the length that its record says: what is stored is not asked for
+/// it.
+pub(super) fn check_length(stored: &Stored<'_>, wanted: &BlobRef) -> Result<(), LogError> {
+    if stored.depth.raw_len != wanted.bytes_len {
+        return Err(LogError::damaged(
+            wanted.home_offset,
             "a large body has another length than its record says",
         ));
     }
-    if content.len() as u64 != content_len {
-        return Err(damaged("a large body has another length than it says"));
+    Ok(())
+}
+
+/// Whether a body is the one that its record says.
+pub(super) fn check_hash(raw: &[u8], wanted: &BlobRef) -> Result<(), LogError> {
+    if Record::hash_body(raw) != wanted.hash {
+        return Err(LogError::damaged(
+            wanted.home_offset,
+            "a large body is not what its hash says",
+        ));
     }
-    let raw = match header[4] {
-        CODEC_NONE => Bytes::copy_from_slice(content),
-        CODEC_ZSTD => decompress(content, raw_len)
-            .map_err(|_| damaged("a large body cannot be decompressed"))?,
-        _ => return Err(damaged("a large body has an unknown codec")),
-    };
-    if raw.len() as u64 != raw_len || Record::hash_body(&raw) != wanted.hash {
-        return Err(damaged("a large body is not what its hash says"));
-    }
-    Ok(raw)
+    Ok(())
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
 /// Grows with what comes out: no more than the record's length is ever held.
@@ -127,6 +235,13 @@ fn decompress(content: &[u8], raw_len: u64) -> std::io::Result<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn decode(stored: &[u8], wanted: &BlobRef) -> Result<Bytes, LogError> {
+        let read = Stored::of(stored, wanted.home_offset)?;
+        check_length(&read, wanted)?;
+        let raw = read.unpack(None, wanted.home_offset)?;
+        check_hash(&raw, wanted).map(|()| raw)
+    }
 
     fn blob_of(body: &[u8], bytes_len: u64) -> BlobRef {
         BlobRef {
@@ -154,9 +269,42 @@ mod tests {
             assert!(what.contains("its record"), "{claimed}: {what}");
         }
         // A header that agrees with the record, over content that does not.
-        let mut lying = stored;
+        let mut lying = stored.clone();
         lying[8..16].copy_from_slice(&70_000_u64.to_le_bytes());
         let error = decode(&lying, &blob_of(&body, 70_000)).unwrap_err();
         assert!(matches!(error, LogError::Damaged { .. }), "{error:?}");
+    }
+
+    // A patch says how many it stands on, so that no read goes on for ever; too many, or too
+    // much to unpack, and the body is kept whole.
+    #[test]
+    fn chains_are_bounded() {
+        let patch = BodyPatch {
+            base_home: 5,
+            bytes: Bytes::from_static(b"a patch"),
+        };
+        let encode = |raw_len: usize, patches| {
+            let base = Depth {
+                patches,
+                raw_len: raw_len as u64,
+            };
+            encode_patch(raw_len, &patch, base)
+        };
+        let stored = encode(70_000, PATCHES_MAX - 1).unwrap();
+        let read = Stored::of(&stored, 7).unwrap();
+        assert_eq!(read.depth.patches, PATCHES_MAX);
+        assert_eq!(read.base_home(), Some(5));
+        assert_eq!(Stored::depth_of(&stored), Some(read.depth));
+        assert_eq!(encode(70_000, PATCHES_MAX), None);
+        assert!(encode(1 << 20, 7).is_some());
+        let unpacks = encode(2 << 20, 7);
+        assert_eq!(unpacks, None, "16 MiB are enough");
+        let small = encode(BASE_BYTES + patch.bytes.len(), 0);
+        assert_eq!(small, None, "it would be no smaller");
+        let error = read.unpack(None, 7).unwrap_err();
+        assert!(
+            matches!(error, LogError::Damaged { offset: 7, .. }),
+            "{error:?}"
+        );
     }
 }

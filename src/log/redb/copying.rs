@@ -1,10 +1,13 @@
-//! Rows of a segment that are copied as they are stored.
+//! Rows of a segment that are copied as they are stored; and large bodies that are stored anew
+//! because what they are patches on goes.
+
+use std::collections::BTreeSet;
 
 use redb::{Database, ReadTransaction, ReadableTable, TableDefinition};
 
 use super::{
     blob,
-    segment::{BLOBS, FRAMES, Readable, StoreError, guarded},
+    segment::{self, BLOBS, FRAMES, Readable, StoreError, guarded},
 };
 use crate::log::port::LogError;
 
@@ -23,42 +26,111 @@ pub(super) fn copy(
     guarded(first_offset, "writing a segment anew", || {
         let read = from.begin()?;
         copy_rows(&read, into, FRAMES, |offset| offset <= last)?;
-        copy_rows(&read, into, BLOBS, |_| true)
+        // What comes next may have a body of fewer pieces in the same place.
+        copy_rows(&read, into, BLOBS, |key| {
+            blob::home(key).is_none_or(|home| home <= last)
+        })
     })
 }
 
-/// Copies large bodies of a segment, as they are stored: those whose homes are to be kept.
+/// Which large bodies of a segment stay, and how.
+pub(super) struct KeptBlobs<'a> {
+    /// None: all of them.
+    keeps: Option<Box<dyn Fn(u64) -> bool + 'a>>,
+    /// Homes of those that are patches on what goes: they are kept whole.
+    cut_off: BTreeSet<u64>,
+}
+
+impl<'a> KeptBlobs<'a> {
+    /// All stay, as they are stored.
+    pub(super) fn all() -> Self {
+        Self {
+            keeps: None,
+            cut_off: BTreeSet::new(),
+        }
+    }
+
+    /// Those stay whose homes are to be kept; what stands on one that goes is kept whole.
+    pub(super) fn of(
+        segment: &impl Readable,
+        keeps: impl Fn(u64) -> bool + 'a,
+        first_offset: u64,
+    ) -> Result<Self, LogError> {
+        let cut_off = guarded(first_offset, "looking for patches", || {
+            let mut cut_off = BTreeSet::new();
+            for row in segment.begin()?.open_table(BLOBS)?.iter()? {
+                let (key, value) = row?;
+                let home = blob::home(key.value()).filter(|_| blob::is_first(key.value()));
+                let base = blob::base_of(value.value());
+                if let (Some(home), Some(base)) = (home, base)
+                    && keeps(home)
+                    && !keeps(base)
+                {
+                    cut_off.insert(home);
+                }
+            }
+            Ok(cut_off)
+        })?;
+        Ok(Self {
+            keeps: Some(Box::new(keeps)),
+            cut_off,
+        })
+    }
+
+    /// True when a row stays.
+    fn keeps(&self, key: &[u8]) -> bool {
+        match (&self.keeps, blob::home(key)) {
+            (Some(keeps), Some(home)) => keeps(home),
+            _ => true,
+        }
+    }
+
+    /// True when a row stays as it is stored.
+    fn copies(&self, key: &[u8]) -> bool {
+        let is_cut_off = blob::home(key).is_some_and(|home| self.cut_off.contains(&home));
+        self.keeps(key) && !is_cut_off
+    }
+}
+
+/// Copies large bodies of a segment.
 pub(super) fn copy_blobs(
     from: &impl Readable,
     into: &Database,
-    keeps: impl Fn(u64) -> bool,
+    kept: &KeptBlobs<'_>,
     first_offset: u64,
 ) -> Result<(), LogError> {
     guarded(first_offset, "copying large bodies", || {
-        let keeps = |key: &[u8]| blob::home(key).is_none_or(&keeps);
-        copy_rows(&from.begin()?, into, BLOBS, keeps)
-    })
+        copy_rows(&from.begin()?, into, BLOBS, |key| kept.copies(key))
+    })?;
+    for home in &kept.cut_off {
+        let whole = blob::encode(&segment::read_unnamed_blob(from, *home)?)?;
+        guarded(*home, "keeping a large body whole", || {
+            let transaction = into.begin_write()?;
+            segment::insert_blob(&mut transaction.open_table(BLOBS)?, *home, &whole)?;
+            Ok(transaction.commit()?)
+        })?;
+    }
+    Ok(())
 }
 
 /// Fails unless a segment has the large bodies of another one that are to be kept, as they
-/// are stored, and none that is not.
+/// are to be stored, and none that is not.
 pub(super) fn check_blobs(
     original: &impl Readable,
     copied: &impl Readable,
-    keeps: impl Fn(u64) -> bool,
+    kept: &KeptBlobs<'_>,
     first_offset: u64,
 ) -> Result<(), LogError> {
-    let keeps = |key: &[u8]| blob::home(key).is_none_or(&keeps);
     let differs = guarded(first_offset, "comparing large bodies", || {
         let copied = copied.begin()?.open_table(BLOBS)?;
         for row in copied.iter()? {
-            if !keeps(row?.0.value()) {
+            if !kept.keeps(row?.0.value()) {
                 return Ok(true);
             }
         }
         for row in original.begin()?.open_table(BLOBS)?.iter()? {
             let (key, value) = row?;
-            if !keeps(key.value()) {
+            if !kept.copies(key.value()) {
                 continue;
             }
             let there = copied.get(key.value())?;
@@ -68,7 +140,12 @@ pub(super) fn check_blobs(
         }
         Ok(false)
     })?;
-    if differs {
+    let mut was_copied = !differs;
+    for home in &kept.cut_off {
+        let whole = segment::read_unnamed_blob(original, *home)?;
+        was_copied &= whole == segment::read_unnamed_blob(copied, *home)?;
+    }
+    if !was_copied {
         return Err(LogError::damaged(
             first_offset,
             "a large body was not copied as it was",

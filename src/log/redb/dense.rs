@@ -13,7 +13,7 @@ use redb::{
 };
 
 use super::{
-    copying,
+    copying::{self, KeptBlobs},
     segment::{self, BLOBS, META, Readable, StoreError, guarded},
 };
 use crate::log::{
@@ -432,15 +432,14 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Copies large bodies of a segment, as they are stored: those whose homes are to be
-    /// kept.
+    /// Copies large bodies of a segment.
     pub(super) fn copy_blobs(
         &mut self,
         from: &impl Readable,
-        keeps: impl Fn(u64) -> bool,
+        kept: &KeptBlobs<'_>,
     ) -> Result<(), LogError> {
         self.commit(Durability::None)?;
-        copying::copy_blobs(from, self.database, keeps, self.first_offset)
+        copying::copy_blobs(from, self.database, kept, self.first_offset)
     }
 
     /// Puts everything on disk.

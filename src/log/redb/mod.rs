@@ -15,6 +15,7 @@ mod folder;
 mod lock;
 mod manifest;
 mod open;
+mod recent_bodies;
 mod repair;
 mod rewriter;
 mod rewriting;
@@ -42,8 +43,9 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use self::{
-    active::{Active, batch_bytes},
+    active::{Active, batch_bytes, written_bytes},
     manifest::SegmentEntry,
+    recent_bodies::RecentBodies,
     segment::Sealed,
 };
 pub use self::{
@@ -109,6 +111,8 @@ pub struct RedbLog<F: Folder = DiskFolder> {
     distrusted: AtomicBool,
     /// Open sealed segments by their files, the last used one at the end.
     sealed: Mutex<Vec<(String, Arc<Sealed>)>>,
+    /// Bodies that patches stand on.
+    recent: RecentBodies,
     /// Held while the manifest is changed.
     manifest_turn: Mutex<()>,
     /// Files that are removed once the manifest that does not name them lasts.
@@ -220,10 +224,15 @@ impl<F: Folder> RedbLog<F> {
         let open = active.open.as_ref().ok_or(LogError::Closed)?;
         open.ensure_room(bytes)?;
         match segment::append(&open.database, batch) {
-            Ok(()) => {
+            Ok(blob_bytes) => {
                 drop(active);
                 if let Some(open) = &mut self.write_active().open {
-                    open.used_bytes += bytes;
+                    open.used_bytes += written_bytes(batch, blob_bytes);
+                }
+                let generation = self.recent.generation();
+                for blob in batch.blobs.iter().filter(|blob| blob.patch.is_some()) {
+                    self.recent
+                        .keep(blob.home_offset, blob.bytes.clone(), generation);
                 }
                 Ok(wanted)
             }
@@ -475,7 +484,7 @@ impl<F: Folder> EventLog for RedbLog<F> {
     async fn blob(&self, shard: ShardId, blob: &BlobRef) -> Result<Bytes, LogError> {
         self.check_open(shard)?;
         self.in_segment(blob.home_offset, |segment| {
-            segment::read_blob(&segment, blob)
+            segment::read_blob(&segment, blob, &self.recent)
         })
     }
 

@@ -17,6 +17,7 @@ use super::{
     folder::{DiskFolder, Folder},
     lock::{self, FolderLock},
     manifest::{self, Found, MANIFEST_NEW, Manifest},
+    recent_bodies::RecentBodies,
     repair,
     segment::{self, End, Reader},
 };
@@ -326,6 +327,7 @@ impl<F: Folder> RedbLog<F> {
             distrusted: AtomicBool::new(false),
             sealed: Mutex::default(),
             manifest_turn: Mutex::default(),
+            recent: RecentBodies::default(),
             stale: Mutex::default(),
             rewriting: Mutex::default(),
             unfit: Mutex::default(),

@@ -41,6 +41,9 @@ pub(super) trait Change: Sync {
 
     /// Whether a large body stays, by its home.
     fn keeps_blob(&self, home_offset: u64) -> bool;
+
+    /// Whether one goes whose home is between two offsets, both included.
+    fn drops_blobs(&self, first: u64, last: u64) -> bool;
 }
 
 /// All stays as it is.
@@ -53,6 +56,10 @@ impl Change for Keep {
 
     fn keeps_blob(&self, _: u64) -> bool {
         true
+    }
+
+    fn drops_blobs(&self, _: u64, _: u64) -> bool {
+        false
     }
 }
 

@@ -33,6 +33,10 @@ impl Change for Erasure {
     fn keeps_blob(&self, home_offset: u64) -> bool {
         !self.blobs.contains(&home_offset)
     }
+
+    fn drops_blobs(&self, first: u64, last: u64) -> bool {
+        self.blobs.range(first..=last).next().is_some()
+    }
 }
 
 impl<F: Folder> RedbLog<F> {
@@ -108,6 +112,7 @@ impl<F: Folder> RedbLog<F> {
             report(done.segments, entries.len() as u64);
         }
         self.remove_unnamed()?;
+        self.recent.forget();
         done.after = self.segment_files()?;
         Ok(done)
     }

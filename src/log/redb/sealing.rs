@@ -25,6 +25,7 @@ impl<F: Folder> RedbLog<F> {
     /// file; once that has taken the old one's place the batch is not there.
     pub(super) fn recover_from_sync(&self, head: u64, failed: LogError) -> Result<u64, LogError> {
         tracing::error!(error = %failed, "a sync of the log failed; its last segment is written anew");
+        self.recent.forget();
         self.distrusted.store(true, Ordering::Release);
         match self.write_anew_if_distrusted(head) {
             Ok(()) => Err(failed),
@@ -44,6 +45,7 @@ impl<F: Folder> RedbLog<F> {
         failed: LogError,
     ) -> Result<u64, LogError> {
         tracing::warn!(error = %failed, "an append failed; the segment is opened again");
+        self.recent.forget();
         let mut active = self.write_active();
         let opened = active.open_to_append(&self.folder, self.options.cache_bytes);
         let now = match opened {

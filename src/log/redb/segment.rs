@@ -5,14 +5,15 @@ use std::ops::Bound;
 use bytes::Bytes;
 use redb::{
     Builder, Database, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable,
-    StorageBackend, TableDefinition, WriteTransaction,
+    StorageBackend, Table, TableDefinition, WriteTransaction,
 };
 use uuid::Uuid;
 
 use super::{
-    blob,
+    blob::{self, Depth, Stored},
     dense::{self, DenseSegment},
     folder::{Access, Folder},
+    recent_bodies::RecentBodies,
 };
 use crate::{
     contained::contained,
@@ -20,7 +21,8 @@ use crate::{
     domain::ContentHash,
     log::{
         frame::{self, FrameHeader},
-        port::{EncodedFrame, FrameBatch, LogError, LogIdentity},
+        patch::{PATCHED_BYTES_MAX, PATCHES_MAX},
+        port::{EncodedFrame, FrameBatch, LogError, LogIdentity, NewBlob},
         record::{BlobRef, Record},
     },
 };
@@ -302,13 +304,11 @@ pub(super) fn compact(database: &mut Database, first_offset: u64) -> Result<(), 
     })
 }
 
-/// Writes a batch in one durable commit with one sync.
-pub(super) fn append(database: &Database, batch: &FrameBatch) -> Result<(), LogError> {
+/// Writes a batch in one durable commit with one sync, and returns the bytes of its large
+/// bodies as they are stored.
+pub(super) fn append(database: &Database, batch: &FrameBatch) -> Result<u64, LogError> {
     let first = batch.frames.first().map_or(0, |frame| frame.first_offset);
-    let mut blobs = Vec::with_capacity(batch.blobs.len());
-    for new in &batch.blobs {
-        blobs.push((new, blob::encode(&new.bytes)?));
-    }
+    let blobs = stored_forms(database, &batch.blobs)?;
     guarded(first, "appending frames", || {
         let transaction = database.begin_write()?;
         {
@@ -321,14 +321,59 @@ pub(super) fn append(database: &Database, batch: &FrameBatch) -> Result<(), LogE
         }
         if !blobs.is_empty() {
             let mut table = transaction.open_table(BLOBS)?;
-            for (new, stored) in &blobs {
-                for (number, piece) in blob::pieces(stored) {
-                    let key = blob::key(new.home_offset, number);
-                    table.insert(key.as_slice(), piece)?;
-                }
+            for (home_offset, stored) in &blobs {
+                insert_blob(&mut table, *home_offset, stored)?;
             }
         }
         Ok(transaction.commit()?)
+    })?;
+    Ok(blobs.iter().map(|(_, stored)| stored.len() as u64).sum())
+}
+
+/// Puts a stored body into the table.
+pub(super) fn insert_blob(
+    table: &mut Table<'_, &'static [u8], &'static [u8]>,
+    home_offset: u64,
+    stored: &[u8],
+) -> Result<(), StoreError> {
+    for (number, piece) in blob::pieces(stored) {
+        let key = blob::key(home_offset, number);
+        table.insert(key.as_slice(), piece)?;
+    }
+    Ok(())
+}
+
+/// Large bodies as they are to be stored, by their homes: as patches where their bases are in
+/// this segment or come before them.
+fn stored_forms(database: &Database, blobs: &[NewBlob]) -> Result<Vec<(u64, Vec<u8>)>, LogError> {
+    let mut stored: Vec<(u64, Vec<u8>)> = Vec::with_capacity(blobs.len());
+    for new in blobs {
+        let patched = match &new.patch {
+            Some(patch) => {
+                let of_batch = stored.iter().find(|(home, _)| *home == patch.base_home);
+                let base = match of_batch {
+                    Some((_, base)) => Stored::depth_of(base),
+                    None => depth_of(database, patch.base_home)?,
+                };
+                base.and_then(|base| blob::encode_patch(new.bytes.len(), patch, base))
+            }
+            None => None,
+        };
+        let form = match patched {
+            Some(patched) => patched,
+            None => blob::encode(&new.bytes)?,
+        };
+        stored.push((new.home_offset, form));
+    }
+    Ok(stored)
+}
+
+/// What stands behind a large body of this segment; none: it is not there.
+fn depth_of(segment: &impl Readable, home_offset: u64) -> Result<Option<Depth>, LogError> {
+    guarded(home_offset, "looking for the base of a patch", || {
+        let table = segment.begin()?.open_table(BLOBS)?;
+        let first = table.get(blob::key(home_offset, 0).as_slice())?;
+        Ok(first.and_then(|piece| Stored::depth_of(piece.value())))
     })
 }
 
@@ -560,13 +605,117 @@ fn in_order(
     Ok(frames)
 }
 
-/// A large body, decompressed and checked.
-pub(super) fn read_blob(segment: &impl Readable, wanted: &BlobRef) -> Result<Bytes, LogError> {
+/// A large body, unpacked and checked.
+pub(super) fn read_blob(
+    segment: &impl Readable,
+    wanted: &BlobRef,
+    recent: &RecentBodies,
+) -> Result<Bytes, LogError> {
     let stored_max = blob::stored_bytes_max(wanted.bytes_len);
-    let stored = guarded(wanted.home_offset, "reading a large body", || {
+    let stored = fetch_blob(segment, wanted.home_offset, stored_max)?;
+    let stored = Stored::of(&stored, wanted.home_offset)?;
+    blob::check_length(&stored, wanted)?;
+    let raw = on_its_base(segment, &stored, wanted.home_offset, recent)?;
+    blob::check_hash(&raw, wanted)?;
+    Ok(raw)
+}
+
+/// A large body by its home, where no record says what it is: a patch has a checksum.
+pub(super) fn read_unnamed_blob(
+    segment: &impl Readable,
+    home_offset: u64,
+) -> Result<Bytes, LogError> {
+    let stored = fetch_blob(segment, home_offset, u64::MAX)?;
+    let stored = Stored::of(&stored, home_offset)?;
+    if stored.base_home().is_some() && stored.depth.raw_len > PATCHED_BYTES_MAX as u64 {
+        return Err(LogError::damaged(
+            home_offset,
+            "a large body is a patch, and longer than any",
+        ));
+    }
+    on_its_base(segment, &stored, home_offset, &RecentBodies::default())
+}
+
+/// Unpacks a body, and before it what it is a patch on.
+fn on_its_base(
+    segment: &impl Readable,
+    stored: &Stored<'_>,
+    home_offset: u64,
+    recent: &RecentBodies,
+) -> Result<Bytes, LogError> {
+    let Some(base_home) = stored.base_home() else {
+        return stored.unpack(None, home_offset);
+    };
+    let generation = recent.generation();
+    let mut chain = Vec::new();
+    let (mut home, mut below) = (base_home, home_offset);
+    let mut base = loop {
+        if let Some(known) = recent.get(home) {
+            break known;
+        }
+        // Each stands before those that are patches on it, so this ends.
+        if home >= below || chain.len() > usize::from(PATCHES_MAX) {
+            return Err(LogError::damaged(
+                home_offset,
+                "a large body is a patch on what comes behind it",
+            ));
+        }
+        let bytes = fetch_blob(
+            segment,
+            home,
+            blob::stored_bytes_max(PATCHED_BYTES_MAX as u64),
+        )?;
+        let read = Stored::of(&bytes, home).map_err(|error| of_base(home_offset, error))?;
+        if read.depth.raw_len > PATCHED_BYTES_MAX as u64 {
+            return Err(LogError::damaged(
+                home_offset,
+                "a large body is a patch on one that none is made on",
+            ));
+        }
+        match read.base_home() {
+            Some(next) => {
+                chain.push((home, bytes));
+                (home, below) = (next, home);
+            }
+            None => {
+                break read
+                    .unpack(None, home)
+                    .map_err(|error| of_base(home_offset, error))?;
+            }
+        }
+    };
+    while let Some((home, bytes)) = chain.pop() {
+        let read = Stored::of(&bytes, home)?;
+        base = read
+            .unpack(Some(&base), home)
+            .map_err(|error| of_base(home_offset, error))?;
+    }
+    let raw = stored.unpack(Some(&base), home_offset)?;
+    recent.keep(base_home, base, generation);
+    recent.keep(home_offset, raw.clone(), generation);
+    Ok(raw)
+}
+
+/// Damage of a base is damage of what stands on it.
+fn of_base(home_offset: u64, error: LogError) -> LogError {
+    match error {
+        LogError::Damaged { offset, what } => LogError::damaged(
+            home_offset,
+            format!("a large body is a patch on that of {offset}, of which: {what}"),
+        ),
+        error => error,
+    }
+}
+
+fn fetch_blob(
+    segment: &impl Readable,
+    home_offset: u64,
+    stored_max: u64,
+) -> Result<Vec<u8>, LogError> {
+    guarded(home_offset, "reading a large body", || {
         let table = segment.begin()?.open_table(BLOBS)?;
-        let first = blob::key(wanted.home_offset, 0);
-        let last = blob::key(wanted.home_offset, u32::MAX);
+        let first = blob::key(home_offset, 0);
+        let last = blob::key(home_offset, u32::MAX);
         let mut stored = Vec::new();
         for row in table.range(first.as_slice()..=last.as_slice())? {
             stored.extend_from_slice(row?.1.value());
@@ -575,6 +724,12 @@ pub(super) fn read_blob(segment: &impl Readable, wanted: &BlobRef) -> Result<Byt
             }
         }
         Ok(stored)
-    })?;
-    blob::decode(&stored, wanted)
+    })
+}
+
+/// Home of what a body is a patch on.
+#[cfg(test)]
+pub(super) fn base_of(segment: &impl Readable, home_offset: u64) -> Result<Option<u64>, LogError> {
+    let stored = fetch_blob(segment, home_offset, u64::MAX)?;
+    Ok(Stored::of(&stored, home_offset)?.base_home())
 }

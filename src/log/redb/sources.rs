@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{
-    copying,
+    copying::{self, KeptBlobs},
     dense::Writer,
     manifest::{Mark, SegmentEntry},
     rewriting::{Change, Ended, Stop},
@@ -103,8 +103,9 @@ impl Sources {
         if let Some(block) = packer.finish()? {
             writer.push(&block)?;
         }
-        for (_, sealed) in &self.segments {
-            writer.copy_blobs(&sealed.reader(), |home| change.keeps_blob(home))?;
+        for (entry, sealed) in &self.segments {
+            let kept = kept_blobs(entry, sealed, change)?;
+            writer.copy_blobs(&sealed.reader(), &kept)?;
         }
         Ok(writer.finish()?)
     }
@@ -162,12 +163,27 @@ impl Sources {
         if end.offset != self.last_offset() {
             return Err(not_copied(self.last_offset()).into());
         }
-        for (_, sealed) in &self.segments {
-            let keeps = |home| change.keeps_blob(home);
-            copying::check_blobs(&sealed.reader(), &copy.reader(), keeps, first)
+        for (entry, sealed) in &self.segments {
+            let kept = kept_blobs(entry, sealed, change)?;
+            copying::check_blobs(&sealed.reader(), &copy.reader(), &kept, first)
                 .map_err(not_read_back)?;
         }
         Ok(())
+    }
+}
+
+/// What becomes of the large bodies of a segment.
+fn kept_blobs<'a>(
+    entry: &SegmentEntry,
+    sealed: &Sealed,
+    change: &'a dyn Change,
+) -> Result<KeptBlobs<'a>, LogError> {
+    let last = entry.sealed.as_ref().map_or(0, |mark| mark.offset);
+    let keeps = |home| change.keeps_blob(home);
+    // Most passes drop none, and then no patch loses its base.
+    match change.drops_blobs(entry.first, last) {
+        true => KeptBlobs::of(&sealed.reader(), keeps, entry.first),
+        false => Ok(KeptBlobs::all()),
     }
 }
 

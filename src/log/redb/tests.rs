@@ -6,6 +6,7 @@ mod faults;
 mod full_disk;
 mod measure;
 mod missing;
+mod patches;
 mod power_loss;
 mod rewriting;
 mod scrubbing;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use super::{simulated::SimulatedDisk, *};
 use crate::log::{
+    patch::{self, BodyPatch},
     port::NewBlob,
     reader::LogReader,
     record::Record,
@@ -35,6 +37,15 @@ async fn append<F: Folder>(log: &RedbLog<F>, records: &[Record]) -> Result<u64, 
     let owner = log.acquire(SHARD).await?;
     let batch = samples::batch(owner.head + 1, records);
     log.append(SHARD, owner.epoch, owner.head, batch).await
+}
+
+/// What is different in a body from another one that is stored.
+fn patch_on(base: &NewBlob, body: &[u8]) -> BodyPatch {
+    let bytes = patch::diff(&base.bytes, body).unwrap();
+    BodyPatch {
+        base_home: base.home_offset,
+        bytes: bytes.expect("they are alike").into(),
+    }
 }
 
 async fn all<F: Folder>(log: Arc<RedbLog<F>>) -> Result<Vec<Record>, LogError> {

@@ -190,6 +190,7 @@ fn large(namespace: &Namespace, home_offset: u64, body: &Bytes) -> (Record, NewB
         hash,
         home_offset,
         bytes: body.clone(),
+        patch: None,
     };
     (record, blob)
 }

@@ -34,7 +34,7 @@ impl Needs {
 }
 
 /// Every method that is served.
-pub(super) const RULES: [(&str, Needs); 51] = [
+pub(super) const RULES: [(&str, Needs); 53] = [
     ("/treering.v1.Events/Append", Appending),
     ("/treering.v1.Events/AppendStream", Appending),
     ("/treering.v1.Events/Read", Role(Reader)),
@@ -65,6 +65,8 @@ pub(super) const RULES: [(&str, Needs); 51] = [
     ("/treering.v1.Contexts/Set", Role(Writer)),
     ("/treering.v1.Contexts/Spawn", Role(Writer)),
     ("/treering.v1.Contexts/Return", Role(Writer)),
+    ("/treering.v1.Items/Batch", Role(Writer)),
+    ("/treering.v1.Items/Read", Role(Reader)),
     ("/treering.v1.Tools/History", Role(Reader)),
     ("/treering.v1.Tools/Pending", Role(Reader)),
     ("/treering.v1.Tools/WaitForDecision", Role(Reader)),

@@ -26,10 +26,11 @@ enum Carries {
 
 /// The methods whose requests carry what is stored. All others have
 /// [`REQUEST_BYTES_MAX`].
-const CARRIERS: [(&str, Carries); 12] = [
+const CARRIERS: [(&str, Carries); 13] = [
     ("/treering.v1.Events/Append", Carries::Batch),
     ("/treering.v1.Events/AppendStream", Carries::Batch),
     ("/treering.v1.Contexts/Set", Carries::Batch),
+    ("/treering.v1.Items/Batch", Carries::Batch),
     ("/treering.v1.Contexts/Compact", Carries::Body),
     ("/treering.v1.Contexts/Spawn", Carries::Body),
     ("/treering.v1.Contexts/Return", Carries::Body),

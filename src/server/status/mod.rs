@@ -43,7 +43,7 @@ use crate::{
         limits::{INDEX_RETRY, VIEWS_RETRY},
         with_causes,
     },
-    engine::{AppendError, ContextError, EraseError, ReadError, SearchError},
+    engine::{AppendError, ContextError, EraseError, ReadError, SearchError, items::ItemsError},
 };
 
 /// How [`PolicyError::whose`] names a conversation's policy.
@@ -425,6 +425,23 @@ impl From<ContextError> for Refusal {
     }
 }
 
+impl From<ItemsError> for Refusal {
+    fn from(error: ItemsError) -> Self {
+        match error {
+            ItemsError::Invalid { index, message } => {
+                Self::new(Code::InvalidArgument, "INVALID_REQUEST", message)
+                    .field(format!("ops[{index}]"))
+            }
+            error @ ItemsError::TooMany { .. } => {
+                Self::new(Code::InvalidArgument, "INVALID_REQUEST", error).field("ops")
+            }
+            ItemsError::Read(error) => error.into(),
+            ItemsError::Search(error) => error.into(),
+            ItemsError::Append(error) => error.into(),
+        }
+    }
+}
+
 impl From<EraseError> for Refusal {
     fn from(error: EraseError) -> Self {
         match error {
@@ -449,7 +466,9 @@ macro_rules! statuses {
         })*
     };
 }
-statuses!(Malformed KeyRefusal AppendError ReadError SearchError ContextError EraseError);
+statuses!(
+    Malformed KeyRefusal AppendError ReadError SearchError ContextError EraseError ItemsError
+);
 
 #[cfg(test)]
 mod tests;

@@ -145,6 +145,7 @@ impl History {
                 content_type: String::new(),
                 data: vec![1].into(),
                 text: String::new(),
+                delta_of: String::new(),
             }),
         })
     }

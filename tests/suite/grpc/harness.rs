@@ -11,7 +11,7 @@ use treering::{
         pb::{
             self, admin_client::AdminClient, contexts_client::ContextsClient,
             conversations_client::ConversationsClient, events_client::EventsClient,
-            search_client::SearchClient, tools_client::ToolsClient,
+            items_client::ItemsClient, search_client::SearchClient, tools_client::ToolsClient,
         },
     },
     domain::*,
@@ -84,6 +84,10 @@ impl TestServer {
     pub fn contexts(&self) -> ContextsClient<Channel> {
         ContextsClient::new(self.channel.clone())
             .max_decoding_message_size(server::bounds::MESSAGE_BYTES_MAX)
+    }
+
+    pub fn items(&self) -> ItemsClient<Channel> {
+        ItemsClient::new(self.channel.clone())
     }
 
     pub fn tools(&self) -> ToolsClient<Channel> {

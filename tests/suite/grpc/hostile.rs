@@ -61,7 +61,7 @@ async fn call_raw(server: &TestServer, path: &str, bytes: &[u8]) -> Result<(), S
     Ok(())
 }
 
-const METHODS: [&str; 22] = [
+const METHODS: [&str; 24] = [
     "Events/Append",
     "Events/AppendStream",
     "Events/Read",
@@ -76,6 +76,8 @@ const METHODS: [&str; 22] = [
     "Conversations/Diff",
     "Conversations/Seal",
     "Contexts/Get",
+    "Items/Batch",
+    "Items/Read",
     "Tools/History",
     "Tools/Pending",
     "Tools/WaitForDecision",
@@ -135,6 +137,8 @@ async fn empty_requests_are_told_what_is_missing() {
         ("Conversations/Lineage", "conversation_id"),
         ("Conversations/Diff", "conversation_id"),
         ("Conversations/Seal", "conversation_id"),
+        ("Items/Batch", "ops"),
+        ("Items/Read", "ops"),
         ("Tools/History", "conversation_id"),
         ("Tools/WaitForDecision", "call_id"),
         ("Tools/GetResult", "which"),

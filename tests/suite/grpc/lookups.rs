@@ -16,6 +16,7 @@ fn custom(type_name: &str, key: &str, data: Vec<u8>) -> pb::NewEvent {
         content_type: String::new(),
         data: data.into(),
         text: String::new(),
+        delta_of: String::new(),
     });
     pb::NewEvent {
         key: key.into(),
@@ -435,6 +436,7 @@ async fn a_framework_s_event_is_found_by_its_text() {
         content_type: String::new(),
         data: b"opaque"[..].into(),
         text: "the lighthouse keeper went home".into(),
+        delta_of: String::new(),
     });
     let appended = append(&server, &id, vec![new_event(&body)]).await;
     for (query, hits) in [("lighthouse", 1), ("opaque", 0)] {

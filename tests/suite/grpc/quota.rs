@@ -143,6 +143,11 @@ async fn every_path_keeps_to_the_quota() {
         };
         refused.push(("Set", contexts.set(set).await.unwrap_err()));
     }
+    let put = pb::ItemsRequest {
+        ops: vec![super::items::put(&["boats"], "count", "12")],
+        ..Default::default()
+    };
+    refused.push(("Batch", server.items().batch(put).await.unwrap_err()));
     let spawn = pb::SpawnRequest {
         conversation_id: id.clone(),
         purpose: "count".into(),

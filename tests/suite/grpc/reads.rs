@@ -359,6 +359,7 @@ async fn the_largest_body_fits_a_message_of_64_mib() {
             content_type: String::new(),
             data: vec![7; bytes].into(),
             text: String::new(),
+            delta_of: String::new(),
         });
         let mut request = batch(&id, [custom]);
         request.events[0].actor = "a".repeat(512);

@@ -384,6 +384,7 @@ fn body(model: &Model, id: ConversationId, on: u64, what: &What) -> EventBody {
             content_type: String::new(),
             data: vec![0, 255].into(),
             text: String::new(),
+            delta_of: String::new(),
         }),
         What::Erase => B::ContentErased {
             revisions: vec![Revision(1)],

@@ -11,11 +11,12 @@
 `treering.errors` says what can go wrong and what to do.
 """
 
-from treering import aio, errors, new
+from treering import aio, errors, items, new
 from treering._requests import SearchFilters
 from treering._sync.calls import Answer, Call
 from treering._sync.client import Treering, connect, local
 from treering._sync.conversation import Conversation, SubContext
+from treering._sync.items import Items
 from treering._sync.replay import Replay
 from treering._sync.subscription import ContextWatch, Subscription
 from treering.errors import *  # noqa: F403
@@ -31,6 +32,7 @@ from treering.types import (
     Event,
     Hit,
     Hits,
+    Item,
     Receipt,
     Request,
     Rewound,
@@ -55,6 +57,8 @@ __all__ = [
     "Event",
     "Hit",
     "Hits",
+    "Item",
+    "Items",
     "Receipt",
     "Replay",
     "Request",
@@ -68,6 +72,7 @@ __all__ = [
     "aio",
     "connect",
     "errors",
+    "items",
     "local",
     "new",
 ]

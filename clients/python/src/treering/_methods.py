@@ -16,6 +16,7 @@ from treering.v1 import admin_pb2 as admin
 from treering.v1 import context_pb2 as context
 from treering.v1 import conversation_pb2 as conversation
 from treering.v1 import events_pb2 as events
+from treering.v1 import items_pb2 as items
 from treering.v1 import search_pb2 as search
 from treering.v1 import tool_pb2 as tool
 
@@ -143,6 +144,9 @@ WATCH = _of(
 SET = _of("Contexts", "Set", context.SetContextRequest, events.AppendResponse, KEY)
 SPAWN = _of("Contexts", "Spawn", context.SpawnRequest, context.SpawnResponse, KEY)
 RETURN = _of("Contexts", "Return", context.ReturnRequest, events.AppendResponse, KEY)
+
+ITEMS_BATCH = _of("Items", "Batch", items.ItemsRequest, items.ItemsResponse, KEY)
+ITEMS_READ = _of("Items", "Read", items.ReadItemsRequest, items.ItemsResponse)
 
 HISTORY = _of("Tools", "History", tool.ToolHistoryRequest, tool.ToolHistoryResponse)
 PENDING = _of("Tools", "Pending", tool.PendingRequest, tool.PendingResponse)

@@ -10,6 +10,7 @@ async with treering.aio.local("./store") as db:
 from treering._async.calls import AsyncAnswer, AsyncCall
 from treering._async.client import AsyncTreering, connect, local
 from treering._async.conversation import AsyncConversation, AsyncSubContext
+from treering._async.items import AsyncItems
 from treering._async.replay import AsyncReplay
 from treering._async.subscription import AsyncContextWatch, AsyncSubscription
 
@@ -18,6 +19,7 @@ __all__ = [
     "AsyncCall",
     "AsyncContextWatch",
     "AsyncConversation",
+    "AsyncItems",
     "AsyncReplay",
     "AsyncSubContext",
     "AsyncSubscription",

@@ -481,12 +481,16 @@ def custom(
     *,
     content_type: str = "",
     text: str = "",
+    delta_of: str = "",
     key: str = "",
     attributes: Mapping[str, str] | None = None,
 ) -> NewEvent:
     """An event of your own. `bytes` are kept as they are, all else is kept as JSON.
 
-    A search finds it by its `text`. See `found_by` for `key` and `attributes`.
+    A search finds it by its `text`. See `found_by` for `key` and `attributes`. `delta_of` is the
+    key of an event that this one is much like, the state of the step before for example: the
+    store then keeps what is different, and every read gives the whole. A state that is given
+    the same key each time names itself: `custom("state", state, key="state", delta_of="state")`.
     """
     if isinstance(data, bytes):
         content = data
@@ -494,7 +498,13 @@ def custom(
     else:
         content = json_bytes(data)
         content_type = content_type or "application/json"
-    said = pb.Custom(type_name=type_name, content_type=content_type, data=content, text=text)
+    said = pb.Custom(
+        type_name=type_name,
+        content_type=content_type,
+        data=content,
+        text=text,
+        delta_of=delta_of,
+    )
     return found_by(NewEvent(custom=said), key, attributes)
 
 

@@ -10,7 +10,15 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from treering._words import CallStatusName, KindName, from_json, word
-from treering.v1 import context_pb2, conversation_pb2, event_pb2, events_pb2, search_pb2, tool_pb2
+from treering.v1 import (
+    context_pb2,
+    conversation_pb2,
+    event_pb2,
+    events_pb2,
+    items_pb2,
+    search_pb2,
+    tool_pb2,
+)
 
 
 def when(stamp: Timestamp) -> datetime:
@@ -190,6 +198,37 @@ class Event:
             if value := getattr(body, name, ""):
                 return str(value)
         return ""
+
+
+@dataclass(frozen=True)
+class Item:
+    """What is remembered under a path and a key."""
+
+    proto: items_pb2.Item = field(repr=False, compare=False)
+    path: tuple[str, ...]
+    key: str
+    value: Any
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    """When it goes; None: never."""
+    score: float | None
+    """How well it fits a query."""
+
+    @staticmethod
+    def of(proto: items_pb2.Item, *, score: float | None = None) -> Item:
+        """From an answer of `Items`."""
+        own = proto.score if proto.HasField("score") else score
+        return Item(
+            proto=proto,
+            path=tuple(proto.path),
+            key=proto.key,
+            value=from_json(proto.value),
+            created_at=when(proto.created_at),
+            updated_at=when(proto.updated_at),
+            expires_at=when(proto.expires_at) if proto.HasField("expires_at") else None,
+            score=own,
+        )
 
 
 @dataclass(frozen=True)

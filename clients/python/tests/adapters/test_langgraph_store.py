@@ -211,7 +211,8 @@ def test_a_graph_that_remembers(db: treering.Treering) -> None:
     assert run(work()) == [f"I know {number} things" for number in range(3)]
     assert [each.value["said"] for each in store.search(USERS)] == ["Thing 2", "Thing 1"]
     # Nothing that was written is lost: every change is an event.
-    kinds = [event.kind for event in store.conversation.events()]
+    [item, _] = db.items.search((store.name, *USERS))
+    kinds = [event.kind for event in db.conversation(item.proto.conversation_id).events()]
     assert kinds.count("custom") == 4
 
 
@@ -231,8 +232,22 @@ def test_items_with_a_life(db: treering.Treering) -> None:
     for each in (store, TreeringStore(db)):
         assert sorted(item.key for item in each.search((), refresh_ttl=False)) == ["long", "read"]
         assert each.list_namespaces() == [USERS]
-    assert store.sweep_ttl() == 2
+    # There is nothing to sweep.
     assert store.sweep_ttl() == 0
+
+
+# A query finds words, in what a value says or in what its index names, and nothing else.
+def test_words_are_found(db: treering.Treering) -> None:
+    store = TreeringStore(db)
+    store.put(USERS, "a", {"says": "the lighthouse", "more": "a harbour"})
+    store.put(USERS, "b", {"says": "a lighthouse", "more": "a forest"}, index=["more"])
+    store.put(USERS, "c", {"says": "no lighthouse"}, index=False)
+    found = store.search(("users",), query="lighthouse")
+    assert [each.key for each in found] == ["a"] and found[0].score
+    assert [each.key for each in store.search((), query="forest")] == ["b"]
+    assert store.search((), query="forest", filter={"more": "a harbour"}) == []
+    other = TreeringStore(db, "another")
+    assert other.search((), query="forest") == [] and other.list_namespaces() == []
 
 
 # Programs that write to one store at once, and a server that is killed: each sees what the

@@ -24,14 +24,22 @@ fn options() -> RedbLogOptions {
     }
 }
 
-/// A random group: some records, now and then one with a large body.
-fn group(random: &mut Random, first_offset: u64) -> FrameBatch {
+/// A random group: some records, now and then one with a large body, which may be a patch on
+/// one of those before.
+fn group(random: &mut Random, first_offset: u64, before: &[NewBlob]) -> FrameBatch {
     let mut blobs = Vec::new();
     let mut records: Vec<_> = (0..1 + random.below(12))
         .map(|_| samples::noisy_record(random.below(3_000) as usize))
         .collect();
     if random.below(4) == 0 {
-        let body = samples::noise(66_000 + random.below(200_000) as usize);
+        let like = match before.len() {
+            0 => None,
+            count => before.get(random.below(2 * count as u64) as usize),
+        };
+        let body = match like {
+            Some(base) => [b"another ", base.bytes.as_ref()].concat().into(),
+            None => samples::noise(66_000 + random.below(200_000) as usize),
+        };
         let hash = Record::hash_body(&body);
         let home_offset = first_offset + records.len() as u64;
         let place = RecordBody::Blob(BlobRef {
@@ -47,6 +55,7 @@ fn group(random: &mut Random, first_offset: u64) -> FrameBatch {
             namespace,
             hash,
             home_offset,
+            patch: like.map(|base| patch_on(base, &body)),
             bytes: body,
         });
     }
@@ -120,7 +129,7 @@ async fn run_seed(seed: u64) -> Seen {
                 let Ok(owner) = log.acquire(SHARD).await else {
                     break;
                 };
-                let batch = group(&mut random, model.head() + 1);
+                let batch = group(&mut random, model.head() + 1, &model.blobs);
                 match log
                     .append(SHARD, owner.epoch, owner.head, batch.clone())
                     .await

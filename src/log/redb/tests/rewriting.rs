@@ -161,6 +161,7 @@ async fn append_large<F: Folder>(log: &RedbLog<F>, bytes: usize) -> (Record, New
         hash,
         home_offset,
         bytes: body,
+        patch: None,
     };
     let salted = crate::log::Salt::random().hash(hash);
     let record = Record::seal(ContentHash::default(), header, place, salted, None).unwrap();

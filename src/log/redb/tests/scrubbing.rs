@@ -67,6 +67,7 @@ async fn append_large(log: &RedbLog<SimulatedDisk>) -> u64 {
         hash,
         home_offset,
         bytes,
+        patch: None,
     };
     let salted = Salt::random().hash(hash);
     let place = RecordBody::Blob(blob.reference());

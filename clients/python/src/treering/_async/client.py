@@ -14,6 +14,7 @@ from treering import _methods as m
 from treering import _requests, errors, new
 from treering._async import context, lookup
 from treering._async.conversation import AsyncConversation
+from treering._async.items import AsyncItems
 from treering._async.reading import read_events
 from treering._async.subscription import AsyncContextWatch, AsyncSubscription
 from treering._async.transport import AsyncTransport
@@ -68,6 +69,11 @@ class AsyncTreering:
     def address(self) -> str:
         """Where the server is now."""
         return self._endpoint.address()
+
+    @property
+    def items(self) -> AsyncItems:
+        """What is remembered for long, under paths and keys."""
+        return AsyncItems(self._transport, self.actor)
 
     async def close(self) -> None:
         """Ends the connection; a server that `local` started ends with its last user."""

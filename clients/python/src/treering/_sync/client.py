@@ -18,6 +18,7 @@ from treering._keys import key_or_new
 from treering._local import Endpoint, Fixed, Local, run_command
 from treering._sync import context, lookup
 from treering._sync.conversation import Conversation
+from treering._sync.items import Items
 from treering._sync.reading import read_events
 from treering._sync.subscription import ContextWatch, Subscription
 from treering._sync.transport import Transport
@@ -69,6 +70,11 @@ class Treering:
     def address(self) -> str:
         """Where the server is now."""
         return self._endpoint.address()
+
+    @property
+    def items(self) -> Items:
+        """What is remembered for long, under paths and keys."""
+        return Items(self._transport, self.actor)
 
     def close(self) -> None:
         """Ends the connection; a server that `local` started ends with its last user."""

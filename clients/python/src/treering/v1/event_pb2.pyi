@@ -1749,11 +1749,18 @@ class Custom(google.protobuf.message.Message):
     CONTENT_TYPE_FIELD_NUMBER: builtins.int
     DATA_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
+    DELTA_OF_FIELD_NUMBER: builtins.int
     type_name: builtins.str
     content_type: builtins.str
     data: builtins.bytes
     text: builtins.str
     """What a search finds it by. Empty: it is not found."""
+    delta_of: builtins.str
+    """The key of an event that this one is much like: the state of the step before, say. The
+    newest with that key on the branch's history is meant. Of a body of 4 KiB or more the
+    store may then keep only what is different. Every read gives it whole, whatever becomes of
+    the other event; that none has the key is no fault.
+    """
     def __init__(
         self,
         *,
@@ -1761,8 +1768,9 @@ class Custom(google.protobuf.message.Message):
         content_type: builtins.str = ...,
         data: builtins.bytes = ...,
         text: builtins.str = ...,
+        delta_of: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["content_type", b"content_type", "data", b"data", "text", b"text", "type_name", b"type_name"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["content_type", b"content_type", "data", b"data", "delta_of", b"delta_of", "text", b"text", "type_name", b"type_name"]) -> None: ...
 
 global___Custom = Custom
 

@@ -615,6 +615,13 @@ export interface Custom {
   data: Uint8Array;
   /** What a search finds it by. Empty: it is not found. */
   text: string;
+  /**
+   * The key of an event that this one is much like: the state of the step before, say. The
+   * newest with that key on the branch's history is meant. Of a body of 4 KiB or more the
+   * store may then keep only what is different. Every read gives it whole, whatever becomes of
+   * the other event; that none has the key is no fault.
+   */
+  deltaOf: string;
 }
 
 /**
@@ -6208,7 +6215,7 @@ export const AnnotationAdded: MessageFns<AnnotationAdded> = {
 };
 
 function createBaseCustom(): Custom {
-  return { typeName: "", contentType: "", data: new Uint8Array(0), text: "" };
+  return { typeName: "", contentType: "", data: new Uint8Array(0), text: "", deltaOf: "" };
 }
 
 export const Custom: MessageFns<Custom> = {
@@ -6224,6 +6231,9 @@ export const Custom: MessageFns<Custom> = {
     }
     if (message.text !== "") {
       writer.uint32(34).string(message.text);
+    }
+    if (message.deltaOf !== "") {
+      writer.uint32(42).string(message.deltaOf);
     }
     return writer;
   },
@@ -6273,6 +6283,14 @@ export const Custom: MessageFns<Custom> = {
             message.text = reader.string();
             continue;
           }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.deltaOf = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -6294,6 +6312,7 @@ export const Custom: MessageFns<Custom> = {
     message.contentType = object.contentType ?? "";
     message.data = object.data ?? new Uint8Array(0);
     message.text = object.text ?? "";
+    message.deltaOf = object.deltaOf ?? "";
     return message;
   },
 };

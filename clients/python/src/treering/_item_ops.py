@@ -1,0 +1,102 @@
+"""Operations on items, as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from treering._words import json_bytes
+from treering.v1 import items_pb2 as pb
+
+Sign = Literal["=", "!=", ">", ">=", "<", "<="]
+Condition = tuple[str | Sequence[str], Sign, Any]
+"""A field, or the names of a field within others; a sign; and what it is compared with."""
+
+SIGNS: dict[str, pb.ItemComparison.ValueType] = {
+    "=": pb.ITEM_COMPARISON_EQUAL,
+    "!=": pb.ITEM_COMPARISON_NOT_EQUAL,
+    ">": pb.ITEM_COMPARISON_GREATER,
+    ">=": pb.ITEM_COMPARISON_GREATER_OR_EQUAL,
+    "<": pb.ITEM_COMPARISON_LESS,
+    "<=": pb.ITEM_COMPARISON_LESS_OR_EQUAL,
+}
+
+
+def _labels(path: Sequence[str]) -> list[str]:
+    if isinstance(path, str):
+        raise TypeError(f"a path is a sequence of labels, as in ({path!r},), and no text")
+    return list(path)
+
+
+def put_op(
+    path: Sequence[str], key: str, value: Any, ttl: float | None = None, text: str | None = None
+) -> pb.ItemOp:
+    """Puts a value. `ttl` is in seconds."""
+    if ttl is not None and ttl <= 0:
+        raise ValueError("ttl is not above 0: leave it out for an item that stays")
+    put = pb.PutItem(path=_labels(path), key=key, value=json_bytes(value), text=text)
+    if ttl is not None:
+        put.ttl_ms = max(1, round(ttl * 1000))
+    return pb.ItemOp(put=put)
+
+
+def get_op(path: Sequence[str], key: str, refresh_ttl: bool = False) -> pb.ItemOp:
+    """Gets an item."""
+    return pb.ItemOp(get=pb.GetItem(path=_labels(path), key=key, refresh_ttl=refresh_ttl))
+
+
+def delete_op(path: Sequence[str], key: str) -> pb.ItemOp:
+    """Takes an item away."""
+    return pb.ItemOp(delete=pb.DeleteItem(path=_labels(path), key=key))
+
+
+def conditions(where: Iterable[Condition]) -> list[pb.ItemCondition]:
+    """Conditions of a search."""
+    made = []
+    for field, sign, value in where:
+        if sign not in SIGNS:
+            raise ValueError(f"`{sign}` is none of {' '.join(SIGNS)}")
+        names = [field] if isinstance(field, str) else list(field)
+        made.append(pb.ItemCondition(field=names, comparison=SIGNS[sign], value=json_bytes(value)))
+    return made
+
+
+def search_op(
+    under: Sequence[str] = (),
+    query: str = "",
+    filter: Iterable[pb.ItemCondition] = (),
+    limit: int = 10,
+    offset: int = 0,
+    refresh_ttl: bool = False,
+) -> pb.ItemOp:
+    """Looks for items."""
+    return pb.ItemOp(
+        search=pb.SearchItems(
+            under=_labels(under),
+            query=query,
+            filter=filter,
+            limit=limit,
+            offset=offset,
+            refresh_ttl=refresh_ttl,
+        )
+    )
+
+
+def paths_op(
+    matches: Iterable[tuple[Literal["prefix", "suffix"], Sequence[str]]] = (),
+    depth_max: int = 0,
+    limit: int = 100,
+    offset: int = 0,
+) -> pb.ItemOp:
+    """Lists paths."""
+    ends = {"prefix": pb.PATH_END_PREFIX, "suffix": pb.PATH_END_SUFFIX}
+    return pb.ItemOp(
+        list_paths=pb.ListItemPaths(
+            matches=[
+                pb.PathMatch(end=ends[end], path=_labels(path)) for end, path in matches if path
+            ],
+            depth_max=depth_max,
+            limit=limit,
+            offset=offset,
+        )
+    )

@@ -1,0 +1,138 @@
+# Made of _async/items.py by scripts/make_sync.py: change that, and run it again.
+"""What is remembered for long, under paths and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from treering._item_ops import Condition, conditions, delete_op, get_op, paths_op, put_op, search_op
+from treering._keys import key_or_new
+from treering._methods import ITEMS_BATCH, ITEMS_READ
+from treering._sync.transport import Transport
+from treering.types import Item
+from treering.v1 import items_pb2 as pb
+
+
+class Items:
+    """JSON values under a path (a sequence of labels) and a key, for the whole namespace.
+
+    >>> db.items.put(("users", "ada"), "likes", {"answers": "short", "level": 3})
+    >>> item = db.items.get(("users", "ada"), "likes")
+    >>> item.value["answers"]
+    'short'
+    >>> found = db.items.search(("users",), where=[("level", ">=", 3)])
+    >>> [item.key for item in found]
+    ['likes']
+    """
+
+    def __init__(self, transport: Transport, actor: str) -> None:
+        self._transport = transport
+        self._actor = actor
+
+    def put(
+        self,
+        path: Sequence[str],
+        key: str,
+        value: Any,
+        *,
+        ttl: float | None = None,
+        text: str | None = None,
+        idempotency_key: str = "",
+    ) -> None:
+        """Puts a value, in the place of what is there. `ttl` is the seconds that it lives;
+        `text` what a search finds it by, instead of all texts in it.
+        """
+        self.batch([put_op(path, key, value, ttl, text)], idempotency_key=idempotency_key)
+
+    def get(self, path: Sequence[str], key: str, *, refresh_ttl: bool = False) -> Item | None:
+        """An item; None: it is not there. With `refresh_ttl` it lives on from now."""
+        answer = self._send([get_op(path, key, refresh_ttl)], "")
+        got = answer.results[0].got
+        return Item.of(got.item) if got.HasField("item") else None
+
+    def delete(self, path: Sequence[str], key: str, *, idempotency_key: str = "") -> bool:
+        """Takes an item away; false: it was not there. Its past stays until it is erased."""
+        answer = self._send([delete_op(path, key)], idempotency_key)
+        return answer.HasField("position")
+
+    def search(
+        self,
+        under: Sequence[str] = (),
+        *,
+        query: str = "",
+        where: Iterable[Condition] = (),
+        limit: int = 10,
+        offset: int = 0,
+        refresh_ttl: bool = False,
+    ) -> list[Item]:
+        """Items under a path: the newest first, or with a query the best first.
+
+        `where` has conditions that must all be so, `(field, sign, value)` each, with one of
+        `= != > >= < <=`; a field within another one is named with a sequence of names.
+        """
+        op = search_op(under, query, conditions(where), limit, offset, refresh_ttl)
+        answer = self._send([op], "")
+        return self._whole(answer.results[0].found.items)
+
+    def paths(
+        self,
+        *,
+        prefix: Sequence[str] = (),
+        suffix: Sequence[str] = (),
+        depth_max: int = 0,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[tuple[str, ...]]:
+        """Paths under which there are items, in their order. `*` in `prefix` or `suffix` is any
+        label; longer paths are cut to `depth_max` labels, unless that is 0.
+        """
+        op = paths_op([("prefix", prefix), ("suffix", suffix)], depth_max, limit, offset)
+        answer = self._send([op], "")
+        return [tuple(each.path) for each in answer.results[0].paths.paths]
+
+    def batch(self, ops: Iterable[pb.ItemOp], *, idempotency_key: str = "") -> list[pb.ItemResult]:
+        """Operations in one step (`treering.items` makes them): what is read is as it was
+        before, what is changed is changed all at once or not at all. Answers in their order.
+        """
+        asked = list(ops)
+        if not asked:
+            return []
+        return list((self._send(asked, idempotency_key)).results)
+
+    def values(self, items: Iterable[pb.Item]) -> list[Item]:
+        """Items of an answer of `batch`, with the values that it had no room for."""
+        return self._whole(items)
+
+    def _send(self, ops: Sequence[pb.ItemOp], idempotency_key: str) -> pb.ItemsResponse:
+        if not any(_changes(op) for op in ops):
+            return self._transport.unary(ITEMS_READ, pb.ReadItemsRequest(ops=ops))
+        key = key_or_new(idempotency_key)
+        request = pb.ItemsRequest(ops=ops, idempotency_key=key, actor=self._actor)
+        answer = self._transport.unary(ITEMS_BATCH, request, key=key)
+        self._transport.saw(answer.position.offset)
+        return answer
+
+    def _whole(self, items: Iterable[pb.Item]) -> list[Item]:
+        whole: list[Item] = []
+        for item in items:
+            if not item.value_left_out:
+                whole.append(Item.of(item))
+                continue
+            # The first value of an answer goes whatever it takes.
+            answer = self._send([get_op(item.path, item.key, False)], "")
+            got = answer.results[0].got
+            if got.HasField("item"):
+                whole.append(Item.of(got.item, score=Item.of(item).score))
+        return whole
+
+
+def _changes(op: pb.ItemOp) -> bool:
+    which = op.WhichOneof("op")
+    changing: Mapping[str | None, bool] = {
+        "put": True,
+        "delete": True,
+        "get": op.get.refresh_ttl,
+        "search": op.search.refresh_ttl,
+    }
+    return changing.get(which, False)

@@ -1,0 +1,459 @@
+//! `items`: what is remembered for long under a path and a key.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueHint};
+use prost_types::Timestamp;
+
+use super::{
+    approve::person,
+    connect::Connection,
+    error::CliError,
+    json::{Array, Object, rfc3339},
+    output::{Out, Tone},
+    pb::{self, item_op::Op, item_result::Result as Answer},
+    text::{first_line, printable},
+    text_arg::text_of,
+};
+
+/// Characters of a value in a line.
+const VALUE_CHARS: usize = 200;
+
+/// Remember JSON values under a path and a key, for all conversations
+///
+/// A path is labels with slashes between them: users/ada. Every change is an event, so what
+/// was there before can be read, and erased; `get --json` tells where it is.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  treering items put users/ada likes '{\"answers\": \"short\", \"level\": 3}'
+  treering items put sessions/42 cart @cart.json --ttl 12h
+  treering items get users/ada likes
+  treering items search users --query 'short answers'
+  treering items search users --where 'level>=3' --where 'answers=\"short\"'
+  treering items ls --depth 1
+  treering items rm users/ada likes")]
+pub struct ItemsArgs {
+    #[command(subcommand)]
+    what: ItemsCommand,
+}
+
+#[derive(Subcommand, Debug, Clone)]
+enum ItemsCommand {
+    /// Put a value, in the place of what is there
+    Put {
+        /// The path
+        path: String,
+        /// The key
+        key: String,
+        /// The value, JSON
+        #[arg(value_hint = ValueHint::Other)]
+        value: String,
+        /// It is gone after this time, for example 90s, 30m, 12h or 7d
+        #[arg(long, value_name = "TIME", value_parser = time_to_live)]
+        ttl: Option<Duration>,
+        /// What a search finds it by, instead of all texts in it
+        #[arg(long, value_name = "TEXT")]
+        text: Option<String>,
+        /// Who puts it [default: $USER, else `treering-cli`]
+        #[arg(long, value_name = "NAME")]
+        actor: Option<String>,
+    },
+    /// Show a value
+    Get {
+        /// The path
+        path: String,
+        /// The key
+        key: String,
+    },
+    /// Look for values: the newest first, or with words the best first
+    Search {
+        /// Only under this path
+        #[arg(default_value = "", hide_default_value = true)]
+        path: String,
+        /// Words
+        #[arg(
+            long,
+            short,
+            value_name = "WORDS",
+            default_value = "",
+            hide_default_value = true
+        )]
+        query: String,
+        /// What must be so: FIELD and one of = != > >= < <= and JSON, with dots between
+        /// fields within fields (may be given again)
+        #[arg(long = "where", value_name = "CONDITION", value_parser = condition)]
+        conditions: Vec<pb::ItemCondition>,
+        /// At most so many
+        #[arg(long, short = 'n', value_name = "N", default_value_t = 10)]
+        limit: u32,
+        /// Pass over so many
+        #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+        offset: u32,
+    },
+    /// List the paths that have something
+    Ls {
+        /// Only paths that begin so; * is any label
+        #[arg(default_value = "", hide_default_value = true)]
+        path: String,
+        /// Cut longer paths to so many labels
+        #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+        depth: u32,
+        /// At most so many
+        #[arg(long, short = 'n', value_name = "N", default_value_t = 1_000)]
+        limit: u32,
+    },
+    /// Take a value away
+    Rm {
+        /// The path
+        path: String,
+        /// The key
+        key: String,
+        /// Who does it [default: $USER, else `treering-cli`]
+        #[arg(long, value_name = "NAME")]
+        actor: Option<String>,
+    },
+}
+
+impl ItemsArgs {
+    /// True when it changes something.
+    pub fn changes(&self) -> bool {
+        matches!(
+            self.what,
+            ItemsCommand::Put { .. } | ItemsCommand::Rm { .. }
+        )
+    }
+
+    /// True when it may bring the first events of a store.
+    pub fn begins(&self) -> bool {
+        matches!(self.what, ItemsCommand::Put { .. })
+    }
+
+    /// True when what it has to wait for is kept.
+    pub fn waits(&self) -> bool {
+        matches!(&self.what, ItemsCommand::Search { query, .. } if !query.is_empty())
+    }
+}
+
+fn time_to_live(text: &str) -> Result<Duration, String> {
+    let number = text.trim_end_matches(|c: char| c.is_alphabetic());
+    let seconds = match text[number.len()..].trim() {
+        "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => 0,
+    };
+    let count = number.trim().parse::<u64>().ok();
+    match count.and_then(|count| count.checked_mul(seconds)) {
+        Some(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
+        _ => Err("give a number with s, m, h or d, for example 12h".to_owned()),
+    }
+}
+
+fn condition(text: &str) -> Result<pb::ItemCondition, String> {
+    use pb::ItemComparison as Is;
+    // The longer ones first: >= begins like >.
+    let signs = [
+        ("!=", Is::NotEqual),
+        (">=", Is::GreaterOrEqual),
+        ("<=", Is::LessOrEqual),
+        ("=", Is::Equal),
+        (">", Is::Greater),
+        ("<", Is::Less),
+    ];
+    let places = signs
+        .iter()
+        .filter_map(|sign| Some((text.find(sign.0)?, sign)));
+    let (at, (sign, comparison)) = places
+        .min_by_key(|(at, (sign, _))| (*at, std::cmp::Reverse(sign.len())))
+        .ok_or("give a field, one of = != > >= < <=, and JSON: level>=3")?;
+    let (field, value) = (text[..at].trim(), text[at + sign.len()..].trim());
+    if field.is_empty() {
+        return Err("the field is missing before the sign".to_owned());
+    }
+    if serde_json::from_str::<serde::de::IgnoredAny>(value).is_err() {
+        return Err(format!(
+            "what {field} is compared with is no JSON: texts are in quotation marks"
+        ));
+    }
+    Ok(pb::ItemCondition {
+        field: field.split('.').map(str::to_owned).collect(),
+        comparison: (*comparison).into(),
+        value: value.to_owned().into(),
+    })
+}
+
+fn labels(path: &str) -> Vec<String> {
+    match path.trim_matches('/') {
+        "" => Vec::new(),
+        path => path.split('/').map(str::to_owned).collect(),
+    }
+}
+
+/// Does it, and prints what came of it.
+///
+/// # Errors
+/// What the store or the output says; [`CliError::Usage`] for what is no JSON.
+pub async fn run(args: ItemsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let changes = args.changes();
+    let (op, actor) = op(args.what)?;
+    let ops = vec![pb::ItemOp {
+        op: Some(op.clone()),
+    }];
+    let answer = match changes {
+        true => {
+            let request = pb::ItemsRequest {
+                ops,
+                idempotency_key: String::new(),
+                actor: person(actor),
+            };
+            store.items().batch(request).await?
+        }
+        false => store.items().read(pb::ReadItemsRequest { ops }).await?,
+    };
+    let answer = answer.into_inner();
+    let changed = answer.position.is_some();
+    let result = answer.results.into_iter().next();
+    match (result.and_then(|result| result.result), op) {
+        (Some(Answer::Got(got)), Op::Get(asked)) => match got.item {
+            Some(item) => print_value(&item, out),
+            None => Err(CliError::NotFound {
+                what: format!("no item {} under {}", asked.key, asked.path.join("/")),
+                hint: "`treering items ls` lists the paths that have something".to_owned(),
+            }),
+        },
+        (Some(Answer::Found(found)), _) => {
+            for item in &found.items {
+                print_item(item, out)?;
+            }
+            tell_partial(found.partial)
+        }
+        (Some(Answer::Paths(found)), _) => {
+            for path in &found.paths {
+                print_path(&path.path, out)?;
+            }
+            tell_partial(found.partial)
+        }
+        (_, Op::Put(put)) => told("put", &put.path, &put.key, true, out),
+        (_, Op::Delete(gone)) => told("removed", &gone.path, &gone.key, changed, out),
+        _ => Ok(()),
+    }
+}
+
+fn op(what: ItemsCommand) -> Result<(Op, Option<String>), CliError> {
+    Ok(match what {
+        ItemsCommand::Put {
+            path,
+            key,
+            value,
+            ttl,
+            text,
+            actor,
+        } => {
+            let value = text_of(&value)?.trim().to_owned();
+            if serde_json::from_str::<serde::de::IgnoredAny>(&value).is_err() {
+                return Err(CliError::Usage {
+                    what: "the value is no JSON".to_owned(),
+                    hint: "give a text as '\"text\"', a file as @FILE".into(),
+                });
+            }
+            let ttl_ms = ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+            let put = pb::PutItem {
+                path: labels(&path),
+                key,
+                value: value.into(),
+                ttl_ms,
+                text,
+            };
+            (Op::Put(put), actor)
+        }
+        ItemsCommand::Get { path, key } => {
+            let get = pb::GetItem {
+                path: labels(&path),
+                key,
+                refresh_ttl: false,
+            };
+            (Op::Get(get), None)
+        }
+        ItemsCommand::Search {
+            path,
+            query,
+            conditions,
+            limit,
+            offset,
+        } => {
+            let search = pb::SearchItems {
+                under: labels(&path),
+                query,
+                filter: conditions,
+                limit,
+                offset,
+                refresh_ttl: false,
+            };
+            (Op::Search(search), None)
+        }
+        ItemsCommand::Ls { path, depth, limit } => {
+            let prefix = pb::PathMatch {
+                end: pb::PathEnd::Prefix.into(),
+                path: labels(&path),
+            };
+            let list = pb::ListItemPaths {
+                matches: match prefix.path.is_empty() {
+                    true => Vec::new(),
+                    false => vec![prefix],
+                },
+                depth_max: depth,
+                limit,
+                offset: 0,
+            };
+            (Op::ListPaths(list), None)
+        }
+        ItemsCommand::Rm { path, key, actor } => {
+            let gone = pb::DeleteItem {
+                path: labels(&path),
+                key,
+            };
+            (Op::Delete(gone), actor)
+        }
+    })
+}
+
+fn tell_partial(partial: bool) -> Result<(), CliError> {
+    if partial {
+        eprintln!("There may be more: enough was looked at. Search under a longer path.");
+    }
+    Ok(())
+}
+
+fn told(
+    what: &str,
+    path: &[String],
+    key: &str,
+    changed: bool,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    if out.json {
+        let mut object = Object::new();
+        object
+            .raw("path", &Array::of_strings(path))
+            .string("key", key)
+            .boolean(what, changed);
+        return Ok(out.line(object.finish())?);
+    }
+    let name = printable(&format!("{}/{key}", path.join("/")));
+    let line = match changed {
+        true => format!("{what} {name}"),
+        false => format!("{name} was not there"),
+    };
+    Ok(out.line(line)?)
+}
+
+fn print_path(path: &[String], out: &mut Out) -> Result<(), CliError> {
+    let line = match out.json {
+        true => {
+            let mut object = Object::new();
+            object.raw("path", &Array::of_strings(path));
+            object.finish()
+        }
+        false => printable(&path.join("/")),
+    };
+    Ok(out.line(line)?)
+}
+
+fn print_value(item: &pb::Item, out: &mut Out) -> Result<(), CliError> {
+    if out.json {
+        return Ok(out.line(json(item))?);
+    }
+    let value = String::from_utf8_lossy(&item.value);
+    Ok(out.line(value.lines().map(printable).collect::<Vec<_>>().join("\n"))?)
+}
+
+fn print_item(item: &pb::Item, out: &mut Out) -> Result<(), CliError> {
+    if out.json {
+        return Ok(out.line(json(item))?);
+    }
+    let name = printable(&format!("{}/{}", item.path.join("/"), item.key));
+    let name = out.paint.text(Tone::Name, name);
+    let when = out
+        .paint
+        .text(Tone::Dim, out.when(item.updated_at.as_ref()));
+    let value = match item.value_left_out {
+        true => "(left out: get it alone)".to_owned(),
+        false => first_line(&String::from_utf8_lossy(&item.value), VALUE_CHARS),
+    };
+    Ok(out.line(format!("{name}  {when}  {value}"))?)
+}
+
+fn json(item: &pb::Item) -> String {
+    let mut object = Object::new();
+    object
+        .raw("path", &Array::of_strings(&item.path))
+        .string("key", &item.key);
+    match std::str::from_utf8(&item.value) {
+        Ok(value) if !item.value_left_out => object.raw("value", value),
+        _ => object.boolean("value_left_out", true),
+    };
+    let mut time = |name: &str, time: Option<&Timestamp>| {
+        if let Some(time) = time.and_then(rfc3339) {
+            object.string(name, &time);
+        }
+    };
+    time("created_at", item.created_at.as_ref());
+    time("updated_at", item.updated_at.as_ref());
+    time("expires_at", item.expires_at.as_ref());
+    object
+        .string("conversation_id", &item.conversation_id)
+        .number("revision", item.revision);
+    if let Some(score) = item.score {
+        object.float("score", f64::from(score));
+    }
+    object.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A condition is typed in one word: each sign is read whole, what is in a text is not a
+    // sign, and what is no JSON is told.
+    #[test]
+    fn conditions_are_read() {
+        use pb::ItemComparison as Is;
+        for (text, field, comparison, value) in [
+            ("level>=3", "level", Is::GreaterOrEqual, "3"),
+            ("level > 3", "level", Is::Greater, "3"),
+            ("a.b!=null", "a.b", Is::NotEqual, "null"),
+            ("t=\"a>=b\"", "t", Is::Equal, "\"a>=b\""),
+            ("n<=-1.5", "n", Is::LessOrEqual, "-1.5"),
+            ("n<1", "n", Is::Less, "1"),
+        ] {
+            let read = condition(text).unwrap();
+            assert_eq!(read.field.join("."), field, "{text}");
+            assert_eq!(read.comparison(), comparison, "{text}");
+            assert_eq!(read.value, value, "{text}");
+        }
+        for bad in ["level", "=3", "t=short", "n>"] {
+            assert!(condition(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_to_live_are_read() {
+        for (text, seconds) in [
+            ("90s", 90),
+            ("30m", 1_800),
+            ("12h", 43_200),
+            ("7 d", 604_800),
+        ] {
+            assert_eq!(
+                time_to_live(text),
+                Ok(Duration::from_secs(seconds)),
+                "{text}"
+            );
+        }
+        for bad in ["", "7", "d", "0s", "-1d", "1.5h", "99999999999999999999d"] {
+            assert!(time_to_live(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,529 @@
+//! Items: what is remembered for long under a path and a key, as events of one conversation of
+//! the namespace.
+//!
+//! Each change is an event with the item's name as its key, so that the newest one is one look-up
+//! (`docs/decisions/0047`). Here lives what a batch of operations does; names, conditions and
+//! the stored form have files of their own, finding in [`find`].
+
+mod condition;
+mod find;
+mod name;
+mod stored;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+pub use self::{
+    condition::{Comparison, ItemCondition, PathMatch},
+    name::{ANY_LABEL, ItemName, NameFault},
+    stored::{ITEM_DELETED_TYPE, ITEM_TYPE},
+};
+use self::{
+    find::{Found, Room},
+    stored::{Kept, Putting, deleting, texts_of},
+};
+use super::{
+    Engine, derived_id,
+    error::{AppendError, ReadError, SearchError},
+    work::Lane,
+};
+use crate::{
+    codec::json,
+    domain::{
+        AppendCommand, AppendOutcome, ConversationCreated, ConversationId, EventBody, EventRef,
+        JsonText, Namespace, NewEvent, Position, TimestampMicros,
+        limits::{ITEM_OPS_MAX, ITEM_SEARCH_DEFAULT, ITEM_SEARCH_MAX, ITEM_SEARCHES_MAX},
+    },
+};
+
+/// Label of the conversation that holds a namespace's items.
+pub const ITEMS_LABEL: &str = "treering.items";
+
+/// An item as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RememberedItem {
+    /// Its name.
+    pub name: ItemName,
+    /// JSON text, as it was put; none: the answer had no room for it.
+    pub value: Option<JsonText>,
+    /// When it was first put, since it was last taken away.
+    pub created_at: TimestampMicros,
+    /// When it was last put.
+    pub updated_at: TimestampMicros,
+    /// When it goes; none: never.
+    pub expires_at: Option<TimestampMicros>,
+    /// The event that says so.
+    pub at: EventRef,
+    /// How well it fits a query.
+    pub score: Option<f32>,
+}
+
+/// What is asked of items.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ItemOp {
+    /// One item.
+    Get {
+        /// Its name.
+        name: ItemName,
+        /// It lives on from now.
+        refresh: bool,
+    },
+    /// Puts one, in the place of what is there.
+    Put {
+        /// Its name.
+        name: ItemName,
+        /// JSON text.
+        value: JsonText,
+        /// How long it lives; none: for ever.
+        ttl: Option<Duration>,
+        /// What a search finds it by; none: all texts in it.
+        text: Option<String>,
+    },
+    /// Takes one away; none is there: nothing happens.
+    Delete {
+        /// Its name.
+        name: ItemName,
+    },
+    /// Looks for items.
+    Search(ItemSearch),
+    /// Paths under which there are items.
+    Paths(PathsQuery),
+}
+
+impl ItemOp {
+    /// True when it may change something.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match self {
+            Self::Put { .. } | Self::Delete { .. } => true,
+            Self::Get { refresh, .. } => *refresh,
+            Self::Search(search) => search.refresh,
+            Self::Paths(_) => false,
+        }
+    }
+}
+
+/// A search for items: newest first, or with a query best first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ItemSearch {
+    /// Only under this path; empty: anywhere.
+    pub under: Vec<String>,
+    /// Words that are looked for; empty: none.
+    pub query: String,
+    /// All of this must be so.
+    pub filter: Vec<ItemCondition>,
+    /// At most so many; 0: ten.
+    pub limit: usize,
+    /// Passes over so many.
+    pub offset: usize,
+    /// What is found lives on from now.
+    pub refresh: bool,
+}
+
+/// A list of paths, in their order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PathsQuery {
+    /// All of this must be so.
+    pub matches: Vec<PathMatch>,
+    /// Paths are cut to so many labels; 0: they are not.
+    pub depth_max: usize,
+    /// At most so many; 0: a hundred.
+    pub limit: usize,
+    /// Passes over so many.
+    pub offset: usize,
+}
+
+/// Operations that are one step.
+#[derive(Clone, Debug)]
+pub struct ItemBatch {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// In the order in which they are answered.
+    pub ops: Vec<ItemOp>,
+    /// See [`AppendCommand::idempotency_key`]. Without changes it says nothing.
+    pub idempotency_key: Option<String>,
+    /// Who does it, or empty.
+    pub actor: String,
+    /// Values in the answer, together, in bytes; one that is larger goes alone.
+    pub bytes_max: usize,
+}
+
+/// What an operation came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ItemAnswer {
+    /// Of a get; none: it is not there.
+    Got(Option<RememberedItem>),
+    /// Of a search.
+    Found {
+        /// What was found.
+        items: Vec<RememberedItem>,
+        /// So much had to be looked at that there may be more.
+        is_partial: bool,
+    },
+    /// Of a list of paths.
+    Paths {
+        /// What was found.
+        paths: Vec<Vec<String>>,
+        /// So much had to be looked at that there may be more.
+        is_partial: bool,
+    },
+    /// Of a change.
+    Changed,
+}
+
+/// What a batch came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ItemAnswers {
+    /// In the order of the operations.
+    pub answers: Vec<ItemAnswer>,
+    /// The last event that was appended; none: nothing was.
+    pub position: Option<Position>,
+    /// The key was used before: nothing was changed again.
+    pub repeated_key: bool,
+}
+
+/// Why a batch was not done. Nothing was changed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ItemsError {
+    /// An operation makes no sense.
+    #[error("ops[{index}]: {message}")]
+    Invalid {
+        /// Which one.
+        index: usize,
+        /// What is wrong, and what to do.
+        message: String,
+    },
+    /// The batch does.
+    #[error("{operations} operations; at most {ITEM_OPS_MAX} go into one batch")]
+    TooMany {
+        /// How many.
+        operations: usize,
+    },
+    /// Something could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Something could not be searched.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+    /// Something could not be appended.
+    #[error(transparent)]
+    Append(#[from] AppendError),
+}
+
+/// The conversation that has the items of a namespace. It is made with the first one.
+#[must_use]
+pub fn items_conversation(namespace: &Namespace) -> ConversationId {
+    derived_id(namespace, "items", &[])
+}
+
+/// A change that is to be made of an item.
+enum Change<'a> {
+    Put {
+        name: &'a ItemName,
+        value: &'a JsonText,
+        ttl: Option<Duration>,
+        text: Option<&'a String>,
+    },
+    Delete {
+        name: &'a ItemName,
+    },
+    /// It was read, and lives longer for it.
+    Refresh {
+        name: ItemName,
+    },
+}
+
+impl Engine {
+    /// Operations on items in one step: what is read is as it was before, what is changed is
+    /// changed all at once or not at all, and of several changes of one item the last counts.
+    ///
+    /// # Errors
+    /// [`ItemsError`]; nothing was changed.
+    pub async fn items(&self, batch: ItemBatch) -> Result<ItemAnswers, ItemsError> {
+        check(&batch)?;
+        let now = TimestampMicros::now();
+        let mut room = Room::new(batch.bytes_max);
+        let (mut answers, mut refreshed) = (Vec::with_capacity(batch.ops.len()), Vec::new());
+        for op in &batch.ops {
+            let (answer, read) = self.answer(&batch.namespace, op, now, &mut room).await?;
+            answers.push(answer);
+            refreshed.extend(read);
+        }
+        let changes = changes(&batch.ops, refreshed);
+        let mut done = ItemAnswers {
+            answers,
+            position: None,
+            repeated_key: false,
+        };
+        if let Some(outcome) = self.change_items(&batch, changes, now).await? {
+            done.position = outcome.events.last().map(|event| event.position);
+            done.repeated_key = outcome.repeated_key;
+        }
+        Ok(done)
+    }
+
+    /// What an operation reads; and what lives on for it.
+    async fn answer(
+        &self,
+        namespace: &Namespace,
+        op: &ItemOp,
+        now: TimestampMicros,
+        room: &mut Room,
+    ) -> Result<(ItemAnswer, Vec<ItemName>), ItemsError> {
+        let (answer, found, refresh) = match op {
+            ItemOp::Get { name, refresh } => {
+                let found = self.item(namespace, name, now).await?.map(|mut found| {
+                    found.value = found.value.filter(|value| room.takes(value.len()));
+                    (name.clone(), found)
+                });
+                let item = found.as_ref().map(|(name, found)| found.item(name));
+                (ItemAnswer::Got(item), found.into_iter().collect(), *refresh)
+            }
+            ItemOp::Search(search) => {
+                let found = self.search_items(namespace, search, now, room).await;
+                let (found, is_partial) = found?;
+                let items = found.iter().map(|(name, found)| found.item(name));
+                let items = items.collect();
+                (
+                    ItemAnswer::Found { items, is_partial },
+                    found,
+                    search.refresh,
+                )
+            }
+            ItemOp::Paths(query) => {
+                let (paths, is_partial) = self.paths_of_items(namespace, query, now).await?;
+                (ItemAnswer::Paths { paths, is_partial }, Vec::new(), false)
+            }
+            ItemOp::Put { .. } | ItemOp::Delete { .. } => (ItemAnswer::Changed, Vec::new(), false),
+        };
+        let lives_on = |(_, found): &(ItemName, Found)| refresh && found.kept.ttl.is_some();
+        let names = found.into_iter().filter(lives_on).map(|(name, _)| name);
+        Ok((answer, names.collect()))
+    }
+
+    async fn change_items(
+        &self,
+        batch: &ItemBatch,
+        changes: BTreeMap<String, Change<'_>>,
+        now: TimestampMicros,
+    ) -> Result<Option<AppendOutcome>, ItemsError> {
+        let namespace = &batch.namespace;
+        if changes.is_empty() {
+            return Ok(None);
+        }
+        if let Some(key) = &batch.idempotency_key
+            && let Some(outcome) = self.appended_with_key(namespace, key).await?
+        {
+            return Ok(Some(outcome));
+        }
+        let id = items_conversation(namespace);
+        let branch = self.first_branch(namespace, id).await?;
+        let (mut events, mut bytes) = (Vec::with_capacity(changes.len()), 0);
+        let max = self.limits().batch_bytes_max;
+        for (event_key, change) in &changes {
+            let event = self.change_event(namespace, event_key, change, now).await?;
+            if let Some(mut event) = event {
+                bytes += stored::size_of(&event);
+                if bytes > max {
+                    // Before all of it is in memory: values that live on are read for it.
+                    let (what, limit) = ("the batch, in bytes,", "batch_bytes_max");
+                    let actual = bytes;
+                    return Err(ItemsError::Append(AppendError::TooLarge {
+                        what,
+                        actual,
+                        max,
+                        limit,
+                    }));
+                }
+                event.actor.clone_from(&batch.actor);
+                event.branch.clone_from(&branch);
+                events.push(event);
+            }
+        }
+        if events.is_empty() {
+            return Ok(None);
+        }
+        let created = EventBody::ConversationCreated(ConversationCreated {
+            title: "Items".to_owned(),
+            labels: [(ITEMS_LABEL.to_owned(), "true".to_owned())].into(),
+            ..ConversationCreated::default()
+        });
+        let mut created = NewEvent::new(id, created);
+        created.actor.clone_from(&batch.actor);
+        let mut command = AppendCommand::new(namespace.clone(), events);
+        command.create_if_missing = Some(Box::new(created));
+        command.idempotency_key.clone_from(&batch.idempotency_key);
+        Ok(Some(self.append(command).await?))
+    }
+
+    /// The event of a change; none: nothing is to be changed.
+    async fn change_event(
+        &self,
+        namespace: &Namespace,
+        event_key: &str,
+        change: &Change<'_>,
+        now: TimestampMicros,
+    ) -> Result<Option<NewEvent>, ItemsError> {
+        let conversation = items_conversation(namespace);
+        match change {
+            Change::Put {
+                name,
+                value,
+                ttl,
+                text,
+            } => {
+                let there = self.item_kept(namespace, name, now).await?;
+                let text = match text {
+                    Some(text) => (*text).clone(),
+                    None => json_of(value.as_bytes()).map_or_else(String::new, |v| texts_of(&v)),
+                };
+                let putting = Putting {
+                    event_key,
+                    value: value.as_bytes().clone(),
+                    text,
+                    ttl: *ttl,
+                    created_at: there.map(|kept| kept.created_at),
+                    updated_at: None,
+                };
+                Ok(Some(putting.event(conversation)))
+            }
+            Change::Delete { name } => {
+                let there = self.item_kept(namespace, name, now).await?;
+                Ok(there.map(|_| deleting(conversation, event_key)))
+            }
+            Change::Refresh { name } => {
+                let Some(found) = self.item(namespace, name, now).await? else {
+                    return Ok(None);
+                };
+                let putting = Putting {
+                    event_key,
+                    value: found.value.unwrap_or_default(),
+                    text: found.text,
+                    ttl: found.kept.ttl,
+                    created_at: Some(found.kept.created_at),
+                    updated_at: Some(found.kept.updated_at),
+                };
+                Ok(Some(putting.event(conversation)))
+            }
+        }
+    }
+
+    /// What is known of an item without its value, if it is there.
+    async fn item_kept(
+        &self,
+        namespace: &Namespace,
+        name: &ItemName,
+        now: TimestampMicros,
+    ) -> Result<Option<Kept>, ItemsError> {
+        let (namespace, name) = (namespace.clone(), name.clone());
+        let read = |engine: Self| async move {
+            let found = engine.inner.newest_of_item(&namespace, &name).await?;
+            Ok::<_, ReadError>(found.map(|(_, kept)| kept).filter(|kept| kept.is_live(now)))
+        };
+        Ok(self.on(Lane::Short, read).await?)
+    }
+
+    /// The position up to which all is published.
+    fn published(&self) -> Position {
+        Position::local(self.inner.published.load(Ordering::Acquire))
+    }
+}
+
+/// Of several changes of one item the last counts; what is changed is not refreshed.
+fn changes(ops: &[ItemOp], refreshed: Vec<ItemName>) -> BTreeMap<String, Change<'_>> {
+    let mut changes = BTreeMap::new();
+    for name in refreshed {
+        if let Ok(key) = name.event_key() {
+            changes.insert(key, Change::Refresh { name });
+        }
+    }
+    for op in ops {
+        let (name, change) = match op {
+            ItemOp::Put {
+                name,
+                value,
+                ttl,
+                text,
+            } => {
+                let (ttl, text) = (*ttl, text.as_ref());
+                let put = Change::Put {
+                    name,
+                    value,
+                    ttl,
+                    text,
+                };
+                (name, put)
+            }
+            ItemOp::Delete { name } => (name, Change::Delete { name }),
+            ItemOp::Get { .. } | ItemOp::Search(_) | ItemOp::Paths(_) => continue,
+        };
+        if let Ok(key) = name.event_key() {
+            changes.insert(key, change);
+        }
+    }
+    changes
+}
+
+fn check(batch: &ItemBatch) -> Result<(), ItemsError> {
+    let operations = batch.ops.len();
+    if operations > ITEM_OPS_MAX {
+        return Err(ItemsError::TooMany { operations });
+    }
+    let mut searches = 0;
+    for (index, op) in batch.ops.iter().enumerate() {
+        let invalid = |message: String| ItemsError::Invalid { index, message };
+        let named = |name: &ItemName| name.event_key().map_err(|fault| invalid(fault.to_string()));
+        match op {
+            ItemOp::Get { name, .. } | ItemOp::Delete { name } => {
+                named(name)?;
+            }
+            ItemOp::Put {
+                name, value, ttl, ..
+            } => {
+                named(name)?;
+                json::check_bytes(value.as_bytes().clone())
+                    .map_err(|fault| invalid(format!("the value: {fault}")))?;
+                if *ttl == Some(Duration::ZERO) {
+                    let message = "it would live for no time: leave the time out or give one";
+                    return Err(invalid(message.to_owned()));
+                }
+            }
+            ItemOp::Search(_) | ItemOp::Paths(_) if searches == ITEM_SEARCHES_MAX => {
+                let message = format!(
+                    "{ITEM_SEARCHES_MAX} searches and lists of paths go into one batch: each may \
+                     go through all items"
+                );
+                return Err(invalid(message));
+            }
+            ItemOp::Search(search) => {
+                searches += 1;
+                name::beginning(&search.under).map_err(|fault| invalid(fault.to_string()))?;
+                check_page(search.limit, search.offset).map_err(invalid)?;
+            }
+            ItemOp::Paths(query) => {
+                searches += 1;
+                check_page(query.limit, query.offset).map_err(invalid)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_page(limit: usize, offset: usize) -> Result<(), String> {
+    let end = limit.max(ITEM_SEARCH_DEFAULT).saturating_add(offset);
+    match end > ITEM_SEARCH_MAX {
+        true => Err(format!(
+            "limit and offset are {end} together; at most {ITEM_SEARCH_MAX} are allowed: search \
+             for less"
+        )),
+        false => Ok(()),
+    }
+}
+
+fn json_of(bytes: &Bytes) -> Option<Value> {
+    serde_json::from_slice(bytes).ok()
+}

@@ -1,0 +1,434 @@
+//! Bodies that are like others: whatever of them is stored, all that is read is whole.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use futures::StreamExt;
+use proptest::prelude::*;
+
+use super::{query::*, *};
+use crate::{
+    domain::*,
+    log::{RedbLog, RedbLogOptions, patch},
+};
+
+const NEEDLE: &str = "needlepatchqzx";
+
+fn id() -> ConversationId {
+    ConversationId(uuid::Uuid::from_u128(
+        0x0190_0000_0000_7000_8000_0000_0000_0001,
+    ))
+}
+
+fn ns() -> Namespace {
+    Namespace::default()
+}
+
+fn state(data: &[u8]) -> NewEvent {
+    let custom = Custom {
+        type_name: "state".to_owned(),
+        content_type: "application/json".to_owned(),
+        data: data.to_vec().into(),
+        text: String::new(),
+        delta_of: "state".to_owned(),
+    };
+    NewEvent::new(id(), EventBody::Custom(custom)).with_key("state")
+}
+
+fn created() -> NewEvent {
+    let created = ConversationCreated::default();
+    NewEvent::new(id(), EventBody::ConversationCreated(created))
+}
+
+fn forked(name: &str, parent: BranchId, at: Revision) -> NewEvent {
+    let fork = BranchForked {
+        name: BranchName::new(name).unwrap(),
+        parent,
+        fork_revision: at,
+        system_prompt: String::new(),
+    };
+    NewEvent::new(id(), EventBody::BranchForked(fork))
+}
+
+async fn append(engine: &Engine, events: Vec<NewEvent>) -> AppendOutcome {
+    let command = AppendCommand::new(ns(), events);
+    engine.append(command).await.unwrap()
+}
+
+async fn open(dir: &Path) -> Engine {
+    Engine::open(OpenOptions::new(dir)).await.unwrap()
+}
+
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut out = vec![0; bytes];
+    let mut hasher = blake3::Hasher::new();
+    hasher
+        .update(&seed.to_le_bytes())
+        .finalize_xof()
+        .fill(&mut out);
+    out
+}
+
+fn data_of(event: &NamedEvent) -> Vec<u8> {
+    let body = crate::codec::body::decode(EventKind::Custom, &event.event.body).unwrap();
+    match body {
+        EventBody::Custom(custom) => custom.data.to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn is_sound(engine: &Engine) {
+    let mut items = engine.verify(&ns(), true);
+    while let Some(item) = items.next().await {
+        if let VerifyItem::Fault(fault) = item.unwrap() {
+            panic!("{fault:?}");
+        }
+    }
+}
+
+/// How many bytes the log's large bodies take.
+fn log_bytes(dir: &Path) -> u64 {
+    let files = std::fs::read_dir(dir.join("log")).unwrap();
+    files
+        .map(|file| file.unwrap().metadata().unwrap().len())
+        .sum()
+}
+
+/// What was appended, by revision.
+type Appended = BTreeMap<Revision, Vec<u8>>;
+
+/// Every way to read says what was appended.
+async fn check(engine: &Engine, appended: &Appended, branches: &[&str]) {
+    let states = |events: &[NamedEvent]| -> Appended {
+        let states = events.iter().filter(|e| e.event.header.kind == 47);
+        states
+            .map(|event| (event.event.header.revision, data_of(event)))
+            .collect()
+    };
+    let source = Source::Conversation(id());
+    let query = ReadQuery::all(ns(), source.clone());
+    let read = engine.read_all(query.clone()).await.unwrap();
+    assert!(states(&read) == *appended, "forward");
+    let backward = ReadQuery {
+        backward: true,
+        ..query.clone()
+    };
+    let read = engine.read_all(backward).await.unwrap();
+    assert!(states(&read) == *appended, "backward");
+    let of_log = ReadQuery::all(ns(), Source::Log);
+    let read = engine.read_all(of_log).await.unwrap();
+    assert!(states(&read) == *appended, "the log");
+
+    let names = appended.keys().map(|revision| {
+        EventName::Place(EventRef {
+            conversation: id(),
+            revision: *revision,
+        })
+    });
+    let got = engine.get_events(GetQuery {
+        namespace: ns(),
+        names: names.collect(),
+        headers_only: false,
+        bytes_max: usize::MAX,
+    });
+    let got: Vec<_> = got
+        .await
+        .unwrap()
+        .into_iter()
+        .filter_map(|got| got.event)
+        .collect();
+    assert!(states(&got) == *appended, "by place");
+
+    for branch in branches {
+        let query = LatestQuery {
+            namespace: ns(),
+            conversations: vec![id()],
+            branch: Some(BranchName::new(branch).unwrap()),
+            wanted: vec![Wanted::Key("state".to_owned())],
+            as_of: None,
+            headers_only: false,
+            bytes_max: usize::MAX,
+        };
+        let latest = engine.latest(query).await.unwrap();
+        if let Some(event) = &latest[0].got.event {
+            let revision = event.event.header.revision;
+            assert!(data_of(event) == appended[&revision], "{branch}");
+        }
+    }
+
+    let mut followed = engine.subscribe(SubscribeQuery {
+        namespace: ns(),
+        source,
+        start: StartAfter::Place(0),
+        kinds: vec![EventKind::Custom],
+    });
+    let mut events = Vec::new();
+    while let Some(brought) = followed.next().await {
+        match brought.unwrap() {
+            Subscribed::Event(event) => events.push(*event),
+            Subscribed::CaughtUp(_) => break,
+            Subscribed::FellBehind(_) => {}
+        }
+    }
+    assert!(states(&events) == *appended, "followed");
+    is_sound(engine).await;
+}
+
+/// A step of a random history.
+#[derive(Clone, Debug)]
+enum Step {
+    /// The state changes: where, and what is put there; so many times in one batch.
+    Change(prop::sample::Index, usize, usize),
+    /// It is another one.
+    Replace(usize),
+    /// It goes on from an earlier revision, on a branch of its own.
+    Fork(prop::sample::Index),
+    Reopen,
+    Rebuild,
+    Dense,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        10 => (any::<prop::sample::Index>(), 0..3_000_usize, 1..4_usize)
+            .prop_map(|(at, bytes, times)| Step::Change(at, bytes, times)),
+        2 => prop_oneof![0..9_000_usize, 60_000..90_000_usize].prop_map(Step::Replace),
+        2 => any::<prop::sample::Index>().prop_map(Step::Fork),
+        1 => Just(Step::Reopen),
+        1 => Just(Step::Rebuild),
+        1 => Just(Step::Dense),
+    ]
+}
+
+async fn run(dir: &Path, steps: Vec<Step>) {
+    let mut engine = open(dir).await;
+    append(&engine, vec![created()]).await;
+    let mut appended = Appended::new();
+    let mut data = noise(0, 20_000);
+    let mut names = vec!["main".to_owned()];
+    let mut branch = BranchName::new("main").unwrap();
+    let mut places = vec![(BranchId::MAIN, Revision(1))];
+    for (at, step) in (1_u64..).zip(steps) {
+        match step {
+            Step::Change(place, bytes, times) => {
+                let mut batch = Vec::new();
+                for time in 0..times as u64 {
+                    let place = place.index(data.len() + 1);
+                    let added = noise(at << 8 | time, bytes + 1);
+                    data.splice(place..place, added);
+                    batch.push(data.clone());
+                }
+                let events = batch
+                    .iter()
+                    .map(|data| state(data).on_branch(branch.clone()));
+                let outcome = append(&engine, events.collect()).await;
+                for (event, data) in outcome.events.iter().zip(batch) {
+                    appended.insert(event.revision, data);
+                    places.push((event.branch, event.revision));
+                }
+            }
+            Step::Replace(bytes) => data = noise(at, bytes),
+            Step::Fork(place) => {
+                let (parent, revision) = places[place.index(places.len())];
+                let name = format!("b{at}");
+                let outcome = append(&engine, vec![forked(&name, parent, revision)]).await;
+                places.push((outcome.events[0].branch, outcome.events[0].revision));
+                branch = BranchName::new(&name).unwrap();
+                names.push(name);
+            }
+            Step::Reopen => {
+                engine.close().await;
+                engine = open(dir).await;
+            }
+            Step::Rebuild => {
+                let mut items = engine.rebuild(true, true);
+                while let Some(item) = items.next().await {
+                    item.unwrap();
+                }
+            }
+            Step::Dense => engine.make_dense().await.unwrap(),
+        }
+    }
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    check(&engine, &appended, &names).await;
+    engine.close().await;
+    let engine = open(dir).await;
+    check(&engine, &appended, &names).await;
+    engine.close().await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    // Chains of any length over branches, batches, segments and openings: every path of
+    // reading gives what was appended.
+    #[test]
+    fn whatever_is_stored_what_is_read_was_appended(
+        steps in prop::collection::vec(step(), 1..60)
+    ) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        runtime.block_on(run(dir.path(), steps));
+    }
+}
+
+// A state that grows cost the square of its steps: 60 steps of up to 100 KB were 3 MB. Now
+// they cost little more than what is new in each.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_that_grows_costs_what_is_new() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    append(&engine, vec![created()]).await;
+    let mut data = noise(0, 40_000);
+    let (mut raw, mut appended) = (0, Appended::new());
+    for step in 1..=60 {
+        data.extend(noise(step, 1_000));
+        raw += data.len() as u64;
+        let outcome = append(&engine, vec![state(&data)]).await;
+        appended.insert(outcome.events[0].revision, data.clone());
+    }
+    check(&engine, &appended, &["main"]).await;
+    engine.make_dense().await.unwrap();
+    check(&engine, &appended, &["main"]).await;
+    engine.close().await;
+    assert!(raw > 4_000_000);
+    let stored = log_bytes(dir.path());
+    assert!(stored < raw / 3, "{stored} of {raw}");
+}
+
+// A hint is never a reason to refuse: none has the key, it is on another branch, its body is
+// small or was erased, the state has become too large. A key that no event can have is.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_it_is_like_need_not_be_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    append(&engine, vec![created()]).await;
+    let mut appended = Appended::new();
+    let large = noise(1, patch::PATCHED_BYTES_MAX + 1);
+    for data in [&b"small"[..], &noise(2, 10_000), &large, &large[1..], b""] {
+        let outcome = append(&engine, vec![state(data)]).await;
+        appended.insert(outcome.events[0].revision, data.to_vec());
+    }
+    let fork = append(&engine, vec![forked("other", BranchId::MAIN, Revision(1))]).await;
+    let other = BranchName::new("other").unwrap();
+    assert_eq!(fork.events.len(), 1);
+    let outcome = append(&engine, vec![state(&large[2..]).on_branch(other)]).await;
+    appended.insert(outcome.events[0].revision, large[2..].to_vec());
+    check(&engine, &appended, &["main", "other"]).await;
+    for key in ["a\0b".to_owned(), "k".repeat(513)] {
+        let mut event = state(b"x");
+        if let EventBody::Custom(custom) = &mut event.body {
+            custom.delta_of = key;
+        }
+        let refused = engine.append(AppendCommand::new(ns(), vec![event])).await;
+        assert!(
+            matches!(refused, Err(AppendError::Invalid { .. })),
+            "{refused:?}"
+        );
+    }
+    engine.close().await;
+}
+
+/// Where a text is: in files, and in what is packed in them.
+fn found(dir: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let bytes = std::fs::read(&path).unwrap();
+            if memchr::memmem::find(&bytes, NEEDLE.as_bytes()).is_some() {
+                found.insert(path.display().to_string());
+            }
+        }
+    }
+    found
+}
+
+// A leaked key stood in the states of three steps, and all later ones are patches on them.
+// It is erased: the later ones are there whole, nothing of it is left, and what was erased
+// cannot be made again from what others keep of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stands_on_an_erased_state_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    append(&engine, vec![created()]).await;
+    let mut appended = Appended::new();
+    // Noise does not pack: the needle would be seen in it as it is.
+    let plain = noise(9, 80_000);
+    for step in 1..=12_u64 {
+        let mut data = plain.clone();
+        data.extend(noise(step, 500));
+        if (4..=6).contains(&step) {
+            data.splice(40_000..40_000, NEEDLE.bytes());
+        }
+        let outcome = append(&engine, vec![state(&data)]).await;
+        appended.insert(outcome.events[0].revision, data);
+    }
+    assert!(!found(dir.path()).is_empty());
+    let mut erased = 0;
+    let mut brought = engine.erase(EraseCommand {
+        namespace: ns(),
+        target: EraseTarget::Literal(NEEDLE.as_bytes().to_vec()),
+        keep_derived: false,
+        dry_run: false,
+        reason: "a key was leaked".to_owned(),
+        actor: "ada".to_owned(),
+    });
+    while let Some(item) = brought.next().await {
+        if let EraseItem::Event(event) = item.unwrap() {
+            erased += 1;
+            appended.insert(event.revision, Vec::new());
+        }
+    }
+    assert_eq!(erased, 3);
+    check(&engine, &appended, &["main"]).await;
+    engine.close().await;
+    assert_eq!(found(dir.path()), BTreeSet::new());
+
+    // And from then on as before.
+    let engine = open(dir.path()).await;
+    let mut data = plain.clone();
+    data.extend(noise(99, 500));
+    let outcome = append(&engine, vec![state(&data)]).await;
+    appended.insert(outcome.events[0].revision, data);
+    check(&engine, &appended, &["main"]).await;
+    engine.close().await;
+}
+
+// Whoever salvages gets whole states, and they cost there what they cost here.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_salvaged_is_as_small() {
+    let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let engine = open(dir.path()).await;
+    append(&engine, vec![created()]).await;
+    let mut appended = Appended::new();
+    let mut data = noise(0, 80_000);
+    for step in 1..=40 {
+        data.extend(noise(step, 100));
+        let outcome = append(&engine, vec![state(&data)]).await;
+        appended.insert(outcome.events[0].revision, data.clone());
+    }
+    engine.close().await;
+    salvage(dir.path(), to.path(), |_| {}).await.unwrap();
+    let engine = open(to.path()).await;
+    check(&engine, &appended, &["main"]).await;
+    engine.close().await;
+    assert!(log_bytes(to.path()) < 1_500_000, "{}", log_bytes(to.path()));
+    let log = RedbLog::open(
+        to.path(),
+        RedbLogOptions::default(),
+        crate::log::OpenMode::Read,
+    );
+    assert!(log.is_ok());
+}

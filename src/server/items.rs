@@ -1,0 +1,240 @@
+//! The Items service: what is remembered for long under a path and a key.
+
+use std::time::Duration;
+
+use tonic::{Request, Response, Status};
+
+use super::{
+    bounds::LOOKUP_BYTES_MAX,
+    call::{Call, Shared},
+    from_proto::{self, Malformed},
+};
+use crate::{
+    codec::{
+        envelope::{position_to_pb, timestamp_to_pb},
+        json,
+        pb::{self, items_server::Items},
+    },
+    domain::limits::{ITEM_OPS_MAX, ITEM_PATH_LABELS_MAX, SHORT_TEXT_BYTES_MAX},
+    engine::items::{
+        Comparison, ItemAnswer, ItemAnswers, ItemBatch, ItemCondition, ItemName, ItemOp,
+        ItemSearch, PathMatch, PathsQuery, RememberedItem,
+    },
+};
+
+/// Longest query, in bytes.
+const QUERY_BYTES_MAX: usize = 16 << 10;
+/// Conditions of one search, and parts of one list of paths: each item is compared with all.
+const CONDITIONS_MAX: usize = 64;
+
+/// Thin over the engine.
+pub(super) struct ItemsService(pub Shared);
+
+#[tonic::async_trait]
+impl Items for ItemsService {
+    async fn batch(
+        &self,
+        request: Request<pb::ItemsRequest>,
+    ) -> Result<Response<pb::ItemsResponse>, Status> {
+        let call = Call::of(&request)?;
+        let batch = batch(call, request.into_inner())?;
+        let answers = self.0.engine.items(batch).await?;
+        Ok(Response::new(response(answers)))
+    }
+
+    async fn read(
+        &self,
+        request: Request<pb::ReadItemsRequest>,
+    ) -> Result<Response<pb::ItemsResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = pb::ItemsRequest {
+            ops: request.into_inner().ops,
+            ..Default::default()
+        };
+        let batch = batch(call, request)?;
+        if let Some(index) = batch.ops.iter().position(ItemOp::changes) {
+            let message = "changes something, also by letting it live longer: call Batch";
+            return Err(Malformed::new(format!("ops[{index}]"), message).into());
+        }
+        let answers = self.0.engine.items(batch).await?;
+        Ok(Response::new(response(answers)))
+    }
+}
+
+fn batch(call: Call, request: pb::ItemsRequest) -> Result<ItemBatch, Malformed> {
+    from_proto::at_most_entries("ops", request.ops.len(), ITEM_OPS_MAX)?;
+    if request.ops.is_empty() {
+        return Err(Malformed::new("ops", "is empty, but required"));
+    }
+    from_proto::check_short("actor", &request.actor)?;
+    let ops = request.ops.into_iter().enumerate();
+    let ops: Result<Vec<_>, Malformed> = ops.map(|(index, of)| op(index, of)).collect();
+    Ok(ItemBatch {
+        ops: ops?,
+        idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
+        actor: call.caller.actor(request.actor),
+        namespace: call.namespace,
+        bytes_max: LOOKUP_BYTES_MAX,
+    })
+}
+
+fn op(index: usize, op: pb::ItemOp) -> Result<ItemOp, Malformed> {
+    use pb::item_op::Op;
+    let field = |name: &str| format!("ops[{index}].{name}");
+    Ok(match op.op {
+        None => {
+            let message = "says nothing to do: it may be of a newer version";
+            return Err(Malformed::new(format!("ops[{index}]"), message));
+        }
+        Some(Op::Get(get)) => ItemOp::Get {
+            name: name(get.path, get.key),
+            refresh: get.refresh_ttl,
+        },
+        Some(Op::Put(put)) => ItemOp::Put {
+            name: name(put.path, put.key),
+            value: json::check_bytes(put.value)
+                .map_err(|fault| Malformed::new(field("put.value"), fault.to_string()))?,
+            ttl: (put.ttl_ms > 0).then(|| Duration::from_millis(put.ttl_ms)),
+            text: put.text,
+        },
+        Some(Op::Delete(delete)) => ItemOp::Delete {
+            name: name(delete.path, delete.key),
+        },
+        Some(Op::Search(search)) => ItemOp::Search(item_search(&field("search"), search)?),
+        Some(Op::ListPaths(list)) => ItemOp::Paths(paths(&field("list_paths"), list)?),
+    })
+}
+
+fn name(path: Vec<String>, key: String) -> ItemName {
+    ItemName { path, key }
+}
+
+fn item_search(field: &str, search: pb::SearchItems) -> Result<ItemSearch, Malformed> {
+    if search.query.len() > QUERY_BYTES_MAX {
+        let message = format!("has more than {QUERY_BYTES_MAX} bytes");
+        return Err(Malformed::new(format!("{field}.query"), message));
+    }
+    let at = format!("{field}.filter");
+    from_proto::at_most_entries(&at, search.filter.len(), CONDITIONS_MAX)?;
+    let filter = search.filter.into_iter().enumerate();
+    let filter: Result<Vec<_>, Malformed> = filter
+        .map(|(index, of)| condition(&format!("{at}[{index}]"), of))
+        .collect();
+    Ok(ItemSearch {
+        under: search.under,
+        query: search.query,
+        filter: filter?,
+        limit: search.limit as usize,
+        offset: search.offset as usize,
+        refresh: search.refresh_ttl,
+    })
+}
+
+fn condition(field: &str, of: pb::ItemCondition) -> Result<ItemCondition, Malformed> {
+    use pb::ItemComparison as Pb;
+    let comparison = match of.comparison() {
+        Pb::Equal => Comparison::Equal,
+        Pb::NotEqual => Comparison::NotEqual,
+        Pb::Greater => Comparison::Greater,
+        Pb::GreaterOrEqual => Comparison::GreaterOrEqual,
+        Pb::Less => Comparison::Less,
+        Pb::LessOrEqual => Comparison::LessOrEqual,
+        Pb::Unspecified => {
+            let message = "is unspecified, or of a newer version: choose one";
+            return Err(Malformed::new(format!("{field}.comparison"), message));
+        }
+    };
+    check_labels(&format!("{field}.field"), &of.field)?;
+    let not_json = |fault: String| Malformed::new(format!("{field}.value"), fault);
+    json::check_bytes(of.value.clone()).map_err(|fault| not_json(fault.to_string()))?;
+    Ok(ItemCondition {
+        field: of.field,
+        comparison,
+        value: serde_json::from_slice(&of.value).map_err(|fault| not_json(fault.to_string()))?,
+    })
+}
+
+fn paths(field: &str, list: pb::ListItemPaths) -> Result<PathsQuery, Malformed> {
+    let at = format!("{field}.matches");
+    from_proto::at_most_entries(&at, list.matches.len(), CONDITIONS_MAX)?;
+    let mut matches = Vec::with_capacity(list.matches.len());
+    for (index, of) in list.matches.into_iter().enumerate() {
+        check_labels(&format!("{at}[{index}].path"), &of.path)?;
+        matches.push(match of.end() {
+            pb::PathEnd::Prefix => PathMatch::Prefix(of.path),
+            pb::PathEnd::Suffix => PathMatch::Suffix(of.path),
+            pb::PathEnd::Unspecified => {
+                let message = "is unspecified, or of a newer version: choose one";
+                return Err(Malformed::new(format!("{at}[{index}].end"), message));
+            }
+        });
+    }
+    Ok(PathsQuery {
+        matches,
+        depth_max: list.depth_max as usize,
+        limit: list.limit as usize,
+        offset: list.offset as usize,
+    })
+}
+
+fn check_labels(field: &str, labels: &[String]) -> Result<(), Malformed> {
+    from_proto::at_most_entries(field, labels.len(), ITEM_PATH_LABELS_MAX)?;
+    match labels
+        .iter()
+        .any(|label| label.len() > SHORT_TEXT_BYTES_MAX)
+    {
+        true => {
+            let message = format!("has a text of more than {SHORT_TEXT_BYTES_MAX} bytes");
+            Err(Malformed::new(field, message))
+        }
+        false => Ok(()),
+    }
+}
+
+fn response(answers: ItemAnswers) -> pb::ItemsResponse {
+    pb::ItemsResponse {
+        results: answers.answers.into_iter().map(result).collect(),
+        position: answers.position.map(position_to_pb),
+        repeated_key: answers.repeated_key,
+    }
+}
+
+fn result(answer: ItemAnswer) -> pb::ItemResult {
+    use pb::item_result::Result as Is;
+    let result = match answer {
+        ItemAnswer::Got(found) => Is::Got(pb::GotItem {
+            item: found.map(item),
+        }),
+        ItemAnswer::Found { items, is_partial } => Is::Found(pb::FoundItems {
+            items: items.into_iter().map(item).collect(),
+            partial: is_partial,
+        }),
+        ItemAnswer::Paths { paths, is_partial } => Is::Paths(pb::ListedItemPaths {
+            paths: paths
+                .into_iter()
+                .map(|path| pb::ItemPath { path })
+                .collect(),
+            partial: is_partial,
+        }),
+        ItemAnswer::Changed => Is::Changed(pb::ChangedItem {}),
+    };
+    pb::ItemResult {
+        result: Some(result),
+    }
+}
+
+fn item(item: RememberedItem) -> pb::Item {
+    let value = item.value.map(|value| value.as_bytes().clone());
+    pb::Item {
+        path: item.name.path,
+        key: item.name.key,
+        value_left_out: value.is_none(),
+        value: value.unwrap_or_default(),
+        created_at: Some(timestamp_to_pb(item.created_at)),
+        updated_at: Some(timestamp_to_pb(item.updated_at)),
+        expires_at: item.expires_at.map(timestamp_to_pb),
+        conversation_id: item.at.conversation.to_string(),
+        revision: item.at.revision.0,
+        score: item.score,
+    }
+}
