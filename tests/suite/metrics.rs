@@ -146,7 +146,7 @@ const MOVED: [&str; 20] = [
     "process_cpu_seconds_total",
     "process_resident_memory_bytes",
 ];
-const THERE: [&str; 29] = [
+const THERE: [&str; 30] = [
     "treering_build_info",
     "treering_live",
     "treering_ready",
