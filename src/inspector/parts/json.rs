@@ -93,7 +93,7 @@ mod tests {
             out.contains("rm") && out.contains("ls") && out.contains("1.10e2"),
             "{out}"
         );
-        assert!(pretty("{ no  json").into_string().contains("{ no  json"));
+        assert!(pretty("{ [  ]").into_string().contains("{ [  ]"));
     }
 
     // Colouring must lose nothing of what it colours, whatever it is.
