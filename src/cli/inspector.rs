@@ -101,8 +101,9 @@ impl Pages {
         _keys: Arc<KeyRing>,
         _address: SocketAddr,
         _tls: bool,
-        _options: PagesOptions,
+        options: PagesOptions,
     ) -> Result<Self, CliError> {
+        drop(options.hosts);
         Err(CliError::Usage {
             what: "this program was built without the inspector".into(),
             hint: "build it with the feature `inspector`".into(),
