@@ -131,7 +131,7 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
 }
 
 // A state that grows is kept as what is different at each step. A backup has it whole, and what
-// comes back is the same, hash by hash, and takes no more room than it took.
+// comes back is the same, hash by hash, and is kept as what is different again.
 #[tokio::test]
 async fn states_that_are_patches_come_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,13 +168,11 @@ async fn states_that_are_patches_come_back() {
             .map(|file| fs::metadata(file).unwrap().len())
             .sum()
     };
-    assert!(
-        bytes(&again) < 2 * bytes(&store),
-        "{} {}",
-        bytes(&again),
-        bytes(&store)
-    );
-    assert!(bytes(&store) < data.len() as u64 * 40 / 2);
+    // Whole, they would be 5 MB.
+    let most = data.len() as u64 * 40 / 3;
+    for store in [&store, &again] {
+        assert!(bytes(store) < most, "{} {most}", bytes(store));
+    }
 }
 
 // What a backup is for: a disk is gone, and what comes back must be what was there, event

@@ -443,6 +443,7 @@ async fn what_is_erased_is_in_no_file() {
     )
     .await
     .unwrap();
+    // Thirteen, and two of the conversation that it spawned.
     assert_eq!((outcome.events, outcome.derived), (15, 0));
     let shared = SharedBy {
         conversation: id(FORK),
