@@ -19,7 +19,7 @@ use prost_types::FileDescriptorSet;
 use tonic::Code;
 use tracing::Span;
 
-use super::{SERVED, bounds::SLOW_LOG_EVERY};
+use super::{bounds::SLOW_LOG_EVERY, served};
 use crate::{
     domain::Namespace,
     measure::{Distribution, Histogram, Total},
@@ -88,7 +88,7 @@ impl ServerMeasures {
     /// When the descriptors in the binary cannot be read.
     pub fn new(slow: Option<Duration>) -> Result<Self, DecodeError> {
         let mut methods = HashMap::new();
-        for descriptors in SERVED {
+        for descriptors in served() {
             for file in FileDescriptorSet::decode(descriptors)?.file {
                 for service in &file.service {
                     for method in &service.method {

@@ -36,6 +36,8 @@ mod result_text;
 mod search;
 mod ship;
 pub mod shutdown;
+#[cfg(feature = "otlp-receiver")]
+mod spans;
 mod status;
 mod subscription;
 pub mod tls;
@@ -117,6 +119,8 @@ pub struct ServeOptions {
     pub tls: Option<Arc<ServerTls>>,
     /// Where calls and connections are counted. None: they are not.
     pub measures: Option<Arc<ServerMeasures>>,
+    /// Spans of agents are taken by OTLP, where that is built in.
+    pub takes_spans: bool,
 }
 
 impl Default for ServeOptions {
@@ -135,6 +139,7 @@ impl Default for ServeOptions {
             is_beside: false,
             tls: None,
             measures: None,
+            takes_spans: true,
         }
     }
 }
@@ -192,11 +197,22 @@ fn routes(
     let admin = AdminServer::new(admin::AdminService(shared.clone()));
     let backups = BackupsServer::new(ship::BackupsService(shared.clone()));
     let reflection = || {
-        tonic_reflection::server::Builder::configure()
+        let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+        #[cfg(feature = "otlp-receiver")]
+        if options.takes_spans {
+            return reflection.register_encoded_file_descriptor_set(spans::descriptors());
+        }
+        reflection
     };
-    Ok(Routes::new(tuned!(events))
+    let routes = Routes::new(tuned!(events));
+    #[cfg(feature = "otlp-receiver")]
+    let routes = match options.takes_spans {
+        true => routes.add_service(tuned!(spans::server(shared.clone()))),
+        false => routes,
+    };
+    Ok(routes
         .add_service(tuned!(conversations))
         .add_service(tuned!(contexts))
         .add_service(tuned!(tools))
@@ -314,7 +330,7 @@ async fn note_uses(keys: Arc<KeyRing>) {
 fn intake(limits: &Limits, options: &ServeOptions) -> Result<Intake, ServeError> {
     let in_flight = options.bytes_in_flight_max;
     let in_flight = in_flight.unwrap_or_else(|| bytes_in_flight_max(limits));
-    Ok(Intake::new(&SERVED, limits, in_flight)?)
+    Ok(Intake::new(&served(), limits, in_flight)?)
 }
 
 /// What requests under way may hold together, unless it is set: enough for one of the
@@ -329,9 +345,13 @@ fn bytes_in_flight_max(limits: &Limits) -> usize {
 }
 
 /// The descriptors of everything that is served.
-const SERVED: [&[u8]; 4] = [
-    DESCRIPTORS,
-    tonic_health::pb::FILE_DESCRIPTOR_SET,
-    tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
-    tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-];
+fn served() -> Vec<&'static [u8]> {
+    vec![
+        DESCRIPTORS,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        #[cfg(feature = "otlp-receiver")]
+        spans::descriptors(),
+    ]
+}

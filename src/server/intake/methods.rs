@@ -26,7 +26,7 @@ enum Carries {
 
 /// The methods whose requests carry what is stored. All others have
 /// [`REQUEST_BYTES_MAX`].
-const CARRIERS: [(&str, Carries); 12] = [
+const CARRIERS: [(&str, Carries); 13] = [
     ("/treering.v1.Events/Append", Carries::Batch),
     ("/treering.v1.Events/AppendStream", Carries::Batch),
     ("/treering.v1.Contexts/Set", Carries::Batch),
@@ -39,6 +39,11 @@ const CARRIERS: [(&str, Carries); 12] = [
     ("/treering.v1.Tools/RecordResult", Carries::Body),
     ("/treering.v1.Tools/Recorded", Carries::Body),
     ("/treering.v1.Tools/SuggestArguments", Carries::Body),
+    // Each span of a call to a model carries the whole history.
+    (
+        "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+        Carries::Batch,
+    ),
 ];
 
 /// A method, as far as its requests are concerned.
