@@ -96,6 +96,8 @@ pub struct Door {
     pub keys: Arc<KeyRing>,
     /// Its certificate, if it has one.
     pub tls: Option<Arc<ServerTls>>,
+    /// Spans of agents are taken.
+    pub takes_spans: bool,
 }
 
 /// An engine that runs in this process.
@@ -153,6 +155,7 @@ impl Embedded {
             Some(door) => {
                 options.keys = Some(door.keys);
                 options.tls = door.tls;
+                options.takes_spans = door.takes_spans;
             }
             None => {
                 // It cannot be made again: it lasts as long as its command.

@@ -138,6 +138,10 @@ pub struct ServeArgs {
     /// typed beats the environment (as TREERING_LISTEN), and that beats the file
     #[arg(long, value_name = "FILE")]
     config: Option<std::path::PathBuf>,
+    /// Take no spans of agents by OTLP. Else whoever may write and sends traces there
+    /// (OTEL_EXPORTER_OTLP_ENDPOINT) has the conversations in them recorded
+    #[arg(long)]
+    no_otlp_receiver: bool,
     #[command(flatten)]
     observe: ObserveArgs,
     #[command(flatten)]
@@ -233,6 +237,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let door = DoorKeys {
         keys: Arc::clone(&keys),
         tls: tls.clone(),
+        takes_spans: !args.no_otlp_receiver,
     };
     let counted = Some(observer.measures());
     let served = Served::counted(engine.clone(), listener, summariser, door, counted).await?;
@@ -458,6 +463,7 @@ pub fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
 struct DoorKeys {
     keys: Arc<KeyRing>,
     tls: Option<Arc<ServerTls>>,
+    takes_spans: bool,
 }
 
 /// A store that is served on a network address by this process.
@@ -505,7 +511,12 @@ impl Served {
         keys: Arc<KeyRing>,
         tls: Option<Arc<ServerTls>>,
     ) -> Result<Self, CliError> {
-        Self::counted(engine, listener, summariser, DoorKeys { keys, tls }, None).await
+        let door = DoorKeys {
+            keys,
+            tls,
+            takes_spans: true,
+        };
+        Self::counted(engine, listener, summariser, door, None).await
     }
 
     /// The same, with its calls counted.
@@ -516,15 +527,16 @@ impl Served {
         engine: Engine,
         listener: TcpListener,
         summariser: Option<SummariserConfig>,
-        DoorKeys { keys, tls }: DoorKeys,
+        door: DoorKeys,
         measures: Option<Arc<ServerMeasures>>,
     ) -> Result<Self, CliError> {
-        let url = url_of(listener.local_addr()?, tls.is_some());
+        let url = url_of(listener.local_addr()?, door.tls.is_some());
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let door = Door {
             address: url.clone(),
-            keys,
-            tls,
+            keys: door.keys,
+            tls: door.tls,
+            takes_spans: door.takes_spans,
         };
         let engine = Embedded::start(engine, Some(door), summariser, measures, incoming).await?;
         Ok(Self { engine, url })

@@ -16,5 +16,6 @@ mod reads;
 mod rewinds;
 mod search_admin;
 mod shutdown;
+mod spans;
 mod tools;
 mod transport;

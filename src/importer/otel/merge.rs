@@ -534,8 +534,11 @@ impl<'a> Merge<'a> {
             let line = self.known.nodes[node].line;
             return self.ran(line, run);
         }
-        if let Some(&(node, call)) = places.last() {
-            return self.ran_before((node, call), run);
+        if places
+            .last()
+            .is_some_and(|call| self.ran_before(*call, run))
+        {
+            return;
         }
         if self.known.has_run(run) || self.known.runs.contains_key(&run.call_id) {
             return;
@@ -586,19 +589,19 @@ impl<'a> Merge<'a> {
         self.push(line, EventBody::ToolResultRecorded(result), Some(run.end));
     }
 
-    /// The run of a call whose result is known.
+    /// The run of a call whose result is known. False: it is not.
     #[allow(clippy::cast_precision_loss)] // Milliseconds of a run.
-    fn ran_before(&mut self, call: (NodeIndex, usize), run: &ToolRun) {
+    fn ran_before(&mut self, call: (NodeIndex, usize), run: &ToolRun) -> bool {
         let line = self.known.nodes[call.0].line;
         let Some(result) = self.known.result(call, line, LATEST) else {
-            return;
+            return false;
         };
         let says = result.says(&result_digest(
             &run.parts,
             run.error.as_deref().unwrap_or(""),
         ));
         if result.is_timed && says {
-            return;
+            return true;
         }
         let target = result.revision;
         let comment = match says || run.parts.is_empty() {
@@ -606,6 +609,7 @@ impl<'a> Merge<'a> {
             false => canonical_text(&text_of(&run.parts)),
         };
         self.annotate(line, target, RUN_LABEL, Some(run.millis as f64), comment);
+        true
     }
 
     /// The first event, or the title once it is known.
