@@ -36,6 +36,8 @@ pub struct Known {
     node_of: HashMap<Revision, NodeIndex>,
     /// By call id: the nodes that ask for one, and which of their calls it is.
     pub(super) calls: HashMap<String, Vec<(NodeIndex, usize)>>,
+    /// By revision: a result, as the one of a call of a node.
+    result_of: HashMap<Revision, (NodeIndex, usize, usize)>,
     /// By call id: runs of tools whose call did not come so far.
     pub(super) runs: HashMap<String, ToolRun>,
     run_spans: HashSet<String>,
@@ -134,6 +136,7 @@ impl Default for Known {
             line_of: HashMap::from([(BranchId::MAIN, 0)]),
             node_of: HashMap::new(),
             calls: HashMap::new(),
+            result_of: HashMap::new(),
             runs: HashMap::new(),
             run_spans: HashSet::new(),
             prompts: HashSet::new(),
@@ -232,7 +235,10 @@ impl Known {
                 };
                 self.runs.remove(&result.call_id);
                 if let Some((node, call)) = self.open_call(line, &result.call_id) {
-                    self.nodes[node].calls[call].results.push(returned);
+                    let results = &mut self.nodes[node].calls[call].results;
+                    self.result_of
+                        .insert(at.revision, (node, call, results.len()));
+                    results.push(returned);
                 }
             }
             EventBody::ToolCallCancelled(cancelled) => {
@@ -345,9 +351,10 @@ impl Known {
         if added.label != RUN_LABEL {
             return;
         }
-        let calls = self.nodes.iter_mut().rev().flat_map(|node| &mut node.calls);
-        let mut results = calls.flat_map(|call| &mut call.results);
-        if let Some(result) = results.find(|result| result.revision == target) {
+        let Some(&(node, call, at)) = self.result_of.get(&target) else {
+            return;
+        };
+        if let Some(result) = self.nodes[node].calls[call].results.get_mut(at) {
             result.is_timed = true;
             if !added.comment.is_empty() {
                 result.texts.push(digest(&added.comment));
@@ -451,6 +458,21 @@ impl Known {
 
     pub(super) fn tools(&self, line: usize) -> Option<Digest> {
         self.lines[line].tools.last().map(|set| set.1)
+    }
+
+    /// The first message of the history that a node ends.
+    pub(super) fn first(&self, node: NodeIndex) -> NodeIndex {
+        let mut at = node;
+        while self.nodes[at].parent != ROOT {
+            at = self.nodes[at].parent;
+        }
+        at
+    }
+
+    /// False when a node is another message than one whose parts have this hash.
+    pub(super) fn may_be(&self, node: NodeIndex, parts: &Digest) -> bool {
+        let node = &self.nodes[node];
+        node.is_erased || node.text == *parts
     }
 
     /// True when a node is this message.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{
     Asked, Chat, Item, PROMPT_TYPE, RUN_LABEL, SOURCE, Said, Told, ToolRun, USAGE_LABEL,
     canonical_text,
-    known::{self, Known, NodeIndex, Place, ROOT, digest, result_digest},
+    known::{self, Known, NodeIndex, Place, ROOT, digest, parts_digest, result_digest},
     message::text_of,
     read::question,
 };
@@ -127,7 +127,7 @@ impl<'a> Merge<'a> {
         }
         let mut line = None;
         for answer in &chat.output {
-            if self.is_answered(chat) {
+            if chat.input.is_empty() && self.is_answered(at, answer, chat) {
                 break;
             }
             let (node, is_new) = self.step(at, &results, answer, chat, chat.end);
@@ -142,8 +142,8 @@ impl<'a> Merge<'a> {
     }
 
     /// An answer without what was asked, which came already.
-    fn is_answered(&self, chat: &Chat) -> bool {
-        chat.input.is_empty() && self.known.responses.contains(&chat.response_id)
+    fn is_answered(&self, at: NodeIndex, answer: &Said, chat: &Chat) -> bool {
+        self.known.responses.contains(&chat.response_id) || self.known.is(at, answer)
     }
 
     /// Where a history begins: behind nothing, or where what is left of a longer one does.
@@ -179,7 +179,10 @@ impl<'a> Merge<'a> {
             }
             count
         };
-        let begins = nodes.rev().filter(|node| self.known.is(*node, said[0]));
+        let first = parts_digest(&said[0].parts);
+        let begins = nodes
+            .rev()
+            .filter(|node| self.known.may_be(*node, &first) && self.known.is(*node, said[0]));
         let (count, node) = begins.map(|node| (known(node), node)).max()?;
         let has_answer = said[..count]
             .iter()
@@ -191,11 +194,16 @@ impl<'a> Merge<'a> {
     fn covers(&self, chat: &Chat) -> bool {
         let mut wanted: Vec<&Said> = said_of(&chat.input).chain(&chat.output).collect();
         wanted.retain(|said| said.role != Role::System && said.role != Role::Developer);
+        let hashed = wanted.into_iter();
+        let wanted: Vec<_> = hashed
+            .map(|said| (said, parts_digest(&said.parts)))
+            .collect();
         self.known.lines.iter().any(|line| {
             let mut left = &wanted[..];
             let mut at = line.tip;
             while at != ROOT {
-                if let Some((last, rest)) = left.split_last()
+                if let Some(((last, parts), rest)) = left.split_last()
+                    && self.known.may_be(at, parts)
                     && self.known.is(at, last)
                 {
                     left = rest;
@@ -644,12 +652,19 @@ impl<'a> Merge<'a> {
         self.push(0, EventBody::ConversationCreated(created), Some(time));
     }
 
-    /// What was continued last is the active branch.
+    /// What was continued last is the active branch, unless it has another beginning: agents
+    /// ask models things on the side.
     fn activate(&mut self, line: LineIndex, time: TimestampMicros) {
         let has_grown = !self.current.events.is_empty()
             || self.units.last().is_some_and(|unit| unit.span == self.span);
-        let line_now = &self.known.lines[line];
-        if has_grown && line_now.id != self.known.active && !line_now.is_archived {
+        let now = &self.known.lines[line];
+        if !has_grown || now.id == self.known.active || now.is_archived {
+            return;
+        }
+        let lines = self.known.lines.iter();
+        let mut active = lines.filter(|line| line.id == self.known.active);
+        let active = active.next().map_or(ROOT, |line| line.tip);
+        if active == ROOT || self.known.first(active) == self.known.first(now.tip) {
             self.push(line, EventBody::BranchActivated, Some(time));
         }
     }
