@@ -145,8 +145,8 @@ def recorded(binary: str, url: str, service: str) -> dict:
         one for one in listed if (one.get("labels") or {}).get("service.name") == service
     ]
     assert len(of_service) == 1, listed
-    identity = of_service[0].get("id") or of_service[0]["conversation_id"]
-    command = [binary, "export", identity, "--server", url]
+    identity = of_service[0]["conversation"]
+    command = [binary, "export", identity, "--format", "openai-chat", "--server", url]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {**json.loads(out.splitlines()[0]), "head": int(of_service[0]["head"])}
 
