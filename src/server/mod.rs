@@ -196,15 +196,18 @@ fn routes(
     let search = SearchServer::new(search::SearchService(shared.clone()));
     let admin = AdminServer::new(admin::AdminService(shared.clone()));
     let backups = BackupsServer::new(ship::BackupsService(shared.clone()));
+    let described = vec![DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
+    #[cfg(feature = "otlp-receiver")]
+    let described = match options.takes_spans {
+        true => [described, vec![spans::descriptors()]].concat(),
+        false => described,
+    };
     let reflection = || {
-        let reflection = tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-        #[cfg(feature = "otlp-receiver")]
-        if options.takes_spans {
-            return reflection.register_encoded_file_descriptor_set(spans::descriptors());
-        }
-        reflection
+        let sets = described.iter();
+        sets.fold(
+            tonic_reflection::server::Builder::configure(),
+            |reflection, set| reflection.register_encoded_file_descriptor_set(set),
+        )
     };
     let routes = Routes::new(tuned!(events));
     #[cfg(feature = "otlp-receiver")]
