@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use super::{
-    Asked, PROMPT_TYPE, RUN_LABEL, Said, TOOL_RUN_TYPE, ToolRun, USAGE_LABEL, canonical_text,
+    AskedCall, PROMPT_TYPE, RUN_LABEL, Said, TOOL_RUN_TYPE, ToolRun, USAGE_LABEL, canonical_text,
     message::text_of, part,
 };
 use crate::{
@@ -478,7 +478,7 @@ impl Known {
     /// True when a node is this message.
     pub(super) fn is(&self, node: NodeIndex, said: &Said) -> bool {
         let node = &self.nodes[node];
-        let same_call = |(known, asked): (&Call, &Asked)| {
+        let same_call = |(known, asked): (&Call, &AskedCall)| {
             known.id == asked.id
                 && (known.is_erased
                     || known.tool == asked.tool

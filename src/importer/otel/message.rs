@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::{
-    Asked, Item, Said, Told,
+    AskedCall, Said, SpanItem, Told,
     part::{self, Part},
 };
 use crate::domain::{ContentPart, JsonText, Role};
@@ -14,13 +14,13 @@ use crate::domain::{ContentPart, JsonText, Role};
 const NAMELESS: &str = "tool";
 
 /// What a list of messages says. The system prompt at its front is apart.
-pub(super) fn read_all(list: &[Value]) -> (Vec<String>, Vec<Item>) {
+pub(super) fn read_all(list: &[Value]) -> (Vec<String>, Vec<SpanItem>) {
     let mut items = Vec::new();
     let mut system = Vec::new();
     for message in list {
         let read = read(message);
         match &read[..] {
-            [Item::Said(said)] if items.is_empty() && is_prompt(said) => {
+            [SpanItem::Said(said)] if items.is_empty() && is_prompt(said) => {
                 system.push(text_of(&said.parts));
             }
             _ => items.extend(read),
@@ -40,7 +40,7 @@ pub(super) fn text_of(parts: &[ContentPart]) -> String {
 }
 
 /// A message. Results that stand among its parts are steps of their own, before it.
-pub(super) fn read(message: &Value) -> Vec<Item> {
+pub(super) fn read(message: &Value) -> Vec<SpanItem> {
     let message = match &message["message"] {
         Value::Object(_) => &message["message"],
         _ => message,
@@ -65,11 +65,11 @@ pub(super) fn read(message: &Value) -> Vec<Item> {
             tool: part::short(message, &["name"]),
             parts,
         };
-        return vec![Item::Result(told)];
+        return vec![SpanItem::Result(told)];
     }
-    let mut items: Vec<_> = results.into_iter().map(Item::Result).collect();
+    let mut items: Vec<_> = results.into_iter().map(SpanItem::Result).collect();
     if !parts.is_empty() || !calls.is_empty() {
-        items.push(Item::Said(Said {
+        items.push(SpanItem::Said(Said {
             role,
             parts,
             calls,
@@ -124,7 +124,7 @@ fn listed(text: &str) -> Option<Vec<Value>> {
     all.then_some(list)
 }
 
-fn listed_calls(message: &Value) -> Vec<Asked> {
+fn listed_calls(message: &Value) -> Vec<AskedCall> {
     let list = match &message["tool_calls"] {
         Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
         Value::Array(list) => list.clone(),
@@ -135,7 +135,7 @@ fn listed_calls(message: &Value) -> Vec<Asked> {
 
 /// Gives calls without an id one that every span with the same history gives them, results
 /// the calls that they can only be of, and makes messages of those that have none.
-pub(super) fn settled(items: Vec<Item>) -> Vec<Item> {
+pub(super) fn settled(items: Vec<SpanItem>) -> Vec<SpanItem> {
     /// A call that has no result so far.
     struct Open {
         id: String,
@@ -146,7 +146,7 @@ pub(super) fn settled(items: Vec<Item>) -> Vec<Item> {
     let mut settled = Vec::with_capacity(items.len());
     for item in items {
         match item {
-            Item::Said(mut said) => {
+            SpanItem::Said(mut said) => {
                 for call in &mut said.calls {
                     asked += 1;
                     if call.tool.is_empty() {
@@ -163,9 +163,9 @@ pub(super) fn settled(items: Vec<Item>) -> Vec<Item> {
                         tool: call.tool.clone(),
                     });
                 }
-                settled.push(Item::Said(said));
+                settled.push(SpanItem::Said(said));
             }
-            Item::Result(mut told) => {
+            SpanItem::Result(mut told) => {
                 let found = open.iter().position(|call| match told.call_id.is_empty() {
                     true => told.tool.is_empty() || told.tool == call.tool,
                     false => told.call_id == call.id,
@@ -175,9 +175,9 @@ pub(super) fn settled(items: Vec<Item>) -> Vec<Item> {
                         let call = open.remove(at);
                         told.call_id = call.id;
                         told.tool = call.tool;
-                        Item::Result(told)
+                        SpanItem::Result(told)
                     }
-                    None => Item::Said(orphan(told)),
+                    None => SpanItem::Said(orphan(told)),
                 });
             }
         }

@@ -85,7 +85,7 @@ pub struct Chat {
     /// The tools that were offered.
     pub tools: Vec<ToolDefinition>,
     /// What was sent.
-    pub input: Vec<Item>,
+    pub input: Vec<SpanItem>,
     /// What was answered: alternatives.
     pub output: Vec<Said>,
     /// The provider's id of the answer.
@@ -121,7 +121,7 @@ pub struct ToolRun {
 
 /// A step of a history.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Item {
+pub enum SpanItem {
     /// A message.
     Said(Said),
     /// What a tool returned.
@@ -136,7 +136,7 @@ pub struct Said {
     /// What is said.
     pub parts: Vec<ContentPart>,
     /// The calls that it asks for.
-    pub calls: Vec<Asked>,
+    pub calls: Vec<AskedCall>,
     /// Why the model stopped.
     pub finish_reason: String,
     /// Of a result without a call: which call it names.
@@ -145,7 +145,7 @@ pub struct Said {
 
 /// A call that a message asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct AskedCall {
     /// The provider's id, or empty.
     pub id: String,
     /// The tool.
@@ -190,7 +190,7 @@ pub fn histories(chat: &Chat, service: &str) -> Histories {
     };
     let mut histories = Histories::default();
     for item in &chat.input {
-        if let Item::Said(said) = item {
+        if let SpanItem::Said(said) = item {
             let end = say(said);
             if said.role == Role::Assistant {
                 histories.before.push(end);

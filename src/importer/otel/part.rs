@@ -3,7 +3,7 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-use super::{Asked, Told, json_of, text_of};
+use super::{AskedCall, Told, json_of, text_of};
 use crate::{
     domain::{ContentPart, Media, MediaSource, Reasoning, limits::SHORT_TEXT_BYTES_MAX},
     importer::content,
@@ -12,7 +12,7 @@ use crate::{
 /// A part of a message, or what stands among its parts.
 pub(super) enum Part {
     Content(ContentPart),
-    Call(Asked),
+    Call(AskedCall),
     Result(Told),
 }
 
@@ -67,7 +67,7 @@ pub(super) fn read(part: &Value) -> Part {
 }
 
 /// A call: as a part, or in a list of calls, with its function apart or not.
-pub(super) fn call(value: &Value) -> Asked {
+pub(super) fn call(value: &Value) -> AskedCall {
     let call = match &value["tool_call"] {
         Value::Null => value,
         inner => inner,
@@ -77,7 +77,7 @@ pub(super) fn call(value: &Value) -> Asked {
         _ => call,
     };
     let arguments = json_of(field(function, &["arguments", "input", "args"]));
-    Asked {
+    AskedCall {
         id: short(call, &["id", "call_id", "tool_call_id"]),
         tool: short(function, &["name"]),
         arguments,

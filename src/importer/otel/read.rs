@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Chat, Item, Said, Span, ToolRun, flat,
+    Chat, Said, Span, SpanItem, ToolRun, flat,
     message::{self, settled},
     part,
 };
@@ -210,7 +210,7 @@ fn chat(span: &Span, is_agent: bool, room: &mut Room) -> Result<Chat, SpanFault>
 }
 
 /// One of the answers, its calls named by their place behind the history.
-fn alternative(input: &[Item], answer: &Value) -> Option<Said> {
+fn alternative(input: &[SpanItem], answer: &Value) -> Option<Said> {
     let mut answer = answer.clone();
     if answer["role"].is_null()
         && answer["message"]["role"].is_null()
@@ -221,7 +221,7 @@ fn alternative(input: &[Item], answer: &Value) -> Option<Said> {
     let mut whole = input.to_vec();
     whole.extend(message::read(&answer));
     match settled(whole).pop()? {
-        Item::Said(said) if said.role == Role::Assistant => Some(said),
+        SpanItem::Said(said) if said.role == Role::Assistant => Some(said),
         _ => None,
     }
 }
@@ -424,9 +424,9 @@ fn tool(value: &Value) -> Option<ToolDefinition> {
 }
 
 /// What the first question is about.
-pub(super) fn question(items: &[Item]) -> Option<&str> {
+pub(super) fn question(items: &[SpanItem]) -> Option<&str> {
     items.iter().find_map(|item| match item {
-        Item::Said(said) if said.role == Role::User => {
+        SpanItem::Said(said) if said.role == Role::User => {
             said.parts.iter().find_map(ContentPart::text)
         }
         _ => None,

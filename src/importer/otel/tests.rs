@@ -551,7 +551,7 @@ fn parts_are_typed() {
                 {"type": "reasoning", "content": "Hm."}, {"type": "text", "content": "A dot."}]}],
         }),
     ));
-    let Item::Said(said) = &chat.input[0] else {
+    let SpanItem::Said(said) = &chat.input[0] else {
         panic!()
     };
     use ContentPart as Part;
