@@ -329,10 +329,10 @@ async fn calls_without_an_agent_go_on_where_their_history_was() {
     export(&server, agent.spans.clone()).await;
     let events = server.read_all(&"01".repeat(16)).await;
     assert_eq!(said(&events), expected(3));
-    let list = server
-        .conversations()
-        .list(pb::ListConversationsRequest::default());
-    assert_eq!(list.await.unwrap().into_inner().conversations.len(), 1);
+    let mut conversations = server.conversations();
+    let list = conversations.list(pb::ListConversationsRequest::default());
+    let list = list.await.unwrap().into_inner().conversations;
+    assert_eq!(list.len(), 1);
     server.stop().done().await;
 }
 
