@@ -181,7 +181,10 @@ fn chat(span: &Span, is_agent: bool, room: &mut Room) -> Result<Chat, SpanFault>
     }
     let system = system.join("\n\n");
     // Only with its history before it is a call known by its place.
-    let outputs = said.output.iter().flat_map(|one| alternative(&input, one));
+    let outputs = said
+        .output
+        .iter()
+        .filter_map(|one| alternative(&input, one));
     let output: Vec<_> = outputs.collect();
     let model = named(
         &attributes,

@@ -199,9 +199,9 @@ enum Stopped {
     /// Somebody else was first.
     Moved,
     /// The conversation does not take it.
-    Refused(AppendError),
+    Refused(Box<AppendError>),
     /// The store takes nothing now.
-    Unable(Refusal),
+    Unable(Box<Refusal>),
 }
 
 impl One<'_> {
@@ -244,7 +244,7 @@ impl One<'_> {
                     let message = "others append to the conversation all the time: send it again";
                     return (None, Err(Refusal::unable(message)));
                 }
-                Err((Stopped::Unable(refusal), _)) => return (None, Err(refusal)),
+                Err((Stopped::Unable(refusal), _)) => return (None, Err(*refusal)),
                 Err((Stopped::Refused(error), left)) => {
                     let why = format!("not recorded: {error}");
                     let left: HashSet<_> = left.into_iter().collect();
@@ -392,13 +392,14 @@ impl One<'_> {
     fn signed(&self, event: NewEvent) -> Result<NewEvent<EncodedBody>, Stopped> {
         let encoded = event.try_map(|body| EncodedBody::received(body.kind(), body::encode(&body)));
         let mut event = encoded.map_err(|fault| {
-            Stopped::Refused(AppendError::Invalid {
+            Stopped::Refused(Box::new(AppendError::Invalid {
                 event_index: 0,
                 message: fault.to_string(),
-            })
+            }))
         })?;
         event.actor.clone_from(&self.start.service);
-        self.caller.sign(&mut event).map_err(Stopped::Unable)?;
+        let signed = self.caller.sign(&mut event);
+        signed.map_err(|refusal| Stopped::Unable(Box::new(refusal)))?;
         Ok(event)
     }
 }
@@ -414,10 +415,12 @@ fn stopped(error: AppendError) -> Stopped {
             ..
         }) => Stopped::Moved,
         AppendError::Rejected(_) | AppendError::Invalid { .. } | AppendError::TooLarge { .. } => {
-            Stopped::Refused(error)
+            Stopped::Refused(Box::new(error))
         }
         // Repeating is safe here, whatever became of it.
-        AppendError::UnknownOutcome { message } => Stopped::Unable(Refusal::unable(&message)),
-        other => Stopped::Unable(other.into()),
+        AppendError::UnknownOutcome { message } => {
+            Stopped::Unable(Box::new(Refusal::unable(&message)))
+        }
+        other => Stopped::Unable(Box::new(other.into())),
     }
 }
