@@ -106,6 +106,8 @@ pub struct Door {
     pub tls: Option<Arc<ServerTls>>,
     /// What answers browsers there, if anything does.
     pub web: Option<WebService>,
+    /// Spans of agents are taken.
+    pub takes_spans: bool,
 }
 
 /// An engine that runs in this process.
@@ -164,6 +166,7 @@ impl Embedded {
                 options.keys = Some(door.keys);
                 options.tls = door.tls;
                 options.web = door.web;
+                options.takes_spans = door.takes_spans;
             }
             None => {
                 // It cannot be made again: it lasts as long as its command.

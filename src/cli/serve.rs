@@ -142,6 +142,10 @@ pub struct ServeArgs {
     /// typed beats the environment (as TREERING_LISTEN), and that beats the file
     #[arg(long, value_name = "FILE")]
     config: Option<std::path::PathBuf>,
+    /// Take no spans of agents by OTLP. Else whoever may write and sends traces there
+    /// (OTEL_EXPORTER_OTLP_ENDPOINT) has the conversations in them recorded
+    #[arg(long)]
+    no_otlp_receiver: bool,
     #[command(flatten)]
     observe: ObserveArgs,
     #[command(flatten)]
@@ -244,6 +248,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         keys: Arc::clone(&keys),
         tls: tls.clone(),
         pages: args.inspector.wanted(),
+        takes_spans: !args.no_otlp_receiver,
     };
     let counted = Some(observer.measures());
     let served = Served::counted(engine.clone(), listener, summariser, door, counted).await?;
@@ -499,6 +504,7 @@ struct DoorKeys {
     keys: Arc<KeyRing>,
     tls: Option<Arc<ServerTls>>,
     pages: Option<PagesOptions>,
+    takes_spans: bool,
 }
 
 /// A store that is served on a network address by this process.
@@ -569,6 +575,7 @@ impl Served {
             keys,
             tls,
             pages: None,
+            takes_spans: true,
         };
         Self::counted(engine, listener, summariser, door, None).await
     }
@@ -581,7 +588,12 @@ impl Served {
         engine: Engine,
         listener: TcpListener,
         summariser: Option<SummariserConfig>,
-        DoorKeys { keys, tls, pages }: DoorKeys,
+        DoorKeys {
+            keys,
+            tls,
+            pages,
+            takes_spans,
+        }: DoorKeys,
         measures: Option<Arc<ServerMeasures>>,
     ) -> Result<Self, CliError> {
         let address = listener.local_addr()?;
@@ -599,6 +611,7 @@ impl Served {
             keys,
             tls,
             web: pages.as_ref().map(Pages::web),
+            takes_spans,
         };
         let engine = Embedded::start(engine, Some(door), summariser, measures, incoming).await?;
         Ok(Self { engine, pages, url })

@@ -76,21 +76,20 @@ pub fn check_incoming(bytes: Bytes) -> Result<JsonText, JsonFault> {
 /// [`JsonFault::TooMany`].
 pub fn check_values(bytes: &[u8], max: usize) -> Result<(), JsonFault> {
     // Short texts cannot have so many.
-    if bytes.len() / 2 < max {
-        return Ok(());
-    }
-    let mut values = 1_usize;
-    let mut tokens = Tokens::default();
-    for byte in bytes {
-        // Each value but the first follows a comma, a colon or a bracket.
-        if tokens.is_token(*byte) && matches!(byte, b',' | b':' | b'[' | b'{') {
-            values += 1;
-        }
-    }
-    if values > max {
+    if bytes.len() / 2 >= max && count_values(bytes) > max {
         return Err(JsonFault::TooMany { max });
     }
     Ok(())
+}
+
+/// At least how many values any JSON has that this is.
+#[must_use]
+pub fn count_values(bytes: &[u8]) -> usize {
+    let mut tokens = Tokens::default();
+    // Each value but the first follows a comma, a colon or a bracket.
+    let begins =
+        |byte: &&u8| tokens.is_token(**byte) && matches!(**byte, b',' | b':' | b'[' | b'{');
+    1 + bytes.iter().filter(begins).count()
 }
 
 /// Tells what of a text stands outside of its strings.

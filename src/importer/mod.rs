@@ -29,6 +29,7 @@ pub mod format;
 pub mod gemini_cli;
 pub mod openai_chat;
 pub mod opencode;
+pub mod otel;
 pub mod pi;
 pub mod plan;
 pub mod session;

@@ -195,7 +195,7 @@ fn title(messages: &[Message<'_>]) -> Option<String> {
 /// What a prompt is about: its first line, or where that only announces what follows
 /// (`Implement the following plan:`), the next one that does not; a command with its arguments. None for
 /// what a tool wrote: with a tag, or as JSON.
-pub(super) fn headline(text: &str) -> Option<String> {
+pub(in crate::importer) fn headline(text: &str) -> Option<String> {
     let of_tag = |tag: &str| {
         let (_, rest) = text.split_once(&format!("<{tag}>"))?;
         Some(rest.split_once("</")?.0.trim())
@@ -224,7 +224,7 @@ pub(super) fn headline(text: &str) -> Option<String> {
 }
 
 /// The start of a text, without control characters.
-pub(super) fn shortened(text: &str) -> String {
+pub(in crate::importer) fn shortened(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let mut short: String = text.chars().take(TITLE_CHARS_MAX).map(plain).collect();
     if text.chars().nth(TITLE_CHARS_MAX).is_some() {

@@ -236,3 +236,31 @@ pub const HTTP1_HEADERS_MAX: usize = 64;
 
 /// What a connection by HTTP/1 holds unread, in bytes, and so the largest head.
 pub const HTTP1_BUFFER_BYTES: usize = 64 << 10;
+
+/// JSON values in the messages of one request of spans: a history of ten thousand messages,
+/// a dozen times. As a tree, one takes up to about 100 bytes.
+pub const SPAN_VALUES_MAX: usize = 1 << 20;
+
+/// Spans of a model or a tool in one request: twenty full batches of an exporter.
+pub const SPANS_MAX: usize = 10_240;
+
+/// Events of one append of what spans add, unless one message has more calls.
+pub const SPAN_EVENTS_MAX: usize = 1_000;
+
+/// The same in bytes, unless one message is larger.
+pub const SPAN_APPEND_BYTES: usize = 8 << 20;
+
+/// Conversations whose shape is remembered to compare spans with it.
+pub const SPAN_CONVERSATIONS_MAX: usize = 512;
+
+/// The same in bytes, about.
+pub const SPAN_CONVERSATIONS_BYTES: usize = 32 << 20;
+
+/// Traces of which it is remembered which conversation they are of, and ends of histories.
+pub const SPAN_TRACES_MAX: usize = 8_192;
+
+/// How often spans are compared again when somebody else appends to their conversation.
+pub const SPAN_TRIES: u32 = 4;
+
+/// Spans of which an answer says what is wrong with them.
+pub const SPAN_FAULTS_TOLD: usize = 5;

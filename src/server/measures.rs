@@ -19,7 +19,7 @@ use prost_types::FileDescriptorSet;
 use tonic::Code;
 use tracing::Span;
 
-use super::{SERVED, bounds::SLOW_LOG_EVERY};
+use super::{bounds::SLOW_LOG_EVERY, served};
 use crate::{
     domain::Namespace,
     measure::{Distribution, Histogram, Total},
@@ -29,6 +29,8 @@ use crate::{
 const UNKNOWN: &str = "unknown";
 const STATUS_HEADER: &str = "grpc-status";
 const CODES: usize = 17;
+/// The services that take telemetry.
+const OTLP: &str = "/opentelemetry.";
 /// These wait for people, however long that takes: they are never slow.
 const WAITING: [&str; 1] = ["treering.v1.Tools/WaitForDecision"];
 
@@ -88,7 +90,7 @@ impl ServerMeasures {
     /// When the descriptors in the binary cannot be read.
     pub fn new(slow: Option<Duration>) -> Result<Self, DecodeError> {
         let mut methods = HashMap::new();
-        for descriptors in SERVED {
+        for descriptors in served() {
             for file in FileDescriptorSet::decode(descriptors)?.file {
                 for service in &file.service {
                     for method in &service.method {
@@ -121,8 +123,9 @@ impl ServerMeasures {
         let method = self.methods.get(path).unwrap_or(&self.unknown);
         method.begun.add_one();
         let span = match &self.spans {
-            Some(spans) => spans.begin(&method.name, headers),
-            None => Span::none(),
+            // A server that is its own collector would send itself spans for ever.
+            Some(spans) if !path.starts_with(OTLP) => spans.begin(&method.name, headers),
+            _ => Span::none(),
         };
         CallWatch {
             all: Arc::clone(self),

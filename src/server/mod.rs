@@ -37,6 +37,8 @@ mod result_text;
 mod search;
 mod ship;
 pub mod shutdown;
+#[cfg(feature = "otlp-receiver")]
+mod spans;
 mod status;
 mod subscription;
 pub mod tls;
@@ -123,6 +125,8 @@ pub struct ServeOptions {
     /// What answers requests on the same port that are no calls: browsers'. None: they are
     /// refused.
     pub web: Option<WebService>,
+    /// Spans of agents are taken by OTLP, where that is built in.
+    pub takes_spans: bool,
 }
 
 impl Default for ServeOptions {
@@ -142,6 +146,7 @@ impl Default for ServeOptions {
             tls: None,
             measures: None,
             web: None,
+            takes_spans: true,
         }
     }
 }
@@ -199,12 +204,26 @@ fn routes(
     let search = SearchServer::new(search::SearchService(shared.clone()));
     let admin = AdminServer::new(admin::AdminService(shared.clone()));
     let backups = BackupsServer::new(ship::BackupsService(shared.clone()));
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    let described = vec![DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
+    #[cfg(feature = "otlp-receiver")]
+    let described = match options.takes_spans {
+        true => [described, vec![spans::descriptors()]].concat(),
+        false => described,
     };
-    Ok(Routes::new(tuned!(events))
+    let reflection = || {
+        let sets = described.iter();
+        sets.fold(
+            tonic_reflection::server::Builder::configure(),
+            |reflection, set| reflection.register_encoded_file_descriptor_set(set),
+        )
+    };
+    let routes = Routes::new(tuned!(events));
+    #[cfg(feature = "otlp-receiver")]
+    let routes = match options.takes_spans {
+        true => routes.add_service(tuned!(spans::server(shared.clone()))),
+        false => routes,
+    };
+    Ok(routes
         .add_service(tuned!(conversations))
         .add_service(tuned!(contexts))
         .add_service(tuned!(items))
@@ -323,7 +342,7 @@ async fn note_uses(keys: Arc<KeyRing>) {
 fn intake(limits: &Limits, options: &ServeOptions) -> Result<Intake, ServeError> {
     let in_flight = options.bytes_in_flight_max;
     let in_flight = in_flight.unwrap_or_else(|| bytes_in_flight_max(limits));
-    Ok(Intake::new(&SERVED, limits, in_flight)?)
+    Ok(Intake::new(&served(), limits, in_flight)?)
 }
 
 /// What requests under way may hold together, unless it is set: enough for one of the
@@ -338,9 +357,13 @@ fn bytes_in_flight_max(limits: &Limits) -> usize {
 }
 
 /// The descriptors of everything that is served.
-const SERVED: [&[u8]; 4] = [
-    DESCRIPTORS,
-    tonic_health::pb::FILE_DESCRIPTOR_SET,
-    tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
-    tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-];
+fn served() -> Vec<&'static [u8]> {
+    vec![
+        DESCRIPTORS,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        #[cfg(feature = "otlp-receiver")]
+        spans::descriptors(),
+    ]
+}

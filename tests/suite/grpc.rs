@@ -17,5 +17,6 @@ mod reads;
 mod rewinds;
 mod search_admin;
 mod shutdown;
+mod spans;
 mod tools;
 mod transport;

@@ -34,7 +34,7 @@ impl Needs {
 }
 
 /// Every method that is served.
-pub(super) const RULES: [(&str, Needs); 53] = [
+pub(super) const RULES: &[(&str, Needs)] = &[
     ("/treering.v1.Events/Append", Appending),
     ("/treering.v1.Events/AppendStream", Appending),
     ("/treering.v1.Events/Read", Role(Reader)),
@@ -93,6 +93,11 @@ pub(super) const RULES: [(&str, Needs); 53] = [
     (
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
         AnyKey,
+    ),
+    #[cfg(feature = "otlp-receiver")]
+    (
+        "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+        Role(Writer),
     ),
 ];
 

@@ -40,6 +40,11 @@ const CARRIERS: [(&str, Carries); 13] = [
     ("/treering.v1.Tools/RecordResult", Carries::Body),
     ("/treering.v1.Tools/Recorded", Carries::Body),
     ("/treering.v1.Tools/SuggestArguments", Carries::Body),
+    // Each span of a call to a model carries the whole history.
+    (
+        "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+        Carries::Batch,
+    ),
 ];
 
 /// A method, as far as its requests are concerned.

@@ -90,6 +90,12 @@ impl Refusal {
         self
     }
 
+    /// What was sent can be sent again, and should be.
+    #[cfg(feature = "otlp-receiver")]
+    pub fn unable(message: &str) -> Self {
+        Self::new(Code::Unavailable, "NOT_READY", message)
+    }
+
     /// A key has used all that it may of something.
     pub fn too_fast(key: &str, what: &'static str, wait: Duration) -> Self {
         let message = format!(

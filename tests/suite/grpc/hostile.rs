@@ -99,8 +99,10 @@ async fn garbage_is_refused_by_every_method() {
     let truncated = [0x0a, 0xff];
     let wrong_wire_type = [0x0f];
     let endless = [0xff_u8; 64];
-    for method in METHODS {
-        let path = format!("/treering.v1.{method}");
+    let own = METHODS.map(|method| format!("/treering.v1.{method}"));
+    let spans = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+    for path in own.into_iter().chain([spans.to_owned()]) {
+        let method = &path;
         for bytes in [&truncated[..], &wrong_wire_type, &endless] {
             let status = call_raw(&server, &path, bytes).await.unwrap_err();
             // gRPC's code for a message that cannot be parsed.

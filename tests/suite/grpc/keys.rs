@@ -20,7 +20,7 @@ use super::harness::*;
 /// Nothing here takes so long; beyond it something hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-async fn guarded(dir: &Path) -> TestServer {
+pub async fn guarded(dir: &Path) -> TestServer {
     let options = ServeOptions {
         grace: GRACE,
         keys: Some(KeyRing::open(dir).unwrap()),
@@ -29,7 +29,7 @@ async fn guarded(dir: &Path) -> TestServer {
     TestServer::serving(dir, Limits::default(), options).await
 }
 
-fn key(dir: &Path, name: &str, roles: &[&str]) -> String {
+pub fn key(dir: &Path, name: &str, roles: &[&str]) -> String {
     limited(dir, name, roles, KeyLimits::default())
 }
 
@@ -51,14 +51,14 @@ fn limited(dir: &Path, name: &str, roles: &[&str], limits: KeyLimits) -> String 
     access::create(dir, new).unwrap().token.reveal().to_owned()
 }
 
-fn keyed<T>(key: &str, message: T) -> Request<T> {
+pub fn keyed<T>(key: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     let value = format!("Bearer {key}").parse().unwrap();
     request.metadata_mut().insert("authorization", value);
     request
 }
 
-fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, why: &str) {
+pub fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, why: &str) {
     let status = answer.expect_err(why);
     assert_eq!(
         (status.code(), reason(&status).as_str()),

@@ -1,0 +1,140 @@
+//! What is remembered of conversations that spans came for, within bounds. All of it can be
+//! read again, but for which trace is of which conversation.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::Hash,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    domain::{ConversationId, Namespace},
+    importer::otel::Known,
+    server::bounds::{SPAN_CONVERSATIONS_BYTES, SPAN_CONVERSATIONS_MAX, SPAN_TRACES_MAX},
+};
+
+/// A conversation's shape; none: it is to be read. Whoever compares spans with it has it alone.
+pub(super) type Entry = Arc<tokio::sync::Mutex<Option<Known>>>;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Conversations {
+    shapes: Mutex<Shapes>,
+    names: Mutex<Names>,
+}
+
+#[derive(Default)]
+struct Shapes {
+    entries: HashMap<ConversationId, Kept>,
+    bytes: usize,
+    uses: u64,
+}
+
+struct Kept {
+    entry: Entry,
+    bytes: usize,
+    used: u64,
+}
+
+#[derive(Default)]
+struct Names {
+    traces: Bounded<(Namespace, String)>,
+    histories: Bounded<(Namespace, [u8; 32])>,
+}
+
+impl Conversations {
+    /// The shape of a conversation.
+    pub fn entry(&self, id: ConversationId) -> Entry {
+        let mut shapes = lock(&self.shapes);
+        shapes.uses += 1;
+        let used = shapes.uses;
+        let kept = shapes.entries.entry(id).or_insert_with(|| Kept {
+            entry: Entry::default(),
+            bytes: 0,
+            used,
+        });
+        kept.used = used;
+        Arc::clone(&kept.entry)
+    }
+
+    /// Notes what a shape takes, and forgets those that were not used for long.
+    pub fn settle(&self, id: ConversationId, bytes: usize) {
+        let mut shapes = lock(&self.shapes);
+        if let Some(kept) = shapes.entries.get_mut(&id) {
+            let before = std::mem::replace(&mut kept.bytes, bytes);
+            shapes.bytes = shapes.bytes - before + bytes;
+        }
+        while shapes.entries.len() > SPAN_CONVERSATIONS_MAX
+            || shapes.bytes > SPAN_CONVERSATIONS_BYTES
+        {
+            // One that is in use must stay: there would be two of it.
+            let idle = shapes.entries.iter();
+            let idle = idle.filter(|(_, kept)| Arc::strong_count(&kept.entry) == 1);
+            let Some(oldest) = idle.min_by_key(|(_, kept)| kept.used).map(|(id, _)| *id) else {
+                return;
+            };
+            if let Some(gone) = shapes.entries.remove(&oldest) {
+                shapes.bytes -= gone.bytes;
+            }
+        }
+    }
+
+    /// The conversation that a trace is of.
+    pub fn of_trace(&self, namespace: &Namespace, trace: &str) -> Option<String> {
+        let names = lock(&self.names);
+        let key = (namespace.clone(), trace.to_owned());
+        names.traces.values.get(&key).cloned()
+    }
+
+    /// A trace is of this conversation.
+    pub fn note_trace(&self, namespace: &Namespace, trace: &str, conversation: &str) {
+        let key = (namespace.clone(), trace.to_owned());
+        lock(&self.names).traces.put(key, conversation);
+    }
+
+    /// The conversation in which a history was said.
+    pub fn of_history(&self, namespace: &Namespace, history: [u8; 32]) -> Option<String> {
+        let names = lock(&self.names);
+        let key = (namespace.clone(), history);
+        names.histories.values.get(&key).cloned()
+    }
+
+    /// A history was said in this conversation.
+    pub fn note_history(&self, namespace: &Namespace, history: [u8; 32], conversation: &str) {
+        let key = (namespace.clone(), history);
+        lock(&self.names).histories.put(key, conversation);
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Names by key; the oldest goes.
+struct Bounded<K> {
+    values: HashMap<K, String>,
+    order: VecDeque<K>,
+}
+
+impl<K> Default for Bounded<K> {
+    fn default() -> Self {
+        Self {
+            values: HashMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Bounded<K> {
+    fn put(&mut self, key: K, value: &str) {
+        if self.values.insert(key.clone(), value.to_owned()).is_some() {
+            return;
+        }
+        self.order.push_back(key);
+        if self.order.len() > SPAN_TRACES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.values.remove(&oldest);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The OTLP receiver: spans of agents become conversations.
+//!
+//! An exporter sends what an instrumentation saw; `values` makes plain values of it, the
+//! importer `otel` says what it is and what a conversation lacks of it, `record` appends
+//! that. What is answered is on disk. An exporter that had no answer sends the same again,
+//! which appends nothing twice.
+
+mod known;
+mod record;
+mod values;
+
+use std::sync::LazyLock;
+
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
+    trace_service_server::{TraceService, TraceServiceServer},
+};
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use tonic::{Request, Response, Status};
+
+use super::{
+    bounds::{ERROR_TEXT_BYTES_MAX, SPAN_FAULTS_TOLD, SPAN_VALUES_MAX, SPANS_MAX},
+    call::{Call, Shared},
+};
+use crate::importer::otel::{self, Room, Seen, Span};
+use known::Conversations;
+use record::{Batch, Recorded};
+
+/// Files of the crate's descriptors that describe traces; the others are of services that are
+/// not here.
+const FILES: [&str; 4] = [
+    "opentelemetry/proto/common/v1/common.proto",
+    "opentelemetry/proto/resource/v1/resource.proto",
+    "opentelemetry/proto/trace/v1/trace.proto",
+    "opentelemetry/proto/collector/trace/v1/trace_service.proto",
+];
+
+/// What describes the service.
+pub(super) fn descriptors() -> &'static [u8] {
+    static DESCRIPTORS: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        // A damaged set shows in a test: the method would have no descriptor.
+        let all = FileDescriptorSet::decode(opentelemetry_proto::DESCRIPTORS);
+        let mut all = all.unwrap_or_default();
+        all.file.retain(|file| FILES.contains(&file.name()));
+        all.encode_to_vec()
+    });
+    &DESCRIPTORS
+}
+
+/// The service, with nothing remembered.
+pub(super) fn server(shared: Shared) -> TraceServiceServer<SpansService> {
+    TraceServiceServer::new(SpansService {
+        shared,
+        conversations: Conversations::default(),
+    })
+}
+
+/// Takes spans.
+pub(super) struct SpansService {
+    shared: Shared,
+    conversations: Conversations,
+}
+
+#[tonic::async_trait]
+impl TraceService for SpansService {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        let read = tokio::task::spawn_blocking(move || Read::of(request));
+        let mut read = read
+            .await
+            .map_err(|_| Status::unavailable("reading the spans failed: send them again"))?;
+        let batch = std::mem::take(&mut read.batch);
+        let recorded = record::record(&self.shared, &self.conversations, &call, batch).await?;
+        Ok(Response::new(read.answer(recorded)))
+    }
+}
+
+/// What a request says.
+#[derive(Default)]
+struct Read {
+    batch: Batch,
+    /// Spans that cannot be read, and why.
+    faults: Vec<(String, String)>,
+    without_content: usize,
+}
+
+impl Read {
+    fn of(request: ExportTraceServiceRequest) -> Self {
+        let mut read = Self::default();
+        let mut room = Room::new(SPAN_VALUES_MAX);
+        for of_resource in request.resource_spans {
+            let service = values::service(of_resource.resource.as_ref());
+            let scopes = of_resource.scope_spans.into_iter();
+            for span in scopes.flat_map(|scope| scope.spans) {
+                if let Some((name, span)) = values::span(span) {
+                    read.take(&service, name, &span, &mut room);
+                }
+            }
+        }
+        read
+    }
+
+    fn take(&mut self, service: &str, name: String, span: &Span, room: &mut Room) {
+        if self.batch.len() >= SPANS_MAX {
+            let why = format!("a request may have {SPANS_MAX} of them: send fewer at once");
+            return self.faults.push((name, why));
+        }
+        match otel::read(span, room) {
+            Ok(Seen::Chat(chat)) => self.batch.chat(service, name, *chat),
+            Ok(Seen::Tool(run)) => self.batch.run(service, name, *run),
+            Ok(Seen::WithoutContent) => self.without_content += 1,
+            Ok(Seen::Other) => {}
+            Err(fault) => self.faults.push((name, fault.to_string())),
+        }
+    }
+
+    /// Refused are those of which something is not in the store; what is told besides is a
+    /// warning.
+    fn answer(self, recorded: Recorded) -> ExportTraceServiceResponse {
+        let mut faults = self.faults;
+        faults.extend(recorded.faults);
+        let refused = i64::try_from(faults.len()).unwrap_or(i64::MAX);
+        let mut told: Vec<_> = faults
+            .iter()
+            .take(SPAN_FAULTS_TOLD)
+            .map(|(name, why)| format!("the span {name:?}: {why}"))
+            .collect();
+        if faults.len() > told.len() {
+            told.push(format!("and {} more", faults.len() - told.len()));
+        }
+        if self.without_content > 0 {
+            told.push(format!(
+                "{} calls to models came without what was said, so nothing of them is recorded: \
+                 let the instrumentation capture it (for most by \
+                 OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT)",
+                self.without_content
+            ));
+        }
+        tracing::debug!(
+            spans = recorded.spans,
+            events = recorded.events,
+            refused,
+            without_content = self.without_content,
+            "spans were taken"
+        );
+        let partial_success = (!told.is_empty()).then(|| ExportTracePartialSuccess {
+            rejected_spans: refused,
+            error_message: shortened(told.join("; ")),
+        });
+        ExportTraceServiceResponse { partial_success }
+    }
+}
+
+fn shortened(mut text: String) -> String {
+    if text.len() > ERROR_TEXT_BYTES_MAX {
+        let mut ends = (0..=ERROR_TEXT_BYTES_MAX).rev();
+        let end = ends.find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or_default());
+        text.push('…');
+    }
+    text
+}

@@ -1,0 +1,426 @@
+//! Appends what spans add to their conversations.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::known::Conversations;
+use crate::{
+    codec::body::{self, EncodedBody},
+    domain::{
+        AppendCommand, BranchName, ConversationId, EventBody, Expectation, ExpectedRevision,
+        Namespace, NewEvent, Rejection, Revision, Rule,
+    },
+    engine::{AppendError, Engine, ReadError, ReadQuery, Source, derived_id},
+    importer::otel::{self, Chat, Known, Merge, SOURCE, Start, ToolRun, Unit},
+    server::{
+        bounds::{SPAN_APPEND_BYTES, SPAN_EVENTS_MAX, SPAN_TRIES},
+        call::{Call, Shared},
+        guard::Caller,
+        status::Refusal,
+    },
+};
+
+/// Spans that say something.
+#[derive(Default)]
+pub(super) struct Batch(Vec<OneSpan>);
+
+struct OneSpan {
+    name: String,
+    service: String,
+    what: What,
+}
+
+enum What {
+    Chat(Box<Chat>),
+    Run(Box<ToolRun>),
+}
+
+/// What became of spans.
+#[derive(Default)]
+pub(super) struct Recorded {
+    pub spans: usize,
+    pub events: usize,
+    /// Spans that were refused, and why.
+    pub faults: Vec<(String, String)>,
+}
+
+impl Batch {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn chat(&mut self, service: &str, name: String, chat: Chat) {
+        self.push(service, name, What::Chat(Box::new(chat)));
+    }
+
+    pub fn run(&mut self, service: &str, name: String, run: ToolRun) {
+        self.push(service, name, What::Run(Box::new(run)));
+    }
+
+    fn push(&mut self, service: &str, name: String, what: What) {
+        self.0.push(OneSpan {
+            name,
+            service: service.to_owned(),
+            what,
+        });
+    }
+}
+
+impl OneSpan {
+    fn conversation(&self) -> Option<&str> {
+        match &self.what {
+            What::Chat(chat) => chat.conversation.as_deref(),
+            What::Run(run) => run.conversation.as_deref(),
+        }
+    }
+
+    fn trace(&self) -> &str {
+        match &self.what {
+            What::Chat(chat) => &chat.trace_id,
+            What::Run(run) => &run.trace_id,
+        }
+    }
+
+    /// Calls to models as they were made, then what tools did, then what agents tell of it all.
+    fn order(&self) -> (u8, i64) {
+        match &self.what {
+            What::Chat(chat) if !chat.is_agent => (0, chat.start.0),
+            What::Run(run) => (1, run.end.0),
+            What::Chat(chat) => (2, chat.start.0),
+        }
+    }
+}
+
+/// Appends what is new in spans.
+///
+/// # Errors
+/// When the store cannot take anything now: an exporter sends them again.
+pub(super) async fn record(
+    shared: &Shared,
+    conversations: &Conversations,
+    call: &Call,
+    mut batch: Batch,
+) -> Result<Recorded, Refusal> {
+    batch.0.sort_by_key(OneSpan::order);
+    let mut recorded = Recorded {
+        spans: batch.len(),
+        ..Recorded::default()
+    };
+    let namespace = &call.namespace;
+    for (source_id, spans) in by_conversation(conversations, namespace, batch) {
+        let there = shared.engine.of_source(namespace, SOURCE, &source_id).await;
+        let there = there.map_err(AppendError::from)?;
+        let id = there.unwrap_or_else(|| derived_id(namespace, "source", &[SOURCE, &source_id]));
+        let service = spans.first().map(|span| span.service.clone());
+        let start = Start {
+            conversation: id,
+            source_id,
+            service: service.unwrap_or_default(),
+        };
+        let one = One {
+            engine: &shared.engine,
+            caller: &call.caller,
+            namespace,
+            start,
+        };
+        let entry = conversations.entry(id);
+        let mut known = entry.lock().await;
+        // What is cut off in the middle is read again.
+        let (now, outcome) = one.record(known.take(), spans).await;
+        let bytes = now.as_ref().map_or(0, Known::bytes);
+        *known = now;
+        drop(known);
+        drop(entry);
+        conversations.settle(id, bytes);
+        let (events, faults) = outcome?;
+        recorded.events += events;
+        recorded.faults.extend(faults);
+    }
+    Ok(recorded)
+}
+
+/// Which spans are of which conversation, by what its source calls it.
+fn by_conversation(
+    conversations: &Conversations,
+    namespace: &Namespace,
+    batch: Batch,
+) -> BTreeMap<String, Vec<OneSpan>> {
+    for span in &batch.0 {
+        if let Some(id) = span.conversation() {
+            conversations.note_trace(namespace, span.trace(), id);
+        }
+    }
+    let mut by_id: BTreeMap<String, Vec<OneSpan>> = BTreeMap::new();
+    for span in batch.0 {
+        let id = match span.conversation() {
+            Some(id) => id.to_owned(),
+            None => by_trace(conversations, namespace, &span),
+        };
+        by_id.entry(id).or_default().push(span);
+    }
+    by_id
+}
+
+/// The conversation of a span that names none: that of its trace. A call to a model that is a
+/// trace of its own goes on where its history was said.
+fn by_trace(conversations: &Conversations, namespace: &Namespace, span: &OneSpan) -> String {
+    let trace = span.trace();
+    let known = conversations.of_trace(namespace, trace);
+    let What::Chat(chat) = &span.what else {
+        return known.unwrap_or_else(|| trace.to_owned());
+    };
+    let ends = otel::histories(chat, &span.service);
+    let id = known.unwrap_or_else(|| {
+        let mut before = ends.before.iter().rev().filter(|_| chat.is_root);
+        let said_in = before.find_map(|end| conversations.of_history(namespace, *end));
+        said_in.unwrap_or_else(|| trace.to_owned())
+    });
+    if id != trace {
+        conversations.note_trace(namespace, trace, &id);
+    }
+    if let Some(end) = ends.whole.filter(|_| chat.is_root) {
+        conversations.note_history(namespace, end, &id);
+    }
+    id
+}
+
+/// A conversation that spans are for.
+struct One<'a> {
+    engine: &'a Engine,
+    caller: &'a Caller,
+    namespace: &'a Namespace,
+    start: Start,
+}
+
+/// How many events, and which spans were refused.
+type Outcome = Result<(usize, Vec<(String, String)>), Refusal>;
+
+/// Why not all was appended.
+enum Stopped {
+    /// Somebody else was first.
+    Moved,
+    /// The conversation does not take it.
+    Refused(Box<AppendError>),
+    /// The store takes nothing now.
+    Unable(Box<Refusal>),
+}
+
+impl One<'_> {
+    /// Appends what the spans add. The shape is given back when it is that of the store.
+    async fn record(
+        &self,
+        mut known: Option<Known>,
+        mut spans: Vec<OneSpan>,
+    ) -> (Option<Known>, Outcome) {
+        let mut events = 0;
+        for attempt in 1.. {
+            let shape = match self.read(known.take()).await {
+                Ok(shape) => shape,
+                Err(error) => return (None, Err(AppendError::from(error).into())),
+            };
+            let heads = shape.heads();
+            let last = shape.last();
+            let start = self.start.clone();
+            let planned = tokio::task::spawn_blocking(move || {
+                let (shape, units) = plan(shape, &start, &spans);
+                (shape, units, spans)
+            });
+            let Ok((shape, units, back)) = planned.await else {
+                let message = "comparing the spans failed: send them again";
+                return (None, Err(Refusal::unable(message)));
+            };
+            spans = back;
+            let planned: usize = units.iter().map(|unit| unit.events.len()).sum();
+            let mut appending = Appending {
+                one: self,
+                heads,
+                last,
+            };
+            match appending.all(units).await {
+                Ok(()) => return (Some(shape), Ok((events + planned, Vec::new()))),
+                Err((Stopped::Moved, _)) if attempt < SPAN_TRIES => {
+                    events += usize::try_from(appending.last.0 - last.0).unwrap_or_default();
+                }
+                Err((Stopped::Moved, _)) => {
+                    let message = "others append to the conversation all the time: send it again";
+                    return (None, Err(Refusal::unable(message)));
+                }
+                Err((Stopped::Unable(refusal), _)) => return (None, Err(*refusal)),
+                Err((Stopped::Refused(error), left)) => {
+                    let why = format!("not recorded: {error}");
+                    let left: HashSet<_> = left.into_iter().collect();
+                    let faults = left.iter().map(|at| (spans[*at].name.clone(), why.clone()));
+                    let appended = usize::try_from(appending.last.0 - last.0).unwrap_or_default();
+                    return (None, Ok((events + appended, faults.collect())));
+                }
+            }
+        }
+        (None, Ok((events, Vec::new())))
+    }
+
+    /// The shape as of now.
+    async fn read(&self, known: Option<Known>) -> Result<Known, ReadError> {
+        use futures::StreamExt;
+        let mut known = known.unwrap_or_default();
+        let source = Source::Conversation(self.start.conversation);
+        let mut query = ReadQuery::all(self.namespace.clone(), source);
+        query.from = known.last().0 + 1;
+        let mut batches = self.engine.read(query);
+        while let Some(batch) = batches.next().await {
+            match batch {
+                Ok(batch) => batch.iter().for_each(|event| known.add(&event.event)),
+                Err(ReadError::ConversationNotFound { .. }) => return Ok(Known::default()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(known)
+    }
+}
+
+fn plan(mut known: Known, start: &Start, spans: &[OneSpan]) -> (Known, Vec<Unit>) {
+    let runs = spans.iter().filter_map(|span| match &span.what {
+        What::Run(run) if !run.call_id.is_empty() => Some((**run).clone()),
+        _ => None,
+    });
+    let mut merge = Merge::new(&mut known, start, runs);
+    for (number, span) in spans.iter().enumerate() {
+        merge.of_span(number, span.trace());
+        match &span.what {
+            What::Chat(chat) => merge.chat(chat),
+            What::Run(run) => merge.tool(run),
+        }
+    }
+    let units = merge.finish();
+    (known, units)
+}
+
+/// Units on their way into the store.
+struct Appending<'a> {
+    one: &'a One<'a>,
+    /// By branch: its last event.
+    heads: HashMap<BranchName, Revision>,
+    last: Revision,
+}
+
+impl Appending<'_> {
+    /// Appends all, in as few batches as that may be; else says of which spans something is
+    /// left.
+    async fn all(&mut self, units: Vec<Unit>) -> Result<(), (Stopped, Vec<usize>)> {
+        let mut batch: Vec<NewEvent> = Vec::new();
+        let mut bytes = 0;
+        let mut spans: Vec<usize> = units.iter().map(|unit| unit.span).collect();
+        let mut of_batch = 0;
+        for unit in units {
+            let size: usize = unit
+                .events
+                .iter()
+                .map(|event| body::encode(&event.body).len())
+                .sum();
+            let is_full = batch.len() + unit.events.len() > SPAN_EVENTS_MAX
+                || bytes + size > SPAN_APPEND_BYTES;
+            if !batch.is_empty() && (unit.forks || is_full) {
+                let next = std::mem::take(&mut batch);
+                if let Err(stopped) = self.append(next).await {
+                    return Err((stopped, spans));
+                }
+                spans.drain(..std::mem::take(&mut of_batch));
+                bytes = 0;
+            }
+            bytes += size;
+            of_batch += 1;
+            batch.extend(unit.events);
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.append(batch).await.map_err(|stopped| (stopped, spans))
+    }
+
+    async fn append(&mut self, events: Vec<NewEvent>) -> Result<(), Stopped> {
+        let conversation = self.one.start.conversation;
+        let expectations = self.expectations(conversation, &events);
+        let names: Vec<_> = events.iter().map(|event| event.branch.clone()).collect();
+        let mut signed = Vec::with_capacity(events.len());
+        for event in events {
+            signed.push(self.one.signed(event)?);
+        }
+        let mut command = AppendCommand::new(self.one.namespace.clone(), signed);
+        command.expectations = expectations;
+        let outcome = self.one.engine.append(command).await.map_err(stopped)?;
+        let mut is_as_planned = true;
+        for (name, appended) in names.into_iter().zip(&outcome.events) {
+            is_as_planned &= appended.revision.0 == self.last.0 + 1;
+            self.last = appended.revision;
+            self.heads
+                .insert(name.unwrap_or_default(), appended.revision);
+        }
+        // What follows may name places that are others now.
+        is_as_planned.then_some(()).ok_or(Stopped::Moved)
+    }
+
+    /// Nobody was faster: of each branch that the events continue.
+    fn expectations(&self, conversation: ConversationId, events: &[NewEvent]) -> Vec<Expectation> {
+        let creates = matches!(
+            events.first().map(|event| &event.body),
+            Some(EventBody::ConversationCreated(_))
+        );
+        if creates {
+            return vec![Expectation {
+                conversation,
+                branch: None,
+                expected: ExpectedRevision::NoStream,
+            }];
+        }
+        let mut names: Vec<_> = events
+            .iter()
+            .filter_map(|event| event.branch.clone())
+            .collect();
+        names.sort();
+        names.dedup();
+        let of = |name: BranchName| {
+            let head = *self.heads.get(&name)?;
+            Some(Expectation {
+                conversation,
+                branch: Some(name),
+                expected: ExpectedRevision::Exact(head),
+            })
+        };
+        names.into_iter().filter_map(of).collect()
+    }
+}
+
+impl One<'_> {
+    fn signed(&self, event: NewEvent) -> Result<NewEvent<EncodedBody>, Stopped> {
+        let encoded = event.try_map(|body| EncodedBody::received(body.kind(), body::encode(&body)));
+        let mut event = encoded.map_err(|fault| {
+            Stopped::Refused(Box::new(AppendError::Invalid {
+                event_index: 0,
+                message: fault.to_string(),
+            }))
+        })?;
+        event.actor.clone_from(&self.start.service);
+        let signed = self.caller.sign(&mut event);
+        signed.map_err(|refusal| Stopped::Unable(Box::new(refusal)))?;
+        Ok(event)
+    }
+}
+
+fn stopped(error: AppendError) -> Stopped {
+    match error {
+        AppendError::Rejected(Rejection {
+            rule:
+                Rule::RevisionMismatch { .. }
+                | Rule::ConversationExists { .. }
+                | Rule::BranchNameTaken { .. }
+                | Rule::BranchNotFound { .. },
+            ..
+        }) => Stopped::Moved,
+        AppendError::Rejected(_) | AppendError::Invalid { .. } | AppendError::TooLarge { .. } => {
+            Stopped::Refused(Box::new(error))
+        }
+        // Repeating is safe here, whatever became of it.
+        AppendError::UnknownOutcome { message } => {
+            Stopped::Unable(Box::new(Refusal::unable(&message)))
+        }
+        other => Stopped::Unable(Box::new(other.into())),
+    }
+}
