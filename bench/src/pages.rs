@@ -15,7 +15,10 @@ use super::{
     row::{Row, Target, Unit},
     stores,
 };
-use treering::cli::{connect::Connection, error::CliError, pb};
+use treering::{
+    cli::{connect::Connection, error::CliError},
+    codec::pb,
+};
 
 /// What a page may take until its first byte, at the median.
 const FIRST_BYTE_MS: f64 = 50.0;

@@ -541,6 +541,7 @@ impl Served {
             keys: keys_of(dir)?,
             tls: None,
             pages,
+            takes_spans: true,
         };
         let engine = embedded::open(OpenOptions::new(dir)).await?;
         Self::counted(engine, listener, None, door, None).await

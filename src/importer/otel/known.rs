@@ -586,6 +586,7 @@ pub(super) fn keep_run(run: &ToolRun) -> Custom {
         content_type: "application/json".to_owned(),
         data: data.to_string().into(),
         text: format!("{} {}", run.tool, text_of(&run.parts)),
+        delta_of: String::new(),
     }
 }
 

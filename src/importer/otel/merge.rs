@@ -459,6 +459,7 @@ impl<'a> Merge<'a> {
             content_type: "text/plain".to_owned(),
             data: system.clone().into_bytes().into(),
             text: system.clone(),
+            delta_of: String::new(),
         };
         self.push(line, EventBody::Custom(custom), Some(chat.start));
     }
