@@ -78,7 +78,7 @@ pub struct McpServeArgs {
     hosts: Vec<String>,
     /// Take requests from pages of this origin: https://HOST:PORT (may be given again); of
     /// others none
-    #[arg(long = "mcp-origin", value_name = "ORIGIN", requires = "addr")]
+    #[arg(long = "mcp-origin", value_name = "ORIGIN", requires = "addr", value_parser = mcp::origin)]
     origins: Vec<String>,
 }
 

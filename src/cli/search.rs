@@ -40,7 +40,8 @@ const WAIT_STEP: Duration = Duration::from_millis(500);
 ///
 /// Type words, or paste a line, which may begin with a dash: names, whole lines and words
 /// that stand together come first. A query that is nothing but "exact phrases", beginnings
-/// (pre*), AND, OR, NOT, +must and -mustnot is read as one; in anything else they are words.
+/// (pre*), AND, OR, NOT, +must and -mustnot is read as one, and so are few words with NOT between
+/// them (disk NOT quota); in anything else they are words.
 /// Signs alone are looked for as they stand. Nothing found is no failure: the exit code is 0.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
@@ -594,7 +595,7 @@ fn copies(hit: &pb::SearchHit) -> String {
 }
 
 /// What a hit is: a tool's result or call, somebody's message, or a kind.
-pub(crate) fn what(hit: &pb::SearchHit) -> String {
+fn what(hit: &pb::SearchHit) -> String {
     let is = |kind: pb::EventKind| hit.kind == i32::from(kind);
     if hit.in_reasoning {
         return format!("{} thought", json::role_name(hit.role));

@@ -265,6 +265,10 @@ pub fn read_session_from(path: &Path, source: LineSource) -> Result<Session, Ses
         }
         let read = read_lines(&file, open(&file)?, &mut left)?;
         session.unfinished.extend(read.unfinished);
+        // Its first line is still being written.
+        if read.lines.is_empty() {
+            continue;
+        }
         let agent = stem(&file).unwrap_or_default();
         let agent = agent.trim_start_matches("agent-").to_owned();
         session.agents.push((agent, read.lines));
