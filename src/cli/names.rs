@@ -189,7 +189,11 @@ async fn newest(store: &Connection, number: usize) -> Result<String, CliError> {
         if let Some(summary) = had.nth(number - seen - 1) {
             return Ok(summary.conversation_id.clone());
         }
-        seen += page.conversations.iter().filter(|one| !is_long_term(one)).count();
+        seen += page
+            .conversations
+            .iter()
+            .filter(|one| !is_long_term(one))
+            .count();
         page_token = page.next_page_token;
         if page_token.is_empty() {
             return Err(CliError::NotFound {

@@ -263,7 +263,10 @@ pub(crate) async fn result_of_call(
     };
     let mut events = read::start(store, later).await?;
     while let Some(batch) = events.message().await? {
-        let result = batch.events.iter().find(|event| is_result_of(event, call_id));
+        let result = batch
+            .events
+            .iter()
+            .find(|event| is_result_of(event, call_id));
         if let Some(result) = result {
             return Ok(Some(result.revision));
         }

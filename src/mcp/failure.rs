@@ -153,7 +153,10 @@ mod tests {
             what: "there is no store in ./x".into(),
             hint: "name another folder with --data".into(),
         });
-        assert!(store.contains("tell the user") && !store.contains("`conversations`"), "{store}");
+        assert!(
+            store.contains("tell the user") && !store.contains("`conversations`"),
+            "{store}"
+        );
         let denied = told(Status::permission_denied("no writer").into());
         assert!(denied.contains("tell the user"), "{denied}");
         assert!(Failure::from(Status::unavailable("gone")).is_gone);

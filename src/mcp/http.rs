@@ -248,7 +248,10 @@ impl Gate {
         let mut answer = match (request.method(), &origin) {
             // A browser asks first whether a page may ask, and brings no key with that.
             (&Method::OPTIONS, Some(_)) => preflight(),
-            _ => self.checked(request, place).await.unwrap_or_else(|refused| *refused),
+            _ => self
+                .checked(request, place)
+                .await
+                .unwrap_or_else(|refused| *refused),
         };
         if let Some(origin) = origin {
             let headers = answer.headers_mut();
@@ -262,7 +265,10 @@ impl Gate {
 
     /// The origin of the page that asks; none: it is no page.
     fn page(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Box<Answer>> {
-        if let Some(twice) = [HOST, ORIGIN].into_iter().find(|name| is_unclear(headers, name)) {
+        if let Some(twice) = [HOST, ORIGIN]
+            .into_iter()
+            .find(|name| is_unclear(headers, name))
+        {
             let text = format!("the header {twice} is not clear\n");
             return Err(told(StatusCode::BAD_REQUEST, text).into());
         }
@@ -320,10 +326,16 @@ async fn body_of(body: Incoming) -> Result<Bytes, Box<Answer>> {
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("a body has at most {MESSAGE_BYTES_MAX} bytes\n"),
         ),
-        Ok(Err(error)) => (StatusCode::BAD_REQUEST, format!("the body broke off: {error}\n")),
+        Ok(Err(error)) => (
+            StatusCode::BAD_REQUEST,
+            format!("the body broke off: {error}\n"),
+        ),
         Err(_) => (
             StatusCode::REQUEST_TIMEOUT,
-            format!("the body did not come within {} s\n", HTTP_BODY_MAX.as_secs()),
+            format!(
+                "the body did not come within {} s\n",
+                HTTP_BODY_MAX.as_secs()
+            ),
         ),
     };
     let mut answer = told(status, text);
@@ -336,8 +348,14 @@ fn preflight() -> Answer {
     let mut answer = told(StatusCode::NO_CONTENT, String::new());
     let headers = answer.headers_mut();
     headers.remove(CONTENT_TYPE);
-    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("POST"));
-    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(PAGE_HEADERS));
+    headers.insert(
+        ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static("POST"),
+    );
+    headers.insert(
+        ACCESS_CONTROL_ALLOW_HEADERS,
+        HeaderValue::from_static(PAGE_HEADERS),
+    );
     headers.insert(ACCESS_CONTROL_MAX_AGE, HTTP_PREFLIGHT_SECONDS.into());
     answer
 }
@@ -473,7 +491,17 @@ mod tests {
         ] {
             assert_eq!(origin(text).as_deref(), Ok(expected));
         }
-        for wrong in ["foo", "null", "", "*", "https://", "ftp://a", "https://a/b", "https://b@a", "https://a?b"] {
+        for wrong in [
+            "foo",
+            "null",
+            "",
+            "*",
+            "https://",
+            "ftp://a",
+            "https://a/b",
+            "https://b@a",
+            "https://a?b",
+        ] {
             assert!(origin(wrong).is_err(), "{wrong}");
         }
     }
@@ -490,7 +518,10 @@ mod tests {
         let (first, _second) = (one(1), one(2));
         let asking = first.asking();
         places.make_room();
-        assert_eq!(places.with(|places| places.keys().copied().collect::<Vec<_>>()), [1]);
+        assert_eq!(
+            places.with(|places| places.keys().copied().collect::<Vec<_>>()),
+            [1]
+        );
         places.make_room();
         assert_eq!(places.with(|places| places.len()), 1);
         drop(asking);

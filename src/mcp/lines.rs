@@ -187,7 +187,13 @@ mod tests {
         let mut from = BufReader::new(from);
         let huge = "x".repeat(MESSAGE_BYTES_MAX + 1);
         let talks = tokio::spawn(async move {
-            for piece in ["{\n\n", &huge, "\n", "{\"jsonrpc\":\"2.0\",\"id\":1,", "\"method\":\"ping\"}\n"] {
+            for piece in [
+                "{\n\n",
+                &huge,
+                "\n",
+                "{\"jsonrpc\":\"2.0\",\"id\":1,",
+                "\"method\":\"ping\"}\n",
+            ] {
                 to.write_all(piece.as_bytes()).await.unwrap();
                 tokio::task::yield_now().await;
             }
@@ -200,7 +206,10 @@ mod tests {
                 () = tokio::task::yield_now() => {}
             }
         };
-        assert!(matches!(message, Some(RxJsonRpcMessage::<RoleServer>::Request(_))));
+        assert!(matches!(
+            message,
+            Some(RxJsonRpcMessage::<RoleServer>::Request(_))
+        ));
         assert_eq!(next(&mut from).await["error"]["code"], -32_700);
         assert_eq!(next(&mut from).await["error"]["code"], -32_600);
         drop(talks.await.unwrap());

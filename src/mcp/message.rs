@@ -215,20 +215,33 @@ mod tests {
             "[".repeat(50_000)
         );
         let deep = error(&deep);
-        assert_eq!((&deep["id"], &deep["error"]["code"]), (&json!("x\"y"), &json!(-32_700)));
+        assert_eq!(
+            (&deep["id"], &deep["error"]["code"]),
+            (&json!("x\"y"), &json!(-32_700))
+        );
         assert_eq!(error(r#"{"id": -3, "method":"#)["id"], -3);
         for (text, id) in [
             (r#"{"jsonrpc":"2.0","id":4,"method":5}"#, json!(4)),
-            (r#"{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}"#, Value::Null),
+            (
+                r#"{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}"#,
+                Value::Null,
+            ),
             ("[]", Value::Null),
             ("null", Value::Null),
             ("{}", Value::Null),
         ] {
             let error = error(text);
-            assert_eq!((&error["id"], &error["error"]["code"]), (&id, &json!(-32_600)), "{text}");
+            assert_eq!(
+                (&error["id"], &error["error"]["code"]),
+                (&id, &json!(-32_600)),
+                "{text}"
+            );
         }
         let notification = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":7}"#;
-        assert!(!matches!(read(notification.as_bytes()), Incoming::Unread(_)));
+        assert!(!matches!(
+            read(notification.as_bytes()),
+            Incoming::Unread(_)
+        ));
     }
 
     proptest! {

@@ -69,16 +69,18 @@ pub async fn branch_of(
     check_branch(found, branch)?;
     let given = branch.is_some();
     let branch = names::branch_of(store, found, branch, revision).await;
-    branch.map(Option::unwrap_or_default).map_err(|error| match error {
-        CliError::NotFound { what, .. } => {
-            let hint = match given {
-                true => "leave `branch` out, or look at the tool `branches`",
-                false => "the tool `branches` says how far each branch is",
-            };
-            Failure::new(what, hint)
-        }
-        error => error.into(),
-    })
+    branch
+        .map(Option::unwrap_or_default)
+        .map_err(|error| match error {
+            CliError::NotFound { what, .. } => {
+                let hint = match given {
+                    true => "leave `branch` out, or look at the tool `branches`",
+                    false => "the tool `branches` says how far each branch is",
+                };
+                Failure::new(what, hint)
+            }
+            error => error.into(),
+        })
 }
 
 /// The conversation that a text means, whatever event of it is named with it.

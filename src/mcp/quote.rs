@@ -100,7 +100,10 @@ pub fn one_line(text: &str) -> String {
 }
 
 fn ends_line(c: char) -> bool {
-    matches!(c, '\n' | '\u{2028}' | '\u{2029}' | '\u{85}' | '\u{b}' | '\u{c}')
+    matches!(
+        c,
+        '\n' | '\u{2028}' | '\u{2029}' | '\u{85}' | '\u{b}' | '\u{c}'
+    )
 }
 
 #[cfg(test)]
@@ -133,9 +136,20 @@ mod tests {
         assert_eq!(called(""), "\"\"");
         assert!(called(&"x".repeat(65)).starts_with('"'));
         assert_eq!(named("a\u{2028}b", 9), "\"a b\"");
-        for id in ["call_1", "a\nb", "a\"b\\", "a\u{200b}b", "a\u{e0041}b", "a\u{2028}\u{7}b"] {
+        for id in [
+            "call_1",
+            "a\nb",
+            "a\"b\\",
+            "a\u{200b}b",
+            "a\u{e0041}b",
+            "a\u{2028}\u{7}b",
+        ] {
             let shown = exact(id);
-            assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), id, "{shown}");
+            assert_eq!(
+                serde_json::from_str::<String>(&shown).unwrap(),
+                id,
+                "{shown}"
+            );
             assert!(shown.chars().all(|c| c.is_ascii_graphic()), "{shown}");
         }
     }

@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::{
-    bounds::{FOLDER_HELD_MAX, FOLDER_LEFT, FOLDER_IDLE},
+    bounds::{FOLDER_HELD_MAX, FOLDER_IDLE, FOLDER_LEFT},
     failure::Failure,
 };
 use crate::{

@@ -1254,3 +1254,46 @@ fn real_conversations_can_go_on_elsewhere() {
     }
     assert!(all > LOOKED_AT, "{all}");
 }
+
+// A session whose first line was half there became a conversation without a title and without
+// times, for good: what came later changes neither.
+#[test]
+fn a_session_begins_with_what_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir
+        .path()
+        .join("5d0c3c0e-0000-4000-8000-000000000001.jsonl");
+    let snapshot = json!({"type": "file-history-snapshot", "messageId": "m", "snapshot": {}});
+    let line = json!({
+        "type": "user", "uuid": "u", "sessionId": "s", "timestamp": "2026-01-02T03:04:05Z",
+        "message": {"role": "user", "content": "where does the quokka live"},
+    })
+    .to_string();
+    let half = &line[..line.len() / 2];
+    for (text, has_begun) in [
+        (half.to_owned(), false),
+        (format!("{snapshot}\n"), false),
+        (format!("{snapshot}\n{half}"), false),
+        (format!("{snapshot}\n{line}\n"), true),
+        (
+            "{\"type\": \"summary\", \"summary\": \"Quokkas\", \"leafUuid\": \"l\"}\n".to_owned(),
+            true,
+        ),
+    ] {
+        std::fs::write(&file, &text).unwrap();
+        let agents = dir
+            .path()
+            .join("5d0c3c0e-0000-4000-8000-000000000001/subagents");
+        std::fs::create_dir_all(&agents).unwrap();
+        std::fs::write(agents.join("agent-a1.jsonl"), half).unwrap();
+        let session = read_session(&file).unwrap();
+        assert_eq!(session.has_begun(), has_begun, "{text}");
+        assert_eq!(session.agents, [], "{text}");
+        assert!(
+            session
+                .unfinished
+                .iter()
+                .any(|file| file.ends_with("agent-a1.jsonl"))
+        );
+    }
+}

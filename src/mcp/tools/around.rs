@@ -115,7 +115,10 @@ fn title(kind: i32, title: &str) -> String {
         EventKind::ContextRemoved,
         EventKind::Custom,
     ];
-    match is_recorded.iter().any(|known| i32::from(known.number()) == kind) {
+    match is_recorded
+        .iter()
+        .any(|known| i32::from(known.number()) == kind)
+    {
         true => called(title),
         false => first_line(title, TITLE_CHARS),
     }

@@ -120,7 +120,10 @@ pub async fn fork(
     actor: &str,
 ) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.reference).await?;
-    let summary = found.state.as_ref().and_then(|state| state.summary.as_ref());
+    let summary = found
+        .state
+        .as_ref()
+        .and_then(|state| state.summary.as_ref());
     if summary.is_some_and(names::is_long_term) {
         return Err(Failure::new(
             "this is what is remembered for all sessions, and a fork of it would hide that",

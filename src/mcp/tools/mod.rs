@@ -304,7 +304,10 @@ pub async fn call(
         "fork" => branches::fork(input(name, arguments)?, store, actor).await,
         "pending" => decide::pending(input(name, arguments)?, store).await,
         "decide" => decide::decide(input(name, arguments)?, store, actor).await,
-        _ => Err(Failure::new("there is no such tool", "use a tool of the list")),
+        _ => Err(Failure::new(
+            "there is no such tool",
+            "use a tool of the list",
+        )),
     }
 }
 
@@ -424,7 +427,12 @@ mod tests {
             let changes = used(&tool.name, ALL) == Some(Use::Appends);
             assert_eq!(hints.read_only_hint, Some(!changes), "{}", tool.name);
             // `remember` replaces and forgets, `fork` makes another branch the active one.
-            assert_eq!(hints.destructive_hint, changes.then_some(true), "{}", tool.name);
+            assert_eq!(
+                hints.destructive_hint,
+                changes.then_some(true),
+                "{}",
+                tool.name
+            );
             assert_eq!(hints.open_world_hint, Some(false));
         }
     }

@@ -476,14 +476,19 @@ mod tests {
         let of = |range, max| call.piece(range, max).unwrap();
         let line = of(Range::Lines { first: 3, last: 3 }, 100);
         assert_eq!(line.text, "two\n");
-        assert_eq!(line.heading(), "arguments of the call of Edit, 27 bytes, lines 3 to 3");
+        assert_eq!(
+            line.heading(),
+            "arguments of the call of Edit, 27 bytes, lines 3 to 3"
+        );
         assert_eq!(line.rest(), "[5 bytes follow: first_line=4]\n");
         let rest = of(Range::Lines { first: 3, last: 0 }, 5);
         assert_eq!((rest.text.as_str(), rest.start), ("two\n", 18));
         let whole = of(Range::Bytes { first: 0 }, 100);
         assert_eq!(whole.text, call.arguments);
         assert!(whole.is_to_end());
-        let past = call.piece(Range::Lines { first: 5, last: 0 }, 9).unwrap_err();
+        let past = call
+            .piece(Range::Lines { first: 5, last: 0 }, 9)
+            .unwrap_err();
         assert!(past.text().contains("4 lines"), "{}", past.text());
         assert!(call.piece(Range::Bytes { first: 99 }, 9).is_err());
     }

@@ -6,8 +6,7 @@ use serde::Deserialize;
 use super::{ToolAnswer, bounded, given, shown};
 use crate::{
     cli::{
-        Connection,
-        json,
+        Connection, json,
         search::{about, answer},
         text::{address, count, day_clock},
         time_arg::Moment,
