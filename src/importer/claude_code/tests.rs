@@ -1297,3 +1297,48 @@ fn a_session_begins_with_what_it_says() {
         );
     }
 }
+
+// What was imported before it had a title got none for good, also of other tools: their first line
+// says when it was, and not what about.
+#[test]
+fn a_title_that_comes_late_is_taken_once() {
+    let snapshot = json!({"type": "file-history-snapshot", "messageId": "m", "snapshot": {}});
+    let line = json!({
+        "type": "user", "uuid": "u", "sessionId": "s", "timestamp": "2026-01-02T03:04:05Z",
+        "message": {"role": "user", "content": "where does the quokka live"},
+    });
+    let session = |lines: &[&Value]| Session {
+        id: "s".into(),
+        lines: lines.iter().map(|line| line.to_string().into()).collect(),
+        ..Session::default()
+    };
+    let import = |session: &Session| import_session(session).unwrap().remove(0);
+    let early = import(&session(&[&snapshot]));
+    let whole = import(&session(&[&snapshot, &line]));
+    let rest = plan(&stored(&early), &whole);
+    let changes = |events: &[NewEvent]| {
+        let changed = events.iter().filter_map(|event| match &event.body {
+            EventBody::ConversationChanged(changed) => Some(changed.clone()),
+            _ => None,
+        });
+        changed.collect::<Vec<_>>()
+    };
+    let changed = changes(&rest.events);
+    assert_eq!(changed.len(), 1, "{:?}", rest.events);
+    assert_eq!(
+        changed[0].title.as_deref(),
+        Some("where does the quokka live")
+    );
+    assert_eq!(changed[0].remove_labels, [crate::importer::TIMES_LABEL]);
+    let mut grown = early.clone();
+    grown.events.extend(rest.events);
+    let known = stored(&grown);
+    assert_legal(&known);
+    assert_eq!(plan(&known, &whole).events, []);
+    assert_eq!(
+        plan(&known, &early).events,
+        [],
+        "an older copy says nothing new"
+    );
+    assert_eq!(changes(&plan(&stored(&whole), &whole).events), []);
+}
