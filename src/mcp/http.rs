@@ -245,10 +245,11 @@ impl Gate {
             Ok(origin) => origin,
             Err(refused) => return *refused,
         };
-        let mut answer = match (request.method(), &origin) {
-            // A browser asks first whether a page may ask, and brings no key with that.
-            (&Method::OPTIONS, Some(_)) => preflight(),
-            _ => self
+        // A browser asks first whether a page may ask, and brings no key with that.
+        let is_preflight = origin.is_some() && request.method() == Method::OPTIONS;
+        let mut answer = match is_preflight {
+            true => preflight(),
+            false => self
                 .checked(request, place)
                 .await
                 .unwrap_or_else(|refused| *refused),

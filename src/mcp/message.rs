@@ -33,6 +33,11 @@ pub enum Incoming {
 pub fn read(bytes: &[u8]) -> Incoming {
     let bytes = mended(bytes);
     match serde_json::from_slice::<RxJsonRpcMessage<RoleServer>>(&bytes) {
+        // With an id of no kind that there is, it is read as if it had none.
+        Ok(RxJsonRpcMessage::<RoleServer>::Notification(_)) if has_id(&bytes) => {
+            let what = "the id of a request is a text or a whole number";
+            Incoming::Unread(answer(Value::Null, ErrorCode::INVALID_REQUEST, what))
+        }
         Ok(message) => Incoming::Message(Box::new(message)),
         Err(error) => match serde_json::from_slice::<Value>(&bytes) {
             Ok(value) if is_notification(&value) => Incoming::Nothing,
@@ -73,6 +78,10 @@ fn answer(id: Value, code: ErrorCode, what: &str) -> String {
 
 fn is_notification(value: &Value) -> bool {
     value.get("id").is_none() && value.get("method").is_some_and(Value::is_string)
+}
+
+fn has_id(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(bytes).is_ok_and(|value| value.get("id").is_some())
 }
 
 fn id_of(value: &Value) -> Value {
@@ -125,7 +134,7 @@ fn early_id(bytes: &[u8]) -> Value {
             b'}' | b']' => depth = depth.saturating_sub(1),
             b'"' => {
                 let end = string_end(bytes, at);
-                let is_id = depth == 1 && bytes.get(at..end) == Some(b"\"id\"");
+                let is_id = depth == 1 && bytes.get(at..end) == Some(&b"\"id\""[..]);
                 match is_id.then(|| value_behind(bytes, end)).flatten() {
                     Some(id) => return id,
                     None => at = end,

@@ -12,7 +12,7 @@ use crate::{
     codec::pb,
     domain::EventKind,
     mcp::{
-        bounds::{READ_BYTES, READ_BYTES_MAX, READ_BYTES_MIN, RESOURCE_BYTES_MAX, TITLE_CHARS},
+        bounds::{READ_BYTES, READ_BYTES_MAX, READ_BYTES_MIN, RESOURCE_BYTES_MAX},
         failure::Failure,
         place::{self, EventPlace},
         quote::{called, fenced},
@@ -478,11 +478,11 @@ mod tests {
         assert_eq!(line.text, "two\n");
         assert_eq!(
             line.heading(),
-            "arguments of the call of Edit, 27 bytes, lines 3 to 3"
+            "arguments of the call of Edit, 29 bytes, lines 3 to 3"
         );
         assert_eq!(line.rest(), "[5 bytes follow: first_line=4]\n");
         let rest = of(Range::Lines { first: 3, last: 0 }, 5);
-        assert_eq!((rest.text.as_str(), rest.start), ("two\n", 18));
+        assert_eq!((rest.text.as_str(), rest.start), ("two\n", 20));
         let whole = of(Range::Bytes { first: 0 }, 100);
         assert_eq!(whole.text, call.arguments);
         assert!(whole.is_to_end());

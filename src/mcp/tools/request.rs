@@ -69,7 +69,7 @@ pub async fn call(input: RequestInput, store: &Connection) -> Result<ToolAnswer,
         }
         let body = fenced(&String::from_utf8_lossy(&answer.request));
         let head = |tokens| summary(&found.called(), &told, tokens, budget);
-        let tokens = counter.count(&format!("{}{body}", head(budget))) as u64;
+        let tokens = counter.count(&format!("{}{body}", head(budget)));
         if tokens <= budget {
             return Ok(ToolAnswer::text(format!("{}{body}", head(tokens))));
         }
