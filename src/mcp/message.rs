@@ -172,7 +172,7 @@ fn value_behind(bytes: &[u8], at: usize) -> Option<Value> {
             .position(|byte| !byte.is_ascii_digit() && *byte != b'-')
             .unwrap_or(rest.len()),
     };
-    let value = serde_json::from_slice(&rest[..end]).ok()?;
+    let value: Value = serde_json::from_slice(&rest[..end]).ok()?;
     let id = id_of(&json!({"id": value}));
     (!id.is_null()).then_some(id)
 }
