@@ -335,7 +335,8 @@ impl Merge<'_> {
         }
         // What was erased has no id of its source either.
         let was_nameless = !then.source_id.is_empty() && then.title == shortened(&then.source_id);
-        let is_new_name = was_nameless && !is_named && now.title != then.title;
+        let is_name = now.title != then.title && now.title != shortened(&now.source_id);
+        let is_new_name = was_nameless && !is_named && is_name;
         let has_no_times = |labels: &BTreeMap<String, String>| labels.contains_key(TIMES_LABEL);
         let is_new_time = has_no_times(&then.labels) && !has_no_times(&now.labels) && !is_timed;
         let active = self.known.active;
