@@ -7,7 +7,10 @@ use clap::Args;
 use rmcp::transport::stdio_pipes;
 use tokio::net::TcpListener;
 
-use super::{args::Common, error::CliError};
+use super::{
+    args::Common,
+    error::{CliError, Exit},
+};
 use crate::{
     access::KeyRing,
     engine::Engine,
@@ -78,7 +81,7 @@ pub struct McpServeArgs {
     hosts: Vec<String>,
     /// Take requests from pages of this origin: https://HOST:PORT (may be given again); of
     /// others none
-    #[arg(long = "mcp-origin", value_name = "ORIGIN", requires = "addr")]
+    #[arg(long = "mcp-origin", value_name = "ORIGIN", requires = "addr", value_parser = mcp::origin)]
     origins: Vec<String>,
 }
 
@@ -99,13 +102,17 @@ impl McpServeArgs {
     /// Takes the address.
     ///
     /// # Errors
-    /// [`CliError::Listen`].
+    /// [`CliError::Outcome`] when it is not to be had.
     pub async fn listen(&self) -> Result<Option<McpListener>, CliError> {
         let Some(addr) = self.addr else {
             return Ok(None);
         };
         let listener = TcpListener::bind(addr).await;
-        let listener = listener.map_err(|cause| CliError::Listen { addr, cause })?;
+        let listener = listener.map_err(|cause| CliError::Outcome {
+            what: CliError::Listen { addr, cause }.to_string(),
+            hint: "choose another address with --mcp (port 0 takes any free one)".into(),
+            exit: Exit::Failed,
+        })?;
         let options = HttpOptions {
             allowed: Allowed {
                 writing: self.writable,

@@ -2,8 +2,8 @@
 //! over the same calls that any client has.
 //!
 //! A name is a UUID or a source's id, whole; else a beginning or an end of one that
-//! only one conversation has, its agents aside; `@last`, `@2` … as `ls` lists them; or
-//! words of a title.
+//! only one conversation has, its agents aside; `@last`, `@2` … as `ls` lists them, the long-term
+//! context aside; or words of a title.
 //! `NAME#REVISION`, as commands print it, names one event of it.
 
 mod mistyped;
@@ -19,6 +19,7 @@ use super::{
     pb, read,
     text::{first_line, printable, short_id},
 };
+use crate::engine::LONG_TERM_LABEL;
 
 /// Conversations asked for at once, as `ls` does: the two agree on which is the last.
 const PAGE: u32 = 500;
@@ -32,6 +33,8 @@ const APART_CHARS_MIN: usize = 8;
 const LISTED_MAX: usize = 6;
 /// Near names that an error tells.
 const NEAR_MAX: usize = 3;
+/// Ids in such a list are cut here, in characters: whole they are for nobody to type.
+const ID_CHARS: usize = 120;
 /// Titles in such a list are cut here, in characters.
 const TITLE_CHARS: usize = 40;
 /// How alike two names are, from 0 to 1, when one may be meant by the other.
@@ -101,6 +104,12 @@ async fn by_name(store: &Connection, name: &str) -> Result<FoundConversation, Cl
     }
     let id = match counted(name) {
         Some(number) => newest(store, number).await?,
+        None if is_no_number(name) => {
+            return Err(CliError::Usage {
+                what: format!("`{}` is no conversation", printable(name)),
+                hint: "@last or @1 is the newest, @2 the one before it".into(),
+            });
+        }
         None => by_part(store, name).await?,
     };
     let found = exactly(store, &id, None).await?;
@@ -127,6 +136,12 @@ fn counted(name: &str) -> Option<usize> {
         "last" => Some(1),
         number => number.parse().ok().filter(|number| *number > 0),
     }
+}
+
+/// `@0`, `@-1`: meant as `@2` is, and never as words of a title.
+fn is_no_number(name: &str) -> bool {
+    let number = name.strip_prefix('@').map(str::parse::<i128>);
+    number.is_some_and(|number| number.is_ok())
 }
 
 /// What has exactly this name. None: nothing has.
@@ -157,20 +172,32 @@ async fn exactly(
     }
 }
 
+/// What holds what is remembered for all conversations. It is none that somebody had, and written
+/// to at any time: `@last` never means it.
+#[must_use]
+pub fn is_long_term(summary: &pb::ConversationSummary) -> bool {
+    summary.labels.contains_key(LONG_TERM_LABEL)
+}
+
 /// The so many-th of the list, from 1.
 async fn newest(store: &Connection, number: usize) -> Result<String, CliError> {
-    let mut before = 0;
+    let mut seen = 0;
     let mut page_token = String::new();
     loop {
         let page = page(store, page_token).await?;
-        if let Some(summary) = page.conversations.get(number - before - 1) {
+        let mut had = page.conversations.iter().filter(|one| !is_long_term(one));
+        if let Some(summary) = had.nth(number - seen - 1) {
             return Ok(summary.conversation_id.clone());
         }
-        before += page.conversations.len();
+        seen += page
+            .conversations
+            .iter()
+            .filter(|one| !is_long_term(one))
+            .count();
         page_token = page.next_page_token;
         if page_token.is_empty() {
             return Err(CliError::NotFound {
-                what: format!("there is no conversation @{number}: the store has {before}"),
+                what: format!("there is no conversation @{number}: the store has {seen}"),
                 hint: "`treering ls` lists them, @last first".into(),
             });
         }
@@ -380,12 +407,12 @@ fn listed(name: &str, summaries: &[pb::ConversationSummary]) -> String {
     let called = summaries.iter().zip(apart(summaries)).take(LISTED_MAX);
     let shown = called.map(|(summary, called)| {
         let id = match id_with(name, summary) {
-            Some(id) if !called.contains(name) => printable(id),
+            Some(id) if !called.contains(name) => first_line(id, ID_CHARS),
             _ => called,
         };
         match first_line(&summary.title, TITLE_CHARS).as_str() {
             "" => id,
-            title => format!("{id} ({title})"),
+            title => format!("{id} (\"{}\")", title.replace('"', "'")),
         }
     });
     let mut text = shown.collect::<Vec<_>>().join(", ");
@@ -579,7 +606,7 @@ mod tests {
         }
         let typo = meant("tua/3-1").unwrap_err().hint().unwrap();
         assert!(
-            typo.contains("did you mean tau/3-1 (Fix the lexer"),
+            typo.contains("did you mean tau/3-1 (\"Fix the lexer"),
             "{typo}"
         );
     }
@@ -616,15 +643,15 @@ mod tests {
         ];
         assert_eq!(
             listed("8c0", &all),
-            "8c0a1c26 (Pay the bill), 8c0f3b54, runs/8c0 (Wash)"
+            "8c0a1c26 (\"Pay the bill\"), 8c0f3b54, runs/8c0 (\"Wash\")"
         );
         assert_eq!(
             listed("8c0a1c26-97", &all[..1]),
-            format!("{one} (Pay the bill)")
+            format!("{one} (\"Pay the bill\")")
         );
         assert_eq!(
             listed("bill", &all[..1]),
-            "agentdojo/banking (Pay the bill)"
+            "agentdojo/banking (\"Pay the bill\")"
         );
         let alike = "8c0a1c26-9708-4bd2-bbd5-000000000000";
         let both = [summary(one, "", ""), summary(alike, "", "")];

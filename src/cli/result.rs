@@ -209,7 +209,7 @@ async fn result_of(args: &ResultArgs, store: &Connection) -> Result<u64, CliErro
 
 /// What is meant by a revision, when a text is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meant {
+enum Meant {
     /// That event: a result, a message, a summary.
     Itself,
     /// It is a call, and this is the revision of its result.
@@ -222,7 +222,7 @@ pub(crate) enum Meant {
 ///
 /// # Errors
 /// What the store says.
-pub(crate) async fn meant(
+async fn meant(
     store: &Connection,
     conversation: &str,
     branch: &str,
@@ -241,6 +241,21 @@ pub(crate) async fn meant(
         // Requests refer to messages and summaries, too.
         _ => return Ok(Meant::Itself),
     };
+    let result = result_of_call(store, conversation, branch, at, &call_id).await?;
+    Ok(result.map_or(Meant::NoResultYet, Meant::ItsResult))
+}
+
+/// The revision of the first result of a call after its request; none: it has none yet.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn result_of_call(
+    store: &Connection,
+    conversation: &str,
+    branch: &str,
+    at: u64,
+    call_id: &str,
+) -> Result<Option<u64>, CliError> {
     let later = pb::ReadRequest {
         from_revision: at,
         kinds: vec![i32::from(EventKind::ToolResultRecorded.number())],
@@ -248,13 +263,15 @@ pub(crate) async fn meant(
     };
     let mut events = read::start(store, later).await?;
     while let Some(batch) = events.message().await? {
-        for event in &batch.events {
-            if is_result_of(event, &call_id) {
-                return Ok(Meant::ItsResult(event.revision));
-            }
+        let result = batch
+            .events
+            .iter()
+            .find(|event| is_result_of(event, call_id));
+        if let Some(result) = result {
+            return Ok(Some(result.revision));
         }
     }
-    Ok(Meant::NoResultYet)
+    Ok(None)
 }
 
 /// An event, if the conversation has it itself.

@@ -40,7 +40,8 @@ const WAIT_STEP: Duration = Duration::from_millis(500);
 ///
 /// Type words, or paste a line, which may begin with a dash: names, whole lines and words
 /// that stand together come first. A query that is nothing but "exact phrases", beginnings
-/// (pre*), AND, OR, NOT, +must and -mustnot is read as one; in anything else they are words.
+/// (pre*), AND, OR, NOT, +must and -mustnot is read as one, and so are few words with NOT between
+/// them (disk NOT quota); in anything else they are words.
 /// Signs alone are looked for as they stand. Nothing found is no failure: the exit code is 0.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
@@ -594,7 +595,7 @@ fn copies(hit: &pb::SearchHit) -> String {
 }
 
 /// What a hit is: a tool's result or call, somebody's message, or a kind.
-pub(crate) fn what(hit: &pb::SearchHit) -> String {
+fn what(hit: &pb::SearchHit) -> String {
     let is = |kind: pb::EventKind| hit.kind == i32::from(kind);
     if hit.in_reasoning {
         return format!("{} thought", json::role_name(hit.role));
@@ -613,15 +614,20 @@ pub(crate) fn what(hit: &pb::SearchHit) -> String {
 
 /// The conversation's title, and what the call does.
 pub(crate) fn about(hit: &pb::SearchHit, chars_max: usize) -> Vec<String> {
+    // Of a call the snippet may be what it does, or a line that says nothing of it.
     let is_call = hit.kind == i32::from(pb::EventKind::ToolCallRequested);
+    let is_shown = |text: &str| {
+        let line = text.lines().map(str::trim).find(|line| !line.is_empty());
+        is_call && line.is_none_or(|line| hit.snippet.contains(line))
+    };
     let mut about = Vec::new();
     if !hit.title.is_empty() {
         about.push(first_line(&hit.title, chars_max));
     }
-    if !is_call && !hit.command.is_empty() {
+    if !hit.command.is_empty() && !is_shown(&hit.command) {
         about.push(deed::shown(&hit.tool, &first_line(&hit.command, chars_max)));
     }
-    if !hit.path.is_empty() && !hit.command.contains(&hit.path) && !is_call {
+    if !hit.path.is_empty() && !hit.command.contains(&hit.path) && !is_shown(&hit.path) {
         about.push(printable(&hit.path));
     }
     about
@@ -683,6 +689,21 @@ mod tests {
         );
         assert_eq!(around_match(&line, found, 400), line);
         assert_eq!(around_match(&line, None, 60), line);
+    }
+
+    // A call that a filter let through was shown with its first argument, `replace_all: false`,
+    // and not with its file.
+    #[test]
+    fn a_call_is_shown_with_what_it_is_about() {
+        let hit = |snippet: &str| pb::SearchHit {
+            kind: pb::EventKind::ToolCallRequested.into(),
+            tool: "Edit".into(),
+            path: "src/a.rs".into(),
+            snippet: snippet.into(),
+            ..Default::default()
+        };
+        assert_eq!(about(&hit("replace_all: false"), 80), ["src/a.rs"]);
+        assert_eq!(about(&hit("file_path: src/a.rs"), 80), Vec::<String>::new());
     }
 
     /// A range that is wrong (beyond the end, inside a character) must not

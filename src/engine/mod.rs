@@ -83,7 +83,8 @@ pub use self::{
     context::{
         BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan, ContextChange,
         ContextEntry, ContextError, ContextScope, ContextValues, KnowledgeAnswer, KnowledgeQuery,
-        PlanQuery, Prerequisites, Return, SetContext, Spawn, Spawned, ToolSnapshot,
+        LONG_TERM_LABEL, PlanQuery, Prerequisites, Return, SetContext, Spawn, Spawned,
+        ToolSnapshot,
     },
     derived::{derived_id, is_derived},
     erase::{

@@ -65,6 +65,29 @@ pub struct Session {
 }
 
 impl Session {
+    /// False while its lines say neither when it was nor what it is about: its first one is still
+    /// being written, or is a note of the tool that stands before all else.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        #[derive(serde::Deserialize)]
+        struct Said {
+            timestamp: Option<serde::de::IgnoredAny>,
+            message: Option<serde::de::IgnoredAny>,
+            #[serde(rename = "type", default)]
+            kind: String,
+        }
+        let says = |line: &Bytes| match serde_json::from_slice::<Said>(line) {
+            Ok(said) => {
+                let is_title =
+                    ["summary", "ai-title", "custom-title"].contains(&said.kind.as_str());
+                said.timestamp.is_some() || said.message.is_some() || is_title
+            }
+            // Whatever it is, it is kept.
+            Err(_) => true,
+        };
+        self.lines.iter().any(says)
+    }
+
     /// A hash of all that was read: two sessions with the same one are equal.
     #[must_use]
     pub fn content_hash(&self) -> blake3::Hash {
@@ -265,6 +288,10 @@ pub fn read_session_from(path: &Path, source: LineSource) -> Result<Session, Ses
         }
         let read = read_lines(&file, open(&file)?, &mut left)?;
         session.unfinished.extend(read.unfinished);
+        // Its first line is still being written.
+        if read.lines.is_empty() {
+            continue;
+        }
         let agent = stem(&file).unwrap_or_default();
         let agent = agent.trim_start_matches("agent-").to_owned();
         session.agents.push((agent, read.lines));

@@ -5,6 +5,10 @@ use std::time::Duration;
 
 /// Longest message that is read from standard input, and longest body of a request, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Answers that wait to be written to standard output.
+pub const ANSWERS_WAITING: usize = 64;
+/// When all is over, how long somebody may take to read the last answers.
+pub const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 /// No answer is longer than this, in bytes, whatever was asked: some 16,000 tokens.
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Characters of what went wrong, and of what to do.
@@ -13,6 +17,10 @@ pub const FAILURE_CHARS_MAX: usize = 600;
 pub const CALL_MAX: Duration = Duration::from_secs(60);
 /// A folder is let go when nothing was asked for so long: others may want to write to it.
 pub const FOLDER_IDLE: Duration = Duration::from_millis(500);
+/// A folder that others wait for is let go after so long, however much is asked for …
+pub const FOLDER_HELD_MAX: Duration = Duration::from_secs(1);
+/// … for so long: who waits looks more often.
+pub const FOLDER_LEFT: Duration = Duration::from_millis(150);
 /// How long a search waits for the index.
 pub const INDEX_WAIT: Duration = Duration::from_secs(2);
 
@@ -24,6 +32,8 @@ pub const HITS_MAX: u32 = 30;
 pub const SNIPPET_LINES: usize = 4;
 /// Characters of a line of a snippet.
 pub const SNIPPET_CHARS: usize = 200;
+/// Longest name of a tool that stands without quotation marks, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
 /// Characters of a title.
 pub const TITLE_CHARS: usize = 80;
 
@@ -60,6 +70,9 @@ pub const PENDING_MAX: u32 = 20;
 /// Characters of a call's arguments in that list.
 pub const ARGUMENTS_CHARS: usize = 2_000;
 
+/// Characters of the arguments of one call that is asked for alone. Each may be shown as nine.
+pub const ARGUMENTS_WHOLE_CHARS: usize = 6_000;
+
 /// Tokens of a request when nothing is said.
 pub const REQUEST_TOKENS: u64 = 4_000;
 /// Most tokens of a request: what an answer has room for.
@@ -85,6 +98,12 @@ pub const SUMMARY_CHARS: usize = 4_000;
 pub const HTTP_CONNECTIONS_MAX: usize = 256;
 /// A connection by HTTP lasts at most so long.
 pub const HTTP_CONNECTION_MAX: Duration = Duration::from_secs(3_600);
+/// How long the body of a request by HTTP may take to come.
+pub const HTTP_BODY_MAX: Duration = Duration::from_secs(10);
+/// How long the head of a request may take, and how long a connection may lie idle.
+pub const HTTP_HEAD_MAX: Duration = Duration::from_secs(30);
+/// How long a browser may remember what it may ask for, in seconds.
+pub const HTTP_PREFLIGHT_SECONDS: u32 = 600;
 /// Largest head of a request by HTTP, in bytes.
 pub const HTTP_HEAD_BYTES_MAX: usize = 64 << 10;
 /// After a failure to accept, it is tried again so much later.

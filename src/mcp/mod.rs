@@ -2,7 +2,7 @@
 //! (`treering mcp`) or HTTP (`serve --mcp`).
 //!
 //! `tools` has what agents can call, `prompts` and `resources` the rest; `server` speaks the
-//! protocol (with the crate `rmcp`), `source` opens the store when it is needed, `http` is the
+//! protocol (with the crate `rmcp`), `message` and `lines` read what comes, `source` opens the store when it is needed, `http` is the
 //! listener. All of it knows the gRPC services and nothing behind them, as commands do: keys,
 //! namespaces and the rules of appends hold here as there.
 //!
@@ -13,6 +13,8 @@
 mod bounds;
 mod failure;
 mod http;
+mod lines;
+mod message;
 mod place;
 mod prompts;
 mod quote;
@@ -21,14 +23,14 @@ mod server;
 mod source;
 mod tools;
 
-pub use http::{HttpDoor, HttpOptions};
+pub use http::{HttpDoor, HttpOptions, origin};
 pub use tools::Allowed;
 
-use rmcp::{ServiceExt, service::ServerInitializeError, transport::async_rw::AsyncRwTransport};
+use rmcp::{ServiceExt, service::ServerInitializeError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::cli::{CliError, Common};
-use bounds::MESSAGE_BYTES_MAX;
+use lines::Lines;
 use server::AgentDoor;
 use source::OwnStore;
 
@@ -48,12 +50,8 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let source = OwnStore::new(common);
-    let transport =
-        AsyncRwTransport::new_server(read, write).with_max_line_length(MESSAGE_BYTES_MAX);
-    let running = match AgentDoor::own(source.clone(), allowed)
-        .serve(transport)
-        .await
-    {
+    let door = AgentDoor::own(source.clone(), allowed);
+    let running = match door.serve(Lines::new(read, write)).await {
         Ok(running) => running,
         // Who says nothing and leaves has done nothing wrong.
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => {

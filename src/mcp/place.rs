@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use crate::cli::{
-    Connection,
+    CliError, Connection,
     names::{self, FoundConversation},
 };
 
@@ -67,11 +67,20 @@ pub async fn branch_of(
     revision: u64,
 ) -> Result<String, Failure> {
     check_branch(found, branch)?;
+    let given = branch.is_some();
     let branch = names::branch_of(store, found, branch, revision).await;
-    branch.map(Option::unwrap_or_default).map_err(|error| {
-        let what = error.to_string();
-        Failure::new(what, "leave `branch` out, or look at the tool `branches`")
-    })
+    branch
+        .map(Option::unwrap_or_default)
+        .map_err(|error| match error {
+            CliError::NotFound { what, .. } => {
+                let hint = match given {
+                    true => "leave `branch` out, or look at the tool `branches`",
+                    false => "the tool `branches` says how far each branch is",
+                };
+                Failure::new(what, hint)
+            }
+            error => error.into(),
+        })
 }
 
 /// The conversation that a text means, whatever event of it is named with it.

@@ -172,7 +172,9 @@ impl ServerHandler for AgentDoor {
     ) -> Result<CallToolResponse, ErrorData> {
         let name: &str = &request.name;
         let Some(what) = tools::used(name, self.allowed) else {
-            return Err(ErrorData::invalid_params(tools::missing(name), None));
+            let by_http = matches!(self.store, Behind::Callers(_));
+            let why = tools::missing(name, by_http);
+            return Err(ErrorData::invalid_params(why, None));
         };
         let arguments: JsonObject = request.arguments.unwrap_or_default();
         let actor = Self::actor(&context);

@@ -4,11 +4,17 @@
 //! an agent's session lasts for hours, and meanwhile others import into the folder, or have
 //! sessions of their own over it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::{bounds::FOLDER_IDLE, failure::Failure};
+use super::{
+    bounds::{FOLDER_HELD_MAX, FOLDER_IDLE, FOLDER_LEFT},
+    failure::Failure,
+};
 use crate::{
     cli::{CliError, Common, Connection, Opening},
     engine::{Dense, OpenMode},
@@ -38,14 +44,25 @@ struct State {
     open: Option<Open>,
     /// Damaged ones were found.
     views_anew: bool,
+    /// Until then it is left to others.
+    left_until: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Open {
     connection: Arc<Connection>,
     may_append: bool,
+    since: Instant,
+    /// Others wait until it is closed.
+    keeps_out: bool,
     /// It is in this process, or may be another one tomorrow.
     is_folder: bool,
+}
+
+impl State {
+    fn is_left(&self) -> bool {
+        self.left_until.is_some_and(|until| Instant::now() < until)
+    }
 }
 
 impl OwnStore {
@@ -66,11 +83,16 @@ impl OwnStore {
         let mut state = loop {
             let mut state = self.state.lock().await;
             match &state.open {
-                Some(open) if open.suffices(what) => return Ok(Arc::clone(&open.connection)),
+                Some(open) if open.suffices(what) && !open.is_held_too_long() => {
+                    return Ok(Arc::clone(&open.connection));
+                }
+                None if state.is_left() => drop(state),
                 None => break state,
                 Some(open) if Arc::strong_count(&open.connection) == 1 => {
+                    if open.is_held_too_long() {
+                        state.left_until = Some(Instant::now() + FOLDER_LEFT);
+                    }
                     close(&mut state).await?;
-                    break state;
                 }
                 Some(_) => drop(state),
             }
@@ -125,6 +147,8 @@ impl OwnStore {
         let connection = Connection::open(&self.common, opening).await?;
         Ok(Open {
             may_append: what == Use::Appends || !connection.is_embedded(),
+            since: Instant::now(),
+            keeps_out: what == Use::Appends && connection.is_embedded(),
             connection: Arc::new(connection),
             is_folder,
         })
@@ -134,6 +158,11 @@ impl OwnStore {
 impl Open {
     fn suffices(&self, what: Use) -> bool {
         what == Use::Looks || self.may_append
+    }
+
+    /// An agent that writes without a pause would let nobody else in.
+    fn is_held_too_long(&self) -> bool {
+        self.keeps_out && self.since.elapsed() > FOLDER_HELD_MAX
     }
 }
 

@@ -85,7 +85,7 @@ fn add_path(paths: &mut Vec<String>, path: &str) {
 }
 
 /// The text of a call that a search looks at: `name: value`, a line for each.
-pub(super) fn call_text(arguments: &str) -> String {
+pub fn call_text(arguments: &str) -> String {
     let mut text = String::new();
     let was_read = for_each_value(arguments, &mut |name, value| {
         let plain = match value {

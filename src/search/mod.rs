@@ -36,7 +36,7 @@ mod sweep;
 pub mod syntax;
 mod unchanged;
 
-pub use arguments::{CallTarget, call_target};
+pub use arguments::{CallTarget, call_target, call_text};
 pub use as_typed::{AsTyped, Standing};
 pub use copies::{CopyPlace, HitCopies};
 pub use document::{

@@ -5,7 +5,7 @@
 //! words are joined by OR         disk full
 //! "a phrase"                     "no space left"
 //! beginnings                     conf*   src/sea*
-//! AND, OR, NOT (in capitals)     disk AND NOT quota
+//! AND, OR, NOT (in capitals)     disk AND NOT quota   disk NOT quota
 //! must, must not                 +disk -quota
 //! groups                         (disk OR volume) AND full
 //! ```
@@ -21,6 +21,8 @@
 //! query that somebody would write ([`is_meant`]), or the caller says that it is.
 
 use std::ops::Range;
+
+use super::small_words::is_small;
 
 /// Longest query, in bytes. An error message with its stack trace fits.
 pub const QUERY_BYTES_MAX: usize = 8 * 1024;
@@ -158,11 +160,39 @@ const NOT_IN_QUERIES: [char; 14] = [
     ';', '{', '}', '=', '<', '>', '$', '|', '`', '[', ']', '\\', '\'', '%',
 ];
 
+/// Most words and operators of a query with `NOT` and no `AND`: what is longer is a sentence.
+const WITHOUT_TOKENS_MAX: usize = 8;
+/// What an emphatic `NOT` denies.
+const DENIED: [&str; 21] = [
+    "allowed",
+    "available",
+    "change",
+    "delete",
+    "edit",
+    "enough",
+    "exist",
+    "exists",
+    "found",
+    "implemented",
+    "installed",
+    "modify",
+    "null",
+    "ok",
+    "permitted",
+    "ready",
+    "set",
+    "supported",
+    "use",
+    "work",
+    "working",
+];
+
 /// True when all of a text is a query that somebody would write:
 ///
 /// - phrases and beginnings only: `"no space left"`, `"a b" conf*`;
 /// - operands with `AND` or `OR` between all of them: `disk AND NOT quota`,
 ///   `(EACCES OR "permission denied") AND open*`;
+/// - few words, and `NOT` between them: `disk NOT quota`, but not `do NOT edit`;
 /// - signs, with a `+` among them: `+disk -quota full`;
 /// - words and a beginning: `parse* config`.
 #[must_use]
@@ -190,6 +220,9 @@ pub fn is_meant(text: &str) -> bool {
     if joints > 0 {
         return is_joined(&tokens, text);
     }
+    if nots > 0 && brackets + signs == 0 {
+        return is_without(&tokens, text);
+    }
     if brackets + nots > 0 || has_option() {
         return false;
     }
@@ -199,6 +232,35 @@ pub fn is_meant(text: &str) -> bool {
         return tokens.contains(&Token::Plus) && !is_of_diff;
     }
     words == 0 && phrases + beginnings > 0 || beginnings > 0 && phrases == 0
+}
+
+/// Few operands, with `NOT` between them, that are no emphasis in a sentence.
+fn is_without(tokens: &[Token], text: &str) -> bool {
+    let is_operand = |token: Option<&Token>| {
+        matches!(
+            token,
+            Some(Token::Word(_) | Token::Phrase(_) | Token::Prefix(_))
+        )
+    };
+    let is_ordinary = |token: &Token| match token {
+        Token::Word(range) => {
+            let word = &text[range.clone()];
+            let ends = word.ends_with([':', ',', '.', '!', '?']);
+            !ends && !is_small(word) && !is_denied(word)
+        }
+        _ => true,
+    };
+    let mut pairs = (0..tokens.len()).filter(|at| tokens[*at] == Token::Not);
+    let are_between = pairs.all(|at| {
+        is_operand(at.checked_sub(1).and_then(|before| tokens.get(before)))
+            && is_operand(tokens.get(at + 1))
+    });
+    are_between && tokens.len() <= WITHOUT_TOKENS_MAX && tokens.iter().all(is_ordinary)
+}
+
+/// What stands behind an emphatic `NOT`: `file NOT found`.
+fn is_denied(word: &str) -> bool {
+    DENIED.contains(&word.to_lowercase().as_str())
 }
 
 /// Operands, with `AND` or `OR` between all of them, in words that are no code.
@@ -496,6 +558,15 @@ mod tests {
             "disk -quota",
             "ERROR: file NOT found AND no backup",
             "NOT NULL",
+            "NOT session",
+            "file NOT found",
+            "do NOT edit",
+            "Error: module NOT loaded",
+            "column may NOT be empty",
+            "index NOT",
+            "a NOT NOT b",
+            "cache miss NOT hit -v",
+            "the build says that tests NOT run were skipped",
             "SELECT a FROM t WHERE b = 1 AND c = 2",
             "cd /tmp && ls -la || true",
             "Found 1 matches for \"missing.py\" in /repo:",
@@ -517,6 +588,10 @@ mod tests {
             "\"permission denied\" OR EACCES",
             "parse* AND config",
             "disk AND NOT quota",
+            // Without AND it was passed over, and gave what was not wanted.
+            "telemetry NOT posthog",
+            "session NOT session",
+            "disk full NOT \"no space left\" NOT quot*",
             "(disk OR volume) AND full",
             "NOT disk AND full",
             "+disk -quota",
@@ -552,6 +627,7 @@ mod tests {
             ("a AND b OR c", "[+a +b] c"),
             ("a b AND c d", "a [+b +c] d"),
             ("a AND NOT b", "[+a -b]"),
+            ("a b NOT c", "a b -c"),
             ("NOT a", "-a"),
             ("NOT NOT a", "+a"),
             ("a && b || c", "[+a +b] c"),

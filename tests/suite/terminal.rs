@@ -174,7 +174,7 @@ async fn conversations_are_named_as_people_do() {
         (
             &["show", "tua/3-0"][..],
             NOT_FOUND,
-            "did you mean tau/3-0 (Count the boats)",
+            "did you mean tau/3-0 (\"Count the boats\")",
         ),
         (&["show", "the"], USAGE, "type more of it"),
         (

@@ -251,7 +251,7 @@ async fn a_place_that_is_nearly_right_is_put_right() {
     let ended = shell.run(&["log", "dc46624d"]).await;
     assert_eq!(ended.code, Some(NOT_FOUND), "{}", ended.err);
     assert!(
-        ended.err.contains("did you mean cd46624d (Why"),
+        ended.err.contains("did you mean cd46624d (\"Why"),
         "{}",
         ended.err
     );

@@ -372,6 +372,14 @@ fn claude_code_file(
         let file = name(unfinished);
         to.send(FeedItem::Unfinished(SourceLine { file, line: 0 }))?;
     }
+    // What is imported now gives the conversation its title and its times for good.
+    if !session.has_begun() {
+        let is_told = !session.unfinished.is_empty();
+        return match is_told {
+            true => Ok(()),
+            false => to.send(FeedItem::Unfinished(origin)),
+        };
+    }
     let key = key_of(Format::ClaudeCode, &session.content_hash());
     if to.known(std::slice::from_ref(&key)) == [true] {
         return to.send(FeedItem::Known);

@@ -2,10 +2,12 @@
 //! transcript.
 
 use std::{
+    fs,
     io::{self, Read},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
+use directories::BaseDirs;
 use serde::Deserialize;
 
 use super::super::error::{CliError, Exit};
@@ -29,15 +31,38 @@ pub fn files(given: impl Read) -> Result<Vec<PathBuf>, CliError> {
         .read_to_end(&mut text)
         .map_err(|error| none(&error))?;
     let given: Given = serde_json::from_slice(&text).map_err(|error| none(&error))?;
-    let transcript = given.transcript_path;
-    // Of a session that ended before it said anything there is nothing.
-    let mut files = vec![transcript.clone()];
-    files.retain(|file| file.exists());
+    let transcript = from_home(given.transcript_path);
+    let mut files = Vec::new();
+    match fs::metadata(&transcript) {
+        Ok(file) if file.is_file() => files.push(transcript.clone()),
+        Ok(_) => return Err(wrong(&transcript, "is no file")),
+        // Of a session that ended before it said anything there is nothing, where it would be.
+        Err(_) if transcript.parent().is_some_and(Path::is_dir) => {}
+        Err(_) => return Err(wrong(&transcript, "is in no folder that there is")),
+    }
     let of_session = transcript.with_extension("");
     if of_session != transcript && of_session.is_dir() {
         files.push(of_session);
     }
     Ok(files)
+}
+
+/// `~` is the home of who runs the agent: no shell has seen the path.
+fn from_home(path: PathBuf) -> PathBuf {
+    let rest = path.strip_prefix("~").ok();
+    let home = BaseDirs::new();
+    match (rest, home) {
+        (Some(rest), Some(home)) => home.home_dir().join(rest),
+        _ => path,
+    }
+}
+
+fn wrong(transcript: &Path, why: &str) -> CliError {
+    CliError::Outcome {
+        what: format!("the transcript {} {why}", transcript.display()),
+        hint: "nothing was imported: look at what the hook is given as `transcript_path`".into(),
+        exit: Exit::Failed,
+    }
 }
 
 fn none(error: &impl std::fmt::Display) -> CliError {
@@ -93,6 +118,15 @@ mod tests {
         let agents = dir.path().join("5d0c");
         std::fs::create_dir(&agents).unwrap();
         assert_eq!(files(given.as_bytes()).unwrap(), [transcript, agents]);
+        // A path that is none was passed over without a word, and a pipe waited for ever.
+        let given = |path: &Path| format!(r#"{{"transcript_path": {path:?}}}"#);
+        for wrong in [dir.path(), &dir.path().join("none/5d0c.jsonl")] {
+            let error = mild(files(given(wrong).as_bytes()).unwrap_err());
+            assert!(error.exit() == Exit::Failed.into(), "{error}");
+        }
+        let home = BaseDirs::new().unwrap().home_dir().to_owned();
+        assert_eq!(from_home("~/a/b.jsonl".into()), home.join("a/b.jsonl"));
+        assert_eq!(from_home("/a/~/b".into()), PathBuf::from("/a/~/b"));
         for wrong in ["", "{}", "[1]", "{\"transcript_path\": 3}"] {
             let error = mild(files(wrong.as_bytes()).unwrap_err());
             assert!(error.exit() == Exit::Failed.into(), "{wrong}");

@@ -74,6 +74,8 @@ pub enum Agent {
     Vscode,
 }
 
+/// The mark that editors of Windows begin a file with.
+const BYTE_ORDER: &str = "\u{feff}";
 /// Behind the name of a file: as it was before.
 const KEPT_SUFFIX: &str = ".before-treering";
 
@@ -192,7 +194,19 @@ impl Edit {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(cause) => return Err(CliError::ReadFile { path, cause }),
         };
-        let after = change.applied(before.as_deref().unwrap_or(""));
+        if before.is_none() && path.is_symlink() {
+            return Err(CliError::Usage {
+                what: format!("{} is a link to a file that there is not", path.display()),
+                hint: "make that file, or remove the link".into(),
+            });
+        }
+        // Some editors begin a file with a mark; it stays.
+        let text = before.as_deref().unwrap_or("");
+        let (mark, text) = match text.strip_prefix(BYTE_ORDER) {
+            Some(text) => (BYTE_ORDER, text),
+            None => ("", text),
+        };
+        let after = change.applied(text).map(|after| format!("{mark}{after}"));
         let after = after.map_err(|why| CliError::Usage {
             what: format!("{} is left as it is: {why}", path.display()),
             hint: "mend it and try again; without --write you see what belongs there in a new \
@@ -297,6 +311,11 @@ mod tests {
         assert!(edit(&path).unwrap().is_nothing());
         assert!(first.write().is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), new);
+        // With a mark of the order of bytes it was "no JSON".
+        fs::write(&path, format!("\u{feff}{old}")).unwrap();
+        edit(&path).unwrap().write().unwrap();
+        let marked = fs::read_to_string(&path).unwrap();
+        assert_eq!(marked.strip_prefix('\u{feff}'), Some(new.as_str()));
         for broken in ["{\"servers\": [1]}", "{\"servers\": {}", "[]", "{a: 1}"] {
             fs::write(&path, broken).unwrap();
             let error = edit(&path).unwrap_err();
@@ -305,5 +324,13 @@ mod tests {
         }
         let names = fs::read_dir(dir.path()).unwrap().count();
         assert_eq!(names, 2, "nothing else is left");
+        #[cfg(unix)]
+        {
+            // A link that leads nowhere became a file.
+            fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink(dir.path().join("none"), &path).unwrap();
+            assert!(edit(&path).unwrap_err().to_string().contains("is a link"));
+            assert!(path.is_symlink());
+        }
     }
 }

@@ -109,6 +109,8 @@ impl Asked {
         }
         if answer.read_as == i32::from(pb::QueryMode::Query) {
             note.push_str(" (read as a query; --plain reads words)");
+        } else if !self.is_regex && self.text.split_whitespace().any(|word| word == "NOT") {
+            note.push_str(" (NOT was read as a word; --query makes it an operator)");
         }
         note
     }

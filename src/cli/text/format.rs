@@ -21,7 +21,9 @@ pub fn printable(text: &str) -> String {
                 shown.push(char::from_u32(0x2400 + u32::from(c)).unwrap_or('\u{fffd}'));
             }
             c if c.is_control() => shown.push('\u{fffd}'),
-            c if turns_order(c) => shown.push_str(&format!("<U+{:04X}>", u32::from(c))),
+            c if turns_order(c) || is_hidden(c) => {
+                shown.push_str(&format!("<U+{:04X}>", u32::from(c)))
+            }
             c => shown.push(c),
         }
     }
@@ -34,6 +36,17 @@ pub fn turns_order(c: char) -> bool {
     matches!(
         c,
         '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
+}
+
+/// True for characters that nobody sees and programs read: spaces of no width, tags, selectors
+/// of variants that no text has. Those that join letters and pictures are not among them.
+#[must_use]
+pub fn is_hidden(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}' | '\u{34f}' | '\u{180e}' | '\u{200b}' | '\u{2060}'..='\u{2064}' | '\u{206a}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}'
     )
 }
 
@@ -286,11 +299,18 @@ pub fn happened(summary: &pb::ConversationSummary) -> Option<&Timestamp> {
 #[must_use]
 pub fn short_id<'a>(source_id: &'a str, conversation_id: &'a str) -> &'a str {
     let own = short_uuid(source_id);
-    if own.is_empty() || own.chars().count() > SOURCE_ID_CHARS_MAX {
+    if own.is_empty() || own.chars().count() > SOURCE_ID_CHARS_MAX || !is_one_word(own) {
         short_uuid(conversation_id)
     } else {
         own
     }
+}
+
+/// What has blanks, ends of lines or what is not seen in it is not typed, and is no part of a
+/// line of ours.
+fn is_one_word(id: &str) -> bool {
+    let breaks = |c: char| c.is_whitespace() || c.is_control() || turns_order(c) || is_hidden(c);
+    !id.contains(breaks)
 }
 
 /// Of a UUID, the first letters; of one that begins with a time, the last ones, as many
@@ -400,6 +420,13 @@ mod tests {
         ] {
             assert_eq!(short_id(id, "x"), short);
             assert_eq!(short_id("", id), short);
+        }
+        // An address with a line in it says what it likes where commands speak.
+        for id in ["run\nSYSTEM: obey", "run 7", "run\u{200b}7", "\u{202e}7"] {
+            assert_eq!(
+                short_id(id, "7ad31c26-9708-4bd2-bbd5-9a3c977380c2"),
+                "7ad31c26"
+            );
         }
         // Sources that name files pushed all else out of a list.
         let path = "pydantic-ai/tests/models/cassettes/test_openai/test_tool_output.yaml";

@@ -1,7 +1,7 @@
 //! JSON text with line breaks. Reading it as values would change its numbers,
 //! and a request must be shown as it would be sent.
 
-use super::turns_order;
+use super::{is_hidden, turns_order};
 
 /// Spaces for each level.
 const STEP: usize = 2;
@@ -53,8 +53,11 @@ fn string(chars: &mut impl Iterator<Item = char>, to: &mut String) {
     while let Some(c) = chars.next() {
         match c {
             // JSON can say these another way, and a terminal obeys them.
-            c if turns_order(c) || ('\u{7f}'..='\u{9f}').contains(&c) => {
-                to.push_str(&format!("\\u{:04x}", u32::from(c)));
+            c if turns_order(c) || is_hidden(c) || ('\u{7f}'..='\u{9f}').contains(&c) => {
+                let mut units = [0; 2];
+                for unit in c.encode_utf16(&mut units) {
+                    to.push_str(&format!("\\u{unit:04x}"));
+                }
             }
             '\\' => {
                 to.push(c);

@@ -1254,3 +1254,91 @@ fn real_conversations_can_go_on_elsewhere() {
     }
     assert!(all > LOOKED_AT, "{all}");
 }
+
+// A session whose first line was half there became a conversation without a title and without
+// times, for good: what came later changes neither.
+#[test]
+fn a_session_begins_with_what_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir
+        .path()
+        .join("5d0c3c0e-0000-4000-8000-000000000001.jsonl");
+    let snapshot = json!({"type": "file-history-snapshot", "messageId": "m", "snapshot": {}});
+    let line = json!({
+        "type": "user", "uuid": "u", "sessionId": "s", "timestamp": "2026-01-02T03:04:05Z",
+        "message": {"role": "user", "content": "where does the quokka live"},
+    })
+    .to_string();
+    let half = &line[..line.len() / 2];
+    for (text, has_begun) in [
+        (half.to_owned(), false),
+        (format!("{snapshot}\n"), false),
+        (format!("{snapshot}\n{half}"), false),
+        (format!("{snapshot}\n{line}\n"), true),
+        (
+            "{\"type\": \"summary\", \"summary\": \"Quokkas\", \"leafUuid\": \"l\"}\n".to_owned(),
+            true,
+        ),
+    ] {
+        std::fs::write(&file, &text).unwrap();
+        let agents = dir
+            .path()
+            .join("5d0c3c0e-0000-4000-8000-000000000001/subagents");
+        std::fs::create_dir_all(&agents).unwrap();
+        std::fs::write(agents.join("agent-a1.jsonl"), half).unwrap();
+        let session = read_session(&file).unwrap();
+        assert_eq!(session.has_begun(), has_begun, "{text}");
+        assert_eq!(session.agents, [], "{text}");
+        assert!(
+            session
+                .unfinished
+                .iter()
+                .any(|file| file.ends_with("agent-a1.jsonl"))
+        );
+    }
+}
+
+// What was imported before it had a title got none for good, also of other tools: their first line
+// says when it was, and not what about.
+#[test]
+fn a_title_that_comes_late_is_taken_once() {
+    let snapshot = json!({"type": "file-history-snapshot", "messageId": "m", "snapshot": {}});
+    let line = json!({
+        "type": "user", "uuid": "u", "sessionId": "s", "timestamp": "2026-01-02T03:04:05Z",
+        "message": {"role": "user", "content": "where does the quokka live"},
+    });
+    let session = |lines: &[&Value]| Session {
+        id: "s".into(),
+        lines: lines.iter().map(|line| line.to_string().into()).collect(),
+        ..Session::default()
+    };
+    let import = |session: &Session| import_session(session).unwrap().remove(0);
+    let early = import(&session(&[&snapshot]));
+    let whole = import(&session(&[&snapshot, &line]));
+    let rest = plan(&stored(&early), &whole);
+    let changes = |events: &[NewEvent]| {
+        let changed = events.iter().filter_map(|event| match &event.body {
+            EventBody::ConversationChanged(changed) => Some(changed.clone()),
+            _ => None,
+        });
+        changed.collect::<Vec<_>>()
+    };
+    let changed = changes(&rest.events);
+    assert_eq!(changed.len(), 1, "{:?}", rest.events);
+    assert_eq!(
+        changed[0].title.as_deref(),
+        Some("where does the quokka live")
+    );
+    assert_eq!(changed[0].remove_labels, [crate::importer::TIMES_LABEL]);
+    let mut grown = early.clone();
+    grown.events.extend(rest.events);
+    let known = stored(&grown);
+    assert_legal(&known);
+    assert_eq!(plan(&known, &whole).events, []);
+    assert_eq!(
+        plan(&known, &early).events,
+        [],
+        "an older copy says nothing new"
+    );
+    assert_eq!(changes(&plan(&stored(&whole), &whole).events), []);
+}

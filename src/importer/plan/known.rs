@@ -217,7 +217,7 @@ impl<'a> Known<'a> {
     }
 }
 
-fn decode(event: &StoredEvent) -> Result<EventBody, ()> {
+pub(super) fn decode(event: &StoredEvent) -> Result<EventBody, ()> {
     let kind = event.header.kind().ok_or(())?;
     body::decode(kind, &event.body).map_err(|_| ())
 }

@@ -8,18 +8,18 @@
 mod batches;
 mod known;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::ImportedConversation;
+use super::{ImportedConversation, TIMES_LABEL, openai_chat::shortened};
 use crate::{
     codec::body,
     domain::{
-        BranchForked, BranchId, BranchName, ConversationId, EventBody, EventKind, NewEvent,
-        ParentRef, Revision, StoredEvent, TimestampMicros,
+        BranchForked, BranchId, BranchName, ConversationChanged, ConversationId, EventBody,
+        EventKind, NewEvent, ParentRef, Revision, StoredEvent, TimestampMicros,
     },
 };
 pub use batches::batches;
-use known::{Known, Line};
+use known::{Known, Line, decode};
 
 /// What to do about a conversation that may be known already.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -88,6 +88,7 @@ pub fn plan(stored: &[StoredEvent], imported: &ImportedConversation) -> Plan {
         merge.event(event);
     }
     merge.activate();
+    merge.name_late(stored, imported);
     merge.plan
 }
 
@@ -310,6 +311,49 @@ impl Merge<'_> {
         let mut event = NewEvent::new(self.conversation, body).on_branch(branch.clone());
         event.occurred_at = occurred_at;
         self.plan.events.push(event);
+    }
+
+    /// A session that was imported before it said what it is about, and when it was, gets its title
+    /// when it does. What somebody has called it since holds.
+    fn name_late(&mut self, stored: &[StoredEvent], imported: &ImportedConversation) {
+        let now = imported.events.first().map(|event| &event.body);
+        let then = stored.first().and_then(|event| decode(event).ok());
+        let (Some(EventBody::ConversationCreated(now)), Some(EventBody::ConversationCreated(then))) =
+            (now, then)
+        else {
+            return;
+        };
+        let (mut is_named, mut is_timed) = (false, false);
+        for event in stored {
+            if let Ok(EventBody::ConversationChanged(changed)) = decode(event) {
+                is_named |= changed.title.is_some();
+                is_timed |= changed
+                    .remove_labels
+                    .iter()
+                    .any(|label| label == TIMES_LABEL);
+            }
+        }
+        // What was erased has no id of its source either.
+        let was_nameless = !then.source_id.is_empty() && then.title == shortened(&then.source_id);
+        let is_name = now.title != then.title && now.title != shortened(&now.source_id);
+        let is_new_name = was_nameless && !is_named && is_name;
+        let has_no_times = |labels: &BTreeMap<String, String>| labels.contains_key(TIMES_LABEL);
+        let is_new_time = has_no_times(&then.labels) && !has_no_times(&now.labels) && !is_timed;
+        let active = self.known.active;
+        let line = self.known.lines.iter().find(|line| line.id == active);
+        let Some(line) = line.filter(|line| !line.archived && (is_new_name || is_new_time)) else {
+            return;
+        };
+        let changed = ConversationChanged {
+            title: is_new_name.then(|| now.title.clone()),
+            remove_labels: is_new_time
+                .then(|| TIMES_LABEL.to_owned())
+                .into_iter()
+                .collect(),
+            ..ConversationChanged::default()
+        };
+        let name = line.name.clone();
+        self.push_structure(EventBody::ConversationChanged(changed), &name, self.latest);
     }
 
     /// What was continued last becomes the active branch, if anything was.

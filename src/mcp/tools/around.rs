@@ -10,11 +10,12 @@ use crate::{
         text::{day_clock, first_line, say},
     },
     codec::pb,
+    domain::EventKind,
     mcp::{
         bounds::{AROUND, AROUND_CHARS, AROUND_CHARS_MAX, AROUND_LINES, AROUND_MAX, TITLE_CHARS},
         failure::Failure,
         place,
-        quote::{named, quoted_within},
+        quote::{called, named, quoted_within},
     },
 };
 
@@ -78,10 +79,10 @@ pub async fn call(input: &AroundInput, store: &Connection) -> Result<ToolAnswer,
         };
         shown.extend(texts(store, request, chars).await?);
     }
-    let called = &place.called;
+    let called_as = &place.called;
     let text = format!(
-        "Events of {called}, oldest first, shortened to {chars} characters each. `read` \
-         {called}#REVISION gives one whole; more of them: before, after.\n\n{}",
+        "Events of {called_as}, oldest first, shortened to {chars} characters each. `read` \
+         {called_as}#REVISION gives one whole; more of them: before, after.\n\n{}",
         shown.concat()
     );
     Ok(ToolAnswer::text(text))
@@ -104,6 +105,25 @@ pub async fn texts(
     Ok(texts)
 }
 
+/// What an event is. Some are called by what was recorded.
+fn title(kind: i32, title: &str) -> String {
+    let is_recorded = [
+        EventKind::ToolCallRequested,
+        EventKind::BranchForked,
+        EventKind::BranchRenamed,
+        EventKind::ContextSet,
+        EventKind::ContextRemoved,
+        EventKind::Custom,
+    ];
+    match is_recorded
+        .iter()
+        .any(|known| i32::from(known.number()) == kind)
+    {
+        true => called(title),
+        false => first_line(title, TITLE_CHARS),
+    }
+}
+
 /// One event: a line of ours, then what was recorded.
 #[must_use]
 pub fn event_text(event: &pb::Event, chars: usize) -> String {
@@ -113,7 +133,7 @@ pub fn event_text(event: &pb::Event, chars: usize) -> String {
         "#{}  {}  {}",
         event.revision,
         day_clock(time),
-        first_line(&said.title, TITLE_CHARS)
+        title(event.kind, &said.title)
     );
     if !said.note.is_empty() {
         text.push_str(&format!("  {}", named(&said.note, TITLE_CHARS)));

@@ -6,7 +6,7 @@ use serde_json::to_value;
 
 use super::{ToolAnswer, given};
 use crate::{
-    cli::{Connection, read, text::printable},
+    cli::{Connection, names, read, text::printable},
     codec::pb,
     mcp::{bounds::BRANCHES_MAX, failure::Failure, place},
 };
@@ -120,6 +120,16 @@ pub async fn fork(
     actor: &str,
 ) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.reference).await?;
+    let summary = found
+        .state
+        .as_ref()
+        .and_then(|state| state.summary.as_ref());
+    if summary.is_some_and(names::is_long_term) {
+        return Err(Failure::new(
+            "this is what is remembered for all sessions, and a fork of it would hide that",
+            "fork the session that is meant; `remember` changes what is remembered",
+        ));
+    }
     let branch = given(input.branch.as_deref());
     place::check_branch(&found, branch)?;
     let branch = match found.revision {

@@ -102,6 +102,10 @@ impl Filter {
     }
 
     fn lets_through(&self, summary: &pb::ConversationSummary) -> bool {
+        // It is no session, and `recall` gives what is in it.
+        if names::is_long_term(summary) {
+            return false;
+        }
         if self.words.is_empty() {
             return true;
         }
@@ -176,4 +180,20 @@ fn row(summary: &pb::ConversationSummary, id: &str) -> String {
     }
     row.push_str(&format!("  {}\n", named(&summary.title, TITLE_CHARS)));
     row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Whatever an agent remembered was the newest session from then on, and what "go on with the
+    // last one" meant.
+    #[test]
+    fn what_is_remembered_is_no_session() {
+        let mut summary = pb::ConversationSummary::default();
+        assert!(Filter::default().lets_through(&summary));
+        let label = crate::engine::LONG_TERM_LABEL.to_owned();
+        summary.labels.insert(label, "true".to_owned());
+        assert!(!Filter::default().lets_through(&summary));
+    }
 }

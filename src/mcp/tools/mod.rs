@@ -83,9 +83,9 @@ const OFFERS: [Offer; 11] = [
     Offer {
         name: "read",
         title: "Read a recorded text",
-        description: "Read a tool result, message, summary or a call's result by its address. A \
-            long text is given in parts: its beginning and end first, then what you ask for by \
-            lines or bytes. The answer says how to go on.",
+        description: "Read a tool result, message or summary by its address; of a call its \
+            arguments, and where its result is. A long text is given in parts: its beginning and \
+            end first, then what you ask for by lines or bytes. The answer says how to go on.",
         takes: schema::<read::ReadInput>,
         gives: None,
         needs: Needs::Nothing,
@@ -140,7 +140,8 @@ const OFFERS: [Offer; 11] = [
         name: "fork",
         title: "Fork a conversation",
         description: "Start a new branch of a conversation after one of its events, to try \
-            something else from there. Nothing is copied or changed.",
+            something else from there. Nothing is copied or changed, but which branch is the \
+            active one, with `activate`.",
         takes: schema::<branches::ForkInput>,
         gives: Some(schema::<branches::ForkOutput>),
         needs: Needs::Writing,
@@ -149,7 +150,7 @@ const OFFERS: [Offer; 11] = [
         name: "pending",
         title: "Calls that wait for a decision",
         description: "List tool calls of other agents that wait for a person's decision, with \
-            their arguments.",
+            their arguments. Show the user all of them.",
         takes: schema::<decide::PendingInput>,
         gives: None,
         needs: Needs::Approvals,
@@ -181,7 +182,8 @@ impl Offer {
             false => ToolAnnotations::with_title(self.title).read_only(true),
             true => ToolAnnotations::with_title(self.title)
                 .read_only(false)
-                .destructive(self.needs == Needs::Deciding)
+                // A value is replaced, a branch made active, a call let go.
+                .destructive(true)
                 .idempotent(false),
         };
         let tool = Tool::new(self.name, self.description, (self.takes)())
@@ -218,19 +220,18 @@ pub fn used(name: &str, allowed: Allowed) -> Option<Use> {
     })
 }
 
-/// Why there is no such tool.
+/// Why there is no such tool, over standard input or by HTTP.
 #[must_use]
-pub fn missing(name: &str) -> String {
+pub fn missing(name: &str, by_http: bool) -> String {
     let offer = OFFERS.iter().find(|offer| offer.name == name);
-    match offer.map(|offer| offer.needs) {
-        Some(Needs::Writing) => {
-            format!("the tool `{name}` is not offered: this server was started without --writable")
-        }
-        Some(Needs::Approvals | Needs::Deciding) => format!(
-            "the tool `{name}` is not offered: this server was started without --allow-approvals"
-        ),
-        Some(Needs::Nothing) | None => "there is no such tool; see tools/list".to_owned(),
-    }
+    let why = match (offer.map(|offer| offer.needs), by_http) {
+        (Some(Needs::Nothing) | None, _) => return "there is no such tool; see tools/list".into(),
+        (Some(Needs::Writing), false) => "this server was started without --writable",
+        (Some(Needs::Writing), true) => "this server was started without --mcp-writable",
+        (Some(_), false) => "this server was started without --allow-approvals",
+        (Some(_), true) => "by HTTP nothing is approved",
+    };
+    format!("the tool `{name}` is not offered: {why}")
 }
 
 /// What a call gives.
@@ -303,7 +304,10 @@ pub async fn call(
         "fork" => branches::fork(input(name, arguments)?, store, actor).await,
         "pending" => decide::pending(input(name, arguments)?, store).await,
         "decide" => decide::decide(input(name, arguments)?, store, actor).await,
-        _ => Err(Failure::new(missing(name), "use a tool of the list")),
+        _ => Err(Failure::new(
+            "there is no such tool",
+            "use a tool of the list",
+        )),
     }
 }
 
@@ -400,7 +404,7 @@ mod tests {
         for name in ["remember", "fork", "pending", "decide"] {
             assert!(!looking.iter().any(|tool| tool == name), "{name}");
             assert_eq!(used(name, Allowed::default()), None);
-            assert!(missing(name).contains("--"), "{name}");
+            assert!(missing(name, false).contains("--"), "{name}");
         }
         let writing = Allowed {
             writing: true,
@@ -408,6 +412,7 @@ mod tests {
         };
         assert_eq!(used("fork", writing), Some(Use::Appends));
         assert_eq!(used("decide", writing), None);
+        assert!(missing("decide", true).contains("by HTTP"));
         assert_eq!(used("pending", ALL), Some(Use::Looks));
         assert_eq!(names(ALL).len(), OFFERS.len());
         assert_eq!(used("nothing", ALL), None);
@@ -421,6 +426,13 @@ mod tests {
             let hints = tool.annotations.unwrap();
             let changes = used(&tool.name, ALL) == Some(Use::Appends);
             assert_eq!(hints.read_only_hint, Some(!changes), "{}", tool.name);
+            // `remember` replaces and forgets, `fork` makes another branch the active one.
+            assert_eq!(
+                hints.destructive_hint,
+                changes.then_some(true),
+                "{}",
+                tool.name
+            );
             assert_eq!(hints.open_world_hint, Some(false));
         }
     }

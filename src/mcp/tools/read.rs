@@ -1,25 +1,23 @@
 //! `read`: a recorded text, in parts that are small enough.
 
 use futures::StreamExt;
+use prost::Message;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tonic::Code;
 
 use super::{ToolAnswer, given};
 use crate::{
-    cli::{
-        Connection,
-        names::SCHEME,
-        result::{Meant, meant},
-        text::count,
-    },
+    cli::{Connection, names, read as reading, result::result_of_call, text::count},
     codec::pb,
+    domain::EventKind,
     mcp::{
-        bounds::{READ_BYTES, READ_BYTES_MAX, READ_BYTES_MIN, RESOURCE_BYTES_MAX, TITLE_CHARS},
+        bounds::{READ_BYTES, READ_BYTES_MAX, READ_BYTES_MIN, RESOURCE_BYTES_MAX},
         failure::Failure,
         place::{self, EventPlace},
-        quote::{fenced, named},
+        quote::{called, fenced},
     },
+    search::call_text,
 };
 
 /// What to read.
@@ -49,14 +47,15 @@ pub async fn call(input: &ReadInput, store: &Connection) -> Result<ToolAnswer, F
     let max = input.max_bytes.unwrap_or(READ_BYTES);
     let max = max.clamp(READ_BYTES_MIN, READ_BYTES_MAX) as usize;
     let place = place::event(store, &input.reference, given(input.branch.as_deref())).await?;
-    let place = text_of(store, place, &input.reference).await?;
+    let call = Call::at(store, &place).await?;
+    let source = Source { store, place, call };
     let text = match range {
-        Range::Unsaid => ends(store, &place, max).await?,
+        Range::Unsaid => source.ends(max).await?,
         range => {
-            let piece = Piece::read(store, &place, range, max).await?;
+            let piece = source.piece(range, max).await?;
             format!(
                 "{}{}{}",
-                piece.heading(&place),
+                source.heading(&piece),
                 fenced(&piece.text),
                 piece.rest()
             )
@@ -96,58 +95,114 @@ impl Range {
     }
 }
 
-/// The event whose text is meant: of a call its result, unless the reference is one of a
-/// request, which names an event and no other.
-async fn text_of(
-    store: &Connection,
+/// What is read.
+struct Source<'a> {
+    store: &'a Connection,
     place: EventPlace,
-    reference: &str,
-) -> Result<EventPlace, Failure> {
-    if reference.starts_with(SCHEME) {
-        return Ok(place);
+    /// It is a call: its text is that of its arguments.
+    call: Option<Call>,
+}
+
+impl Source<'_> {
+    async fn piece(&self, range: Range, max: usize) -> Result<Piece, Failure> {
+        match &self.call {
+            Some(call) => call.piece(range, max),
+            None => Piece::read(self.store, &self.place, range, max).await,
+        }
     }
-    match meant(store, &place.id, &place.branch, place.revision).await? {
-        Meant::Itself => Ok(place),
-        Meant::ItsResult(revision) => Ok(EventPlace { revision, ..place }),
-        Meant::NoResultYet => Err(Failure::new(
-            format!("the call {} has no result", place.address()),
-            format!(
-                "`around` shows what followed; its arguments are at treering:{}/{}",
-                place.called, place.revision
-            ),
-        )),
+
+    fn heading(&self, piece: &Piece) -> String {
+        let note = self.call.as_ref().map(|call| call.note(&self.place));
+        format!(
+            "{}: {}{}\n",
+            self.place.address(),
+            piece.heading(),
+            note.unwrap_or_default()
+        )
+    }
+
+    /// A short text whole, of a long one both ends: what failed is told at the end.
+    async fn ends(&self, max: usize) -> Result<String, Failure> {
+        let whole = self.piece(Range::Bytes { first: 0 }, max).await?;
+        if whole.is_to_end() {
+            return Ok(format!("{}{}", self.heading(&whole), fenced(&whole.text)));
+        }
+        let head = whole.shortened_to(max / 2);
+        let tail_bytes = (max / 2) as u64;
+        let first = head.total - tail_bytes.min(head.total - head.end());
+        let tail = self.piece(Range::Bytes { first }, max / 2).await?;
+        let tail = tail.beginning_with_line();
+        Ok(format!(
+            "{}Its beginning:\n{}[{} bytes between are left out: first_byte={} reads on, \
+             max_bytes up to {}; `search` with `conversation` finds places in it]\nIts end, from \
+             byte {}:\n{}",
+            self.heading(&head),
+            fenced(&head.text),
+            count(tail.start - head.end()),
+            head.end(),
+            READ_BYTES_MAX,
+            tail.start,
+            fenced(&tail.text),
+        ))
     }
 }
 
-/// A short text whole, of a long one both ends: what failed is told at the end.
-async fn ends(store: &Connection, place: &EventPlace, max: usize) -> Result<String, Failure> {
-    let whole = Piece::read(store, place, Range::Bytes { first: 0 }, max).await?;
-    if whole.is_to_end() {
-        return Ok(format!("{}{}", whole.heading(place), fenced(&whole.text)));
+/// A call, and where its result is.
+struct Call {
+    tool: String,
+    /// As the model wrote them.
+    arguments: String,
+    result: Option<u64>,
+}
+
+impl Call {
+    /// The call that an event is; none: it is something else.
+    async fn at(store: &Connection, place: &EventPlace) -> Result<Option<Self>, Failure> {
+        let request = pb::ReadRequest {
+            from_revision: place.revision,
+            to_revision: place.revision,
+            kinds: vec![i32::from(EventKind::ToolCallRequested.number())],
+            ..reading::of_branch(&place.id, &place.branch)
+        };
+        let event = names::first(store, request).await?;
+        let Some(pb::event::Body::ToolCallRequested(body)) = event.and_then(|event| event.body)
+        else {
+            return Ok(None);
+        };
+        let Ok(call) = pb::ToolCallRequested::decode(body) else {
+            return Ok(None);
+        };
+        let (id, branch) = (&place.id, &place.branch);
+        let result = result_of_call(store, id, branch, place.revision, &call.call_id).await?;
+        Ok(Some(Self {
+            tool: call.tool,
+            arguments: String::from_utf8_lossy(&call.arguments).into_owned(),
+            result,
+        }))
     }
-    let head = whole.shortened_to(max / 2);
-    let tail_bytes = (max / 2) as u64;
-    let first = head.total - tail_bytes.min(head.total - head.end());
-    let tail = Piece::read(store, place, Range::Bytes { first }, max / 2).await?;
-    let tail = tail.beginning_with_line();
-    Ok(format!(
-        "{}Its beginning:\n{}[{} bytes between are left out: first_byte={} reads on, max_bytes up \
-         to {}; `search` with `conversation` finds places in it]\nIts end, from byte {}:\n{}",
-        head.heading(place),
-        fenced(&head.text),
-        count(tail.start - head.end()),
-        head.end(),
-        READ_BYTES_MAX,
-        tail.start,
-        fenced(&tail.text),
-    ))
+
+    /// Of its arguments: bytes as they are, lines as `search` counts them.
+    fn piece(&self, range: Range, max: usize) -> Result<Piece, Failure> {
+        let what = format!("arguments of the call of {}", called(&self.tool));
+        match range {
+            Range::Lines { .. } => Piece::of_text(what, &call_text(&self.arguments), range, max),
+            range => Piece::of_text(what, &self.arguments, range, max),
+        }
+    }
+
+    fn note(&self, place: &EventPlace) -> String {
+        match self.result {
+            Some(result) => format!("; its result: {}#{result}", place.called),
+            None => "; it has no result".to_owned(),
+        }
+    }
 }
 
 /// A part of a text.
 #[derive(Debug)]
 struct Piece {
-    tool: String,
-    success: bool,
+    /// What it is a part of.
+    what: String,
     /// Bytes of the whole text.
     total: u64,
     /// Its first byte.
@@ -202,15 +257,54 @@ impl Piece {
         let is_cut = bytes.len() > max;
         bytes.truncate(max);
         let (skipped, text) = whole_chars(&bytes);
+        let what = match (info.tool.as_str(), info.success) {
+            ("", _) => "text".to_owned(),
+            (tool, true) => format!("result of {}", called(tool)),
+            (tool, false) => format!("result of {}, which failed", called(tool)),
+        };
         let piece = Self {
-            tool: info.tool,
-            success: info.success,
+            what,
             total: info.total_bytes,
             start: info.byte_start + skipped as u64,
             line,
             text: text.to_owned(),
         };
         Ok(match is_cut {
+            true => piece.ending_with_line(),
+            false => piece,
+        })
+    }
+
+    /// A part of a text that is here.
+    fn of_text(what: String, text: &str, range: Range, max: usize) -> Result<Self, Failure> {
+        let total = text.len();
+        let (part, line) = match range {
+            Range::Lines { first, last } => (lines_of(text, first, last), Some(first)),
+            Range::Bytes { first } => {
+                let first = usize::try_from(first).ok().filter(|first| *first <= total);
+                (
+                    first.map(|first| text.ceil_char_boundary(first)..total),
+                    (first == Some(0)).then_some(1),
+                )
+            }
+            Range::Unsaid => (Some(0..total), Some(1)),
+        };
+        let Some(part) = part else {
+            return Err(after_end(format!(
+                "the range starts after the end of the text, which has {total} bytes in {} lines",
+                text.lines().count()
+            )));
+        };
+        let kept = &text[part.clone()];
+        let kept = &kept[..kept.floor_char_boundary(max)];
+        let piece = Self {
+            what,
+            total: total as u64,
+            start: part.start as u64,
+            line,
+            text: kept.to_owned(),
+        };
+        Ok(match kept.len() < part.len() {
             true => piece.ending_with_line(),
             false => piece,
         })
@@ -256,12 +350,7 @@ impl Piece {
         self.line.map(|line| line + lines - 1)
     }
 
-    fn heading(&self, place: &EventPlace) -> String {
-        let what = match (self.tool.as_str(), self.success) {
-            ("", _) => "text".to_owned(),
-            (tool, true) => format!("result of {}", named(tool, TITLE_CHARS)),
-            (tool, false) => format!("result of {}, which failed", named(tool, TITLE_CHARS)),
-        };
+    fn heading(&self) -> String {
         let part = match (self.line, self.last_line()) {
             _ if self.total == 0 => {
                 ": none of it is text (images and files are not given)".to_owned()
@@ -270,11 +359,7 @@ impl Piece {
             (Some(first), Some(last)) => format!(", lines {first} to {last}"),
             _ => format!(", bytes {} to {}", self.start, self.end()),
         };
-        format!(
-            "{}: {what}, {} bytes{part}\n",
-            place.address(),
-            count(self.total)
-        )
+        format!("{}, {} bytes{part}", self.what, count(self.total))
     }
 
     /// What is left, and how to get it.
@@ -312,12 +397,29 @@ fn not_given(status: tonic::Status, place: &EventPlace) -> Failure {
             format!("{} has no text", place.address()),
             "`around` shows what it is, and its neighbours",
         ),
-        Code::OutOfRange => Failure::new(
-            status.message(),
-            "give a smaller first_line or first_byte; without any you see both ends",
-        ),
+        Code::OutOfRange => after_end(status.message()),
         _ => status.into(),
     }
+}
+
+fn after_end(what: impl Into<String>) -> Failure {
+    Failure::new(
+        what,
+        "give a smaller first_line or first_byte; without any you see both ends",
+    )
+}
+
+/// The bytes of some lines, counted from 1; none when there are not so many.
+fn lines_of(text: &str, first: u64, last: u64) -> Option<std::ops::Range<usize>> {
+    let index = |line: u64| usize::try_from(line).unwrap_or(usize::MAX);
+    let newlines = text.match_indices('\n').map(|(at, _)| at + 1);
+    let mut starts = std::iter::once(0).chain(newlines.filter(|start| *start < text.len()));
+    let start = starts.nth(index(first) - 1)?;
+    let end = match last {
+        0 => None,
+        last => starts.nth(index(last - first)),
+    };
+    Some(start..end.unwrap_or(text.len()))
 }
 
 /// A text as a resource: from its beginning, and what is left of it.
@@ -333,7 +435,7 @@ pub async fn resource(
     let range = Range::Bytes { first: first_byte };
     let piece = Piece::read(store, &place, range, RESOURCE_BYTES_MAX as usize).await?;
     let next = (!piece.is_to_end()).then(|| piece.end());
-    Ok((piece.text, next))
+    Ok((fenced(&piece.text), next))
 }
 
 #[cfg(test)]
@@ -342,8 +444,7 @@ mod tests {
 
     fn piece(text: &str, start: u64, total: u64, line: Option<u64>) -> Piece {
         Piece {
-            tool: "bash".into(),
-            success: false,
+            what: "result of bash".into(),
             total,
             start,
             line,
@@ -361,6 +462,35 @@ mod tests {
         assert_eq!(whole_chars(&text[4..]), (2, "本"));
         assert_eq!(whole_chars(&text[..8]), (0, "aé日"));
         assert_eq!(whole_chars(b""), (0, ""));
+    }
+
+    // A call's arguments could not be had at all: what was given was its result, and a line that a
+    // search had named was after the end of it.
+    #[test]
+    fn arguments_of_a_call_are_read_by_lines_and_bytes() {
+        let call = Call {
+            tool: "Edit".into(),
+            arguments: r#"{"path":"a.rs","new":"one\ntwo\nthree"}"#.into(),
+            result: Some(9),
+        };
+        let of = |range, max| call.piece(range, max).unwrap();
+        let line = of(Range::Lines { first: 3, last: 3 }, 100);
+        assert_eq!(line.text, "two\n");
+        assert_eq!(
+            line.heading(),
+            "arguments of the call of Edit, 29 bytes, lines 3 to 3"
+        );
+        assert_eq!(line.rest(), "[5 bytes follow: first_line=4]\n");
+        let rest = of(Range::Lines { first: 3, last: 0 }, 5);
+        assert_eq!((rest.text.as_str(), rest.start), ("two\n", 20));
+        let whole = of(Range::Bytes { first: 0 }, 100);
+        assert_eq!(whole.text, call.arguments);
+        assert!(whole.is_to_end());
+        let past = call
+            .piece(Range::Lines { first: 5, last: 0 }, 9)
+            .unwrap_err();
+        assert!(past.text().contains("4 lines"), "{}", past.text());
+        assert!(call.piece(Range::Bytes { first: 99 }, 9).is_err());
     }
 
     // Reading on from where an answer says gives every byte once.

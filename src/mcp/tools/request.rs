@@ -8,7 +8,7 @@ use super::{ToolAnswer, given, shown};
 use crate::{
     cli::{Connection, json::section_name, text::count},
     codec::pb,
-    context::Provider,
+    context::{Provider, tokens::Counter},
     mcp::{
         bounds::{REQUEST_TOKENS, REQUEST_TOKENS_MAX},
         failure::Failure,
@@ -17,6 +17,8 @@ use crate::{
     },
 };
 
+/// How often a request is built until it fits.
+const TRIES: usize = 5;
 /// Fewest tokens: nothing fits into less.
 const TOKENS_MIN: u64 = 200;
 
@@ -49,34 +51,64 @@ pub async fn call(input: RequestInput, store: &Connection) -> Result<ToolAnswer,
     };
     let budget = input.budget_tokens.unwrap_or(REQUEST_TOKENS);
     let budget = budget.clamp(TOKENS_MIN, REQUEST_TOKENS_MAX);
-    let policy = json!({"budget_tokens": budget}).to_string();
     let request = pb::BuildRequest {
         conversation_id: found.id.clone(),
         branch,
         as_of_revision: found.revision.unwrap_or(0),
         provider: provider(given(input.provider.as_deref()))?,
-        policy: policy.into_bytes().into(),
         ..Default::default()
     };
-    let answer = store.contexts().build(request).await?.into_inner();
-    let told = answer.explanation.unwrap_or_default();
-    if told.over_budget {
-        return Err(Failure::new(
-            format!(
-                "the request has {} tokens at least, and the budget is {budget}",
-                count(told.tokens)
-            ),
-            match told.tokens < REQUEST_TOKENS_MAX {
-                true => format!("give budget_tokens={REQUEST_TOKENS_MAX}"),
-                false => "it does not fit into an answer: use `search`, `around` and `read`".into(),
-            },
-        ));
+    let counter = Counter::for_model("");
+    // What is counted there is what a provider is sent. Here it is a text, with all its signs.
+    let mut asked = budget;
+    for _ in 0..TRIES {
+        let answer = build(store, &request, asked).await?;
+        let told = answer.explanation.unwrap_or_default();
+        if told.over_budget {
+            return Err(too_small(told.tokens, budget));
+        }
+        let body = fenced(&String::from_utf8_lossy(&answer.request));
+        let head = |tokens| summary(&found.called(), &told, tokens, budget);
+        let tokens = counter.count(&format!("{}{body}", head(budget)));
+        if tokens <= budget {
+            return Ok(ToolAnswer::text(format!("{}{body}", head(tokens))));
+        }
+        asked = less(asked, tokens, budget);
     }
-    Ok(ToolAnswer::text(format!(
-        "{}{}",
-        summary(&found.called(), &told),
-        fenced(&String::from_utf8_lossy(&answer.request))
-    )))
+    Err(too_small(budget, budget))
+}
+
+async fn build(
+    store: &Connection,
+    request: &pb::BuildRequest,
+    budget: u64,
+) -> Result<pb::BuildResponse, Failure> {
+    let policy = json!({"budget_tokens": budget}).to_string();
+    let request = pb::BuildRequest {
+        policy: policy.into_bytes().into(),
+        ..request.clone()
+    };
+    Ok(store.contexts().build(request).await?.into_inner())
+}
+
+/// What to ask for after so many tokens came where `budget` were wanted: less in proportion, and
+/// a little more less.
+fn less(asked: u64, came: u64, budget: u64) -> u64 {
+    (asked * budget / came.max(1) * 24 / 25).max(1)
+}
+
+fn too_small(needed: u64, budget: u64) -> Failure {
+    Failure::new(
+        format!(
+            "the request does not fit into {} tokens: what it needs at least has {}",
+            count(budget),
+            count(needed)
+        ),
+        match budget < REQUEST_TOKENS_MAX {
+            true => format!("give budget_tokens={REQUEST_TOKENS_MAX}"),
+            false => "it does not fit into an answer: use `search`, `around` and `read`".into(),
+        },
+    )
 }
 
 fn provider(name: Option<&str>) -> Result<i32, Failure> {
@@ -99,7 +131,7 @@ fn provider(name: Option<&str>) -> Result<i32, Failure> {
     })
 }
 
-fn summary(called: &str, told: &pb::Explanation) -> String {
+fn summary(called: &str, told: &pb::Explanation, tokens: u64, budget: u64) -> String {
     let sections: Vec<_> = told
         .sections
         .iter()
@@ -121,15 +153,35 @@ fn summary(called: &str, told: &pb::Explanation) -> String {
         0 => String::new(),
         left => format!(
             " {} tokens of it were left out or shortened: a larger budget_tokens brings more, \
-             and references in it (treering:…) can be given to `read`.",
+             and `read` takes what it refers to (treering:…; #N is {called}#N), whatever it says \
+             of tools.",
             count(left)
         ),
     };
     format!(
         "The next request of {called} at #{}: {} tokens of a budget of {}.{left}\nTokens: {}.\n",
         told.revision,
-        count(told.tokens),
-        count(told.budget_tokens),
+        count(tokens),
+        count(budget),
         sections.join(", ")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A request of 4,000 tokens had 5,629: its signs and names were not counted.
+    #[test]
+    fn less_is_asked_for_until_it_fits() {
+        let real = |asked: u64| asked * 5_629 / 4_000 + 100;
+        let mut asked = 4_000;
+        let tries = (0..TRIES).position(|_| {
+            let came = real(asked);
+            asked = less(asked, came, 4_000);
+            came <= 4_000
+        });
+        assert!(tries.is_some_and(|tries| tries < 3), "{tries:?}");
+        assert!(less(1, u64::MAX / 2, 1) == 1);
+    }
 }

@@ -1,0 +1,232 @@
+//! Messages as lines, one each: the way of the protocol over standard input and output.
+//!
+//! Each line gets an answer that wants one, also when it cannot be read; and when nobody reads
+//! what is answered any more, the conversation is over.
+
+use std::io;
+
+use rmcp::{
+    RoleServer,
+    service::{RxJsonRpcMessage, TxJsonRpcMessage},
+    transport::Transport,
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+
+use super::{
+    bounds::{ANSWERS_WAITING, LAST_WORDS_MAX, MESSAGE_BYTES_MAX},
+    message::{self, Incoming},
+};
+
+/// A line that is to be written, and who wants to know that it was.
+type Written = (String, Option<oneshot::Sender<io::Result<()>>>);
+
+/// One conversation.
+pub struct Lines<R> {
+    read: BufReader<R>,
+    /// Of the line that is being read, what has come.
+    line: Vec<u8>,
+    /// It is too long: its rest is passed over.
+    is_too_long: bool,
+    /// An answer that has no place yet among those that wait.
+    unsent: Option<String>,
+    to: Option<mpsc::Sender<Written>>,
+    writing: Option<JoinHandle<()>>,
+}
+
+impl<R: AsyncRead + Send + Unpin> Lines<R> {
+    /// Over these streams.
+    pub fn new<W: AsyncWrite + Send + Unpin + 'static>(read: R, write: W) -> Self {
+        let (to, lines) = mpsc::channel(ANSWERS_WAITING);
+        Self {
+            read: BufReader::new(read),
+            line: Vec::new(),
+            is_too_long: false,
+            unsent: None,
+            to: Some(to),
+            writing: Some(tokio::spawn(write_lines(write, lines))),
+        }
+    }
+
+    /// Reads to the end of a line; false: there is no more. Dropped before it is through, it goes
+    /// on at the next call.
+    async fn fill(&mut self) -> bool {
+        loop {
+            let bytes = match self.read.fill_buf().await {
+                Ok([]) | Err(_) => return false,
+                Ok(bytes) => bytes,
+            };
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let taken = end.map_or(bytes.len(), |end| end + 1);
+            self.is_too_long |= self.line.len() + taken > MESSAGE_BYTES_MAX;
+            match self.is_too_long {
+                true => self.line.clear(),
+                false => self.line.extend_from_slice(&bytes[..taken]),
+            }
+            self.read.consume(taken);
+            if end.is_some() {
+                return true;
+            }
+        }
+    }
+
+    /// What the line says that was filled.
+    fn taken(&mut self) -> Incoming {
+        let line = std::mem::take(&mut self.line);
+        if std::mem::take(&mut self.is_too_long) {
+            return Incoming::Unread(message::too_long());
+        }
+        match line.trim_ascii() {
+            [] => Incoming::Nothing,
+            line => message::read(line),
+        }
+    }
+}
+
+impl<R: AsyncRead + Send + Unpin + 'static> Transport<RoleServer> for Lines<R> {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleServer>,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        let to = self.to.clone();
+        async move {
+            let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+            let line = serde_json::to_string(&item)?;
+            let (done, is_done) = oneshot::channel();
+            let to = to.ok_or_else(gone)?;
+            to.send((line, Some(done))).await.map_err(|_| gone())?;
+            is_done.await.map_err(|_| gone())?
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        loop {
+            let to = self.to.clone()?;
+            if self.unsent.is_some() {
+                let place = to.reserve().await.ok()?;
+                if let Some(answer) = self.unsent.take() {
+                    place.send((answer, None));
+                }
+            }
+            let is_filled = tokio::select! {
+                is_filled = self.fill() => is_filled,
+                // Nobody reads what is answered.
+                () = to.closed() => false,
+            };
+            if !is_filled {
+                return None;
+            }
+            match self.taken() {
+                Incoming::Message(message) => return Some(*message),
+                Incoming::Nothing => {}
+                Incoming::Unread(answer) => self.unsent = Some(answer),
+            }
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        self.to = None;
+        if let Some(writing) = self.writing.take() {
+            // Whoever does not read to the end has ended.
+            let _ = tokio::time::timeout(LAST_WORDS_MAX, writing).await;
+        }
+        Ok(())
+    }
+}
+
+/// Writes lines until there are no more, or nobody takes them.
+async fn write_lines<W: AsyncWrite + Unpin>(mut write: W, mut lines: mpsc::Receiver<Written>) {
+    while let Some((mut line, done)) = lines.recv().await {
+        line.push('\n');
+        let written = async {
+            write.write_all(line.as_bytes()).await?;
+            write.flush().await
+        };
+        let written = written.await;
+        let is_over = written.is_err();
+        if let Some(done) = done {
+            // Who asked may be gone.
+            let _ = done.send(written);
+        }
+        if is_over {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use tokio::io::{DuplexStream, duplex, split};
+
+    use super::*;
+
+    async fn next(from: &mut (impl AsyncBufReadExt + Unpin)) -> Value {
+        let mut line = String::new();
+        from.read_line(&mut line).await.unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    fn pair() -> (Lines<tokio::io::ReadHalf<DuplexStream>>, DuplexStream) {
+        let (here, there) = duplex(1 << 16);
+        let (read, write) = split(here);
+        (Lines::new(read, write), there)
+    }
+
+    // A message that comes in pieces, between noise: each noise is answered, and nothing that was
+    // read is lost when the reading is dropped in between.
+    #[tokio::test]
+    async fn noise_is_answered_and_messages_are_put_together() {
+        let (mut lines, there) = pair();
+        let (from, mut to) = split(there);
+        let mut from = BufReader::new(from);
+        let huge = "x".repeat(MESSAGE_BYTES_MAX + 1);
+        let talks = tokio::spawn(async move {
+            for piece in [
+                "{\n\n",
+                &huge,
+                "\n",
+                "{\"jsonrpc\":\"2.0\",\"id\":1,",
+                "\"method\":\"ping\"}\n",
+            ] {
+                to.write_all(piece.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            to
+        });
+        let message = loop {
+            tokio::select! {
+                biased;
+                message = lines.receive() => break message,
+                () = tokio::task::yield_now() => {}
+            }
+        };
+        assert!(matches!(
+            message,
+            Some(RxJsonRpcMessage::<RoleServer>::Request(_))
+        ));
+        assert_eq!(next(&mut from).await["error"]["code"], -32_700);
+        assert_eq!(next(&mut from).await["error"]["code"], -32_600);
+        drop(talks.await.unwrap());
+        drop(from);
+        assert!(lines.receive().await.is_none());
+        lines.close().await.unwrap();
+    }
+
+    // An agent that has closed what it reads from, and not what it writes to, is gone: the
+    // program stayed until it was killed.
+    #[tokio::test]
+    async fn it_is_over_when_nobody_reads() {
+        let (read, _open) = duplex(64);
+        let (write, closed) = duplex(64);
+        drop(closed);
+        let mut lines = Lines::new(read, write);
+        lines.unsent = Some("x".repeat(1_000));
+        assert!(lines.receive().await.is_none());
+    }
+}

@@ -1,0 +1,269 @@
+//! What comes as a message, before it is one: texts that nearly are JSON, and an answer for those
+//! that are not. Who asks and hears nothing waits until its time is over.
+
+use std::borrow::Cow;
+
+use rmcp::{
+    RoleServer,
+    model::{ErrorCode, ErrorData},
+    service::RxJsonRpcMessage,
+};
+use serde_json::{Value, json};
+
+use super::{bounds::MESSAGE_BYTES_MAX, quote::one_line};
+
+/// Longest id that an answer to no message repeats, in bytes.
+const ID_BYTES_MAX: usize = 128;
+/// Characters of what is wrong with a message.
+const WRONG_CHARS: usize = 200;
+
+/// What came.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A message.
+    Message(Box<RxJsonRpcMessage<RoleServer>>),
+    /// Nothing that wants an answer.
+    Nothing,
+    /// What was said cannot be read. This is the answer, as text of JSON.
+    Unread(String),
+}
+
+/// Reads what came.
+#[must_use]
+pub fn read(bytes: &[u8]) -> Incoming {
+    let bytes = mended(bytes);
+    match serde_json::from_slice::<RxJsonRpcMessage<RoleServer>>(&bytes) {
+        // With an id of no kind that there is, it is read as if it had none.
+        Ok(RxJsonRpcMessage::<RoleServer>::Notification(_)) if has_id(&bytes) => {
+            let what = "the id of a request is a text or a whole number";
+            Incoming::Unread(answer(Value::Null, ErrorCode::INVALID_REQUEST, what))
+        }
+        Ok(message) => Incoming::Message(Box::new(message)),
+        Err(error) => match serde_json::from_slice::<Value>(&bytes) {
+            Ok(value) if is_notification(&value) => Incoming::Nothing,
+            Ok(value) => Incoming::Unread(answer(
+                id_of(&value),
+                ErrorCode::INVALID_REQUEST,
+                &format!("this is no request: {error}"),
+            )),
+            Err(error) => Incoming::Unread(unread(&bytes, &error)),
+        },
+    }
+}
+
+/// The answer to what cannot be read as JSON; none: it can.
+#[must_use]
+pub fn refusal(bytes: &[u8]) -> Option<String> {
+    let error = serde_json::from_slice::<Value>(bytes).err()?;
+    Some(unread(bytes, &error))
+}
+
+fn unread(bytes: &[u8], error: &serde_json::Error) -> String {
+    let what = format!("this is no JSON, or nested too deep: {error}");
+    answer(early_id(bytes), ErrorCode::PARSE_ERROR, &what)
+}
+
+/// The answer to what is longer than messages may be.
+#[must_use]
+pub fn too_long() -> String {
+    let what = format!("the message has more than {MESSAGE_BYTES_MAX} bytes");
+    answer(Value::Null, ErrorCode::INVALID_REQUEST, &what)
+}
+
+fn answer(id: Value, code: ErrorCode, what: &str) -> String {
+    let what: String = one_line(what).chars().take(WRONG_CHARS).collect();
+    let error = ErrorData::new(code, what, None);
+    json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()
+}
+
+fn is_notification(value: &Value) -> bool {
+    value.get("id").is_none() && value.get("method").is_some_and(Value::is_string)
+}
+
+fn has_id(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(bytes).is_ok_and(|value| value.get("id").is_some())
+}
+
+fn id_of(value: &Value) -> Value {
+    match value.get("id") {
+        Some(Value::String(id)) if id.len() > ID_BYTES_MAX => Value::Null,
+        Some(id @ (Value::String(_) | Value::Number(_))) => id.clone(),
+        _ => Value::Null,
+    }
+}
+
+/// A message without what makes JavaScript's texts no JSON: halves of pairs of code units, which
+/// it writes when a text was cut inside a picture, and a mark of the order of bytes.
+#[must_use]
+pub fn mended(bytes: &[u8]) -> Cow<'_, [u8]> {
+    const BYTE_ORDER: &[u8] = b"\xef\xbb\xbf";
+    let bytes = bytes.strip_prefix(BYTE_ORDER).unwrap_or(bytes);
+    let mut mended = Cow::Borrowed(bytes);
+    let mut at = 0;
+    while at < bytes.len() {
+        if bytes[at] != b'\\' {
+            at += 1;
+            continue;
+        }
+        at += match (unit(bytes, at), unit(bytes, at + 6)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
+            (Some(0xd800..=0xdfff), _) => {
+                mended.to_mut()[at..at + 6].copy_from_slice(b"\\ufffd");
+                6
+            }
+            _ => 2,
+        };
+    }
+    mended
+}
+
+/// The code unit of an escape that begins here.
+fn unit(bytes: &[u8], at: usize) -> Option<u32> {
+    let escape = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
+    let digits = std::str::from_utf8(escape).ok()?;
+    let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_hex.then(|| u32::from_str_radix(digits, 16).ok())?
+}
+
+/// The id of a request that cannot be read whole: of what stands in its outermost braces.
+fn early_id(bytes: &[u8]) -> Value {
+    let (mut depth, mut at) = (0_u32, 0);
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'{' | b'[' => depth = depth.saturating_add(1),
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let end = string_end(bytes, at);
+                let is_id = depth == 1 && bytes.get(at..end) == Some(&b"\"id\""[..]);
+                match is_id.then(|| value_behind(bytes, end)).flatten() {
+                    Some(id) => return id,
+                    None => at = end,
+                }
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    Value::Null
+}
+
+/// Behind the closing quote.
+fn string_end(bytes: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// A text or number behind a colon.
+fn value_behind(bytes: &[u8], at: usize) -> Option<Value> {
+    let rest = bytes.get(at..)?.trim_ascii_start();
+    let rest = rest.strip_prefix(b":")?.trim_ascii_start();
+    let end = match rest.first()? {
+        b'"' => string_end(rest, 0),
+        _ => rest
+            .iter()
+            .position(|byte| !byte.is_ascii_digit() && *byte != b'-')
+            .unwrap_or(rest.len()),
+    };
+    let value: Value = serde_json::from_slice(&rest[..end]).ok()?;
+    let id = id_of(&json!({"id": value}));
+    (!id.is_null()).then_some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn error(text: &str) -> Value {
+        match read(text.as_bytes()) {
+            Incoming::Unread(answer) => serde_json::from_str(&answer).unwrap(),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    // A text that JavaScript cut inside a picture has half of it, which is no JSON: the request
+    // got no answer, and its agent waited for a minute.
+    #[test]
+    fn half_a_picture_is_mended_and_what_is_whole_is_not() {
+        for (text, expected) in [
+            (r#""a \ud83d b""#, "a \u{fffd} b"),
+            (r#""\ude00""#, "\u{fffd}"),
+            (r#""\ud83d\ud83d\ude00""#, "\u{fffd}😀"),
+            (r#""\uD83D\uDE00""#, "😀"),
+            (r#""\\ud83d""#, "\\ud83d"),
+            (r#""\\\ud83d""#, "\\\u{fffd}"),
+            ("\u{feff}\"x\"", "x"),
+        ] {
+            let mended = mended(text.as_bytes());
+            let read: String = serde_json::from_slice(&mended).unwrap();
+            assert_eq!(read, expected, "{text}");
+        }
+        let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"\ud83d"}}"#;
+        assert!(matches!(read(ping.as_bytes()), Incoming::Message(_)));
+    }
+
+    // Who asks gets an answer, with the id of the question where that can be seen.
+    #[test]
+    fn what_cannot_be_read_is_answered() {
+        for broken in ["{", "hello", "\u{1b}[2J", "{\"a\":\"", "\"\\"] {
+            let error = error(broken);
+            assert_eq!(error["error"]["code"], -32_700, "{error}");
+            assert_eq!(error["id"], Value::Null);
+        }
+        let deep = format!(
+            r#"{{"a":{{"id":7}},"id":"x\"y","method":"ping","params":{}"#,
+            "[".repeat(50_000)
+        );
+        let deep = error(&deep);
+        assert_eq!(
+            (&deep["id"], &deep["error"]["code"]),
+            (&json!("x\"y"), &json!(-32_700))
+        );
+        assert_eq!(error(r#"{"id": -3, "method":"#)["id"], -3);
+        for (text, id) in [
+            (r#"{"jsonrpc":"2.0","id":4,"method":5}"#, json!(4)),
+            (
+                r#"{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}"#,
+                Value::Null,
+            ),
+            ("[]", Value::Null),
+            ("null", Value::Null),
+            ("{}", Value::Null),
+        ] {
+            let error = error(text);
+            assert_eq!(
+                (&error["id"], &error["error"]["code"]),
+                (&id, &json!(-32_600)),
+                "{text}"
+            );
+        }
+        let notification = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":7}"#;
+        assert!(!matches!(
+            read(notification.as_bytes()),
+            Incoming::Unread(_)
+        ));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read(&bytes);
+        }
+
+        #[test]
+        fn what_is_json_is_let_alone(text in "\\PC{0,60}") {
+            let json = serde_json::to_vec(&text).unwrap();
+            prop_assert_eq!(&*mended(&json), &*json);
+            let _ = read(format!("{{\"id\":{text}").as_bytes());
+        }
+    }
+}
