@@ -5,6 +5,7 @@
 //! that was interrupted when a store is opened. `docs/decisions/0033` says why so.
 
 mod carry_out;
+mod echo;
 mod literal;
 mod plan;
 mod receipt;
