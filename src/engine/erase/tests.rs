@@ -21,8 +21,9 @@ use crate::{
     domain::*,
     engine::{
         self, BranchAddress, BuildQuery, Engine, EraseCommand, EraseError, EraseItem, EraseOutcome,
-        EraseTarget, ErasedEvent, LatestQuery, NamedEvent, OpenOptions, ReadQuery, Retention,
-        SearchRequest, SharedBy, Source, VerifyItem, receipt_signer, salvage,
+        EraseTarget, ErasedEvent, ErasingAtOpen, LatestQuery, NamedEvent, OpenOptions, ReadQuery,
+        Retention, SearchRequest, SharedBy, Source, VerifyItem, receipt_signer, salvage,
+        store_formats,
     },
     log::{BlobRef, EventLog, OpenMode, Record, RecordBody, RedbLog, RedbLogOptions, frame},
     search::searchable_text,
@@ -521,9 +522,19 @@ async fn what_was_recorded_is_erased_at_the_next_opening() {
     assert!(!found(dir.path(), &large).await.is_empty());
 
     // Nobody can finish it who may not write, and nobody is shown it.
-    let read_only = Engine::open(OpenOptions::new(dir.path()).read_only()).await;
-    assert!(read_only.is_err());
+    let read_only = Engine::open(OpenOptions::new(dir.path()).read_only())
+        .await
+        .unwrap();
+    let at_open = read_only.erasing_at_open();
+    assert_eq!(*at_open, ErasingAtOpen::Hidden { why: None });
+    check_reads(&read_only).await;
+    read_only.close().await;
+    assert!(store_formats(dir.path()).await.unwrap().erasing);
+    let looked = engine::repair(dir.path(), false).await.unwrap();
+    assert!(looked.erasing && looked.log.is_whole());
+    assert!(!found(dir.path(), &large).await.is_empty());
     let engine = open(dir.path()).await;
+    assert_eq!(*engine.erasing_at_open(), ErasingAtOpen::Finished);
     check_reads(&engine).await;
     check_sound(&engine).await;
     engine.close().await;
@@ -532,7 +543,44 @@ async fn what_was_recorded_is_erased_at_the_next_opening() {
         .await
         .unwrap();
     check_reads(&read_only).await;
+    assert_eq!(*read_only.erasing_at_open(), ErasingAtOpen::None);
     read_only.close().await;
+    assert!(!store_formats(dir.path()).await.unwrap().erasing);
+}
+
+// The disk was full, the erasing could not be finished, and so the server did not start: nobody
+// could read anything any more. It must be read, without what was erased, and finished later.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_finished_is_hidden() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = filled(dir.path()).await;
+    let large = blobs(&engine).await;
+    interrupted(&engine).await;
+    // No file can be removed that is a folder.
+    let in_the_way = dir.path().join("views.verify.redb");
+    std::fs::create_dir(&in_the_way).unwrap();
+    let engine = open(dir.path()).await;
+    let at_open = engine.erasing_at_open();
+    assert!(
+        matches!(at_open, ErasingAtOpen::Hidden { why: Some(_) }),
+        "{at_open:?}"
+    );
+    check_reads(&engine).await;
+    let event = NewEvent::new(id(OTHER), message(Role::User, "and then?"));
+    let command = AppendCommand::new(Namespace::default(), vec![event]);
+    let refused = engine.append(command.clone()).await;
+    assert!(
+        matches!(refused, Err(engine::AppendError::ReadOnly)),
+        "{refused:?}"
+    );
+    engine.close().await;
+    std::fs::remove_dir(&in_the_way).unwrap();
+    let engine = open(dir.path()).await;
+    check_reads(&engine).await;
+    engine.append(command).await.unwrap();
+    check_sound(&engine).await;
+    engine.close().await;
+    assert_eq!(found(dir.path(), &large).await, [""; 0]);
 }
 
 // Who takes what is sound of a damaged store must not bring back what was to go.
