@@ -75,20 +75,10 @@ pub(super) fn grows(session: &ToolSession) {
 
 /// What was erased of what is known is not appended again, and what is new is, in its place.
 fn nothing_erased_returns(known: &[StoredEvent], whole: &ImportedConversation, rest: &plan::Plan) {
+    // Settings that were erased are not said again: revisions are others without them.
     let new = |plan: &plan::Plan| {
-        let mut events = plan.events.clone();
-        // Settings that were erased are not said again before what is new.
-        events.retain(|event| !matches!(event.body, EventBody::ConfigChanged(_)));
-        for event in &mut events {
-            // Numbers of revisions are others without them.
-            if let EventBody::BranchForked(_) = event.body {
-                event.branch = None;
-            }
-        }
-        events
-            .into_iter()
-            .map(|event| event.body)
-            .collect::<Vec<_>>()
+        let bodies = plan.events.iter().map(|event| &event.body);
+        said(&bodies.collect::<Vec<_>>())
     };
     let some: [fn(usize) -> bool; 4] = [
         |_| true,

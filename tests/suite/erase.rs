@@ -22,7 +22,7 @@ use super::{
     terminal::{Ended, Shell, USAGE},
 };
 
-const NEEDLE: &str = "qzxneedle7f31";
+pub(super) const NEEDLE: &str = "qzxneedle7f31";
 /// Kills in a test run.
 const ROUNDS: u64 = 25;
 
@@ -45,7 +45,7 @@ fn holds(bytes: &[u8]) -> bool {
 
 /// Where the needle is: in files as they are, and what is packed in them; in records and
 /// dictionaries of the log, and in large bodies.
-async fn found(dir: &Path) -> Vec<String> {
+pub(super) async fn found(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for path in files_below(dir) {
         let bytes = fs::read(&path).unwrap();

@@ -16,9 +16,11 @@ use crate::{
     search::searchable_text,
 };
 
-/// What goes of one conversation is held against later titles up to so many bytes: titles are
-/// made from what is said first.
-const SAID_BYTES_MAX: usize = 64 << 10;
+/// Texts that go are held against later titles up to so many bytes each, of one conversation, and
+/// of all: titles are made from the beginning of what is said first.
+const TEXT_BYTES_MAX: usize = 2 << 10;
+const SAID_BYTES_MAX: usize = 8 << 10;
+pub(super) const ALL_BYTES_MAX: usize = 64 << 20;
 /// A shorter title is made from a text only when it is a line of it, in characters: the words
 /// of one stand in many texts.
 const PART_CHARS_MIN: usize = 12;
@@ -48,15 +50,20 @@ impl Echo {
         }
     }
 
-    fn add(&mut self, text: &str) {
-        let room = SAID_BYTES_MAX - self.said_bytes;
-        let kept = &text[..text.floor_char_boundary(room)];
+    /// `room` is left for what all conversations say, in bytes.
+    fn add(&mut self, text: &str, room: &mut usize) {
+        let own = SAID_BYTES_MAX - self.said_bytes;
+        let kept = &text[..text.floor_char_boundary(own.min(*room).min(TEXT_BYTES_MAX))];
         if !kept.is_empty() {
             self.said_bytes += kept.len();
+            *room -= kept.len();
             self.said.push(kept.to_owned());
         }
     }
 }
+
+/// Where the first title of a conversation is.
+const CREATED: Revision = Revision(1);
 
 impl Plan {
     /// Finds what stands before a body that goes and says it again.
@@ -88,9 +95,14 @@ impl Plan {
         let Some(text) = searchable_text(body) else {
             return Ok(());
         };
-        self.look_at_title(inner, id, &text).await?;
         self.look_at_purpose(inner, id, &text).await?;
-        self.of(id).echo.add(&text);
+        // Titles of what goes as a whole go anyway.
+        if self.of(id).gone.contains_key(&CREATED) {
+            return Ok(());
+        }
+        self.look_at_title(inner, id, &text).await?;
+        let known = self.known.entry(id).or_default();
+        known.echo.add(&text, &mut self.echo_room);
         Ok(())
     }
 
@@ -105,7 +117,6 @@ impl Plan {
         id: ConversationId,
         text: &str,
     ) -> Result<(), EraseError> {
-        const CREATED: Revision = Revision(1);
         let known = self.of(id);
         if known.gone.contains_key(&CREATED) || text.trim().is_empty() {
             return Ok(());
@@ -243,8 +254,12 @@ mod tests {
         echo.add_title("Boats");
         assert!(echo.is_in_title("Boats (from #7)") && !echo.is_in_title("My boats"));
         assert!(!Echo::default().is_in_title(""));
-        echo.add(&"ä".repeat(SAID_BYTES_MAX));
-        echo.add("more");
-        assert_eq!(echo.said_bytes, SAID_BYTES_MAX);
+        let mut room = SAID_BYTES_MAX + 1;
+        for _ in 0..9 {
+            echo.add(&"ä".repeat(TEXT_BYTES_MAX), &mut room);
+        }
+        assert_eq!((echo.said_bytes, room), (SAID_BYTES_MAX, 1));
+        Echo::default().add("ä", &mut room);
+        assert_eq!(room, 1);
     }
 }

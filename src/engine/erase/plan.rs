@@ -14,7 +14,8 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    EraseError, EraseItem, EraseOutcome, ErasedEvent, ErasedWhy, KeptBlob, SharedBy, echo::Echo,
+    EraseError, EraseItem, EraseOutcome, ErasedEvent, ErasedWhy, KeptBlob, SharedBy,
+    echo::{ALL_BYTES_MAX, Echo},
     literal::Literal,
 };
 use crate::{
@@ -110,10 +111,14 @@ pub(super) struct Plan {
     pub(super) answers: HashMap<ConversationId, Vec<u64>>,
     /// Labels and metadata of conversations whose first event goes for its title only.
     pub(super) described: BTreeMap<ConversationId, ConversationChanged>,
+    /// Left for texts that are held against titles, in bytes.
+    pub(super) echo_room: usize,
 }
 
 impl Plan {
     pub fn new(namespace: Option<Namespace>, wanted: Wanted, keep_derived: bool) -> Self {
+        // What is kept in other conversations is theirs to keep.
+        let keep_derived = keep_derived || matches!(wanted, Wanted::These(_));
         Self {
             namespace,
             wanted,
@@ -130,6 +135,7 @@ impl Plan {
             spawned: HashMap::new(),
             answers: HashMap::new(),
             described: BTreeMap::new(),
+            echo_room: ALL_BYTES_MAX,
         }
     }
 

@@ -1081,3 +1081,33 @@ async fn a_summary_in_a_fork_goes_with_what_it_inherits() {
     assert_eq!(told, ["0#2 Asked", "2#5 Derived"]);
     engine.close().await;
 }
+
+// A sub-context was due before its parent: the policy would have erased in the parent too, which
+// is not due, and so erased nothing, day after day.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sub_context_that_is_due_goes_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let bodies = vec![EventBody::ConversationCreated(created("Boats"))];
+    append(&engine, id(CONVERSATION), bodies).await;
+    let place = BranchAddress::active(Namespace::default(), id(CONVERSATION));
+    let spawn = engine::Spawn {
+        child: Some(id(CHILD)),
+        ..engine::Spawn::new(place)
+    };
+    engine.spawn(spawn).await.unwrap();
+    let end = engine::Return {
+        summary: "By the quay".into(),
+        ..engine::Return::new(Namespace::default(), id(CHILD))
+    };
+    engine.return_sub_context(end).await.unwrap();
+    let due = EraseTarget::Due(Retention {
+        keep_days: None,
+        keep_sealed_days: Some(0),
+        labels: BTreeMap::new(),
+    });
+    let (items, _) = erase(&engine, command(due)).await.unwrap();
+    assert_eq!(told(&items), ["3#1 Asked", "3#2 Asked"]);
+    check_sound(&engine).await;
+    engine.close().await;
+}
