@@ -17,7 +17,7 @@ use super::{
     catch_up::{VIEWS_CACHE_BYTES, beside, catch_up, empty, open_views, reopen},
     damage::Marks,
     dense::Density,
-    erase::{ErasingAtOpen, Resumed, finish_erasing},
+    erase::{ErasingAtOpen, FoundErasing, finish_erasing},
     error::{OpenError, ReadError},
     feed::Feed,
     memory::{Cache as _, Shares},
@@ -86,13 +86,13 @@ impl Engine {
         let log = Arc::new(log);
         refuse_a_log_that_went_back(&dir, &log).await?;
         let erasing_at_open = match finish_erasing(&dir, &log).await? {
-            Resumed::Hidden(erasure, why) => {
+            FoundErasing::Hidden(erasure, why) => {
                 let hidden = Some((erasure, ErasingAtOpen::Hidden { why }));
                 let log = to_read(&options, log).await?;
                 return Self::open_to_read(options.read_only(), log, hidden).await;
             }
-            Resumed::Finished => ErasingAtOpen::Finished,
-            Resumed::Nothing => ErasingAtOpen::None,
+            FoundErasing::Finished => ErasingAtOpen::Finished,
+            FoundErasing::Nothing => ErasingAtOpen::None,
         };
         if options.mode.is_read_only() {
             return Self::open_to_read(options, log, None).await;
@@ -400,7 +400,8 @@ async fn to_read(options: &OpenOptions, log: Arc<RedbLog>) -> Result<Arc<RedbLog
     }
     let dir = &options.data_dir;
     let refused = |error| log_refused(dir, error);
-    log.close().await.map_err(refused)?;
+    // What kept the erasing from being finished may keep this from being noted, too.
+    let _ = log.close().await;
     drop(log);
     let log = RedbLog::open(dir, log_options(), OpenMode::Read);
     Ok(Arc::new(log.map_err(refused)?))

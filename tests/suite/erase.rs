@@ -287,7 +287,7 @@ fn interrupt(store: &str) {
 async fn an_interrupted_erasing_is_told() {
     let shell = Shell::filled().await;
     let store = shell.path("store");
-    let done = shell.run(&["erase", "7ad31c26#1-2", "--yes"]).await;
+    let done = shell.run(&["erase", "7ad31c26#2-3", "--yes"]).await;
     assert_eq!(done.code, Some(0), "{}", done.err);
     interrupt(&store);
     for command in [
@@ -387,8 +387,13 @@ async fn a_restored_store_has_its_pseudonyms() {
         pseudonyms: true,
         ..OpenOptions::new(&store)
     };
-    Engine::open(options).await.unwrap().close().await;
-    let id = ConversationId::generate().to_string();
+    let engine = Engine::open(options).await.unwrap();
+    let id = ConversationId::generate();
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    let first = AppendCommand::new(Namespace::default(), vec![NewEvent::new(id, created)]);
+    engine.append(first).await.unwrap();
+    engine.close().await;
+    let id = id.to_string();
     let said = ["append", &id, "message", "user", "hello"];
     let appended = |data: &str| {
         let line = [&["--data", data][..], &said[..]].concat();

@@ -21,7 +21,7 @@ use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
 
 pub(crate) use self::carry_out::hash_of_stubs;
 pub use self::resume::ErasingAtOpen;
-pub(super) use self::resume::{Resumed, finish_erasing};
+pub(super) use self::resume::{FoundErasing, finish_erasing};
 pub use self::retention::Retention;
 pub use self::signature::{ReceiptError, receipt_signer};
 use self::{

@@ -40,7 +40,7 @@ pub enum ErasingAtOpen {
 }
 
 /// The same, with what is to be hidden.
-pub(crate) enum Resumed {
+pub(crate) enum FoundErasing {
     Nothing,
     Finished,
     Hidden(Arc<Erasure>, Option<String>),
@@ -51,9 +51,12 @@ pub(crate) enum Resumed {
 ///
 /// # Errors
 /// [`OpenError`] when it cannot be read what was recorded.
-pub(crate) async fn finish_erasing(dir: &Path, log: &Arc<RedbLog>) -> Result<Resumed, OpenError> {
+pub(crate) async fn finish_erasing(
+    dir: &Path,
+    log: &Arc<RedbLog>,
+) -> Result<FoundErasing, OpenError> {
     if log.erasing().is_none() {
-        return Ok(Resumed::Nothing);
+        return Ok(FoundErasing::Nothing);
     }
     let reader = LogReader::new(Arc::clone(log) as _, ShardId::default(), CACHE_BYTES);
     let recorded = recorded_since(&reader, log, log.head()).await;
@@ -68,13 +71,13 @@ pub(crate) async fn finish_erasing(dir: &Path, log: &Arc<RedbLog>) -> Result<Res
             lost.first,
             lost.last
         );
-        return Ok(Resumed::Nothing);
+        return Ok(FoundErasing::Nothing);
     }
     let erasure = Arc::new(erasure);
     if log.is_read_only() {
         return Ok(match last {
-            0 => Resumed::Nothing,
-            _ => Resumed::Hidden(erasure, None),
+            0 => FoundErasing::Nothing,
+            _ => FoundErasing::Hidden(erasure, None),
         });
     }
     if last > 0 {
@@ -92,14 +95,14 @@ pub(crate) async fn finish_erasing(dir: &Path, log: &Arc<RedbLog>) -> Result<Res
             .map_err(|error: LogError| log_refused(&path, error))
     });
     match done.await.map_err(|error| failed(dir, error))? {
-        Ok(()) if last == 0 => Ok(Resumed::Nothing),
-        Ok(()) => Ok(Resumed::Finished),
+        Ok(()) if last == 0 => Ok(FoundErasing::Nothing),
+        Ok(()) => Ok(FoundErasing::Finished),
         // Nothing of it was recorded: that it begins can be taken back another time.
         Err(error) if last == 0 => Err(error),
         Err(error) => {
             let why = with_causes(&error).to_string();
             tracing::error!(why, "an interrupted erasing could not be finished");
-            Ok(Resumed::Hidden(erasure, Some(why)))
+            Ok(FoundErasing::Hidden(erasure, Some(why)))
         }
     }
 }
