@@ -97,8 +97,12 @@ pub(crate) async fn finish_erasing(
     match done.await.map_err(|error| failed(dir, error))? {
         Ok(()) if last == 0 => Ok(FoundErasing::Nothing),
         Ok(()) => Ok(FoundErasing::Finished),
-        // Nothing of it was recorded: that it begins can be taken back another time.
-        Err(error) if last == 0 => Err(error),
+        // Nothing of it was recorded: that it began is taken back another time.
+        Err(error) if last == 0 => {
+            let error = with_causes(&error);
+            tracing::warn!(%error, "that nothing is to be erased could not be noted");
+            Ok(FoundErasing::Nothing)
+        }
         Err(error) => {
             let why = with_causes(&error).to_string();
             tracing::error!(why, "an interrupted erasing could not be finished");
