@@ -287,7 +287,7 @@ fn interrupt(store: &str) {
 async fn an_interrupted_erasing_is_told() {
     let shell = Shell::filled().await;
     let store = shell.path("store");
-    let done = shell.run(&["erase", "7ad31c26#2-3", "--yes"]).await;
+    let done = shell.run(&["erase", "7ad31c26#4", "--yes"]).await;
     assert_eq!(done.code, Some(0), "{}", done.err);
     interrupt(&store);
     for command in [
@@ -295,7 +295,7 @@ async fn an_interrupted_erasing_is_told() {
         &["stats"],
         &["verify"],
         &["log", "7ad31c26"],
-        &["erase", "7ad31c26#4", "--dry-run"],
+        &["erase", "7ad31c26#5", "--dry-run"],
     ] {
         let told = shell.run(command).await;
         assert_eq!(told.code, Some(0), "{command:?}: {}", told.err);

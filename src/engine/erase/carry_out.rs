@@ -98,6 +98,10 @@ pub(super) async fn finish_earlier(
         if let Some(lost) = earlier.unread {
             return Err(unread(&lost));
         }
+        // It began, and nothing was recorded: there is nothing to go on with.
+        if earlier.last == 0 {
+            return Ok(());
+        }
         inner.hide(earlier.erasure.clone());
         earlier
     };
