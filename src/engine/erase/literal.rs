@@ -15,11 +15,11 @@ const NESTED_MAX: usize = 3;
 /// Finds a text as it is, and as JSON writes it: writers differ in what they escape and how, so
 /// it is what is stored that is read as JSON, once for each level.
 #[derive(Debug)]
-pub(super) struct Literal(Finder<'static>);
+pub(super) struct Literal(Box<Finder<'static>>);
 
 impl Literal {
     pub fn new(literal: &[u8]) -> Self {
-        Self(Finder::new(literal).into_owned())
+        Self(Box::new(Finder::new(literal).into_owned()))
     }
 
     pub fn is_in(&self, bytes: &[u8]) -> bool {

@@ -273,14 +273,13 @@ fn names_model(event: &StoredEvent) -> bool {
         event.header.kind(),
         Some(EventKind::ConversationCreated | EventKind::ConfigChanged)
     );
+    let names = || match decode(event) {
+        Ok(EventBody::ConversationCreated(created)) => !created.config.model_id.is_empty(),
+        Ok(EventBody::ConfigChanged(config)) => !config.model_id.is_empty(),
+        _ => false,
+    };
     // What was erased does not come back.
-    is_config && event.erased
-        || is_config
-            && match decode(event) {
-                Ok(EventBody::ConversationCreated(created)) => !created.config.model_id.is_empty(),
-                Ok(EventBody::ConfigChanged(config)) => !config.model_id.is_empty(),
-                _ => false,
-            }
+    is_config && (event.erased || names())
 }
 
 fn says(event: &StoredEvent, new: &NewEvent, bytes: &[u8]) -> bool {
