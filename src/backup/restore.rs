@@ -84,6 +84,8 @@ pub struct Restored {
     pub erased: u64,
     /// Newer generations that cannot be read: what was erased between them is not known.
     pub unread: Vec<u64>,
+    /// It has pseudonyms, and no backup has their key: without that it opens only to be read.
+    pub pseudonyms: bool,
 }
 
 /// Makes a store of a backup, in a folder that is not there or empty. It is another store
@@ -283,8 +285,11 @@ async fn make(
     }
     let erased = making.record_erasures(&chosen.erasures).await?;
     let restored = making.end(manifest, erased, chosen.unread.clone()).await?;
-    check(staging).await?;
-    Ok(restored)
+    let pseudonyms = check(staging).await?;
+    Ok(Restored {
+        pseudonyms,
+        ..restored
+    })
 }
 
 fn check_cut(manifest: &Manifest, cut: RestoreTo) -> Result<(), BackupError> {
@@ -340,14 +345,20 @@ fn cut_off(records: &mut Vec<(u64, Record)>, cut: RestoreTo) -> bool {
     is_cut
 }
 
-/// What is made must open, and be whole.
-async fn check(staging: &Path) -> Result<(), BackupError> {
-    let opened = Engine::open(OpenOptions::new(staging).existing()).await;
+/// What is made must open, and be whole. True: it has pseudonyms.
+async fn check(staging: &Path) -> Result<bool, BackupError> {
+    let options = OpenOptions {
+        // No backup has their key.
+        only_checked: true,
+        ..OpenOptions::new(staging).existing()
+    };
+    let opened = Engine::open(options).await;
     let engine = opened.map_err(|error| BackupError::store(staging, error))?;
-    let is_whole = engine.is_whole();
+    let (is_whole, pseudonyms) = (engine.is_whole(), engine.has_pseudonyms());
     engine.close().await;
+    let pseudonyms = pseudonyms.map_err(|error| BackupError::store(staging, error))?;
     match is_whole {
-        Ok(true) => Ok(()),
+        Ok(true) => Ok(pseudonyms),
         Ok(false) => Err(BackupError::store(staging, "it has damaged conversations")),
         Err(error) => Err(BackupError::store(staging, error)),
     }
@@ -630,6 +641,7 @@ impl Making {
             last_recorded_at: self.last_recorded_at,
             erased,
             unread,
+            pseudonyms: false,
         })
     }
 }

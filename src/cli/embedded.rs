@@ -19,7 +19,7 @@ use crate::{
     access::KeyRing,
     backup::RESTORE_STAGING,
     domain::with_causes,
-    engine::{Engine, OpenError, OpenMode, OpenOptions},
+    engine::{Engine, ErasingAtOpen, OpenError, OpenMode, OpenOptions},
     server::{self, ServeError, ServeOptions, ServerMeasures, WebService, tls::ServerTls},
     summariser::{Summariser, SummariserConfig},
 };
@@ -34,7 +34,35 @@ const GRACE: Duration = Duration::from_secs(10);
 /// store.
 pub async fn open(options: OpenOptions) -> Result<Engine, CliError> {
     check_folder(&options.data_dir, options.mode)?;
-    Engine::open(options).await.map_err(refused)
+    let dir = options.data_dir.clone();
+    let engine = Engine::open(options).await.map_err(refused)?;
+    if let Some(told) = told_of_erasing(&engine, &dir) {
+        anstream::eprintln!("{told}");
+    }
+    Ok(engine)
+}
+
+/// What there is to say of an erasing that was interrupted.
+fn told_of_erasing(engine: &Engine, dir: &Path) -> Option<String> {
+    let dir = dir.display();
+    Some(match engine.erasing_at_open() {
+        ErasingAtOpen::None => return None,
+        ErasingAtOpen::Finished => {
+            "An erasing had been interrupted in this store. It is finished now: what it erased is \
+             in no file of it any more."
+                .to_owned()
+        }
+        ErasingAtOpen::Hidden { why: None } => format!(
+            "WARNING: an erasing was interrupted in this store. What it erased is not shown, but \
+             still in its files: `treering upgrade --data {dir}` finishes it."
+        ),
+        ErasingAtOpen::Hidden { why: Some(why) } => format!(
+            "WARNING: an erasing was interrupted in this store, and cannot be finished: {why}. \
+             The store is open to be read only; what was erased is not shown, but still in its \
+             files. Mend that (is the disk full?), then `treering upgrade --data {dir}` finishes \
+             it."
+        ),
+    })
 }
 
 /// What is in a store's folder, however it was left.
@@ -263,6 +291,18 @@ pub(super) fn refused(error: OpenError) -> CliError {
                 ),
                 what: cause,
                 exit: Exit::Damaged,
+            };
+        }
+        OpenError::NoPseudonyms { path } => {
+            return CliError::Outcome {
+                hint: format!(
+                    "put pseudonyms.key back into {} (a restored store: copy that of the old \
+                     one); if it is gone for good, `treering serve --pseudonyms` makes a new one, \
+                     and idempotency keys of before are not known again",
+                    path.display()
+                ),
+                what: cause,
+                exit: Exit::Refused,
             };
         }
         OpenError::OlderFormat { path, .. } => {

@@ -23,11 +23,13 @@ use super::{
 /// Events that are named one by one; of more, the number is said.
 const EVENTS_SHOWN_MAX: usize = 40;
 
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Erase content, and leave no copy of it in the store
 ///
 /// Of each event a stub is left: its ids, numbers and enums, who caused it, and its hashes, so
 /// that the history still verifies. What was made from it goes, too: summaries, compactions,
-/// short forms of results. It is gone from the log, the views and the index when this ends, and
+/// short forms of results, what a sub-context returned, a title that is a line of it. It is gone from the log, the views and the index when this ends, and
 /// a receipt tells what was erased and where that is recorded. Its actor, correlation id,
 /// idempotency key and the ids of calls stay. What copies, backups and clients have is theirs.
 #[derive(Args, Debug, Clone)]
@@ -45,7 +47,8 @@ pub struct EraseArgs {
     #[arg(required_unless_present_any = ["literal_from", "whole_namespace", "keep_days", "keep_sealed_days"])]
     #[arg(conflicts_with_all = ["literal_from", "whole_namespace"])]
     what: Vec<String>,
-    /// Every event of the namespace that holds what is in this file, without the line's end
+    /// Every event of the namespace that holds the text in this file, however JSON writes it.
+    /// Blank lines at its end are not of it; several lines are one text
     #[arg(long, value_name = "FILE", conflicts_with = "whole_namespace")]
     literal_from: Option<PathBuf>,
     /// Every event of the namespace
@@ -53,7 +56,8 @@ pub struct EraseArgs {
     whole_namespace: bool,
     #[command(flatten)]
     retention: RetentionArgs,
-    /// Keep summaries, compactions and short forms of results that were made from it
+    /// Keep what was made from it: summaries, compactions, short forms of results, answers of
+    /// sub-contexts, titles
     #[arg(long)]
     keep_derived: bool,
     /// Only tell what would go, what was made from it, and who shares it
@@ -75,6 +79,21 @@ impl EraseArgs {
     /// True when it may erase, and not only look.
     pub fn erases(&self) -> bool {
         !self.dry_run
+    }
+}
+
+/// A file of several secrets is taken for one text, which is nowhere.
+fn hint_at_lines(target: &pb::erase_request::Target, events: u64) {
+    let pb::erase_request::Target::Literal(literal) = target else {
+        return;
+    };
+    let lines = literal.split(|byte| *byte == b'\n').count() as u64;
+    if events == 0 && lines > 1 {
+        anstream::eprintln!(
+            "The file has {}, and they are looked for as one text: for each of several texts, \
+             give a file of its own.",
+            things(lines, "line", "lines")
+        );
     }
 }
 
@@ -110,6 +129,7 @@ pub async fn run(args: EraseArgs, store: &Connection, out: &mut Out) -> Result<(
         for target in &targets {
             let told = call(store, request(&args, target.clone(), true)).await?;
             events += told.outcome.events;
+            hint_at_lines(target, told.outcome.events);
             // To a script, the end tells what went.
             if args.dry_run || !out.json {
                 show(&told, ["would go", "would go"], out)?;
@@ -129,7 +149,10 @@ pub async fn run(args: EraseArgs, store: &Connection, out: &mut Out) -> Result<(
     }
     let mut receipt = args.receipt.as_ref().map(create).transpose()?;
     for target in targets {
-        let told = call(store, request(&args, target, false)).await?;
+        let told = call(store, request(&args, target.clone(), false)).await?;
+        if args.yes {
+            hint_at_lines(&target, told.outcome.events);
+        }
         if args.yes || out.json {
             show(&told, ["is erased", "are erased"], out)?;
         } else {
@@ -169,10 +192,13 @@ async fn targets(
             path: path.clone(),
             cause,
         })?;
-        for end in [b'\n', b'\r'] {
-            literal.pop_if(|last| *last == end);
-        }
-        return Ok(vec![Target::Literal(literal.into())]);
+        while literal
+            .pop_if(|last| matches!(last, b'\n' | b'\r'))
+            .is_some()
+        {}
+        // What editors put in front is not of the text.
+        let literal = literal.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&literal);
+        return Ok(vec![Target::Literal(literal.to_vec().into())]);
     }
     let mut whole = Vec::new();
     let mut parts: BTreeMap<String, Vec<pb::RevisionRange>> = BTreeMap::new();
@@ -286,8 +312,9 @@ fn show(told: &Told, what: [&str; 2], out: &mut Out) -> Result<(), CliError> {
     }
     for by in &told.shared {
         out.line(format!(
-            "{} shares it: its history is that of {} up to #{}",
-            by.conversation_id, by.parent_conversation_id, by.revision
+            "{} shares it: its history is that of {} up to #{}. Its own labels and model, also \
+             those that it was given from there, stay: erase {}#1 for these",
+            by.conversation_id, by.parent_conversation_id, by.revision, by.conversation_id
         ))?;
     }
     for kept in &told.kept {

@@ -57,6 +57,13 @@ pub async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<()
         }
     };
     print(&repair, out)?;
+    if repair.erasing && !out.json {
+        out.line(format!(
+            "An erasing was interrupted: what it erased is still in the files. `treering upgrade \
+             --data {}` finishes it.",
+            dir.display()
+        ))?;
+    }
     let log = &repair.log;
     if log.is_whole() || log.went_on {
         return Ok(());
@@ -164,6 +171,7 @@ fn json(repair: &Repair) -> String {
         "contradiction": log.contradiction,
         "went_on": log.went_on,
         "moved_to": log.moved_to,
+        "erasing_unfinished": repair.erasing,
     })
     .to_string()
 }

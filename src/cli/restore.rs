@@ -97,6 +97,15 @@ fn cut(args: &RestoreArgs) -> RestoreTo {
 
 /// What a script must not miss goes to standard error.
 fn warn(restored: &Restored) {
+    if restored.pseudonyms {
+        // With standard error gone there is nobody left to tell.
+        let _ = writeln!(
+            std::io::stderr(),
+            "This store has pseudonyms, and their key is in no backup: copy pseudonyms.key of \
+             the old store into the new one. Without it, it can only be read; `treering serve \
+             --pseudonyms` makes a new key."
+        );
+    }
     if restored.unread.is_empty() {
         return;
     }
@@ -124,6 +133,7 @@ fn json(restored: &Restored) -> String {
     if let Some(last) = restored.last_recorded_at.and_then(rfc3339::text) {
         object.string("last_recorded_at", &last);
     }
+    object.boolean("pseudonyms", restored.pseudonyms);
     let unread = Array::of(&restored.unread, ToString::to_string);
     object.raw("unread_generations", &unread);
     object.finish()

@@ -14,13 +14,14 @@ use super::{
     output::{Out, Tone},
     text::count,
 };
-use crate::engine::{OpenOptions, StoreFormats, store_formats};
+use crate::engine::{ErasingAtOpen, OpenOptions, StoreFormats, store_formats};
 
 /// Bring a store to this version, or say whether that is needed
 ///
 /// The log is never rewritten to be read: every 1.x opens every store of an earlier release.
-/// Views and index of another version are made anew from it. A server does that by itself when
-/// it starts; this does it ahead, so that the start is quick. With --check nothing is changed:
+/// Views and index of another version are made anew from it, and an erasing that was interrupted
+/// is finished. A server does that by itself when it starts; this does it ahead, so that the
+/// start is quick. With --check nothing is changed:
 /// it says what the store is, and whether this program opens it (exit code 7: a newer one
 /// wrote it; 4: one from before the first release).
 #[derive(Args, Debug, Clone)]
@@ -53,12 +54,20 @@ pub async fn run(args: &UpgradeArgs, common: &Common, out: &mut Out) -> Result<(
             Err(error) => waiting.for_folder_alone(refused(error)).await?,
         }
     };
-    let due = formats.views.is_some() || formats.index.is_some();
+    let due = formats.views.is_some() || formats.index.is_some() || formats.erasing;
     if args.check || !due {
         return print(&formats, out);
     }
     let started = Instant::now();
     let engine = embedded::open(OpenOptions::new(&dir).existing()).await?;
+    if let ErasingAtOpen::Hidden { .. } = engine.erasing_at_open() {
+        engine.close().await;
+        return Err(CliError::Outcome {
+            what: "the erasing that was interrupted is not finished".into(),
+            hint: "see above what keeps it from that".into(),
+            exit: super::error::Exit::Failed,
+        });
+    }
     let indexed = engine.wait_indexed(engine.head()).await;
     engine.close().await;
     indexed.map_err(|error| CliError::Outcome {
@@ -80,6 +89,7 @@ fn print(formats: &StoreFormats, out: &mut Out) -> Result<(), CliError> {
             "events": formats.events,
             "views_made_anew": formats.views,
             "index_made_anew": formats.index,
+            "erasing_unfinished": formats.erasing,
         }))?);
     }
     let word = out.paint.text(Tone::Good, "This program opens it");
@@ -94,6 +104,12 @@ fn print(formats: &StoreFormats, out: &mut Out) -> Result<(), CliError> {
             None => out.line(format!("{part}: used as they are"))?,
             Some(why) => out.line(format!("{part}: made anew from the log ({why})"))?,
         }
+    }
+    if formats.erasing {
+        out.line(
+            "erasing: one was interrupted, and what it erased is still in the files; `treering \
+             upgrade` finishes it",
+        )?;
     }
     Ok(())
 }

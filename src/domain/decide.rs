@@ -278,7 +278,11 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
 
     /// True for what the engine says of its own erasing, which no rule keeps out.
     fn erases(&self, body: &EventBody) -> bool {
-        self.author == Author::Eraser && matches!(body, EventBody::ContentErased { .. })
+        let says = matches!(
+            body,
+            EventBody::ContentErased { .. } | EventBody::ConversationChanged(_)
+        );
+        self.author == Author::Eraser && says
     }
 
     fn check_on_branch(

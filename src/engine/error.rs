@@ -280,6 +280,16 @@ pub enum OpenError {
         /// The folder.
         path: PathBuf,
     },
+    /// It has pseudonyms, and their key is not there. Nothing was changed.
+    #[error(
+        "the store in {path} has pseudonyms in place of actors, correlation ids and idempotency \
+         keys, and their key, pseudonyms.key, is not in it: without it they would be stored as \
+         they are"
+    )]
+    NoPseudonyms {
+        /// The folder.
+        path: PathBuf,
+    },
     /// Something that was there is not there any more. Nothing was changed.
     #[error(
         "the store in {path} is not what it was: {what}. Nothing was changed. Put back what is \

@@ -33,6 +33,8 @@ pub struct StoreFormats {
     pub views: Option<String>,
     /// The same for the index.
     pub index: Option<String>,
+    /// An erasing was interrupted: opening the store to write finishes it.
+    pub erasing: bool,
 }
 
 /// Looks at the store in a folder and changes nothing. That it returns means that this program
@@ -75,5 +77,6 @@ async fn of_log(dir: &Path, log: &Arc<RedbLog>) -> Result<StoreFormats, OpenErro
         events: head,
         views,
         index: index.err().map(|error| with_causes(&error).to_string()),
+        erasing: log.erasing().is_some(),
     })
 }

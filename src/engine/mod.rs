@@ -89,7 +89,7 @@ pub use self::{
     derived::{derived_id, is_derived},
     erase::{
         EraseCommand, EraseError, EraseItem, EraseOutcome, EraseTarget, ErasedEvent, ErasedWhy,
-        KeptBlob, ReceiptError, Retention, SharedBy, receipt_signer,
+        ErasingAtOpen, KeptBlob, ReceiptError, Retention, SharedBy, receipt_signer,
     },
     error::*,
     formats::{StoreFormats, store_formats},
@@ -135,8 +135,11 @@ pub struct OpenOptions {
     /// were found to be damaged ([`ReadError::ViewsDamaged`]).
     pub views_anew: bool,
     /// From now on this store has pseudonyms ([`Pseudonyms`]) in place of actors, correlation
-    /// ids and idempotency keys. It has them at every later opening, whatever this says then.
+    /// ids and idempotency keys. It has them at every later opening, whatever this says then;
+    /// one whose key is lost gets a new one only where this says so.
     pub pseudonyms: bool,
+    /// Nothing will be appended: a store with pseudonyms opens without their key.
+    pub only_checked: bool,
     /// How much each namespace may hold. What is there already stays, whatever this says.
     pub quotas: Quotas,
 }
@@ -164,6 +167,7 @@ impl OpenOptions {
             dense: Dense::default(),
             views_anew: false,
             pseudonyms: false,
+            only_checked: false,
             quotas: Quotas::default(),
         }
     }
@@ -255,6 +259,7 @@ struct Inner {
     work: work::Work,
     /// None: the log is in memory, or only read.
     density: Option<dense::Density>,
+    erasing_at_open: ErasingAtOpen,
     /// None: the log is in memory.
     files: Option<Arc<RedbLog>>,
     /// Held, by many, while something is handed to the writer; by one, who then is alone.

@@ -17,7 +17,7 @@ use super::{
     catch_up::{VIEWS_CACHE_BYTES, beside, catch_up, empty, open_views, reopen},
     damage::Marks,
     dense::Density,
-    erase::finish_erasing,
+    erase::{ErasingAtOpen, FoundErasing, finish_erasing},
     error::{OpenError, ReadError},
     feed::Feed,
     memory::{Cache as _, Shares},
@@ -31,8 +31,8 @@ use crate::{
     disk,
     domain::{Cause, Limits, ShardId, TimestampMicros, with_causes},
     log::{
-        EventLog, GroupWriter, LogError, LogReader, MemoryLog, RedbLog, RedbLogOptions,
-        WriterLimits, writer::ShardOwner,
+        Erasure, EventLog, GroupWriter, LogError, LogReader, MemoryLog, OpenMode, RedbLog,
+        RedbLogOptions, WriterLimits, writer::ShardOwner,
     },
     search::SearchIndex,
     views::Views,
@@ -67,6 +67,9 @@ struct Parts {
     views: Views,
     views_path: Option<PathBuf>,
     index: super::indexer::IndexPlace,
+    /// What was erased and is still in files.
+    hidden: Option<Arc<Erasure>>,
+    erasing_at_open: ErasingAtOpen,
 }
 
 impl Engine {
@@ -82,10 +85,20 @@ impl Engine {
             .map_err(|error| log_refused(&dir, error))?;
         let log = Arc::new(log);
         refuse_a_log_that_went_back(&dir, &log).await?;
-        finish_erasing(&dir, &log).await?;
+        let erasing_at_open = match finish_erasing(&dir, &log).await? {
+            FoundErasing::Hidden(erasure, why) => {
+                let hidden = Some((erasure, ErasingAtOpen::Hidden { why }));
+                let log = to_read(&options, log).await?;
+                return Self::open_to_read(options.read_only(), log, hidden).await;
+            }
+            FoundErasing::Finished => ErasingAtOpen::Finished,
+            FoundErasing::Nothing => ErasingAtOpen::None,
+        };
         if options.mode.is_read_only() {
-            return Self::open_to_read(options, log).await;
+            return Self::open_to_read(options, log, None).await;
         }
+        let begins = options.pseudonyms;
+        let had_key = Pseudonyms::are_there(&dir);
         let views_path = dir.join(VIEWS_FILE);
         let views = if options.views_anew {
             empty(&beside(&views_path))
@@ -107,8 +120,14 @@ impl Engine {
             views,
             views_path: Some(views_path),
             index: super::indexer::IndexPlace::Folder(dir.join(INDEX_FOLDER)),
+            hidden: None,
+            erasing_at_open,
         };
-        let started = Self::start(options, parts).await;
+        let checked = !options.only_checked;
+        let started = match Self::start(options, parts).await {
+            Ok(engine) if checked => engine.keep_pseudonyms(begins && !had_key).await,
+            started => started,
+        };
         if started.is_err() {
             // What was begun may hold it a little longer, but not its lock.
             let _ = log.close().await;
@@ -118,11 +137,18 @@ impl Engine {
 
     /// Over a folder in which nothing may change: what catching up adds to the
     /// views is kept in memory.
-    async fn open_to_read(options: OpenOptions, log: Arc<RedbLog>) -> Result<Self, OpenError> {
+    ///
+    /// What is `hidden` is in views and index that lie there: others are made.
+    async fn open_to_read(
+        options: OpenOptions,
+        log: Arc<RedbLog>,
+        hidden: Option<(Arc<Erasure>, ErasingAtOpen)>,
+    ) -> Result<Self, OpenError> {
         let dir = options.data_dir.clone();
+        let (hidden, erasing_at_open) = hidden.unzip();
         let in_memory = || Views::in_memory().map_err(|error| failed(&dir, error));
         let views = match Views::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_CACHE_BYTES) {
-            _ if options.views_anew => in_memory()?,
+            _ if options.views_anew || hidden.is_some() => in_memory()?,
             Ok(views) if witness::are_of(&views, &*log) => views,
             Ok(_) => in_memory()?,
             Err(error) => {
@@ -131,7 +157,12 @@ impl Engine {
             }
         };
         let parts = Parts {
-            index: super::indexer::IndexPlace::Unchanged(dir.join(INDEX_FOLDER)),
+            index: match hidden {
+                None => super::indexer::IndexPlace::Unchanged(dir.join(INDEX_FOLDER)),
+                Some(_) => super::indexer::IndexPlace::Memory,
+            },
+            hidden,
+            erasing_at_open: erasing_at_open.unwrap_or_default(),
             files: Some(Arc::clone(&log)),
             log,
             announce: Box::new(|_| {}),
@@ -158,6 +189,8 @@ impl Engine {
             views: Views::in_memory().map_err(|error| failed(&dir, error))?,
             views_path: None,
             index: super::indexer::IndexPlace::Memory,
+            hidden: None,
+            erasing_at_open: ErasingAtOpen::None,
         };
         Self::start(
             OpenOptions {
@@ -192,6 +225,8 @@ impl Engine {
             views: open_views(&views_path).map_err(|error| failed(dir, error))?,
             views_path: Some(views_path),
             index: super::indexer::IndexPlace::Memory,
+            hidden: None,
+            erasing_at_open: ErasingAtOpen::None,
         };
         Self::start(options, parts).await
     }
@@ -214,6 +249,9 @@ impl Engine {
             shard,
             usize::try_from(shares.frames).unwrap_or(usize::MAX),
         ));
+        if let Some(hidden) = parts.hidden {
+            reader.hide(hidden);
+        }
         let identity = parts.log.identity();
         witness::refuse_a_log_that_went_back(&dir, &parts.views, &reader, acquired.head).await?;
         let views = catch_up(
@@ -283,6 +321,7 @@ impl Engine {
             announce: parts.announce,
             keep_lock: parts.keep_lock,
             density: parts.density,
+            erasing_at_open: parts.erasing_at_open,
             files: parts.files,
             appending: tokio::sync::RwLock::default(),
             views,
@@ -316,6 +355,12 @@ impl Engine {
         Ok(Self { inner })
     }
 
+    /// Whether an erasing was found, at the opening, that had been interrupted.
+    #[must_use]
+    pub fn erasing_at_open(&self) -> &ErasingAtOpen {
+        &self.inner.erasing_at_open
+    }
+
     /// Finishes what was accepted, makes views and index durable, and lets the
     /// folder go. Appends and reads are refused from now on.
     pub async fn close(&self) {
@@ -346,6 +391,20 @@ impl Engine {
             tracing::warn!(error = %with_causes(&error), "the log was not closed cleanly; it is repaired at the next start");
         }
     }
+}
+
+/// The log of a store that is to be read only after all.
+async fn to_read(options: &OpenOptions, log: Arc<RedbLog>) -> Result<Arc<RedbLog>, OpenError> {
+    if log.is_read_only() {
+        return Ok(log);
+    }
+    let dir = &options.data_dir;
+    let refused = |error| log_refused(dir, error);
+    // What kept the erasing from being finished may keep this from being noted, too.
+    let _ = log.close().await;
+    drop(log);
+    let log = RedbLog::open(dir, log_options(), OpenMode::Read);
+    Ok(Arc::new(log.map_err(refused)?))
 }
 
 /// Those that the store has, or has from now on.

@@ -4,16 +4,27 @@
 //! pseudonyms never has them: what is stored instead is a keyed BLAKE3 of each, which is the
 //! same for the same text, so that events of one person can still be found by who knows the key,
 //! and cannot be guessed by who does not.
+//!
+//! That a store has them is said by an event of the reserved namespace, which comes with every
+//! backup; the key does not. So no store goes back to plain texts because a file is missing.
 
 use std::{io, path::Path};
 
 use crate::{
     disk,
-    domain::{AppendCommand, Namespace, hex},
-    engine::secret,
+    domain::{
+        AppendCommand, ConversationCreated, ConversationId, EventBody, Namespace, NewEvent, hex,
+        with_causes,
+    },
+    engine::{
+        Engine, derived_id,
+        error::{AppendError, OpenError},
+        open::failed,
+        secret,
+    },
 };
 
-/// The file of the key. That it is there is what turns pseudonyms on.
+/// The file of the key.
 const KEY_FILE: &str = "pseudonyms.key";
 const PUT_BACK: &str = "put it back. Without it, what is appended again with an idempotency key of \
                         before is not known again";
@@ -52,6 +63,11 @@ impl Pseudonyms {
             return Ok(there);
         }
         secret::make(&data.join(KEY_FILE)).map(Self)
+    }
+
+    /// True when the store in a folder has a key of them.
+    pub(super) fn are_there(data: &Path) -> bool {
+        data.join(KEY_FILE).exists()
     }
 
     /// What stands for a text in a namespace. Nothing stands for nothing.
@@ -100,13 +116,81 @@ impl Pseudonyms {
     }
 }
 
+/// The server's own namespace.
+const RESERVED: &str = "_system";
+
+/// The namespace and the conversation that say that a store has pseudonyms.
+fn place() -> Result<(Namespace, ConversationId), AppendError> {
+    let namespace = Namespace::new(RESERVED).map_err(AppendError::storage)?;
+    let id = derived_id(&namespace, "pseudonyms", &[]);
+    Ok((namespace, id))
+}
+
+impl Engine {
+    /// True when what is appended here has pseudonyms, whether or not their key is there.
+    ///
+    /// # Errors
+    /// [`AppendError::Read`] when that cannot be read.
+    pub fn has_pseudonyms(&self) -> Result<bool, AppendError> {
+        let (namespace, id) = place()?;
+        Ok(self.inner.pseudonyms.is_some() || self.inner.find_row(&namespace, id)?.is_some())
+    }
+
+    /// Lets the store say that it has pseudonyms, if it has; and refuses to go on without them.
+    /// `anew`: the key was made just now.
+    pub(super) async fn keep_pseudonyms(self, anew: bool) -> Result<Self, OpenError> {
+        let dir = &self.inner.options.data_dir;
+        let kept = self.say_pseudonyms(anew).await;
+        match kept {
+            Ok(true) => Ok(self),
+            Ok(false) => {
+                let path = dir.clone();
+                self.close().await;
+                Err(OpenError::NoPseudonyms { path })
+            }
+            Err(error) => {
+                let error = failed(dir, error);
+                self.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// False: the store has them, and their key is not there.
+    async fn say_pseudonyms(&self, anew: bool) -> Result<bool, AppendError> {
+        let (namespace, id) = place()?;
+        let is_said = self.inner.find_row(&namespace, id)?.is_some();
+        if self.inner.pseudonyms.is_none() {
+            return Ok(!is_said);
+        }
+        if is_said {
+            if anew {
+                tracing::warn!(
+                    "the key of this store's pseudonyms was lost, and there is a new one: the \
+                     same text has another pseudonym than before, and what is appended again \
+                     with an idempotency key of before is not known again"
+                );
+            }
+            return Ok(true);
+        }
+        let created = EventBody::ConversationCreated(ConversationCreated {
+            title: "Headers of this store have pseudonyms".to_owned(),
+            ..ConversationCreated::default()
+        });
+        let command = AppendCommand::new(namespace, vec![NewEvent::new(id, created)]);
+        if let Err(error) = self.append(command).await {
+            // They are in force all the same: the key is there.
+            let error = with_causes(&error);
+            tracing::warn!(%error, "that this store has pseudonyms could not be noted; it is tried again at the next start");
+        }
+        Ok(true)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        domain::{ConversationCreated, ConversationId, EventBody, NewEvent},
-        engine::{Engine, OpenOptions},
-    };
+    use crate::engine::OpenOptions;
 
     // The same person is the same pseudonym after a restart, another one in another tenant's
     // namespace, and another one in another store.
@@ -200,6 +284,34 @@ mod tests {
                 .unwrap()
                 .repeated_key
         );
+        engine.close().await;
+    }
+
+    // The key was lost, and the store went on in plain text without a word: it refuses, reads
+    // all the same, and gets another key only when it is told to.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_store_never_loses_its_pseudonyms() {
+        let dir = tempfile::tempdir().unwrap();
+        opened(dir.path(), true).await.close().await;
+        std::fs::remove_file(dir.path().join(KEY_FILE)).unwrap();
+        let refused = Engine::open(OpenOptions::new(dir.path())).await;
+        let error = refused.map(drop).unwrap_err();
+        assert!(matches!(error, OpenError::NoPseudonyms { .. }), "{error}");
+        assert!(!Pseudonyms::are_there(dir.path()));
+        let reading = Engine::open(OpenOptions::new(dir.path()).read_only()).await;
+        let reading = reading.unwrap();
+        assert!(reading.has_pseudonyms().unwrap());
+        reading.close().await;
+        let engine = opened(dir.path(), true).await;
+        let id = ConversationId::generate();
+        engine.append(hello(id, "again")).await.unwrap();
+        engine.close().await;
+        assert!(!holds(dir.path(), ADA));
+        opened(dir.path(), false).await.close().await;
+        let plain = tempfile::tempdir().unwrap();
+        let engine = opened(plain.path(), false).await;
+        assert!(!engine.has_pseudonyms().unwrap());
+        assert_eq!(engine.head().offset, 0);
         engine.close().await;
     }
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     disk,
     domain::{Cause, ConversationId, NotDone, ShardId, TimestampMicros},
-    log::{LogError, LogReader, LogRepair, RedbLog, Repairing, Witness},
+    log::{LogError, LogReader, LogRepair, OpenMode, RedbLog, RedbLogOptions, Repairing, Witness},
     search::SearchIndex,
     views::Views,
 };
@@ -29,6 +29,8 @@ pub struct Repair {
     pub log: LogRepair,
     /// Conversations whose last event is lost, as far as the views know.
     pub conversations: Vec<ConversationId>,
+    /// An erasing was interrupted: what it erased is still in files.
+    pub erasing: bool,
 }
 
 /// Finds out what of the store in a folder is lost; a manifest that is lost, and
@@ -52,6 +54,17 @@ pub async fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> 
 }
 
 fn repair_now(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
+    let repaired = repair_log(dir, accept_loss)?;
+    // That of a manifest that was written anew says so only in case.
+    let known = RedbLog::open(dir, RedbLogOptions::default(), OpenMode::Read);
+    let erasing = !repaired.log.manifest_rebuilt && known.is_ok_and(|log| log.erasing().is_some());
+    Ok(Repair {
+        erasing,
+        ..repaired
+    })
+}
+
+fn repair_log(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
     let refused = |error| log_refused(dir, error);
     let looking = Repairing::to_look(dir).map_err(refused)?;
     let derived = Derived::of(dir, &looking);
@@ -147,6 +160,7 @@ impl Derived {
         Repair {
             conversations: self.touched(&log),
             log,
+            erasing: false,
         }
     }
 

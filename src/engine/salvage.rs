@@ -281,7 +281,12 @@ async fn check_target(to: &Path) -> Result<(), SalvageError> {
         path: to.to_owned(),
         source,
     };
-    let opened = Engine::open(OpenOptions::new(to)).await;
+    let options = OpenOptions {
+        // Their key may be lost, too.
+        only_checked: true,
+        ..OpenOptions::new(to)
+    };
+    let opened = Engine::open(options).await;
     let engine = opened.map_err(|error: OpenError| unusable(Cause::of(error)))?;
     let damaged = engine.inner.views.load().damaged();
     engine.close().await;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{
     ImportedConversation, Oddity, plan,
     session::ToolSession,
-    stored::{assert_legal, stored},
+    stored::{assert_legal, erased, stored},
 };
 use crate::domain::{EventBody, StoredEvent};
 
@@ -61,6 +61,7 @@ pub(super) fn grows(session: &ToolSession) {
         let mut part = early.clone();
         let rest = plan(&known, &whole);
         assert_eq!(rest.parted, [], "cut after {cut} lines");
+        nothing_erased_returns(&known, &whole, &rest);
         part.events.extend(rest.events);
         let grown = stored(&part);
         assert_legal(&grown);
@@ -69,6 +70,26 @@ pub(super) fn grows(session: &ToolSession) {
         assert_eq!(said(&bodies), expected, "cut after {cut} lines");
         // An older copy says nothing new.
         assert_eq!(plan(&events, &early).events, [], "cut after {cut} lines");
+    }
+}
+
+/// What was erased of what is known is not appended again, and what is new is, in its place.
+fn nothing_erased_returns(known: &[StoredEvent], whole: &ImportedConversation, rest: &plan::Plan) {
+    // Settings that were erased are not said again: revisions are others without them.
+    let new = |plan: &plan::Plan| {
+        let bodies = plan.events.iter().map(|event| &event.body);
+        said(&bodies.collect::<Vec<_>>())
+    };
+    let some: [fn(usize) -> bool; 4] = [
+        |_| true,
+        |index| index % 2 == 1,
+        |index| index % 2 == 0,
+        |index| index % 3 == 1,
+    ];
+    for goes in some {
+        let left = plan(&erased(known, goes), whole);
+        assert_eq!(left.parted, []);
+        assert_eq!(new(&left), new(rest));
     }
 }
 

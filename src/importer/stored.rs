@@ -47,6 +47,19 @@ pub(super) fn stored(imported: &ImportedConversation) -> Vec<StoredEvent> {
     events
 }
 
+/// The same with the content of some erased, told by their index.
+pub(super) fn erased(events: &[StoredEvent], goes: impl Fn(usize) -> bool) -> Vec<StoredEvent> {
+    let mut events = events.to_vec();
+    for (index, event) in events.iter_mut().enumerate() {
+        if goes(index) {
+            let whole = body::decode(event.header.kind().unwrap(), &event.body).unwrap();
+            event.body = body::encode(&whole.stub(event.header.branch));
+            event.erased = true;
+        }
+    }
+    events
+}
+
 /// Checks the rules of appends by walking each branch's history anew: slow, and
 /// written apart from what the importers use.
 pub(super) fn assert_legal(events: &[StoredEvent]) {

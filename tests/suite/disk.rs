@@ -4,6 +4,7 @@
 
 use std::{path::Path, process::Command, time::Duration};
 
+use futures::StreamExt;
 use tokio::time::timeout;
 use treering::{domain::*, engine::*};
 
@@ -198,6 +199,95 @@ fn fill_file(path: &Path) {
     for piece in [vec![1; 64 << 10], vec![1; 512]] {
         while file.write_all(&piece).is_ok() {}
     }
+}
+
+/// Keeps the room of files that are removed: they have another name.
+fn keep_room(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let other = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => keep_room(&entry.path(), &other),
+            false => std::fs::hard_link(entry.path(), other).unwrap(),
+        }
+    }
+}
+
+/// Erases what holds the needle; how it ended.
+async fn erase_needle(engine: &Engine) -> Result<(), EraseError> {
+    let mut items = engine.erase(EraseCommand {
+        namespace: store::ns(),
+        target: EraseTarget::Literal(super::erase::NEEDLE.into()),
+        keep_derived: false,
+        dry_run: false,
+        reason: String::new(),
+        actor: String::new(),
+    });
+    while let Some(item) = items.next().await {
+        item?;
+    }
+    Ok(())
+}
+
+// Somebody erased on a disk that was nearly full. It was recorded and could not be carried out,
+// and then the store did not open at all: whoever makes room by erasing had no reads either.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erasing_that_has_no_room_leaves_a_store_to_read() {
+    let Some(disk) = small_disk("suite::disk::an_erasing_that_has_no_room_leaves_a_store_to_read")
+    else {
+        return;
+    };
+    let (data, ballast) = (disk.path().join("data"), disk.path().join("ballast"));
+    let engine = store::open(&data).await;
+    let id = store::conversation(&engine).await;
+    let mut random = Random(5);
+    for _ in 0..100 {
+        let text = format!("{} {}", super::erase::NEEDLE, random.text(40_000));
+        let events = vec![store::message(id, &text)];
+        store::append(&engine, events).await.unwrap();
+    }
+    // Just enough room to say what goes.
+    let mut room = 0;
+    loop {
+        fill_file(&ballast);
+        let file = std::fs::OpenOptions::new().write(true).open(&ballast);
+        let file = file.unwrap();
+        let full = file.metadata().unwrap().len();
+        file.set_len(full - room).unwrap();
+        match erase_needle(&engine).await {
+            Err(EraseError::Unfinished { .. }) => break,
+            Err(_) if room < 4 << 20 => room += 64 << 10,
+            other => panic!("{room} bytes of room: {other:?}"),
+        }
+        std::fs::remove_file(&ballast).unwrap();
+    }
+    println!("recorded with {room} bytes of room");
+    engine.close().await;
+    drop(engine);
+    keep_room(&data, &disk.path().join("kept"));
+    fill_file(&disk.path().join("more ballast"));
+
+    let engine = Engine::open(OpenOptions::new(&data)).await.unwrap();
+    let at_open = engine.erasing_at_open().clone();
+    assert!(
+        matches!(at_open, ErasingAtOpen::Hidden { why: Some(_) }),
+        "{at_open:?}"
+    );
+    let read = engine.read_all(ReadQuery::all(store::ns(), Source::Conversation(id)));
+    let read = format!("{:?}", read.await.unwrap());
+    assert!(read.contains("hello") && !read.contains(super::erase::NEEDLE));
+    engine.close().await;
+    drop(engine);
+
+    for name in ["ballast", "more ballast"] {
+        std::fs::remove_file(disk.path().join(name)).unwrap();
+    }
+    let engine = store::open(&data).await;
+    assert_eq!(*engine.erasing_at_open(), ErasingAtOpen::Finished);
+    store::assert_sound(&engine).await;
+    engine.close().await;
+    assert_eq!(super::erase::found(&data).await, [""; 0]);
 }
 
 // Over gRPC a full disk is RESOURCE_EXHAUSTED, with a reason for programs.

@@ -22,7 +22,7 @@ use super::{
     terminal::{Ended, Shell, USAGE},
 };
 
-const NEEDLE: &str = "qzxneedle7f31";
+pub(super) const NEEDLE: &str = "qzxneedle7f31";
 /// Kills in a test run.
 const ROUNDS: u64 = 25;
 
@@ -45,7 +45,7 @@ fn holds(bytes: &[u8]) -> bool {
 
 /// Where the needle is: in files as they are, and what is packed in them; in records and
 /// dictionaries of the log, and in large bodies.
-async fn found(dir: &Path) -> Vec<String> {
+pub(super) async fn found(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for path in files_below(dir) {
         let bytes = fs::read(&path).unwrap();
@@ -267,4 +267,159 @@ async fn an_erasing_outlives_the_process() {
         }
     }
     assert!(recorded > 3, "{recorded} were recorded");
+}
+
+/// Lets the manifest say that the last erasing is still under way, as one that was killed does.
+fn interrupt(store: &str) {
+    let path = Path::new(store).join("log/MANIFEST");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut manifest: serde_json::Value =
+        serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    manifest["erasing"] = 1.into();
+    let json = manifest.to_string();
+    let sum = blake3::hash(json.as_bytes()).to_hex();
+    fs::write(&path, format!("{json}\n{sum}\n")).unwrap();
+}
+
+// An erasing that was killed left a store of which `repair` said that it is whole, and everything
+// that reads that its permissions should be checked. Each says what it met, and how it ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_erasing_is_told() {
+    let shell = Shell::filled().await;
+    let store = shell.path("store");
+    let done = shell.run(&["erase", "7ad31c26#4", "--yes"]).await;
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    interrupt(&store);
+    for command in [
+        &["ls"][..],
+        &["stats"],
+        &["verify"],
+        &["log", "7ad31c26"],
+        &["erase", "7ad31c26#5", "--dry-run"],
+    ] {
+        let told = shell.run(command).await;
+        assert_eq!(told.code, Some(0), "{command:?}: {}", told.err);
+        let how = format!("`treering upgrade --data {store}` finishes it");
+        assert!(told.err.contains(&how), "{command:?}: {}", told.err);
+    }
+    let told = shell.ok(&["repair"]).await;
+    assert!(told.contains("An erasing was interrupted"), "{told}");
+    let told = shell.ok(&["upgrade", "--check"]).await;
+    assert!(told.contains("`treering upgrade` finishes it"), "{told}");
+    let told = shell.run(&["upgrade"]).await;
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    assert!(told.err.contains("It is finished now"), "{}", told.err);
+    assert!(!told.out.contains("interrupted"), "{}", told.out);
+    let told = shell.run(&["ls"]).await;
+    assert_eq!(told.err, "");
+    assert!(shell.ok(&["verify", "--deep"]).await.starts_with("sound"));
+}
+
+fn write_session(path: &str, messages: &[&str]) {
+    let messages: Vec<_> = messages
+        .iter()
+        .enumerate()
+        .map(|(at, text)| {
+            let role = ["user", "assistant"][at % 2];
+            serde_json::json!({"role": role, "content": text})
+        })
+        .collect();
+    let line = serde_json::json!({"id": "boats", "source": "test", "messages": messages});
+    fs::write(path, format!("{line}\n")).unwrap();
+}
+
+// The next import of a session that goes on brought all back that was erased of it, and the title
+// that the first one gave had it all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_brings_nothing_back() {
+    let shell = Shell::new();
+    let source = shell.path("session.jsonl");
+    let first = format!("The key of the boat house is {NEEDLE}");
+    let mut messages = vec![first.as_str(), "Noted", "Where was it?", "By the quay"];
+    write_session(&source, &messages);
+    shell.ok(&["import", &source]).await;
+    let dry = on_needle(&shell, &["--dry-run"]).await;
+    assert!(dry.out.contains("conversation_created"), "{}", dry.out);
+    let erased = on_needle(&shell, &["--yes"]).await;
+    assert_eq!(erased.code, Some(0), "{}", erased.err);
+    messages.extend(["And the tide?", "At six"]);
+    write_session(&source, &messages);
+    shell.ok(&["import", &source]).await;
+    assert_eq!(found(Path::new(&shell.path("store"))).await, [""; 0]);
+    let log = shell.ok(&["log", "@last"]).await;
+    assert!(
+        log.contains("At six") && log.contains("And the tide?"),
+        "{log}"
+    );
+    let log = shell.ok(&["--json", "log", "@last"]).await;
+    assert!(!log.contains("changed-after"), "{log}");
+    assert_eq!(shell.ok(&["--json", "log", "@last"]).await, log);
+    shell.ok(&["import", &source]).await;
+    assert_eq!(shell.ok(&["--json", "log", "@last"]).await, log);
+}
+
+// A file of several lines, or one that an editor began with a mark, found nothing and said
+// nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_file_of_a_literal_is_read_as_it_is_meant() {
+    let shell = Shell::filled().await;
+    let say = ["append", "7ad31c26", "message", "user"];
+    shell
+        .ok(&[&say[..], &[&format!("the key is {NEEDLE}")]].concat())
+        .await;
+    let secret = shell.path("marked.txt");
+    let dry = ["erase", "--literal-from", &secret, "--dry-run"];
+    fs::write(&secret, format!("\u{feff}{NEEDLE}\r\n\n")).unwrap();
+    let told = shell.run(&dry).await;
+    assert!(told.out.contains("1 event would go"), "{}", told.out);
+    fs::write(&secret, format!("{NEEDLE}\nanother\n")).unwrap();
+    let told = shell.run(&dry).await;
+    assert!(told.out.contains("0 events would go"), "{}", told.out);
+    assert!(told.err.contains("2 lines"), "{}", told.err);
+}
+
+// A store of pseudonyms that was restored went on in plain text: no backup has the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_store_has_its_pseudonyms() {
+    let shell = Shell::new();
+    let store = shell.path("store");
+    let options = OpenOptions {
+        pseudonyms: true,
+        ..OpenOptions::new(&store)
+    };
+    let engine = Engine::open(options).await.unwrap();
+    let id = ConversationId::generate();
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    let first = AppendCommand::new(Namespace::default(), vec![NewEvent::new(id, created)]);
+    engine.append(first).await.unwrap();
+    engine.close().await;
+    let id = id.to_string();
+    let said = ["append", &id, "message", "user", "hello"];
+    let appended = |data: &str| {
+        let line = [&["--data", data][..], &said[..]].concat();
+        let line: Vec<String> = line.into_iter().map(str::to_owned).collect();
+        async move {
+            let line: Vec<&str> = line.iter().map(String::as_str).collect();
+            child::run(&line).await
+        }
+    };
+    let (backup, restored) = (shell.path("backup"), shell.path("restored"));
+    shell.ok(&["backup", &backup]).await;
+    let told = shell.run(&["restore", &backup, "--to", &restored]).await;
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    assert!(told.err.contains("copy pseudonyms.key"), "{}", told.err);
+    let refused = appended(&restored).await;
+    let err = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(4), "{err}");
+    assert!(err.contains("put pseudonyms.key back"), "{err}");
+    let read = child::run(&["--data", &restored, "ls"]).await;
+    assert!(read.status.success());
+    fs::copy(
+        Path::new(&store).join("pseudonyms.key"),
+        Path::new(&restored).join("pseudonyms.key"),
+    )
+    .unwrap();
+    let done = appended(&restored).await;
+    let err = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{err}");
 }

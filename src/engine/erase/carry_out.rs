@@ -98,6 +98,10 @@ pub(super) async fn finish_earlier(
         if let Some(lost) = earlier.unread {
             return Err(unread(&lost));
         }
+        // It began, and nothing was recorded: there is nothing to go on with.
+        if earlier.last == 0 {
+            return Ok(());
+        }
         inner.hide(earlier.erasure.clone());
         earlier
     };
@@ -156,7 +160,7 @@ pub(super) async fn recorded_since(
     }
     let mut plan = Plan::new(None, Wanted::Recorded(listed), true);
     if last > 0 {
-        plan.read_to(reader, files, head, |_, _| {}).await?;
+        plan.read_to(None, reader, files, head, |_, _| {}).await?;
     }
     Ok(Earlier {
         erasure: plan.erasure(),
@@ -208,10 +212,21 @@ pub(super) async fn record(
 ) -> Result<Vec<Recorded>, EraseError> {
     let events = events_of(command, plan, signed_by);
     let mut recorded: Vec<Recorded> = Vec::with_capacity(events.len());
+    let mut described = BTreeMap::new();
+    for id in plan.described.keys() {
+        let stays = inner.described(&command.namespace, *id, plan)?;
+        described.extend(stays.map(|stays| (*id, stays)));
+    }
     for some in events.chunks(APPENDS_MAX) {
         let mut answers = Vec::with_capacity(some.len());
         for event in some {
-            answers.push(inner.record_erased(&command.namespace, event.clone()).await);
+            let stays = described.remove(&event.conversation);
+            let stays = stays.map(|body| NewEvent {
+                actor: event.actor.clone(),
+                ..NewEvent::new(event.conversation, body)
+            });
+            let events = std::iter::once(event.clone()).chain(stays).collect();
+            answers.push(inner.record_erased(&command.namespace, events).await);
         }
         for (event, answer) in some.iter().zip(answers) {
             let appended = match answer {
@@ -320,15 +335,38 @@ impl Inner {
         }
     }
 
-    /// Hands in an event that says what is erased; what it returns waits for the answer.
+    /// What goes of a conversation's labels and metadata although only its title was to go,
+    /// as far as it has it now: to be said again.
+    fn described(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        plan: &Plan,
+    ) -> Result<Option<EventBody>, ReadError> {
+        let Some(mut stays) = plan.described.get(&id).cloned() else {
+            return Ok(None);
+        };
+        let now = self.row(namespace, id)?.info;
+        stays
+            .set_labels
+            .retain(|name, text| now.labels.get(name) == Some(text));
+        stays
+            .set_metadata
+            .retain(|name, text| now.metadata.get(name) == Some(text));
+        let is_some = !stays.set_labels.is_empty() || !stays.set_metadata.is_empty();
+        Ok(is_some.then_some(EventBody::ConversationChanged(stays)))
+    }
+
+    /// Hands in events that say what is erased, and what stays; what it returns waits for the
+    /// answer.
     async fn record_erased(
         &self,
         namespace: &Namespace,
-        event: NewEvent,
+        events: Vec<NewEvent>,
     ) -> Result<impl Future<Output = Result<AppendOutcome, AppendError>> + use<>, AppendError> {
         // What the engine says of itself has no bound that an operator sets.
         let limits = Limits::default();
-        let mut command = AppendCommand::new(namespace.clone(), vec![event]);
+        let mut command = AppendCommand::new(namespace.clone(), events);
         if let Some(pseudonyms) = &self.pseudonyms {
             pseudonyms.disguise(&mut command);
         }

@@ -1,6 +1,8 @@
-//! A text that somebody wants gone, in the forms in which it may be stored.
+//! A text that somebody wants gone, however JSON writes it.
 
-use memchr::memmem::Finder;
+use std::borrow::Cow;
+
+use memchr::{memchr, memmem::Finder};
 
 /// A shorter text is in nearly every event, in bytes.
 pub(super) const LITERAL_BYTES_MIN: usize = 4;
@@ -8,86 +10,158 @@ pub(super) const LITERAL_BYTES_MIN: usize = 4;
 pub(super) const LITERAL_BYTES_MAX: usize = 64 << 10;
 /// JSON within JSON within JSON is looked into: tools' arguments are that in what a source
 /// sent.
-const NESTED_MAX: usize = 2;
+const NESTED_MAX: usize = 3;
 
-/// Finds a text as it is, and as JSON writes it.
+/// Finds a text as it is, and as JSON writes it: writers differ in what they escape and how, so
+/// it is what is stored that is read as JSON, once for each level.
 #[derive(Debug)]
-pub(super) struct Literal(Vec<Finder<'static>>);
+pub(super) struct Literal(Box<Finder<'static>>);
 
 impl Literal {
     pub fn new(literal: &[u8]) -> Self {
-        let mut forms = vec![literal.to_vec()];
-        let mut last = 0..1;
-        for _ in 0..NESTED_MAX {
-            let next = forms.len();
-            for at in last {
-                let Ok(text) = std::str::from_utf8(&forms[at]).map(str::to_owned) else {
-                    continue;
-                };
-                for form in [
-                    in_json(&text),
-                    in_ascii_json(&text),
-                    in_json(&text).replace('/', "\\/"),
-                ] {
-                    if !forms.contains(&form.clone().into_bytes()) {
-                        forms.push(form.into_bytes());
-                    }
-                }
-            }
-            last = next..forms.len();
-        }
-        let finders = forms.iter().map(|form| Finder::new(form).into_owned());
-        Self(finders.collect())
+        Self(Box::new(Finder::new(literal).into_owned()))
     }
 
     pub fn is_in(&self, bytes: &[u8]) -> bool {
-        self.0.iter().any(|finder| finder.find(bytes).is_some())
+        let mut read = Cow::from(bytes);
+        for _ in 0..NESTED_MAX {
+            if self.0.find(&read).is_some() {
+                return true;
+            }
+            let Some(first) = memchr(b'\\', &read) else {
+                return false;
+            };
+            read = unescaped(&read, first).into();
+        }
+        self.0.find(&read).is_some()
     }
 }
 
-/// As the most writers of JSON have it.
-fn in_json(text: &str) -> String {
-    // A text is JSON.
-    let quoted = serde_json::to_string(text).unwrap_or_default();
-    let inner = quoted
-        .strip_prefix('"')
-        .and_then(|rest| rest.strip_suffix('"'));
-    inner.unwrap_or_default().to_owned()
-}
-
-/// As those have it that write nothing but ASCII.
-fn in_ascii_json(text: &str) -> String {
-    let mut written = String::new();
-    for character in in_json(text).chars() {
-        if character.is_ascii() {
-            written.push(character);
+/// Bytes with what JSON's escapes stand for, from the first one on. What is no escape stays.
+fn unescaped(bytes: &[u8], first: usize) -> Vec<u8> {
+    let mut read = Vec::with_capacity(bytes.len());
+    read.extend_from_slice(&bytes[..first]);
+    let mut rest = &bytes[first..];
+    while let Some(&[next, ..]) = rest.first_chunk::<1>() {
+        let escaped = (next == b'\\').then(|| escape(&rest[1..])).flatten();
+        let Some((character, taken)) = escaped else {
+            read.push(next);
+            rest = &rest[1..];
             continue;
-        }
-        let mut units = [0; 2];
-        for unit in character.encode_utf16(&mut units) {
-            written.push_str(&format!("\\u{unit:04x}"));
-        }
+        };
+        let mut buffer = [0; 4];
+        read.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes());
+        rest = &rest[1 + taken..];
     }
-    written
+    read
+}
+
+/// What stands behind a backslash, and in how many bytes.
+fn escape(behind: &[u8]) -> Option<(char, usize)> {
+    Some(match behind.first()? {
+        b'"' => ('"', 1),
+        b'\\' => ('\\', 1),
+        b'/' => ('/', 1),
+        b'b' => ('\u{8}', 1),
+        b'f' => ('\u{c}', 1),
+        b'n' => ('\n', 1),
+        b'r' => ('\r', 1),
+        b't' => ('\t', 1),
+        b'u' => return unicode(&behind[1..]).map(|(character, taken)| (character, 1 + taken)),
+        _ => return None,
+    })
+}
+
+/// The character of four hexadecimal digits, or of a pair of such escapes.
+fn unicode(digits: &[u8]) -> Option<(char, usize)> {
+    let first = unit(digits)?;
+    if let Some(character) = char::from_u32(first) {
+        return Some((character, 4));
+    }
+    let second = unit(digits.get(4..)?.strip_prefix(b"\\u")?)?;
+    let pair = [u16::try_from(first).ok()?, u16::try_from(second).ok()?];
+    let character = char::decode_utf16(pair).next()?.ok()?;
+    Some((character, 10))
+}
+
+fn unit(digits: &[u8]) -> Option<u32> {
+    let four = digits.get(..4)?;
+    let digit = |value: u32, byte: &u8| Some(value << 4 | char::from(*byte).to_digit(16)?);
+    four.iter().try_fold(0, digit)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// As writers have it that escape all but letters and digits: with digits of either case.
+    fn all_escaped(text: &str, upper: bool) -> String {
+        let mut written = String::new();
+        for character in text.chars() {
+            if character.is_ascii_alphanumeric() {
+                written.push(character);
+                continue;
+            }
+            let mut units = [0; 2];
+            for unit in character.encode_utf16(&mut units) {
+                written.push_str(&match upper {
+                    true => format!("\\u{unit:04X}"),
+                    false => format!("\\u{unit:04x}"),
+                });
+            }
+        }
+        written
+    }
+
     // A secret with a quote or an umlaut is stored in other bytes than it was typed in
-    // wherever it stands in JSON: whoever looks for those bytes only leaves it there.
+    // wherever it stands in JSON, and every writer of JSON has its own habits: whoever looks
+    // for some spellings only leaves the others there.
     #[test]
-    fn a_text_is_found_as_json_has_it() {
-        let secret = "pass \"wörd\"/🌲\n";
+    fn a_text_is_found_however_json_has_it() {
+        let secret = "pass \"wörd\" <a&b>/🌲\\\n";
         let literal = Literal::new(secret.as_bytes());
-        let once = serde_json::json!({ "a": secret }).to_string();
-        let twice = serde_json::json!({ "arguments": once }).to_string();
-        let ascii = in_ascii_json(secret);
-        for stored in [secret.to_owned(), once, twice, ascii] {
-            assert!(literal.is_in(format!("x{stored}y").as_bytes()), "{stored}");
+        let json = |text: &str| serde_json::json!({ "a": text }).to_string();
+        let slashes = |text: &str| json(text).replace('/', "\\/");
+        let go = |text: &str| {
+            let text = json(text).replace('<', "\\u003c").replace('>', "\\u003e");
+            text.replace('&', "\\u0026")
+        };
+        let php = |text: &str| {
+            let text = slashes(text).replace('ö', "\\u00f6");
+            text.replace('🌲', "\\ud83c\\udf32")
+        };
+        let upper = |text: &str| all_escaped(text, true);
+        let lower = |text: &str| all_escaped(text, false);
+        let writers: [&dyn Fn(&str) -> String; 6] = [&json, &slashes, &go, &php, &upper, &lower];
+        assert!(literal.is_in(format!("x{secret}y").as_bytes()));
+        for first in writers {
+            let once = first(secret);
+            assert!(literal.is_in(once.as_bytes()), "{once}");
+            for second in writers {
+                let twice = second(&once);
+                assert!(literal.is_in(twice.as_bytes()), "{twice}");
+                for third in writers {
+                    let thrice = third(&twice);
+                    assert!(literal.is_in(thrice.as_bytes()), "{thrice}");
+                }
+            }
         }
         assert!(!literal.is_in(b"pass word"));
         assert!(Literal::new(&[0xff, 0, 1, 2]).is_in(&[7, 0xff, 0, 1, 2]));
+    }
+
+    // What only looks like an escape is in no way special, and ends nothing early.
+    #[test]
+    fn what_is_no_escape_stays() {
+        let literal = Literal::new(b"C:\\users\\new");
+        assert!(literal.is_in(br"at C:\users\new"));
+        assert!(literal.is_in(br#"{"at":"C:\\users\\new"}"#));
+        let found = Literal::new(b"secret");
+        for before in [r"\", r"\u", r"\u00", r"\ud83c", r"\ud83c\u0041", r"\x"] {
+            assert!(
+                found.is_in(format!("{before} sec\\u0072et").as_bytes()),
+                "{before}"
+            );
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! that was interrupted when a store is opened. `docs/decisions/0033` says why so.
 
 mod carry_out;
+mod echo;
 mod literal;
 mod plan;
 mod receipt;
@@ -19,7 +20,8 @@ use std::{collections::BTreeSet, ops::RangeInclusive, sync::Arc};
 use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
 
 pub(crate) use self::carry_out::hash_of_stubs;
-pub(super) use self::resume::finish_erasing;
+pub use self::resume::ErasingAtOpen;
+pub(super) use self::resume::{FoundErasing, finish_erasing};
 pub use self::retention::Retention;
 pub use self::signature::{ReceiptError, receipt_signer};
 use self::{

@@ -1,7 +1,9 @@
 //! What goes, found by a pass through the log: what was asked for, what was made from it,
 //! and what would give it away.
 //!
-//! One pass is enough, because whatever comes from an event stands behind it.
+//! One pass is enough as long as whatever comes from an event stands behind it. A title that an
+//! import gave and what an imported sub-context returned stand before: once such is found, a
+//! further pass takes it, too.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -13,13 +15,14 @@ use bytes::Bytes;
 
 use super::{
     EraseError, EraseItem, EraseOutcome, ErasedEvent, ErasedWhy, KeptBlob, SharedBy,
+    echo::{ALL_BYTES_MAX, Echo},
     literal::Literal,
 };
 use crate::{
     codec,
     domain::{
-        BranchId, ConversationCreated, ConversationId, EventBody, EventKind, ForkPoint, Namespace,
-        Position, Revision,
+        BranchId, ConversationChanged, ConversationCreated, ConversationId, EventBody, EventKind,
+        ForkPoint, Namespace, Position, Revision,
     },
     engine::{
         Inner,
@@ -59,14 +62,20 @@ pub(super) struct Gone {
 
 /// What is known of a conversation.
 #[derive(Debug, Default)]
-struct Known {
-    gone: BTreeMap<Revision, BranchId>,
+pub(super) struct Known {
+    pub(super) gone: BTreeMap<Revision, BranchId>,
     /// Where its branches left others.
     branches: HashMap<BranchId, ForkPoint>,
     /// Calls of which the request or the result goes.
     calls: HashSet<String>,
     /// A history that is also its own.
     inherits: Option<ForkPoint>,
+    /// The first that it says itself, where it inherits.
+    first_said: Option<Revision>,
+    /// Calls that sub-contexts answer.
+    pub(super) answered_by: HashMap<String, ConversationId>,
+    /// What it says again of what goes.
+    pub(super) echo: Echo,
 }
 
 /// Who names a large body.
@@ -81,24 +90,35 @@ struct BlobUse {
 #[derive(Debug)]
 pub(super) struct Plan {
     /// None: of whatever tenant.
-    namespace: Option<Namespace>,
+    pub(super) namespace: Option<Namespace>,
     wanted: Wanted,
     keep_derived: bool,
     /// How far the log was read.
     reached: u64,
     /// By offset.
     pub gone: BTreeMap<u64, Gone>,
-    known: HashMap<ConversationId, Known>,
+    pub(super) known: HashMap<ConversationId, Known>,
     blobs: BTreeMap<u64, BlobUse>,
     /// The batch with an idempotency key that is being read: its ends.
     batch: Option<(u64, u64)>,
     key_salts: BTreeSet<u64>,
     shared: Vec<SharedBy>,
     stay: u64,
+    /// Offsets of what stands before what it was made from: the next pass takes it.
+    pub(super) also: BTreeSet<u64>,
+    /// By sub-context: where its parent says what it is to do, and what it returned.
+    pub(super) spawned: HashMap<ConversationId, u64>,
+    pub(super) answers: HashMap<ConversationId, Vec<u64>>,
+    /// Labels and metadata of conversations whose first event goes for its title only.
+    pub(super) described: BTreeMap<ConversationId, ConversationChanged>,
+    /// Left for texts that are held against titles, in bytes.
+    pub(super) echo_room: usize,
 }
 
 impl Plan {
     pub fn new(namespace: Option<Namespace>, wanted: Wanted, keep_derived: bool) -> Self {
+        // What is kept in other conversations is theirs to keep.
+        let keep_derived = keep_derived || matches!(wanted, Wanted::These(_));
         Self {
             namespace,
             wanted,
@@ -111,6 +131,11 @@ impl Plan {
             key_salts: BTreeSet::new(),
             shared: Vec::new(),
             stay: 0,
+            also: BTreeSet::new(),
+            spawned: HashMap::new(),
+            answers: HashMap::new(),
+            described: BTreeMap::new(),
+            echo_room: ALL_BYTES_MAX,
         }
     }
 
@@ -129,15 +154,35 @@ impl Plan {
         report: impl FnMut(u64, u64),
     ) -> Result<(), EraseError> {
         let head = inner.published.load(Ordering::Acquire);
-        self.read_to(&inner.reader, files, head, report).await
+        let mut report = report;
+        let around = (!self.keep_derived).then_some(inner);
+        loop {
+            let known = self.also.len();
+            self.read_to(around, &inner.reader, files, head, &mut report)
+                .await?;
+            if self.also.len() == known {
+                return Ok(());
+            }
+            self.begin_again();
+        }
     }
 
-    /// Reads on up to an offset.
+    /// What goes also stands behind something that was read: with it, all is read again.
+    fn begin_again(&mut self) {
+        let wanted = std::mem::replace(&mut self.wanted, Wanted::Everything);
+        *self = Self {
+            also: std::mem::take(&mut self.also),
+            ..Self::new(self.namespace.clone(), wanted, self.keep_derived)
+        };
+    }
+
+    /// Reads on up to an offset, and looks `around` for what says again what goes.
     ///
     /// # Errors
     /// As [`scan`](Self::scan).
     pub async fn read_to(
         &mut self,
+        around: Option<&Inner>,
         reader: &LogReader,
         files: &RedbLog,
         head: u64,
@@ -150,7 +195,7 @@ impl Plan {
             match read.map_err(ReadError::from)? {
                 Stretch::Records(records) => {
                     for (offset, record) in records {
-                        self.record(reader, offset, &record).await?;
+                        self.record(around, reader, offset, &record).await?;
                         self.reached = offset;
                     }
                 }
@@ -166,6 +211,7 @@ impl Plan {
 
     async fn record(
         &mut self,
+        around: Option<&Inner>,
         reader: &LogReader,
         offset: u64,
         record: &Record,
@@ -187,15 +233,21 @@ impl Plan {
                 None => None,
             };
             if let Some(body) = &body {
-                self.note(record, body);
+                self.note(offset, record, body);
             }
+            self.note_said(record);
             let why = match record.is_erased() {
                 true => None,
-                false => self.why(record, bytes.as_ref(), body.as_ref()),
+                false => self.why(offset, record, bytes.as_ref(), body.as_ref()),
             };
             if let Some(why) = why {
-                self.take(reader, offset, record, why).await?;
+                let body = self.take(reader, offset, record, why).await?;
+                if let Some(inner) = around {
+                    self.look_around(inner, header.conversation, &body).await?;
+                }
                 goes = true;
+            } else if let Some(body) = body.filter(|_| !record.is_erased()) {
+                self.note_answer(offset, record, &body);
             }
             self.note_header(record, goes);
         }
@@ -217,7 +269,16 @@ impl Plan {
         record: &Record,
     ) -> Result<Option<Bytes>, EraseError> {
         let is_looked_at = match record.header.kind() {
-            Some(EventKind::ConversationCreated | EventKind::BranchForked) => true,
+            Some(
+                EventKind::ConversationCreated
+                | EventKind::BranchForked
+                | EventKind::SubContextSpawned,
+            ) => true,
+            Some(EventKind::ToolCallRequested | EventKind::ToolResultRecorded)
+                if self.waits(record.header.conversation) =>
+            {
+                !record.is_erased()
+            }
             Some(EventKind::ContentErased) => !record.is_erased(),
             Some(kind) if follows_others(kind) => !record.is_erased(),
             _ => matches!(self.wanted, Wanted::Literal(_)) && !record.is_erased(),
@@ -229,7 +290,7 @@ impl Plan {
     }
 
     /// Notes what others come from.
-    fn note(&mut self, record: &Record, body: &EventBody) {
+    fn note(&mut self, offset: u64, record: &Record, body: &EventBody) {
         let header = &record.header;
         match body {
             EventBody::BranchForked(forked) => {
@@ -242,7 +303,63 @@ impl Plan {
                 known.branches.insert(header.branch, point);
             }
             EventBody::ConversationCreated(created) => self.note_parent(record, created),
+            EventBody::SubContextSpawned(spawned) => {
+                self.spawned.insert(spawned.conversation, offset);
+                let known = self.known.entry(header.conversation).or_default();
+                let call_id = spawned.call_id.clone();
+                known.answered_by.insert(call_id, spawned.conversation);
+            }
+            EventBody::ToolCallRequested(call) => {
+                if let Some(known) = self.known.get_mut(&header.conversation) {
+                    // The id is used again, for another call.
+                    known.answered_by.remove(&call.call_id);
+                }
+            }
             _ => {}
+        }
+    }
+
+    /// True when sub-contexts answer calls of a conversation.
+    fn waits(&self, id: ConversationId) -> bool {
+        let known = self.known.get(&id);
+        known.is_some_and(|known| !known.answered_by.is_empty())
+    }
+
+    /// Notes where a conversation that inherits begins to say something itself.
+    fn note_said(&mut self, record: &Record) {
+        let header = &record.header;
+        let says = matches!(
+            header.kind(),
+            Some(
+                EventKind::MessageAppended
+                    | EventKind::ToolCallRequested
+                    | EventKind::ToolResultRecorded
+            )
+        );
+        if let Some(known) = self.known.get_mut(&header.conversation)
+            && known.inherits.is_some()
+            && says
+        {
+            known.first_said.get_or_insert(header.revision);
+        }
+    }
+
+    /// The sub-context whose answer a body repeats.
+    fn answer_of(&self, id: ConversationId, body: &EventBody) -> Option<ConversationId> {
+        match body {
+            EventBody::SubContextReturned(returned) => Some(returned.conversation),
+            EventBody::ToolResultRecorded(result) => {
+                let known = self.known.get(&id)?;
+                known.answered_by.get(&result.call_id).copied()
+            }
+            _ => None,
+        }
+    }
+
+    /// An import has the answer before the sub-context that it is of.
+    fn note_answer(&mut self, offset: u64, record: &Record, body: &EventBody) {
+        if let Some(child) = self.answer_of(record.header.conversation, body) {
+            self.answers.entry(child).or_default().push(offset);
         }
     }
 
@@ -296,6 +413,7 @@ impl Plan {
     /// Why an event goes, if it does.
     fn why(
         &self,
+        offset: u64,
         record: &Record,
         bytes: Option<&Bytes>,
         body: Option<&EventBody>,
@@ -328,6 +446,9 @@ impl Plan {
         if matches!(self.wanted, Wanted::Recorded(_)) {
             return None;
         }
+        if self.also.contains(&offset) {
+            return Some(ErasedWhy::Derived);
+        }
         match body? {
             EventBody::ApprovalDecided(decided) => {
                 let of = |known: &Known| known.calls.contains(&decided.call_id);
@@ -352,18 +473,35 @@ impl Plan {
                 self.is_touched(up_to(compacted.stands_until(header.revision)))
             }
             EventBody::SummaryRecorded(summary) => {
-                let known = self.known.get(&header.conversation);
+                let Some(known) = self.known.get(&header.conversation) else {
+                    return false;
+                };
                 let range = summary.from_revision..=summary.to_revision;
-                !range.is_empty()
-                    && known.is_some_and(|known| known.gone.range(range).next().is_some())
+                let own = !range.is_empty() && known.gone.range(range).next().is_some();
+                // One from the beginning on is also of what is inherited.
+                let from = summary.from_revision;
+                let inherited = known
+                    .inherits
+                    .filter(|_| known.first_said.is_none_or(|first| from <= first));
+                own || inherited.is_some_and(|point| self.is_touched(point))
             }
             EventBody::ToolSnapshotRecorded(snapshot) => {
                 let of = |known: &Known| known.calls.contains(&snapshot.call_id);
                 self.any_known(header.conversation, of)
             }
-            EventBody::SubContextReturned(returned) => {
-                let child = self.known.get(&returned.conversation);
+            EventBody::SubContextReturned(_) | EventBody::ToolResultRecorded(_) => {
+                let child = self.answer_of(header.conversation, body);
+                let child = child.and_then(|child| self.known.get(&child));
                 child.is_some_and(|child| !child.gone.is_empty())
+            }
+            EventBody::ConversationCreated(created) => {
+                let echoes = |known: &Known| known.echo.is_in_title(&created.title);
+                self.any_known(header.conversation, echoes)
+            }
+            EventBody::ConversationChanged(changed) => {
+                let title = changed.title.as_deref().unwrap_or_default();
+                let echoes = |known: &Known| known.echo.is_in_title(title);
+                self.any_known(header.conversation, echoes)
             }
             EventBody::ConversationSealed { summary, .. } => {
                 !summary.is_empty() && self.is_touched(up_to(header.revision))
@@ -392,7 +530,7 @@ impl Plan {
         offset: u64,
         record: &Record,
         why: ErasedWhy,
-    ) -> Result<(), EraseError> {
+    ) -> Result<EventBody, EraseError> {
         let header = &record.header;
         if header.kind().is_none() {
             return Err(EraseError::invalid(format!(
@@ -413,6 +551,9 @@ impl Plan {
             EventBody::ToolResultRecorded(result) => known.calls.insert(result.call_id.clone()),
             _ => false,
         };
+        if why == ErasedWhy::Derived {
+            self.note_described(header.conversation, &body);
+        }
         let stub = codec::body::encode(&body.stub(header.branch));
         let event = ErasedEvent {
             conversation: header.conversation,
@@ -425,7 +566,19 @@ impl Plan {
             .batch
             .filter(|(first, last)| (*first..=*last).contains(&offset));
         self.key_salts.extend(batch.map(|(first, _)| first));
-        Ok(())
+        Ok(body)
+    }
+
+    /// An event that goes for its title has labels and metadata that stay.
+    fn note_described(&mut self, id: ConversationId, body: &EventBody) {
+        let (labels, metadata) = match body {
+            EventBody::ConversationCreated(created) => (&created.labels, &created.metadata),
+            EventBody::ConversationChanged(changed) => (&changed.set_labels, &changed.set_metadata),
+            _ => return,
+        };
+        let described = self.described.entry(id).or_default();
+        described.set_labels.extend(labels.clone());
+        described.set_metadata.extend(metadata.clone());
     }
 
     /// Counts what stays of what is looked for.
@@ -505,6 +658,7 @@ fn follows_others(kind: EventKind) -> bool {
             | EventKind::SummaryRecorded
             | EventKind::ToolSnapshotRecorded
             | EventKind::SubContextReturned
+            | EventKind::ConversationChanged
             | EventKind::ConversationSealed
     )
 }

@@ -1,18 +1,21 @@
 //! Erasings that were interrupted, when a store is opened.
+//!
+//! Whoever may write finishes them. Where that fails, on a full disk say, and where nothing may
+//! be written, the store opens to be read: what was erased is hidden, and said to be there.
 
 use std::{path::Path, sync::Arc};
 
-use super::{EraseError, carry_out::recorded_since};
+use super::carry_out::recorded_since;
 use crate::{
     disk,
-    domain::ShardId,
+    domain::{ShardId, with_causes},
     engine::{
         catch_up,
         error::OpenError,
         open::{INDEX_FOLDER, VIEWS_FILE, failed, log_refused},
         rebuild, reindex,
     },
-    log::{LogError, LogReader, RedbLog},
+    log::{Erasure, LogError, LogReader, RedbLog},
     search::SearchIndex,
     views::Views,
 };
@@ -20,14 +23,40 @@ use crate::{
 /// Memory for frames that are read for it, in bytes.
 const CACHE_BYTES: usize = 1 << 20;
 
+/// What was found of an erasing that was interrupted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ErasingAtOpen {
+    /// There was none.
+    #[default]
+    None,
+    /// It was finished.
+    Finished,
+    /// What it erases is shown to nobody, but it is still in files: the store is open to be
+    /// read only.
+    Hidden {
+        /// What kept it from being finished; none: nothing was to be written.
+        why: Option<String>,
+    },
+}
+
+/// The same, with what is to be hidden.
+pub(crate) enum FoundErasing {
+    Nothing,
+    Finished,
+    Hidden(Arc<Erasure>, Option<String>),
+}
+
 /// Does again what was recorded to be erased and may still be on the disk: the log is
 /// scrubbed, and views and index go, to be made anew from it.
 ///
 /// # Errors
-/// [`OpenError`]: a store is not opened before that is done.
-pub(crate) async fn finish_erasing(dir: &Path, log: &Arc<RedbLog>) -> Result<(), OpenError> {
+/// [`OpenError`] when it cannot be read what was recorded.
+pub(crate) async fn finish_erasing(
+    dir: &Path,
+    log: &Arc<RedbLog>,
+) -> Result<FoundErasing, OpenError> {
     if log.erasing().is_none() {
-        return Ok(());
+        return Ok(FoundErasing::Nothing);
     }
     let reader = LogReader::new(Arc::clone(log) as _, ShardId::default(), CACHE_BYTES);
     let recorded = recorded_since(&reader, log, log.head()).await;
@@ -42,34 +71,44 @@ pub(crate) async fn finish_erasing(dir: &Path, log: &Arc<RedbLog>) -> Result<(),
             lost.first,
             lost.last
         );
-        return Ok(());
+        return Ok(FoundErasing::Nothing);
     }
+    let erasure = Arc::new(erasure);
     if log.is_read_only() {
-        return match last {
-            0 => Ok(()),
-            _ => Err(failed(
-                dir,
-                EraseError::invalid(
-                    "something was erased and may still be on the disk: open the store to write, \
-                 and that is finished",
-                ),
-            )),
-        };
+        return Ok(match last {
+            0 => FoundErasing::Nothing,
+            _ => FoundErasing::Hidden(erasure, None),
+        });
     }
     if last > 0 {
         tracing::warn!("an erasing was interrupted; it is gone on with");
     }
-    let (log, path) = (Arc::clone(log), dir.to_owned());
+    let (log, path, goes) = (Arc::clone(log), dir.to_owned(), Arc::clone(&erasure));
     let done = tokio::task::spawn_blocking(move || {
         if last > 0 {
-            log.scrub(&erasure, |_, _| {})
-                .map_err(|error| log_refused(&path, error))?;
+            // They go first: what is written anew has their room.
             wipe(&path)?;
+            log.scrub(&goes, |_, _| {})
+                .map_err(|error| log_refused(&path, error))?;
         }
         log.end_erasing(last)
             .map_err(|error: LogError| log_refused(&path, error))
     });
-    done.await.map_err(|error| failed(dir, error))?
+    match done.await.map_err(|error| failed(dir, error))? {
+        Ok(()) if last == 0 => Ok(FoundErasing::Nothing),
+        Ok(()) => Ok(FoundErasing::Finished),
+        // Nothing of it was recorded: that it began is taken back another time.
+        Err(error) if last == 0 => {
+            let error = with_causes(&error);
+            tracing::warn!(%error, "that nothing is to be erased could not be noted");
+            Ok(FoundErasing::Nothing)
+        }
+        Err(error) => {
+            let why = with_causes(&error).to_string();
+            tracing::error!(why, "an interrupted erasing could not be finished");
+            Ok(FoundErasing::Hidden(erasure, Some(why)))
+        }
+    }
 }
 
 /// Removes everything that was made from the log.

@@ -21,8 +21,9 @@ use crate::{
     domain::*,
     engine::{
         self, BranchAddress, BuildQuery, Engine, EraseCommand, EraseError, EraseItem, EraseOutcome,
-        EraseTarget, ErasedEvent, LatestQuery, NamedEvent, OpenOptions, ReadQuery, Retention,
-        SearchRequest, SharedBy, Source, VerifyItem, receipt_signer, salvage,
+        EraseTarget, ErasedEvent, ErasingAtOpen, LatestQuery, NamedEvent, OpenOptions, ReadQuery,
+        Retention, SearchRequest, SharedBy, Source, VerifyItem, receipt_signer, salvage,
+        store_formats,
     },
     log::{BlobRef, EventLog, OpenMode, Record, RecordBody, RedbLog, RedbLogOptions, frame},
     search::searchable_text,
@@ -523,9 +524,19 @@ async fn what_was_recorded_is_erased_at_the_next_opening() {
     assert!(!found(dir.path(), &large).await.is_empty());
 
     // Nobody can finish it who may not write, and nobody is shown it.
-    let read_only = Engine::open(OpenOptions::new(dir.path()).read_only()).await;
-    assert!(read_only.is_err());
+    let read_only = Engine::open(OpenOptions::new(dir.path()).read_only())
+        .await
+        .unwrap();
+    let at_open = read_only.erasing_at_open();
+    assert_eq!(*at_open, ErasingAtOpen::Hidden { why: None });
+    check_reads(&read_only).await;
+    read_only.close().await;
+    assert!(store_formats(dir.path()).await.unwrap().erasing);
+    let looked = engine::repair(dir.path(), false).await.unwrap();
+    assert!(looked.erasing && looked.log.is_whole());
+    assert!(!found(dir.path(), &large).await.is_empty());
     let engine = open(dir.path()).await;
+    assert_eq!(*engine.erasing_at_open(), ErasingAtOpen::Finished);
     check_reads(&engine).await;
     check_sound(&engine).await;
     engine.close().await;
@@ -534,7 +545,44 @@ async fn what_was_recorded_is_erased_at_the_next_opening() {
         .await
         .unwrap();
     check_reads(&read_only).await;
+    assert_eq!(*read_only.erasing_at_open(), ErasingAtOpen::None);
     read_only.close().await;
+    assert!(!store_formats(dir.path()).await.unwrap().erasing);
+}
+
+// The disk was full, the erasing could not be finished, and so the server did not start: nobody
+// could read anything any more. It must be read, without what was erased, and finished later.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_finished_is_hidden() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = filled(dir.path()).await;
+    let large = blobs(&engine).await;
+    interrupted(&engine).await;
+    // No file can be removed that is a folder.
+    let in_the_way = dir.path().join("views.verify.redb");
+    std::fs::create_dir(&in_the_way).unwrap();
+    let engine = open(dir.path()).await;
+    let at_open = engine.erasing_at_open();
+    assert!(
+        matches!(at_open, ErasingAtOpen::Hidden { why: Some(_) }),
+        "{at_open:?}"
+    );
+    check_reads(&engine).await;
+    let event = NewEvent::new(id(OTHER), message(Role::User, "and then?"));
+    let command = AppendCommand::new(Namespace::default(), vec![event]);
+    let refused = engine.append(command.clone()).await;
+    assert!(
+        matches!(refused, Err(engine::AppendError::ReadOnly)),
+        "{refused:?}"
+    );
+    engine.close().await;
+    std::fs::remove_dir(&in_the_way).unwrap();
+    let engine = open(dir.path()).await;
+    check_reads(&engine).await;
+    engine.append(command).await.unwrap();
+    check_sound(&engine).await;
+    engine.close().await;
+    assert_eq!(found(dir.path(), &large).await, [""; 0]);
 }
 
 // Who takes what is sound of a damaged store must not bring back what was to go.
@@ -800,6 +848,268 @@ async fn what_is_due_goes_and_what_is_built_on_stays() {
     let nothing = erase(&engine, silently(EraseTarget::Due(Retention::default()))).await;
     let error = nothing.unwrap_err().to_string();
     assert!(error.contains("number of days"), "{error}");
+    check_sound(&engine).await;
+    engine.close().await;
+}
+
+const SECRET: &str = "The key is needletextqzx, in the harbour office";
+
+fn created(title: &str) -> ConversationCreated {
+    ConversationCreated {
+        title: title.into(),
+        ..ConversationCreated::default()
+    }
+}
+
+fn of(number: u128, revisions: std::ops::RangeInclusive<u64>) -> EraseTarget {
+    EraseTarget::Revisions {
+        conversation: id(number),
+        revisions: vec![revisions],
+    }
+}
+
+/// Looks, erases, and looks into every file. What a dry run tells is what goes.
+async fn gone_with(dir: &Path, engine: Engine, target: EraseTarget) -> (Vec<String>, Engine) {
+    let dry = EraseCommand {
+        dry_run: true,
+        ..command(target.clone())
+    };
+    let (before, _) = erase(&engine, dry).await.unwrap();
+    let (items, _) = erase(&engine, command(target)).await.unwrap();
+    assert_eq!(told(&before), told(&items));
+    check_sound(&engine).await;
+    engine.close().await;
+    let mut found = found(dir, &[]).await;
+    found.retain(|place| place.starts_with("needletextqzx"));
+    assert_eq!(found, [""; 0]);
+    (told(&items), open(dir).await)
+}
+
+// An import calls a conversation by its first prompt, and a fork is called by its title: the
+// erased text went on to be the line by which everybody lists it. Labels have a life of their
+// own, and a policy finds conversations by them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_title_goes_with_what_it_was_made_from() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let first = ConversationCreated {
+        labels: [("team", "red"), ("old", "1")]
+            .map(|(name, text)| (name.to_owned(), text.to_owned()))
+            .into(),
+        ..created(SECRET)
+    };
+    let unlabelled = ConversationChanged {
+        remove_labels: vec!["old".into()],
+        ..ConversationChanged::default()
+    };
+    let bodies = vec![
+        EventBody::ConversationCreated(first),
+        message(Role::User, &format!("{SECRET}.\nWhere is that?")),
+        message(Role::Assistant, "By the quay"),
+        EventBody::ConversationChanged(unlabelled),
+    ];
+    append(&engine, id(CONVERSATION), bodies).await;
+    let fork = ConversationCreated {
+        parent: Some(ParentRef {
+            conversation: id(CONVERSATION),
+            branch: BranchId::MAIN,
+            revision: Revision(3),
+            call_id: String::new(),
+        }),
+        shares_history: true,
+        ..created(&format!("{SECRET} (from #3)"))
+    };
+    append(
+        &engine,
+        id(FORK),
+        vec![EventBody::ConversationCreated(fork)],
+    )
+    .await;
+    append(
+        &engine,
+        id(OTHER),
+        vec![EventBody::ConversationCreated(created("Quays"))],
+    )
+    .await;
+    let (told, engine) = gone_with(dir.path(), engine, of(CONVERSATION, 2..=2)).await;
+    assert_eq!(told, ["0#1 Derived", "0#2 Asked", "2#1 Derived"]);
+    let row = engine
+        .inner
+        .row(&Namespace::default(), id(CONVERSATION))
+        .unwrap();
+    let labels = [("team".to_owned(), "red".to_owned())];
+    assert_eq!(
+        (&row.info.title[..], &row.info.labels),
+        ("", &labels.into())
+    );
+    engine.close().await;
+}
+
+fn call(call_id: &str, arguments: &str) -> EventBody {
+    EventBody::ToolCallRequested(body::tool_call(call_id, "task", arguments).unwrap())
+}
+
+// What a sub-context found is copied into the result of the call that asked for it: erased in
+// the child, it stood in the parent.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_sub_context_returned_goes_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let bodies = vec![
+        EventBody::ConversationCreated(created("Boats")),
+        message(Role::User, "Where is the key?"),
+        call("call_1", "{}"),
+    ];
+    append(&engine, id(CONVERSATION), bodies).await;
+    let place = BranchAddress::active(Namespace::default(), id(CONVERSATION));
+    let spawn = engine::Spawn {
+        call_id: "call_1".into(),
+        child: Some(id(CHILD)),
+        ..engine::Spawn::new(place)
+    };
+    engine.spawn(spawn).await.unwrap();
+    append(&engine, id(CHILD), vec![message(Role::Assistant, SECRET)]).await;
+    let end = engine::Return::new(Namespace::default(), id(CHILD));
+    engine.return_sub_context(end).await.unwrap();
+    let later = vec![
+        call("call_1", "{}"),
+        EventBody::ToolResultRecorded(ToolResultRecorded::text("call_1", "another call")),
+    ];
+    append(&engine, id(CONVERSATION), later).await;
+    let (told, engine) = gone_with(dir.path(), engine, of(CHILD, 2..=2)).await;
+    let expected = ["0#5 Derived", "0#6 Derived", "3#2 Asked", "3#3 Derived"];
+    let mut told = told;
+    told.sort();
+    assert_eq!(told, expected);
+    engine.close().await;
+}
+
+// An import has the parent first, its result included, and what the child is to do is the
+// beginning of the child's first message.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_imported_sub_context_returned_goes_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let answered = |call_id: &str, child: u128, purpose: &str, answer: &str| {
+        [
+            call(call_id, "{}"),
+            EventBody::SubContextSpawned(SubContextSpawned {
+                conversation: id(child),
+                call_id: call_id.to_owned(),
+                purpose: purpose.to_owned(),
+            }),
+            EventBody::ToolResultRecorded(ToolResultRecorded::text(call_id, answer)),
+            EventBody::SubContextReturned(SubContextReturned {
+                conversation: id(child),
+                summary: String::new(),
+                call_id: call_id.to_owned(),
+            }),
+        ]
+    };
+    let mut bodies = vec![EventBody::ConversationCreated(created("Boats"))];
+    bodies.extend(answered(
+        "call_1",
+        CHILD,
+        "The key is needletextqzx, in…",
+        SECRET,
+    ));
+    bodies.extend(answered("call_2", OTHER, "tides", "high tide at six"));
+    append(&engine, id(CONVERSATION), bodies).await;
+    for (child, said) in [(CHILD, SECRET), (OTHER, "tides of today")] {
+        let first = ConversationCreated {
+            parent: Some(ParentRef {
+                conversation: id(CONVERSATION),
+                branch: BranchId::MAIN,
+                revision: Revision(2),
+                call_id: String::new(),
+            }),
+            ..created("")
+        };
+        let bodies = vec![
+            EventBody::ConversationCreated(first),
+            message(Role::User, said),
+        ];
+        append(&engine, id(child), bodies).await;
+    }
+    let (told, engine) = gone_with(dir.path(), engine, of(CHILD, 2..=2)).await;
+    let expected = ["0#3 Derived", "0#4 Derived", "0#5 Derived", "3#2 Asked"];
+    assert_eq!(told, expected);
+    engine.close().await;
+}
+
+// A summary of a fork begins with what the fork inherits, and its range has numbers of the
+// fork only: the inherited text was erased and quoted there. One of a later part is not of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summary_in_a_fork_goes_with_what_it_inherits() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let bodies = vec![
+        EventBody::ConversationCreated(created("Boats")),
+        message(Role::User, SECRET),
+        message(Role::Assistant, "Noted"),
+    ];
+    append(&engine, id(CONVERSATION), bodies).await;
+    let fork = ConversationCreated {
+        parent: Some(ParentRef {
+            conversation: id(CONVERSATION),
+            branch: BranchId::MAIN,
+            revision: Revision(3),
+            call_id: String::new(),
+        }),
+        shares_history: true,
+        ..created("A fork")
+    };
+    let summary = |content: &str, from, to| {
+        EventBody::SummaryRecorded(SummaryRecorded {
+            content: content.into(),
+            from_revision: Revision(from),
+            to_revision: Revision(to),
+        })
+    };
+    let bodies = vec![
+        EventBody::ConversationCreated(fork),
+        EventBody::SystemPromptSet(PromptSet {
+            id: String::new(),
+            content: "Be brief".into(),
+        }),
+        message(Role::User, "And then?"),
+        message(Role::Assistant, "That is all"),
+        summary(SECRET, 3, 4),
+        message(Role::User, "Tides?"),
+        summary("Tides were asked for", 6, 6),
+    ];
+    append(&engine, id(FORK), bodies).await;
+    let (told, engine) = gone_with(dir.path(), engine, of(CONVERSATION, 2..=2)).await;
+    assert_eq!(told, ["0#2 Asked", "2#5 Derived"]);
+    engine.close().await;
+}
+
+// A sub-context was due before its parent: the policy would have erased in the parent too, which
+// is not due, and so erased nothing, day after day.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sub_context_that_is_due_goes_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let bodies = vec![EventBody::ConversationCreated(created("Boats"))];
+    append(&engine, id(CONVERSATION), bodies).await;
+    let place = BranchAddress::active(Namespace::default(), id(CONVERSATION));
+    let spawn = engine::Spawn {
+        child: Some(id(CHILD)),
+        ..engine::Spawn::new(place)
+    };
+    engine.spawn(spawn).await.unwrap();
+    let end = engine::Return {
+        summary: "By the quay".into(),
+        ..engine::Return::new(Namespace::default(), id(CHILD))
+    };
+    engine.return_sub_context(end).await.unwrap();
+    let due = EraseTarget::Due(Retention {
+        keep_days: None,
+        keep_sealed_days: Some(0),
+        labels: BTreeMap::new(),
+    });
+    let (items, _) = erase(&engine, command(due)).await.unwrap();
+    assert_eq!(told(&items), ["3#1 Asked", "3#2 Asked"]);
     check_sound(&engine).await;
     engine.close().await;
 }

@@ -2,7 +2,8 @@
 //!
 //! Events that anybody else may have added (annotations, activations, snapshots,
 //! compactions that were not imported) are passed over: they do not make what
-//! was imported another conversation.
+//! was imported another conversation. What was erased is known by what is left of it: its
+//! place, its kind, its ids and its time. It stays erased, whatever the source still says.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -62,6 +63,8 @@ pub(super) struct Known<'a> {
     /// By revision: what follows it, on its branch or on one that leaves it there.
     next: HashMap<Revision, Vec<Revision>>,
     claimed: HashSet<Revision>,
+    /// By line: the last settings there that were erased.
+    erased_config: HashMap<usize, Revision>,
     pub(super) active: BranchId,
     pub(super) last: Revision,
     /// Some event says which model it is.
@@ -78,6 +81,7 @@ impl<'a> Known<'a> {
             events: BTreeMap::new(),
             next: HashMap::new(),
             claimed: HashSet::new(),
+            erased_config: HashMap::new(),
             active: BranchId::MAIN,
             last: Revision::NONE,
             knows_model: false,
@@ -100,6 +104,9 @@ impl<'a> Known<'a> {
             return;
         };
         self.knows_model |= names_model(event);
+        if event.erased && header.kind() == Some(EventKind::ConfigChanged) {
+            self.erased_config.insert(line, revision);
+        }
         match header.kind() {
             Some(EventKind::BranchActivated) => self.active = header.branch,
             Some(EventKind::BranchArchived) => self.lines[line].archived = true,
@@ -136,24 +143,62 @@ impl<'a> Known<'a> {
     pub(super) fn take(
         &mut self,
         after: Revision,
-        kind: EventKind,
+        new: &NewEvent,
         bytes: &[u8],
     ) -> Option<(Revision, usize)> {
-        let next = self.next.get(&after)?;
-        let found = next.iter().copied().find(|revision| {
-            says(self.events[revision].0, kind, bytes) && !self.claimed.contains(revision)
+        let found = self.find(after, &|revision| {
+            says(self.events[&revision].0, new, bytes) && !self.claimed.contains(&revision)
         })?;
         self.claimed.insert(found);
         Some((found, self.events[&found].1))
     }
 
     /// True when an event after `revision` says just this.
-    pub(super) fn has(&self, after: Revision, kind: EventKind, bytes: &[u8]) -> bool {
-        let next = self.next.get(&after);
-        next.is_some_and(|next| {
-            let mut next = next.iter();
-            next.any(|revision| says(self.events[revision].0, kind, bytes))
-        })
+    pub(super) fn has(&self, after: Revision, new: &NewEvent, bytes: &[u8]) -> bool {
+        let is_it = |revision: Revision| says(self.events[&revision].0, new, bytes);
+        self.find(after, &is_it).is_some()
+    }
+
+    /// The first event after `revision` that is looked for: right behind it, or behind what
+    /// somebody may have added.
+    fn find(&self, after: Revision, is_it: &dyn Fn(Revision) -> bool) -> Option<Revision> {
+        let mut places = vec![after];
+        while let Some(place) = places.pop() {
+            let next = self.next.get(&place).map_or(&[][..], Vec::as_slice);
+            if let Some(found) = next.iter().copied().find(|revision| is_it(*revision)) {
+                return Some(found);
+            }
+            places.extend(
+                next.iter()
+                    .filter(|revision| self.may_be_beside(**revision)),
+            );
+        }
+        None
+    }
+
+    /// True for what may be the source's and may be somebody's: nothing of it is left to tell.
+    fn may_be_beside(&self, revision: Revision) -> bool {
+        // What this plan appends is of the source.
+        let Some((event, ..)) = self.events.get(&revision) else {
+            return false;
+        };
+        let is_custom = event.header.kind() == Some(EventKind::Custom);
+        event.erased && is_custom && !self.claimed.contains(&revision)
+    }
+
+    /// True when a line ends behind an event of it, or behind that and what may be somebody's.
+    pub(super) fn ends_behind(&self, line: usize, after: Revision) -> bool {
+        let line = &self.lines[line];
+        let behind = line.events.partition_point(|own| *own <= after);
+        let is_of_it = line.root == after || line.events.binary_search(&after).is_ok();
+        let mut rest = line.events[behind..].iter();
+        is_of_it && rest.all(|revision| self.may_be_beside(*revision))
+    }
+
+    /// True when settings behind an event of a line were erased: the source's own, then.
+    pub(super) fn has_erased_config(&self, line: usize, after: Revision) -> bool {
+        let last = self.erased_config.get(&line);
+        last.is_some_and(|last| *last > after)
     }
 
     /// Where a part of the source begins whose first event is this one, and which says
@@ -165,11 +210,12 @@ impl<'a> Known<'a> {
         first: &NewEvent,
         bytes: &[u8],
     ) -> Option<(Revision, usize)> {
-        let kind = first.body.kind();
-        let there = self
-            .events
-            .values()
-            .find(|known| says(known.0, kind, bytes));
+        let is_it = |event: &StoredEvent| {
+            // Without a time, what is left of one message is as what is left of another.
+            let is_told = !event.erased || first.occurred_at.is_some();
+            is_told && says(event, first, bytes)
+        };
+        let there = self.events.values().find(|known| is_it(known.0));
         if let Some(&(_, line, before)) = there {
             let line = self.events.get(&before).map_or(line, |before| before.1);
             return Some((before, line));
@@ -227,18 +273,30 @@ fn names_model(event: &StoredEvent) -> bool {
         event.header.kind(),
         Some(EventKind::ConversationCreated | EventKind::ConfigChanged)
     );
-    is_config
-        && match decode(event) {
-            Ok(EventBody::ConversationCreated(created)) => !created.config.model_id.is_empty(),
-            Ok(EventBody::ConfigChanged(config)) => !config.model_id.is_empty(),
-            _ => false,
-        }
+    let names = || match decode(event) {
+        Ok(EventBody::ConversationCreated(created)) => !created.config.model_id.is_empty(),
+        Ok(EventBody::ConfigChanged(config)) => !config.model_id.is_empty(),
+        _ => false,
+    };
+    // What was erased does not come back.
+    is_config && (event.erased || names())
 }
 
-fn says(event: &StoredEvent, kind: EventKind, bytes: &[u8]) -> bool {
-    event.header.kind() == Some(kind)
+fn says(event: &StoredEvent, new: &NewEvent, bytes: &[u8]) -> bool {
+    let header = &event.header;
+    let kind = new.body.kind();
+    if header.kind() != Some(kind) {
+        return false;
+    }
+    match event.erased {
         // A conversation is the same whatever it was called when it began.
-        && (kind == EventKind::ConversationCreated || event.body == bytes)
+        _ if kind == EventKind::ConversationCreated => true,
+        false => event.body == bytes,
+        true => {
+            let stub = body::encode(&new.body.stub(header.branch));
+            header.occurred_at == new.occurred_at && event.body == stub
+        }
+    }
 }
 
 /// False for the further events of a line, and for what is beside the messages.
@@ -275,6 +333,7 @@ fn is_of_import(event: &StoredEvent) -> bool {
         | EventKind::ToolCallCancelled
         | EventKind::SubContextSpawned
         | EventKind::SubContextReturned => true,
+        EventKind::Custom if event.erased => true,
         EventKind::Custom => decode(event).is_ok_and(|body| match body {
             EventBody::Custom(custom) => {
                 claude_code::is_line(&custom)

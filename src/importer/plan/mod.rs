@@ -143,7 +143,7 @@ impl Merge<'_> {
         let bytes = body::encode(&event.body);
         let (after, line) = self
             .known
-            .take(cursor.after, kind, &bytes)
+            .take(cursor.after, &event, &bytes)
             .unwrap_or_else(|| self.append(&cursor, config, event.clone()));
         let now = Cursor {
             line,
@@ -163,7 +163,7 @@ impl Merge<'_> {
         let root = self.cursor(&BranchName::default());
         let event = self.translated(first);
         let bytes = body::encode(&event.body);
-        if self.known.has(root.after, event.body.kind(), &bytes) {
+        if self.known.has(root.after, &event, &bytes) {
             return;
         }
         if let Some((after, line)) = self.known.place_of_part(id, &event, &bytes) {
@@ -250,7 +250,9 @@ impl Merge<'_> {
         mut event: NewEvent,
     ) -> (Revision, usize) {
         let line = &self.known.lines[cursor.line];
-        let goes_on = line.tip() == cursor.after && !line.archived && !cursor.opens;
+        let is_end = self.known.ends_behind(cursor.line, cursor.after);
+        let goes_on = is_end && !line.archived && !cursor.opens;
+        let config = config.filter(|_| !self.known.has_erased_config(cursor.line, cursor.after));
         let line = if goes_on {
             cursor.line
         } else {

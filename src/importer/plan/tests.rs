@@ -1,5 +1,8 @@
 use super::*;
-use crate::importer::{openai_chat::import_line, stored::stored};
+use crate::importer::{
+    openai_chat::import_line,
+    stored::{erased, stored},
+};
 
 /// A conversation of user messages, each with the index of its parent.
 fn conversation(messages: &[(&str, Option<usize>)]) -> ImportedConversation {
@@ -115,4 +118,62 @@ fn what_others_added_stays() {
     let mine = crate::domain::MessageAppended::text(crate::domain::Role::User, "mine");
     let rest = plan(&with(EventBody::MessageAppended(mine)), &grown);
     assert_eq!(texts(&rest), ["fork at 3", "3", "activate changed-after-3"]);
+}
+
+// Erased content came back with the next import, all of it, as a branch on which the source says
+// something else. Its place is known, what is new goes on behind it, and what the source changed
+// elsewhere is a branch as before.
+#[test]
+fn what_was_erased_does_not_return() {
+    let first = conversation(&[("1", None), ("secret", Some(0)), ("3", Some(1))]);
+    let grown = conversation(&[
+        ("1", None),
+        ("secret", Some(0)),
+        ("3", Some(1)),
+        ("4", Some(2)),
+    ]);
+    let all: fn(usize) -> bool = |_| true;
+    for goes in [all, |index| index == 2, |index| index == 3] {
+        let left = erased(&stored(&first), goes);
+        assert_eq!(plan(&left, &first).events, []);
+        let rest = plan(&left, &grown);
+        assert_eq!((texts(&rest), rest.parted), (vec!["4".to_owned()], vec![]));
+    }
+    let left = erased(&stored(&first), |index| index == 2);
+    let changed = conversation(&[("1", None), ("secret", Some(0)), ("three", Some(1))]);
+    let parted = plan(&left, &changed);
+    assert_eq!(
+        texts(&parted),
+        ["fork at 3", "three", "activate changed-after-3"]
+    );
+}
+
+// The mark of an import, and what somebody keeps of his own beside it, look alike once they are
+// erased: neither may cut off what the source goes on with.
+#[test]
+fn what_is_beside_and_was_erased_cuts_nothing_off() {
+    let first = conversation(&[("1", None), ("2", Some(0))]);
+    let grown = conversation(&[("1", None), ("2", Some(0)), ("3", Some(1))]);
+    let mut marked = first.clone();
+    let custom = crate::domain::Custom {
+        type_name: "treering/imported".into(),
+        content_type: "application/json".into(),
+        data: "{}".into(),
+        text: String::new(),
+    };
+    let mark = NewEvent::new(first.conversation, EventBody::Custom(custom));
+    marked.events.push(mark.clone());
+    let left = erased(&stored(&marked), |_| true);
+    assert_eq!(plan(&left, &first).events, []);
+    let rest = plan(&left, &grown);
+    assert_eq!(
+        (texts(&rest), &rest.parted),
+        (vec!["3".to_owned()], &vec![])
+    );
+    marked.events.extend(rest.events);
+    marked.events.push(mark);
+    let left = erased(&stored(&marked), |_| true);
+    let longer = [("1", None), ("2", Some(0)), ("3", Some(1)), ("4", Some(2))];
+    let rest = plan(&left, &conversation(&longer));
+    assert_eq!((texts(&rest), rest.parted), (vec!["4".to_owned()], vec![]));
 }

@@ -1,0 +1,265 @@
+//! What says again, in a title or in what a sub-context is to do, something that goes.
+//!
+//! An import calls a conversation by its first prompt, and a fork is called by the title of
+//! what it leaves: erasing the message alone would leave the line that says most.
+
+use std::borrow::Cow;
+
+use super::{
+    EraseError,
+    plan::{Known, Plan},
+};
+use crate::{
+    domain::{ConversationId, EventBody, Revision},
+    engine::{Inner, error::ReadError, history::decode_body},
+    log::Record,
+    search::searchable_text,
+};
+
+/// Texts that go are held against later titles up to so many bytes each, of one conversation, and
+/// of all: titles are made from the beginning of what is said first.
+const TEXT_BYTES_MAX: usize = 2 << 10;
+const SAID_BYTES_MAX: usize = 8 << 10;
+pub(super) const ALL_BYTES_MAX: usize = 64 << 20;
+/// A shorter title is made from a text only when it is a line of it, in characters: the words
+/// of one stand in many texts.
+const PART_CHARS_MIN: usize = 12;
+
+/// What a conversation said that goes, for titles that come later.
+#[derive(Debug, Default)]
+pub(super) struct Echo {
+    /// The title that it was created with; none: it was not looked up.
+    created: Option<Option<(u64, String)>>,
+    said: Vec<String>,
+    said_bytes: usize,
+    titles: Vec<String>,
+}
+
+impl Echo {
+    /// True when a title says again what goes.
+    pub fn is_in_title(&self, title: &str) -> bool {
+        let names = |gone: &String| title.starts_with(gone.as_str());
+        !title.is_empty()
+            && (self.titles.iter().any(names)
+                || self.said.iter().any(|text| is_made_from(title, text)))
+    }
+
+    fn add_title(&mut self, title: &str) {
+        if !title.is_empty() {
+            self.titles.push(title.to_owned());
+        }
+    }
+
+    /// `room` is left for what all conversations say, in bytes.
+    fn add(&mut self, text: &str, room: &mut usize) {
+        let own = SAID_BYTES_MAX - self.said_bytes;
+        let kept = &text[..text.floor_char_boundary(own.min(*room).min(TEXT_BYTES_MAX))];
+        if !kept.is_empty() {
+            self.said_bytes += kept.len();
+            *room -= kept.len();
+            self.said.push(kept.to_owned());
+        }
+    }
+}
+
+/// Where the first title of a conversation is.
+const CREATED: Revision = Revision(1);
+
+impl Plan {
+    /// Finds what stands before a body that goes and says it again.
+    pub(super) async fn look_around(
+        &mut self,
+        inner: &Inner,
+        id: ConversationId,
+        body: &EventBody,
+    ) -> Result<(), EraseError> {
+        if let Some(answers) = self.answers.remove(&id) {
+            self.also.extend(answers);
+        }
+        match body {
+            EventBody::ConversationCreated(created) => {
+                self.of(id).echo.add_title(&created.title);
+                return Ok(());
+            }
+            EventBody::ConversationChanged(changed) => {
+                let title = changed.title.as_deref().unwrap_or_default();
+                self.of(id).echo.add_title(title);
+                return Ok(());
+            }
+            EventBody::SubContextSpawned(spawned) => {
+                let child = spawned.conversation;
+                return self.look_at_title(inner, child, &spawned.purpose).await;
+            }
+            _ => {}
+        }
+        let Some(text) = searchable_text(body) else {
+            return Ok(());
+        };
+        self.look_at_purpose(inner, id, &text).await?;
+        // Titles of what goes as a whole go anyway.
+        if self.of(id).gone.contains_key(&CREATED) {
+            return Ok(());
+        }
+        self.look_at_title(inner, id, &text).await?;
+        let known = self.known.entry(id).or_default();
+        known.echo.add(&text, &mut self.echo_room);
+        Ok(())
+    }
+
+    fn of(&mut self, id: ConversationId) -> &mut Known {
+        self.known.entry(id).or_default()
+    }
+
+    /// The title that a conversation was created with.
+    async fn look_at_title(
+        &mut self,
+        inner: &Inner,
+        id: ConversationId,
+        text: &str,
+    ) -> Result<(), EraseError> {
+        let known = self.of(id);
+        if known.gone.contains_key(&CREATED) || text.trim().is_empty() {
+            return Ok(());
+        }
+        let created = match &known.echo.created {
+            Some(created) => created.clone(),
+            None => {
+                let offset = inner.views.load().offset(id, CREATED);
+                let created = match offset.map_err(ReadError::from)? {
+                    Some(offset) => self.title_at(inner, offset).await?,
+                    None => None,
+                };
+                self.of(id).echo.created = Some(created.clone());
+                created
+            }
+        };
+        if let Some((offset, title)) = created
+            && is_made_from(&title, text)
+        {
+            self.also.insert(offset);
+        }
+        Ok(())
+    }
+
+    async fn title_at(
+        &self,
+        inner: &Inner,
+        offset: u64,
+    ) -> Result<Option<(u64, String)>, EraseError> {
+        Ok(match self.body_at(inner, offset).await? {
+            Some(EventBody::ConversationCreated(created)) => Some((offset, created.title)),
+            _ => None,
+        })
+    }
+
+    /// What the parent of a sub-context says that it is to do.
+    async fn look_at_purpose(
+        &mut self,
+        inner: &Inner,
+        child: ConversationId,
+        text: &str,
+    ) -> Result<(), EraseError> {
+        let Some(&offset) = self.spawned.get(&child) else {
+            return Ok(());
+        };
+        if let Some(EventBody::SubContextSpawned(spawned)) = self.body_at(inner, offset).await?
+            && is_made_from(&spawned.purpose, text)
+        {
+            self.also.insert(offset);
+        }
+        Ok(())
+    }
+
+    /// A body of the same tenant that was not erased.
+    async fn body_at(&self, inner: &Inner, offset: u64) -> Result<Option<EventBody>, EraseError> {
+        let record: Record = inner.reader.record(offset).await.map_err(ReadError::from)?;
+        let ours = self.namespace.as_ref();
+        if record.is_erased() || ours.is_some_and(|ours| *ours != record.header.namespace) {
+            return Ok(None);
+        }
+        let bytes = inner.reader.body(&record).await.map_err(ReadError::from)?;
+        Ok(Some(decode_body(offset, record.header.kind, &bytes)?))
+    }
+}
+
+/// True when a short text was made from a longer one: it is a line of it, or one of some length
+/// that stands in it, whether or not it was cut.
+fn is_made_from(short: &str, text: &str) -> bool {
+    let stem = short.trim().trim_end_matches(['…', '.']);
+    let stem = plain(stem);
+    if stem.is_empty() {
+        return false;
+    }
+    let is_line = |line: &str| {
+        let line = line.trim_end_matches('.');
+        plain(line) == stem || plain(line.trim_start_matches(['#', '*', '-', ' '])) == stem
+    };
+    text.lines().map(str::trim).any(is_line)
+        || (stem.chars().count() >= PART_CHARS_MIN
+            && (plain(text).contains(&stem) || plain(&without_tags(text)).contains(&stem)))
+}
+
+/// A text in one line, with one blank between words.
+fn plain(text: &str) -> String {
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
+    let words = words.filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// A command is written down with tags around its name and its arguments.
+fn without_tags(text: &str) -> Cow<'_, str> {
+    if !text.contains("</") {
+        return text.into();
+    }
+    let mut left = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, tag)) = rest.split_once('<') {
+        left.push_str(before);
+        let Some((_, behind)) = tag.split_once('>') else {
+            break;
+        };
+        left.push(' ');
+        rest = behind;
+    }
+    left.push_str(rest);
+    left.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The title that an import gave stayed, with the secret in it; and one that says "Hi" must
+    // not go with whatever has these letters.
+    #[test]
+    fn a_title_is_known_by_what_it_was_made_from() {
+        let prompt =
+            "# The key of the boat:\n\n the key   is hunter2 in the\tharbour office\nand so on";
+        for made in [
+            "the key is hunter2 in the harbour office",
+            "the key   is hunter2 in the h…",
+            "The key of the boat:",
+            "key is hunter2 in...",
+        ] {
+            assert!(is_made_from(made, prompt), "{made}");
+        }
+        let command = "<command-message>plan</command-message>\n<command-name>/plan</command-name>\
+                       <command-args>the tides</command-args>";
+        assert!(is_made_from("/plan the tides", command));
+        for other in ["", "…", "the key", "The tides of the harbour", "boat"] {
+            assert!(!is_made_from(other, prompt), "{other}");
+        }
+        assert!(is_made_from("Hi", "Hi\nthere") && !is_made_from("Hi", "High tide. This"));
+        let mut echo = Echo::default();
+        echo.add_title("Boats");
+        assert!(echo.is_in_title("Boats (from #7)") && !echo.is_in_title("My boats"));
+        assert!(!Echo::default().is_in_title(""));
+        let mut room = SAID_BYTES_MAX + 1;
+        for _ in 0..9 {
+            echo.add(&"ä".repeat(TEXT_BYTES_MAX), &mut room);
+        }
+        assert_eq!((echo.said_bytes, room), (SAID_BYTES_MAX, 1));
+        Echo::default().add("ä", &mut room);
+        assert_eq!(room, 1);
+    }
+}
