@@ -595,7 +595,7 @@ fn copies(hit: &pb::SearchHit) -> String {
 }
 
 /// What a hit is: a tool's result or call, somebody's message, or a kind.
-fn what(hit: &pb::SearchHit) -> String {
+pub(crate) fn what(hit: &pb::SearchHit) -> String {
     let is = |kind: pb::EventKind| hit.kind == i32::from(kind);
     if hit.in_reasoning {
         return format!("{} thought", json::role_name(hit.role));

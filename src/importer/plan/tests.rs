@@ -160,6 +160,7 @@ fn what_is_beside_and_was_erased_cuts_nothing_off() {
         content_type: "application/json".into(),
         data: "{}".into(),
         text: String::new(),
+        delta_of: String::new(),
     };
     let mark = NewEvent::new(first.conversation, EventBody::Custom(custom));
     marked.events.push(mark.clone());
