@@ -29,7 +29,7 @@ Examples:
   treering items put users/ada likes '{\"answers\": \"short\", \"level\": 3}'
   treering items put sessions/42 cart @cart.json --ttl 12h
   treering items get users/ada likes
-  treering items search users --query 'short answers'
+  treering items search users --words 'short answers'
   treering items search users --where 'level>=3' --where 'answers=\"short\"'
   treering items ls --depth 1
   treering items rm users/ada likes")]
@@ -56,7 +56,7 @@ enum ItemsCommand {
         #[arg(long, value_name = "TEXT")]
         text: Option<String>,
         /// Who puts it [default: $USER, else `treering-cli`]
-        #[arg(long, value_name = "NAME")]
+        #[arg(long = "words", value_name = "NAME")]
         actor: Option<String>,
     },
     /// Show a value
@@ -73,8 +73,7 @@ enum ItemsCommand {
         path: String,
         /// Words
         #[arg(
-            long,
-            short,
+            long = "words",
             value_name = "WORDS",
             default_value = "",
             hide_default_value = true

@@ -34,7 +34,7 @@ async fn items_from_a_shell() {
         .await;
     assert!(found.starts_with("users/ada/likes"), "{found}");
     assert_eq!(found.lines().count(), 1);
-    let found = shell.ok(&["items", "search", "--query", "long"]).await;
+    let found = shell.ok(&["items", "search", "--words", "long"]).await;
     assert!(found.starts_with("users/bob/likes"), "{found}");
     assert_eq!(shell.ok(&["items", "ls"]).await, "users/ada\nusers/bob\n");
     assert_eq!(shell.ok(&["items", "ls", "--depth", "1"]).await, "users\n");
