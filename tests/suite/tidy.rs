@@ -59,7 +59,7 @@ const MAY_USE: [(&str, &[&str]); 20] = [
     (
         "mcp",
         &[
-            "access", "cli", "codec", "context", "domain", "engine", "server",
+            "access", "cli", "codec", "context", "domain", "engine", "search", "server",
         ],
     ),
     (

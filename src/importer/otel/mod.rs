@@ -23,7 +23,7 @@ use crate::domain::{ContentPart, JsonText, Role, TimestampMicros, ToolDefinition
 
 pub use known::Known;
 pub use merge::{Merge, Start, Unit};
-pub use read::{Room, Seen, SpanFault, read};
+pub use read::{Seen, SpanFault, ValueRoom, read};
 
 /// The source of conversations that came as spans.
 pub const SOURCE: &str = "otel";

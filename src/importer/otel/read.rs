@@ -52,14 +52,14 @@ pub enum SpanFault {
 
 /// What the spans of a request may still hold.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct ValueRoom {
     /// JSON values of their messages, together.
     pub values: usize,
     /// What that was at first.
     pub values_max: usize,
 }
 
-impl Room {
+impl ValueRoom {
     /// Room for so many JSON values.
     #[must_use]
     pub fn new(values_max: usize) -> Self {
@@ -85,7 +85,7 @@ const AGENTS: [&str; 2] = ["invoke_agent", "invoke_workflow"];
 ///
 /// # Errors
 /// [`SpanFault`] when something in it should be a list of messages and is not.
-pub fn read(span: &Span, room: &mut Room) -> Result<Seen, SpanFault> {
+pub fn read(span: &Span, room: &mut ValueRoom) -> Result<Seen, SpanFault> {
     let operation = span.attributes.get("gen_ai.operation.name");
     let operation = operation.and_then(Value::as_str).unwrap_or_default();
     let kind = span.attributes.get("openinference.span.kind");
@@ -170,7 +170,7 @@ fn tool_run(span: &Span) -> ToolRun {
     }
 }
 
-fn chat(span: &Span, is_agent: bool, room: &mut Room) -> Result<Chat, SpanFault> {
+fn chat(span: &Span, is_agent: bool, room: &mut ValueRoom) -> Result<Chat, SpanFault> {
     let attributes = with_details(span);
     let said = said(&attributes, &span.events, room)?;
     let (mut system, input) = message::read_all(&said.input);
@@ -251,7 +251,7 @@ struct SaidAsJson {
 fn said(
     attributes: &Attributes,
     events: &[(String, Attributes)],
-    room: &mut Room,
+    room: &mut ValueRoom,
 ) -> Result<SaidAsJson, SpanFault> {
     let mut of = |names: &[&str]| {
         let found = names
@@ -334,7 +334,7 @@ fn of_event(name: &str, event: &Attributes) -> Option<(bool, Value)> {
 }
 
 /// A list, as it is or as JSON text.
-fn list(attribute: &str, value: &Value, room: &mut Room) -> Result<Vec<Value>, SpanFault> {
+fn list(attribute: &str, value: &Value, room: &mut ValueRoom) -> Result<Vec<Value>, SpanFault> {
     let read = match value {
         Value::Array(list) => Some(list.clone()),
         Value::String(text) => {
@@ -389,7 +389,7 @@ fn usage(attributes: &Attributes, model: &str) -> Option<Usage> {
     })
 }
 
-fn tools(attributes: &Attributes, room: &mut Room) -> Result<Vec<ToolDefinition>, SpanFault> {
+fn tools(attributes: &Attributes, room: &mut ValueRoom) -> Result<Vec<ToolDefinition>, SpanFault> {
     let defined = match attributes.get("gen_ai.tool.definitions") {
         Some(value) => list("gen_ai.tool.definitions", value, room)?,
         None => flat::below(attributes, "llm.request.functions.")

@@ -31,7 +31,7 @@ fn span(start: i64, attributes: Value) -> Span {
 }
 
 fn seen(span: &Span) -> Seen {
-    read(span, &mut Room::new(1 << 20)).unwrap()
+    read(span, &mut ValueRoom::new(1 << 20)).unwrap()
 }
 
 fn chat_of(span: &Span) -> Chat {
@@ -580,7 +580,7 @@ fn spans_without_content_are_told_apart() {
         1,
         json!({"gen_ai.operation.name": "chat", "gen_ai.input.messages": "[{"}),
     );
-    let fault = read(&broken, &mut Room::new(1 << 20)).unwrap_err();
+    let fault = read(&broken, &mut ValueRoom::new(1 << 20)).unwrap_err();
     assert!(
         fault.to_string().contains("gen_ai.input.messages"),
         "{fault}"
@@ -590,7 +590,7 @@ fn spans_without_content_are_told_apart() {
         json!({"gen_ai.operation.name": "chat",
         "gen_ai.input.messages": "[1,2,3,4,5]"}),
     );
-    assert!(read(&many, &mut Room::new(4)).is_err());
+    assert!(read(&many, &mut ValueRoom::new(4)).is_err());
 }
 
 // A message that was erased came back with the next request, which has it in its history.

@@ -23,7 +23,7 @@ use super::{
     bounds::{ERROR_TEXT_BYTES_MAX, SPAN_FAULTS_TOLD, SPAN_VALUES_MAX, SPANS_MAX},
     call::{Call, Shared},
 };
-use crate::importer::otel::{self, Room, Seen, Span};
+use crate::importer::otel::{self, Seen, Span, ValueRoom};
 use known::Conversations;
 use record::{Batch, Recorded};
 
@@ -92,7 +92,7 @@ struct Read {
 impl Read {
     fn of(request: ExportTraceServiceRequest) -> Self {
         let mut read = Self::default();
-        let mut room = Room::new(SPAN_VALUES_MAX);
+        let mut room = ValueRoom::new(SPAN_VALUES_MAX);
         for of_resource in request.resource_spans {
             let service = values::service(of_resource.resource.as_ref());
             let scopes = of_resource.scope_spans.into_iter();
@@ -105,7 +105,7 @@ impl Read {
         read
     }
 
-    fn take(&mut self, service: &str, name: String, span: &Span, room: &mut Room) {
+    fn take(&mut self, service: &str, name: String, span: &Span, room: &mut ValueRoom) {
         if self.batch.len() >= SPANS_MAX {
             let why = format!("a request may have {SPANS_MAX} of them: send fewer at once");
             return self.faults.push((name, why));

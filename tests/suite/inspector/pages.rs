@@ -108,7 +108,8 @@ async fn no_text_makes_a_page_too_large() {
     for text in ["\0\u{202e}\u{1}", "\"<&'>", "<\n"] {
         let id = ConversationId::generate();
         let text = text.repeat(20_000);
-        let title = text.replace('\0', "\u{1}")[..600].to_owned();
+        let title = text.replace('\0', "\u{1}");
+        let title = title[..title.floor_char_boundary(512)].to_owned();
         let created = ConversationCreated {
             title,
             ..ConversationCreated::default()
