@@ -24,11 +24,15 @@ from treering.aio import AsyncTreering
 from .conftest import Server, run, texts
 
 
+# Seconds for a call with all its attempts: the oldest grpcio takes some 20 to find a server again.
+PATIENCE = 120.0
+
+
 # A server dies between, and under, the appends of a program that knows nothing of it: each
 # line must be stored, once.
 @pytest.mark.slow
 def test_a_server_that_is_killed_while_lines_are_appended(server: Server) -> None:
-    with treering.connect(server.address) as db:
+    with treering.connect(server.address, timeout=PATIENCE) as db:
         conv = db.create("Through kills")
         written = threading.Event()
 
@@ -144,7 +148,7 @@ def test_a_server_that_hangs(server: Server) -> None:
 
 # A break in the middle of a pipelined import must neither lose nor double a batch.
 def test_many_appends_through_a_kill(server: Server) -> None:
-    with treering.connect(server.address) as db:
+    with treering.connect(server.address, timeout=PATIENCE) as db:
         conv = db.create("Import")
         batches = [(conv.id, [new.user(f"Line {n}")]) for n in range(2000)]
         answers = []
@@ -161,7 +165,7 @@ def test_many_appends_through_a_kill(server: Server) -> None:
 # A subscriber must not notice that the server was started again: nothing is lost, nothing
 # comes twice.
 def test_subscriptions_go_on(server: Server) -> None:
-    with treering.connect(server.address) as db:
+    with treering.connect(server.address, timeout=PATIENCE) as db:
         conv = db.create("Followed")
         conv.user("0")
         seen: list[str] = []
@@ -212,7 +216,7 @@ def test_a_subscription_is_ended_by_another_thread(conv: treering.Conversation) 
 
 
 def test_a_watch_tells_after_a_restart_what_has_changed(server: Server) -> None:
-    with treering.connect(server.address) as db:
+    with treering.connect(server.address, timeout=PATIENCE) as db:
         conv = db.create()
         conv.set_context({"a": 1, "b": 2})
         with conv.watch_context() as changes:
