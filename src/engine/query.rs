@@ -339,7 +339,7 @@ pub struct ConversationView {
     pub summary: ConversationSummary,
     /// The first branches, by id.
     pub branches: Vec<Arc<BranchState>>,
-    /// There are more: [`Engine::branches`](crate::Engine::branches) has them.
+    /// There are more: [`Engine::branches`](crate::engine::Engine::branches) has them.
     pub more_branches: bool,
     /// The branch that was asked for, as of the revision asked for.
     pub branch: Arc<BranchState>,

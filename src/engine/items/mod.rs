@@ -3,7 +3,7 @@
 //!
 //! Each change is an event with the item's name as its key, so that the newest one is one look-up
 //! (`docs/decisions/0047`). Here lives what a batch of operations does; names, conditions and
-//! the stored form have files of their own, finding in [`find`].
+//! the stored form have files of their own, finding in `find`.
 
 mod condition;
 mod find;
