@@ -1,9 +1,9 @@
 //! Conversations from spans that follow the OpenTelemetry conventions for generative AI.
 //!
 //! A span of a call to a model carries the whole history that it sent, so most of it is
-//! known. `read` says what a span tells, `merge`(mod@merge) what of that a conversation
+//! known. `read` says what a span tells, `merge` what of that a conversation
 //! lacks, as events in units; `known` is the conversation as far as that is decided on.
-//! Nothing here talks to an engine: `server/otlp_receiver` does.
+//! Nothing here talks to an engine: `server/spans` does.
 //!
 //! *Invariant:* any split, order and repetition of the spans of a session gives the same
 //! conversation: the same histories, each message once. *Held by* `tests.rs`.
