@@ -228,6 +228,11 @@ pub const HANDSHAKES_MAX: usize = 256;
 /// Between looks at the files of certificates.
 pub const TLS_LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// A client that has sent nothing for so long is taken for one that waits for the server's HTTP/2
+/// settings, as some gRPC clients do for 20 s; a browser sends its request with the connection,
+/// and opens another where one was opened ahead of use.
+pub const FIRST_BYTE_WAIT: Duration = Duration::from_millis(200);
+
 /// The head of a request by HTTP/1, which browsers send, comes within this time.
 pub const HTTP1_HEAD_WAIT: Duration = Duration::from_secs(10);
 

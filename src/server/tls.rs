@@ -11,6 +11,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use http::Version;
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
@@ -131,6 +132,15 @@ pub(super) fn client_certificate<IO>(stream: &TlsStream<IO>) -> Option<ClientCer
     Some(ClientCertificate {
         subject: CertificateSubject::of_certificate(shown),
     })
+}
+
+/// The version of HTTP that both sides agreed on; none: the client did not say what it knows.
+pub(super) fn agreed_version<IO>(stream: &TlsStream<IO>) -> Option<Version> {
+    let (_, connection) = stream.get_ref();
+    match connection.alpn_protocol()? {
+        protocol if protocol == ALPN[0] => Some(Version::HTTP_2),
+        _ => Some(Version::HTTP_11),
+    }
 }
 
 fn stamps(files: &TlsFiles) -> Vec<Stamp> {

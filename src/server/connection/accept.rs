@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures::{Stream, StreamExt};
+use http::Version;
 use hyper_util::{rt::TokioExecutor, server::conn::auto};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -26,7 +27,7 @@ use crate::server::{
     intake::Intake,
     measures::ServerMeasures,
     shutdown::StopSignal,
-    tls::{ServerTls, client_certificate},
+    tls::{ServerTls, agreed_version, client_certificate},
     web::WebService,
 };
 
@@ -178,6 +179,12 @@ impl Acceptor {
                 Some(tls) => {
                     if let Some(io) = handshake(&tls, io, &life).await {
                         calls.certificate = client_certificate(&io);
+                        let http = match agreed_version(&io) {
+                            _ if !http.is_http1_available() => http,
+                            Some(Version::HTTP_2) => http.http2_only(),
+                            Some(_) => http.http1_only(),
+                            None => http,
+                        };
                         serve(io, calls, http, life).await;
                     }
                 }

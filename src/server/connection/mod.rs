@@ -24,7 +24,7 @@ use hyper_util::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    time::Instant,
+    time::{Instant, timeout},
 };
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
@@ -152,13 +152,19 @@ struct Patience {
 }
 
 /// Serves a connection to its end.
-async fn serve<IO>(io: IO, calls: Calls, http: auto::Builder<TokioExecutor>, life: Life)
+async fn serve<IO>(io: IO, calls: Calls, mut http: auto::Builder<TokioExecutor>, life: Life)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let turn = Arc::new(Turn::default());
-    let io = TokioIo::new(TurnIo::new(io, Arc::clone(&turn)));
-    let mut connection = pin!(http.serve_connection(io, calls));
+    let mut io = TurnIo::new(io, Arc::clone(&turn));
+    // By HTTP/2 both sides begin at once, and a client may wait for the server's settings before
+    // it says anything. Browsers, whose protocol is to be seen first, are not those who wait.
+    let open = http.is_http1_available() && http.is_http2_available();
+    if open && timeout(bounds::FIRST_BYTE_WAIT, io.begins()).await.is_err() {
+        http = http.http2_only();
+    }
+    let mut connection = pin!(http.serve_connection(TokioIo::new(io), calls));
     let mut ending = false;
     loop {
         let look = life.next_look(&turn, ending);

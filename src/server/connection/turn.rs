@@ -15,7 +15,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use crate::server::bounds::CONNECTION_TURN_BYTES;
 
@@ -62,11 +62,27 @@ impl Turn {
 pub(super) struct TurnIo<IO> {
     io: IO,
     turn: Arc<Turn>,
+    /// The first byte, while it is known and not read.
+    first: Option<u8>,
 }
 
 impl<IO> TurnIo<IO> {
     pub fn new(io: IO, turn: Arc<Turn>) -> Self {
-        Self { io, turn }
+        Self {
+            io,
+            turn,
+            first: None,
+        }
+    }
+}
+
+impl<IO: AsyncRead + Unpin> TurnIo<IO> {
+    /// Waits until the client has begun, or is gone. What it sent is read later.
+    pub async fn begins(&mut self) {
+        let mut first = [0];
+        if let Ok(1) = self.io.read(&mut first).await {
+            self.first = Some(first[0]);
+        }
     }
 }
 
@@ -83,7 +99,13 @@ impl<IO: AsyncRead + Unpin> AsyncRead for TurnIo<IO> {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.io).poll_read(cx, buffer);
+        let polled = match self.first.take() {
+            Some(first) => {
+                buffer.put_slice(&[first]);
+                Poll::Ready(Ok(()))
+            }
+            None => Pin::new(&mut self.io).poll_read(cx, buffer),
+        };
         let read = buffer.filled().len() - before;
         let left = left.saturating_sub(read);
         self.turn.left.store(left, Ordering::Relaxed);

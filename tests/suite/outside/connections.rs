@@ -68,6 +68,45 @@ async fn idle_connections_do_not_delay_the_end() {
     );
 }
 
+// A client may wait for the server's settings before it says anything; one that did was left
+// waiting for 20 s since the port also answers browsers. What it says then must be read whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_waits_for_the_server_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Limited::start(dir.path(), "true").await;
+    for pieces in [&[PREFACE][..], &[&PREFACE[..1], &PREFACE[1..]]] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let mut settings = [0; 9];
+        let read = timeout(Duration::from_secs(5), stream.read_exact(&mut settings)).await;
+        read.expect("no settings").unwrap();
+        assert_eq!(settings[3], 4, "a frame of settings");
+        let mut rest = vec![0; usize::from(settings[2])];
+        stream.read_exact(&mut rest).await.unwrap();
+        for piece in pieces {
+            stream.write_all(piece).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let acknowledged = [0, 0, 0, 4, 1, 0, 0, 0, 0];
+        let mut answer = Vec::new();
+        while !answer.ends_with(&acknowledged) {
+            let mut byte = [0];
+            let read = timeout(Duration::from_secs(5), stream.read_exact(&mut byte)).await;
+            read.expect("not acknowledged").unwrap();
+            answer.push(byte[0]);
+        }
+    }
+    // And who says what it speaks a letter at a time is answered as that.
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"G").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let rest = b"ET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(rest).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+    assert!(server.terminate().await.success());
+}
+
 // At the limit of open files the server once turned a core in silence, and served
 // nobody new. Clients that do nothing must not be able to bring it there; those
 // that work must not notice.
