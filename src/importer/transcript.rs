@@ -403,8 +403,16 @@ impl BranchNow {
         }
         let state = Rc::make_mut(&mut self.state);
         state.apply(at, body);
-        // A fork is no part of a turn: where the branch leaves its parent is.
-        if state.at_turn_boundary() && !matches!(body, EventBody::BranchForked(_)) {
+        // A fork is no part of a turn: where the branch leaves its parent is. Nor is what is
+        // set: imported again, the session finds its places by what was said and done.
+        let is_said = !matches!(
+            body,
+            EventBody::BranchForked(_)
+                | EventBody::BranchActivated
+                | EventBody::ConfigChanged(_)
+                | EventBody::ToolsDefined { .. }
+        );
+        if state.at_turn_boundary() && is_said {
             self.turn_end_before = self.turn_end;
             self.turn_end = at.revision;
         }

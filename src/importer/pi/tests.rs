@@ -259,6 +259,16 @@ fn odd_lines_are_kept_and_told() {
     grows(&session);
 }
 
+// A turn ended, the next one is answered by another model, and is open when the session is
+// compacted: the cut once stood at the change of the model, where an import of the same file
+// again did not find it, and made a branch with a second compaction.
+#[test]
+fn a_cut_before_another_model_is_found_again() {
+    let lines = lines();
+    let picked: Vec<Value> = [7, 4, 10].map(|at: usize| lines[at].clone()).to_vec();
+    grows(&pi(&picked));
+}
+
 // Lines come in orders that nobody thought of.
 #[test]
 fn any_lines_grow() {
