@@ -3,7 +3,7 @@
 use futures::StreamExt;
 use tonic::Code;
 
-use super::{failure::PageFailure, parts::hostile::fitting};
+use super::{bounds::LINES, failure::PageFailure, parts::hostile::fitting};
 use crate::{cli::Connection, codec::pb};
 
 /// A part makes at most so much markup for each byte that was asked for.
@@ -128,6 +128,9 @@ impl Piece {
         let end = whole.floor_char_boundary(bytes_max.min(whole.len()));
         // What makes more markup than words do is shown in smaller parts.
         let mut end = fitting(&whole[..end], bytes_max.saturating_mul(MARKUP_PER_BYTE));
+        // Nor has a page of bytes more lines than one of lines: each has markup of its own.
+        let lines = whole[..end].split_inclusive('\n').map(str::len);
+        end = lines.zip(0..LINES).map(|(bytes, _)| bytes).sum();
         let is_cut = is_cut || end < whole.len();
         if is_cut
             && let Some(at) = whole[..end].rfind('\n')
