@@ -54,7 +54,7 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
         @if events.is_empty() {
             (nothing("No event has it.", &html! { "It was looked for in the newest events." }))
         } @else {
-            div.table { table {
+            div.table role="group" aria-label="Events" tabindex="0" { table {
                 thead { tr { th { "Event" } th { "Kind" } th { "Actor" } th { "Recorded" } } }
                 tbody {
                     @for event in &events {

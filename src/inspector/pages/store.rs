@@ -220,7 +220,7 @@ fn room(stats: &pb::StatsResponse, now: &Measures) -> Markup {
     html! {
         section {
             h2 { "Room" }
-            div.table { table.room {
+            div.table role="group" aria-label="Room" tabindex="0" { table.room {
                 tbody {
                     @for (name, bytes) in parts {
                         tr {
@@ -263,7 +263,7 @@ fn kinds(stats: &pb::StatsResponse) -> Markup {
         @if !kinds.is_empty() {
             section {
                 h2 { "Events by kind" }
-                div.table { table.room { tbody {
+                div.table role="group" aria-label="Events by kind" tabindex="0" { table.room { tbody {
                     @for (name, number) in kinds {
                         tr {
                             th scope="row" { (shown(name)) }

@@ -295,7 +295,7 @@ fn budget(told: &pb::Explanation, id: &str) -> Markup {
                 }
             }
             (bar(told, whole))
-            div.table {
+            div.table role="group" aria-label="Sections" tabindex="0" {
                 table.sections {
                     thead {
                         tr {
@@ -439,7 +439,7 @@ fn steps(told: &pb::Explanation) -> Markup {
     let number = told.enhancers.iter().filter(did).count() as u64;
     let head = html! { strong { "Steps" } span.dim { (things(number, "put something in", "put something in")) } };
     let body = html! {
-        div.table {
+        div.table role="group" aria-label="Steps" tabindex="0" {
             table {
                 thead {
                     tr {
