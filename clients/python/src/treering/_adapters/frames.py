@@ -190,26 +190,55 @@ class _Waiting:
 
 def filled(packed: Any, events: Sequence[new.NewEvent | pb.Event]) -> Any:
     """An item of a frame, from the events that hold it."""
-    return _filled(packed, dict(_held(events)))
+    return _filled(packed, _Held(events))
 
 
-def _filled(packed: Any, held: dict[str, Any]) -> Any:
+class _Held:
+    """What a frame can refer to, by its place, worked out where it is asked for."""
+
+    def __init__(self, events: Sequence[new.NewEvent | pb.Event]) -> None:
+        self._events = events
+        self._all: dict[str, Any] | None = None
+
+    def get(self, place: str, otherwise: Any) -> Any:
+        """What is at a place."""
+        if place.endswith(".text") and (text := self._text(place)) is not None:
+            return text
+        if self._all is None:
+            self._all = dict(_held(self._events))
+        return self._all.get(place, otherwise)
+
+    def _text(self, place: str) -> str | None:
+        """A text of a part, which most are."""
+        index, part, _ = place.split(".", 2)
+        event = self._events[int(index)]
+        which = event.WhichOneof("body")
+        if which not in ("message_appended", "tool_result_recorded") or part[0] != "p":
+            return None
+        held = getattr(event, which).parts[int(part[1:])]
+        return str(held.text) if held.WhichOneof("part") == "text" else None
+
+
+def _filled(packed: Any, held: _Held | dict[str, Any]) -> Any:
     if isinstance(packed, dict) and packed.keys() == {REFERENCE}:
         whole = packed[REFERENCE]
         if isinstance(whole, dict) and whole.keys() == {WHOLE}:
             return whole[WHOLE]
-    return _with(packed, held) if held else packed
+    return _with(packed, held)
 
 
-def _with(packed: Any, held: dict[str, Any]) -> Any:
+def _with(packed: Any, held: _Held | dict[str, Any]) -> Any:
     if isinstance(packed, list):
         return [_with(each, held) for each in packed]
     if isinstance(packed, dict):
         if len(packed) == 1 and REFERENCE in packed:
             place = packed[REFERENCE]
-            if isinstance(place, str) and place in held:
-                return held[place]
-        return {key: _with(each, held) for key, each in packed.items()}
+            if isinstance(place, str):
+                return held.get(place, packed)
+        return {
+            key: _with(each, held) if each.__class__ in (dict, list) else each
+            for key, each in packed.items()
+        }
     return packed
 
 
