@@ -515,7 +515,8 @@ def test_a_growing_list_is_stored_by_what_is_added(db: treering.Treering) -> Non
 
 
 # What a graph in JavaScript wrote has its values as JSON, does not say where they are, has keys of
-# its own for its messages, and messages that this language would refuse: it is read, and gone on with on the same branch.
+# its own for its messages, and messages that this language would refuse: it is read, and gone on
+# with on the same branch.
 def test_a_thread_that_javascript_wrote(db: treering.Treering) -> None:
     said = {"class": "AIMessage", "content": "Hello", "id": "a", "usage_metadata": {}}
     key, listed = bytes(range(12)), bytes(12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from operator import is_
 from typing import Any
@@ -29,17 +30,23 @@ class Written:
         self._known: dict[int, Noted] = {}
         self._next: dict[int, Noted] = {}
 
-    def key_of(self, message: BaseMessage) -> bytes | None:
-        """The key that it has, if it is one of them and was not changed."""
-        found = self._known.get(id(message)) or self._read.get(id(message))
-        if found is None or found[0] is not message or message.__pydantic_extra__:
-            return None
-        _, key, values, empty = found
-        fields = message.__dict__
-        if len(fields) != len(values) or not all(map(is_, fields.values(), values)) or any(empty):
-            return None
-        self._next[id(message)] = found
-        return key
+    def keys_of(self, messages: Sequence[BaseMessage]) -> list[bytes | None]:
+        """The keys of those that are known, and were not changed."""
+        known, read, next = self._known, self._read, self._next
+        keys: list[bytes | None] = []
+        for message in messages:
+            at = id(message)
+            found = known.get(at) or read.get(at)
+            if found is not None and found[0] is message and not message.__pydantic_extra__:
+                _, key, values, empty = found
+                fields = message.__dict__
+                is_same = len(fields) == len(values) and all(map(is_, fields.values(), values))
+                if is_same and not any(empty):
+                    next[at] = found
+                    keys.append(key)
+                    continue
+            keys.append(None)
+        return keys
 
     def note(self, message: BaseMessage, key: bytes) -> None:
         """It has this key."""

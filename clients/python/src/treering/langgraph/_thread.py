@@ -107,9 +107,7 @@ class GraphThread(ThreadReader):
         if not _is_kept_as_list(value):
             return self._kept(batch, value)
         if is_mirrored and all(isinstance(each, BaseMessage) for each in value):
-            keys = [self._message(batch, each) for each in value]
-            self._messages_written.turn()
-            batch.has_messages = True
+            keys = self._messages(batch, value)
         else:
             keys = [self._kept(batch, each) for each in value]
         key = hashed(b"list\0" + b"".join(keys))
@@ -127,13 +125,19 @@ class GraphThread(ThreadReader):
             batch.values[key] = stored
         return key
 
-    def _message(self, batch: _Batch, message: BaseMessage) -> Key:
-        key = self._messages_written.key_of(message)
-        if key is None or not self.index.has(key):
-            key = self._kept(batch, message)
-            self._messages_written.note(message, key)
-        batch.messages.append((key, message))
-        return key
+    def _messages(self, batch: _Batch, messages: Sequence[BaseMessage]) -> list[Key]:
+        keys: list[Key] = []
+        values, said = self.index.values, self.index.said
+        known = self._messages_written.keys_of(messages)
+        for key, message in zip(known, messages, strict=True):
+            if key is None or (key not in said and key not in values):
+                key = self._kept(batch, message)
+                self._messages_written.note(message, key)
+            keys.append(key)
+        self._messages_written.turn()
+        batch.messages = list(zip(keys, messages, strict=True))
+        batch.has_messages = True
+        return keys
 
     # ---- checkpoints ----
 
