@@ -378,6 +378,16 @@ def hashed(content: bytes) -> Key:
     return blake2b(content, digest_size=KEY_BYTES).digest()
 
 
+def list_key(keys: Sequence[Key]) -> Key:
+    """The key of a list of what has these keys."""
+    return hashed(b"list\0" + b"".join(keys))
+
+
+def is_list(key: Key, keys: Sequence[Key]) -> bool:
+    """Whether a list with this key has these; JavaScript hashes their digits."""
+    return key in (list_key(keys), hashed(b"list\0" + b"".join(keys).hex().encode()))
+
+
 def packed(said: dict[str, Any]) -> bytes:
     """The content of a custom event."""
     return ormsgpack.packb(said)

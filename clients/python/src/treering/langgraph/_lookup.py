@@ -21,6 +21,7 @@ from treering.langgraph._index import (
     Key,
     Row,
     Spliced,
+    is_list,
 )
 from treering.langgraph._places import IN_ROW, Run, Runs, checkpoint_key, latest_key
 from treering.types import Event
@@ -168,7 +169,10 @@ class Lookups:
         self._rows(index, wanted)
         self._frames(index, frames)
         for name, each in runs.items():
-            index.lists[row.values[name]] = Spliced(None, 0, 0, _keys(index, each))
+            key, keys = row.values[name], _keys(index, each)
+            if not is_list(key, keys):
+                raise NotSaidError
+            index.lists[key] = Spliced(None, 0, 0, keys)
 
     def _rows(self, index: Index, revisions: Iterable[int]) -> None:
         names = [(self._conversation.id, revision) for revision in sorted(revisions)]

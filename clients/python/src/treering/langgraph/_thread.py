@@ -26,8 +26,8 @@ from treering.langgraph._index import (
     Spliced,
     Stored,
     common,
-    hashed,
     key_of,
+    list_key,
     overlap,
     packed,
     spliced,
@@ -110,7 +110,7 @@ class GraphThread(ThreadReader):
             keys = self._messages(batch, value)
         else:
             keys = [self._kept(batch, each) for each in value]
-        key = hashed(b"list\0" + b"".join(keys))
+        key = list_key(keys)
         if key not in self.index.lists and key not in batch.lists:
             before = self.index.expanded(old) if old in self.index.lists else []
             batch.lists[key] = spliced(old, before, keys)
