@@ -542,7 +542,7 @@ def test_a_thread_that_javascript_wrote(db: treering.Treering) -> None:
     writes = [[-3, "__interrupt__", "json", asked]]
     saver = TreeringSaver(db)
     conv = saver.conversation("thread")
-    here = checkpoint_key("", checkpoint["id"])
+    here = checkpoint_key("", str(checkpoint["id"]))
     conv.append(
         [
             new.custom(LATEST, packed(latest), key=latest_key("")),

@@ -209,14 +209,21 @@ class _Held:
         return self._all.get(place, otherwise)
 
     def _text(self, place: str) -> str | None:
-        """A text of a part, which most are."""
-        index, part, _ = place.split(".", 2)
-        event = self._events[int(index)]
-        which = event.WhichOneof("body")
-        if which not in ("message_appended", "tool_result_recorded") or part[0] != "p":
+        """A text of a part, which most are; an item may have what only looks like a place."""
+        names = place.split(".")
+        if len(names) != 3 or not (names[0].isdecimal() and names[1][1:].isdecimal()):
             return None
-        held = getattr(event, which).parts[int(part[1:])]
-        return str(held.text) if held.WhichOneof("part") == "text" else None
+        index, part = int(names[0]), int(names[1][1:])
+        if index >= len(self._events) or place != f"{index}.p{part}.text":
+            return None
+        event = self._events[index]
+        which = event.WhichOneof("body")
+        if which not in ("message_appended", "tool_result_recorded"):
+            return None
+        parts = getattr(event, which).parts
+        if part >= len(parts) or parts[part].WhichOneof("part") != "text":
+            return None
+        return str(parts[part].text)
 
 
 def _filled(packed: Any, held: _Held | dict[str, Any]) -> Any:
