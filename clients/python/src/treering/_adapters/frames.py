@@ -14,6 +14,7 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from treering import new
@@ -210,20 +211,29 @@ class _Held:
 
     def _text(self, place: str) -> str | None:
         """A text of a part, which most are; an item may have what only looks like a place."""
-        names = place.split(".")
-        if len(names) != 3 or not (names[0].isdecimal() and names[1][1:].isdecimal()):
+        if (numbers := _numbers(place)) is None or numbers[0] >= len(self._events):
             return None
-        index, part = int(names[0]), int(names[1][1:])
-        if index >= len(self._events) or place != f"{index}.p{part}.text":
-            return None
-        event = self._events[index]
+        event = self._events[numbers[0]]
         which = event.WhichOneof("body")
-        if which not in ("message_appended", "tool_result_recorded"):
+        if which == "message_appended":
+            parts = event.message_appended.parts
+        elif which == "tool_result_recorded":
+            parts = event.tool_result_recorded.parts
+        else:
             return None
-        parts = getattr(event, which).parts
-        if part >= len(parts) or parts[part].WhichOneof("part") != "text":
+        if numbers[1] >= len(parts) or parts[numbers[1]].WhichOneof("part") != "text":
             return None
-        return str(parts[part].text)
+        return parts[numbers[1]].text
+
+
+@lru_cache(1024)
+def _numbers(place: str) -> tuple[int, int] | None:
+    """Event and part of `1.p0.text`."""
+    names = place.split(".")
+    if len(names) != 3 or not (names[0].isdecimal() and names[1][1:].isdecimal()):
+        return None
+    index, part = int(names[0]), int(names[1][1:])
+    return (index, part) if place == f"{index}.p{part}.text" else None
 
 
 def _filled(packed: Any, held: _Held | dict[str, Any]) -> Any:
@@ -235,18 +245,21 @@ def _filled(packed: Any, held: _Held | dict[str, Any]) -> Any:
 
 
 def _with(packed: Any, held: _Held | dict[str, Any]) -> Any:
-    if isinstance(packed, list):
-        return [_with(each, held) for each in packed]
-    if isinstance(packed, dict):
+    if packed.__class__ is dict:
         if len(packed) == 1 and REFERENCE in packed:
             place = packed[REFERENCE]
-            if isinstance(place, str):
+            if place.__class__ is str:
                 return held.get(place, packed)
         return {
-            key: _with(each, held) if each.__class__ in (dict, list) else each
+            key: _with(each, held) if each.__class__ in _CONTAINERS else each
             for key, each in packed.items()
         }
+    if packed.__class__ is list:
+        return [_with(each, held) if each.__class__ in _CONTAINERS else each for each in packed]
     return packed
+
+
+_CONTAINERS = frozenset((dict, list))
 
 
 # ---- what events hold ----

@@ -138,7 +138,7 @@ class Index:
         """Lists that rows say in full, by the row's revision and the channel."""
         self._aliases: dict[Key, Key] = {}
         """Keys that programs in another language gave, by the keys that messages have here."""
-        self._unsettled: dict[Any, list[Key]] = {}
+        self._unsettled: dict[str, list[Key]] = {}
         """Messages of which the key here is not known, by their own ids."""
         self._serde = serde
         self._frame: tuple[list[Key], list[list[Any]], list[Any]] | None = None
@@ -192,7 +192,7 @@ class Index:
 
         A message with another id is another message: only those with its own are made anew.
         """
-        for other in self._unsettled.pop(message_id, ()):
+        for other in self._unsettled.pop(str(message_id), ()):
             here = key_of(self._serde.dumps_typed(message_of(self.said[other])))
             if here != other:
                 self._aliases[here] = other
@@ -254,7 +254,7 @@ class Index:
         elif custom.type_name == DELETED:
             self._deleted(ormsgpack.unpackb(custom.data))
         elif custom.type_name == MESSAGES:
-            content = json.loads(custom.data)
+            content = json.loads(custom.data.decode())
             keys = [bytes.fromhex(key) for key in content["beside"]["keys"]]
             self._frame = (keys, content["items"], [])
             self._missing = -1
@@ -332,7 +332,7 @@ class Index:
         self, frame: int, custom: pb.Custom, held: Sequence[tuple[int, pb.Event]]
     ) -> list[int]:
         """A frame with its events; of each message, the revision of its last event."""
-        content = json.loads(custom.data)
+        content = json.loads(custom.data.decode())
         keys = [bytes.fromhex(key) for key in content["beside"]["keys"]]
         return self._take_all(frame, keys, content["items"], held)
 
@@ -355,7 +355,7 @@ class Index:
             if said is not None and not self.has(key):
                 self.said[key] = said
                 self.places.setdefault(key, (frame, index, len(held)))
-                self._unsettled.setdefault(said.get("id"), []).append(key)
+                self._unsettled.setdefault(str(said.get("id")), []).append(key)
         return ends
 
 

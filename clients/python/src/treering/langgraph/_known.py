@@ -54,9 +54,10 @@ class Written:
             self._next[id(message)] = noted
 
     def note_read(self, message: BaseMessage, key: bytes) -> None:
-        """It was read, and may come back until the next list is put."""
-        if (noted := _noted(message, key)) is not None:
-            self._read[id(message)] = noted
+        """It was read, has plain fields only, and may come back until the next list is put."""
+        values = tuple(message.__dict__.values())
+        empty = tuple([value for value in values if value.__class__ not in PLAIN])
+        self._read[id(message)] = (message, key, values, empty)
 
     def turn(self) -> None:
         """The list is complete: what is not in it is forgotten."""

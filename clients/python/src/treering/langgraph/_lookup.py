@@ -8,8 +8,10 @@ from typing import Any
 
 import ormsgpack
 
+from treering import _requests
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
+from treering._sync.reading import read_pages
 from treering._words import KindName
 from treering.langgraph._index import (
     CHECKPOINT,
@@ -25,6 +27,7 @@ from treering.langgraph._index import (
 )
 from treering.langgraph._places import IN_ROW, Run, Runs, checkpoint_key, latest_key
 from treering.types import Event
+from treering.v1 import event_pb2 as pb
 
 SPOKEN: tuple[KindName, ...] = (
     "message_appended",
@@ -184,16 +187,18 @@ class Lookups:
     def _frames(self, index: Index, frames: dict[int, int]) -> None:
         if not frames:
             return
-        events = {event.revision: event for event in self._of_frames(frames)}
+        events = {event.revision: event for page in self._of_frames(frames) for event in page}
         for revision, count in frames.items():
-            held = [events.get(revision + number) for number in range(count + 1)]
-            own = [(event.revision, event.proto) for event in held[1:] if event is not None]
-            frame = held[0]
-            if frame is None or len(own) < count or frame.proto.custom.type_name != MESSAGES:
+            frame = events.get(revision)
+            if frame is None or frame.custom.type_name != MESSAGES:
                 raise NotSaidError
-            index.take_frame(revision, frame.proto.custom, own)
+            try:
+                own = [(at, events[at]) for at in range(revision + 1, revision + count + 1)]
+            except KeyError:
+                raise NotSaidError from None
+            index.take_frame(revision, frame.custom, own)
 
-    def _of_frames(self, frames: dict[int, int]) -> Iterator[Event]:
+    def _of_frames(self, frames: dict[int, int]) -> Iterator[Iterable[pb.Event]]:
         first = min(frames)
         last = max(revision + count for revision, count in frames.items())
         count = len(frames) + sum(frames.values())
@@ -203,10 +208,27 @@ class Lookups:
                 for revision, count in frames.items()
                 for number in range(count + 1)
             ]
-            yield from (event for event in self._db.get_events(names) if event is not None)
+            yield [event.proto for event in self._db.get_events(names) if event is not None]
             return
-        yield from self._events(types=MESSAGES, first=first, last=last)
-        yield from self._events(kinds=SPOKEN, first=first, last=last)
+        yield from self._stretch(first, last, types=MESSAGES)
+        yield from self._stretch(first, last, kinds=SPOKEN)
+
+    def _stretch(
+        self, first: int, last: int, *, types: str = "", kinds: Sequence[KindName] = ()
+    ) -> Iterator[Iterable[pb.Event]]:
+        request = _requests.read(
+            self._conversation.id,
+            "",
+            all_branches=True,
+            kinds=kinds,
+            first=first,
+            last=last,
+            backward=False,
+            limit=0,
+            headers_only=False,
+            filters={"types": types} if types else {},
+        )
+        return read_pages(self._db._transport, request)
 
 
 def _said(event: Event) -> dict[str, Any]:

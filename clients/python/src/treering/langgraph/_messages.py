@@ -6,7 +6,6 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -143,7 +142,8 @@ def with_fields(like: BaseMessage, fields: dict[str, Any]) -> BaseMessage:
     made = like.__class__.__new__(like.__class__)
     object.__setattr__(made, "__dict__", fields)
     object.__setattr__(made, "__pydantic_fields_set__", like.__pydantic_fields_set__.copy())
-    object.__setattr__(made, "__pydantic_extra__", copy(like.__pydantic_extra__))
+    extra = like.__pydantic_extra__
+    object.__setattr__(made, "__pydantic_extra__", None if extra is None else extra.copy())
     object.__setattr__(made, "__pydantic_private__", None)
     return made
 

@@ -20,8 +20,9 @@ from treering.langgraph._lookup import Lookups, NotSaidError
 from treering.langgraph._messages import message_of, plain_message
 from treering.types import Event
 
-LOOKED_UP_MAX = 16
-"""So many older checkpoints are looked up; whoever wants more reads the thread once."""
+LOOKED_UP_MAX = 4
+"""So many older checkpoints are looked up; whoever wants more reads the thread once: the next ones
+are then faster than a look-up."""
 
 
 class ThreadReader:
