@@ -99,7 +99,7 @@ def test_what_a_first_call_reads_does_not_grow(db: treering.Treering, read: Read
         by_id = read.since()
         kept = values_of(other, CONFIG)["messages"]
         read.since()
-        added = [*kept, HumanMessage(f"Another program {step}", id=f"other{step}")]
+        added = [*kept[1:], HumanMessage(f"Another program {step}", id=f"other{step}")]
         config = put(other, config, step, {"messages": added, "step": step})
         said = added
         counts.append((latest, by_id, read.since()))

@@ -338,7 +338,9 @@ class GraphThread(ThreadReader):
         wanted = [key for key, _ in batch.messages]
         if not self.index.is_whole:
             known = self._known_branch()
-            if known is None or common(known.mirrored, wanted) != len(known.mirrored):
+            mirrored = known.mirrored if known else []
+            goes_on = common(mirrored, wanted) == len(mirrored) or overlap(mirrored, wanted)
+            if known is None or not goes_on:
                 raise NotSaidError
         id = self._branch_for(wanted)
         branch = self.index.branches[id]
