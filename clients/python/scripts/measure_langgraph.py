@@ -1,7 +1,8 @@
 """Compares LangGraph's SQLite saver with `TreeringSaver` on a thread of growing messages.
 
-Usage: measure_langgraph.py [STEPS]    (default: 400)
-Each step puts what a task wrote and a checkpoint with two messages more, as a graph does.
+Usage: measure_langgraph.py [STEPS [KEPT]]    (default: 400 steps, all messages kept)
+Each step puts what a task wrote and a checkpoint with two messages more, as a graph does. With
+KEPT the state has the last so many messages only: its size does not grow, and nor should times.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +27,8 @@ import treering
 from treering.langgraph import TreeringSaver
 
 THREAD: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
+LISTED_MAX = 400
+"""Of longer threads not all is listed: that takes minutes."""
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in ("n", "rk", "st", "l")]
 
 
@@ -33,18 +37,22 @@ def text(chance: random.Random, words: int) -> str:
     return " ".join(chance.choices(WORDS, k=words))
 
 
-def fill(saver: BaseCheckpointSaver[str], steps: int) -> tuple[list[float], list[RunnableConfig]]:
+def fill(
+    saver: BaseCheckpointSaver[str], steps: range, kept: int
+) -> tuple[list[float], list[RunnableConfig]]:
     """Puts the steps; milliseconds of each put of a checkpoint, and what it gave back."""
-    chance = random.Random(1)
+    chance = random.Random(steps.start)
     config, took = THREAD, list[float]()
     configs: list[RunnableConfig] = []
     said: list[BaseMessage] = []
-    for step in range(steps):
+    if found := saver.get_tuple(THREAD):
+        config, said = found.config, found.checkpoint["channel_values"]["messages"]
+    for step in steps:
         added = [
             HumanMessage(text(chance, 120), id=f"human-{step}"),
             AIMessage(text(chance, 120), id=f"ai-{step}"),
         ]
-        said = [*said, *added]
+        said = [*said, *added][-kept:]
         if step:
             saver.put_writes(config, [("messages", added)], f"task-{step}")
         checkpoint = empty_checkpoint()
@@ -74,14 +82,49 @@ def median(work: Callable[[], object], times: int) -> float:
     return statistics.median(took)
 
 
+Opens = Callable[[], AbstractContextManager[BaseCheckpointSaver[str]]]
+"""A saver of a program that has just begun."""
+
+
 def reads(saver: BaseCheckpointSaver[str], configs: list[RunnableConfig]) -> dict[str, float]:
     """Milliseconds of each kind of read."""
     chance = random.Random(2)
-    return {
+    took = {
         "get latest": median(lambda: saver.get_tuple(THREAD), 30),
         "get by id": median(lambda: saver.get_tuple(chance.choice(configs)), 30),
         "list, newest 10": median(lambda: list(saver.list(THREAD, limit=10)), 5),
-        "list, all": median(lambda: list(saver.list(THREAD)), 1),
+    }
+    if len(configs) <= LISTED_MAX:
+        took["list, all"] = median(lambda: list(saver.list(THREAD)), 1)
+    return took
+
+
+def firsts(opens: Opens, configs: list[RunnableConfig], kept: int) -> dict[str, float]:
+    """Milliseconds of the first calls of a program."""
+    chance = random.Random(3)
+
+    def first(call: Callable[[BaseCheckpointSaver[str]], object]) -> float:
+        took = []
+        for _ in range(9):
+            with opens() as saver:
+                began = time.perf_counter()
+                call(saver)
+                took.append((time.perf_counter() - began) * 1000)
+        return statistics.median(took)
+
+    def put() -> float:
+        took = []
+        for number in range(9):
+            with opens() as saver:
+                step = len(configs) + number
+                took += fill(saver, range(step, step + 1), kept)[0]
+        return statistics.median(took)
+
+    return {
+        "first get latest": first(lambda saver: saver.get_tuple(THREAD)),
+        "first get by id": first(lambda saver: saver.get_tuple(chance.choice(configs))),
+        "first list, newest 10": first(lambda saver: list(saver.list(THREAD, limit=10))),
+        "first put, after get latest": put(),
     }
 
 
@@ -100,26 +143,31 @@ def size(folder: Path) -> float:
 
 def main() -> None:
     """Prints the table."""
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 400
+    steps = range(int(sys.argv[1]) if len(sys.argv) > 1 else 400)
+    kept = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     with tempfile.TemporaryDirectory() as folder:
         its_folder, our_folder = Path(folder) / "its", Path(folder) / "ours"
         its_folder.mkdir()
-        with SqliteSaver.from_conn_string(str(its_folder / "its.db")) as saver:
-            took, configs = fill(saver, steps)
+
+        def its_opens() -> AbstractContextManager[BaseCheckpointSaver[str]]:
+            return SqliteSaver.from_conn_string(str(its_folder / "its.db"))
+
+        with its_opens() as saver:
+            took, configs = fill(saver, steps, kept)
             its = {**puts(took), **reads(saver, configs)}
         its["MB on disk"] = size(its_folder)
+        its |= firsts(its_opens, configs, kept)
         with treering.local(our_folder) as db:
-            took, configs = fill(TreeringSaver(db), steps)
+            took, configs = fill(TreeringSaver(db), steps, kept)
             warm = TreeringSaver(db)
             warm.get_tuple(THREAD)
             ours = {**puts(took), **reads(warm, configs)}
-            ours["get latest, first of a program"] = median(
-                lambda: TreeringSaver(db).get_tuple(THREAD), 5
-            )
-        ours["MB on disk"] = size(our_folder)
-    print(f"| {steps} steps | SQLite | Treering |\n|---|---:|---:|")
-    for name in ours:
-        print(f"| {name} | {its.get(name, its['get latest']):.2f} | {ours[name]:.2f} |")
+            our_size = size(our_folder)
+            ours |= firsts(lambda: nullcontext(TreeringSaver(db)), configs, kept)
+        ours["MB on disk"] = our_size
+    print(f"| {len(steps)} steps | SQLite | Treering |\n|---|---:|---:|")
+    for name in its:
+        print(f"| {name} | {its[name]:.2f} | {ours[name]:.2f} |")
 
 
 if __name__ == "__main__":

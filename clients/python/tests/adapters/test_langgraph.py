@@ -43,7 +43,8 @@ from langgraph.types import Command, Interrupt, interrupt
 from treering import new
 from treering._adapters import frames
 from treering.langgraph import TreeringSaver, messages
-from treering.langgraph._index import CHECKPOINT, MESSAGES, WRITES, packed
+from treering.langgraph._index import CHECKPOINT, LATEST, MESSAGES, WRITES, packed
+from treering.langgraph._places import checkpoint_key, latest_key
 from treering.openai_agents import TreeringSession
 
 from ..conftest import Server, run, texts
@@ -368,14 +369,20 @@ STORIES: list[Callable[[Saver, Model], Awaitable[Any]]] = [
 ]
 
 
-# Graphs that were written with LangGraph's SQLite saver must see no difference.
+# Graphs that were written with LangGraph's SQLite saver must see no difference: neither where a
+# thread is in memory, nor where every call is the first one of its program, which looks up what it
+# needs.
+@pytest.mark.parametrize("threads_max", [128, 0], ids=["known", "looked up"])
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_the_same_as_with_sqlite(
-    story: Callable[[Saver, Model], Awaitable[Any]], db: treering.Treering, tmp_path: Path
+    story: Callable[[Saver, Model], Awaitable[Any]],
+    threads_max: int,
+    db: treering.Treering,
+    tmp_path: Path,
 ) -> None:
     async def both() -> tuple[Any, Any]:
         with serving() as model:
-            ours = await story(TreeringSaver(db), model)
+            ours = await story(TreeringSaver(db, threads_max=threads_max), model)
         with serving() as model:
             async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "its.db")) as saver:
                 return ours, await story(saver, model)
@@ -507,8 +514,9 @@ def test_a_growing_list_is_stored_by_what_is_added(db: treering.Treering) -> Non
         assert latest.checkpoint["channel_values"] == checkpoint["channel_values"]
 
 
-# What a graph in JavaScript wrote has its values as JSON, keys of its own for its messages, and
-# messages that this language would refuse: it is read, and gone on with on the same branch.
+# What a graph in JavaScript wrote has its values as JSON, does not say where they are, has keys of
+# its own for its messages, and messages that this language would refuse: it is read, and gone on
+# with on the same branch.
 def test_a_thread_that_javascript_wrote(db: treering.Treering) -> None:
     said = {"class": "AIMessage", "content": "Hello", "id": "a", "usage_metadata": {}}
     key, listed = bytes(range(12)), bytes(12)
@@ -529,19 +537,23 @@ def test_a_thread_that_javascript_wrote(db: treering.Treering) -> None:
         "new": [],
         "lists": [[listed, None, 0, 0, [key]]],
     }
+    latest = {"ns": "", "id": checkpoint["id"], "top": None, "seen": 1, "before": 0}
     asked = json.dumps([{"value": "what?", "id": "i"}]).encode()
     writes = [[-3, "__interrupt__", "json", asked]]
     saver = TreeringSaver(db)
     conv = saver.conversation("thread")
+    here = checkpoint_key("", str(checkpoint["id"]))
     conv.append(
         [
-            new.custom(CHECKPOINT, packed(row)),
+            new.custom(LATEST, packed(latest), key=latest_key("")),
+            new.custom(CHECKPOINT, packed(row), key=here),
             *frames.frame(MESSAGES, [(said, [new.assistant("Hello")])], {"keys": [key.hex()]}),
             new.custom(
                 WRITES,
                 packed(
                     {"ns": "", "id": checkpoint["id"], "task": "t", "path": "", "writes": writes}
                 ),
+                key=here,
             ),
         ]
     )

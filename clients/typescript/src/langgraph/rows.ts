@@ -5,6 +5,7 @@
 
 import { WRITES_IDX_MAP } from "@langchain/langgraph-checkpoint";
 import { type Body, filled, jsonOf } from "../adapters/frames.js";
+import { short } from "../adapters/thread.js";
 import type { BranchForked, Custom } from "../gen/treering/v1/event.js";
 import { type Parsed, utf8 } from "../words.js";
 import { type Key, keyHex, type Spliced } from "./lists.js";
@@ -14,6 +15,17 @@ export const CHECKPOINT = "langgraph.checkpoint";
 export const WRITES = "langgraph.writes";
 export const MESSAGES = "langgraph.messages";
 export const DELETED = "langgraph.deleted";
+/** Stands before each checkpoint, under the key of its namespace: Python's look-ups begin there. */
+export const LATEST = "langgraph.latest";
+
+/** What a checkpoint and the writes to it are found by. */
+export const checkpointKey = (ns: string, id: string): string =>
+  keyNamed(`langgraph/checkpoint/${ns}/${id}`);
+
+/** What the latest checkpoint of a namespace is found by. */
+export const latestKey = (ns: string): string => keyNamed(`langgraph/latest/${ns}`);
+
+const keyNamed = (name: string): string => short(name.replaceAll("\0", " "));
 
 /** A value as a serializer made it: kind and bytes. */
 export type Stored = readonly [kind: string, data: Uint8Array];

@@ -42,7 +42,10 @@ import { fromPython, PYTHON_KINDS } from "./python.js";
 import {
   type Branch,
   CHECKPOINT,
+  checkpointKey,
   DELETED,
+  LATEST,
+  latestKey,
   MESSAGES,
   type Row,
   Rows,
@@ -52,6 +55,7 @@ import {
 
 /** So often the typed form of messages is tried; then they are kept as values only. */
 const REFUSALS_MAX = 3;
+const MSGPACK = "application/msgpack";
 
 /** A message, and what it is as JSON. */
 interface Mirrored {
@@ -238,7 +242,8 @@ export class GraphThread {
       try {
         const turn = isTyped ? await this.#turn(batch.messages ?? []) : undefined;
         const framed = turn ? await this.#frame(batch, turn) : [];
-        await this.#append(conversation, turn, await this.#row(batch, put, values), framed);
+        const rows = [this.#latest(put, turn), await this.#row(batch, put, values)];
+        await this.#append(conversation, turn, rows, framed);
         return;
       } catch (error) {
         if (!(error instanceof errors.Conflict)) {
@@ -277,6 +282,18 @@ export class GraphThread {
     return values;
   }
 
+  /** What says, in front of a checkpoint, that it is the latest one of its namespace. */
+  #latest({ ns, checkpoint: { id } }: Put, turn: Turn | undefined): NewEvent {
+    const said: Packable = {
+      ns,
+      id,
+      top: this.rows.latest(ns)?.id ?? null,
+      seen: this.rows.seen,
+      before: turn?.events.length ?? 0,
+    };
+    return make.custom(LATEST, packed(said), { contentType: MSGPACK, key: latestKey(ns) });
+  }
+
   async #row(batch: Batch, put: Put, values: ReadonlyMap<string, Key>): Promise<NewEvent> {
     const checkpoint = { ...put.checkpoint, channel_values: {} };
     const [kind, data] = await this.#serde.dumpsTyped(checkpoint);
@@ -297,20 +314,21 @@ export class GraphThread {
         added.map(keyBytes),
       ]),
     };
-    return make.custom(CHECKPOINT, packed(said), { contentType: "application/msgpack" });
+    const key = checkpointKey(put.ns, put.checkpoint.id);
+    return make.custom(CHECKPOINT, packed(said), { contentType: MSGPACK, key });
   }
 
   async #append(
     conversation: Conversation,
     turn: Turn | undefined,
-    row: NewEvent,
+    rows: readonly NewEvent[],
     framed: readonly NewEvent[],
   ): Promise<void> {
     if (!turn) {
-      this.#took(await conversation.append([row]), [row]);
+      this.#took(await conversation.append(rows), rows);
       return;
     }
-    const events = [...turn.events, row, ...framed].map((event) =>
+    const events = [...turn.events, ...rows, ...framed].map((event) =>
       event.body?.$case === "branchForked" ? event : { ...event, branch: turn.name },
     );
     const on = conversation.on(turn.parent.name);
@@ -405,7 +423,7 @@ export class GraphThread {
         return [WRITES_IDX_MAP[channel] ?? index, channel, kind, data] as const;
       }),
     );
-    await this.#note(WRITES, { ...place, writes: made });
+    await this.#note(WRITES, { ...place, writes: made }, checkpointKey(place.ns, place.id));
   }
 
   // ---- deleting ----
@@ -426,8 +444,8 @@ export class GraphThread {
     await this.#read(conversation);
   }
 
-  async #note(typeName: string, said: Packable): Promise<void> {
-    const event = make.custom(typeName, packed(said), { contentType: "application/msgpack" });
+  async #note(typeName: string, said: Packable, key = ""): Promise<void> {
+    const event = make.custom(typeName, packed(said), { contentType: MSGPACK, key });
     this.#took(await (await this.open()).append([event]), [event]);
   }
 

@@ -14,6 +14,7 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from treering import new
@@ -190,27 +191,75 @@ class _Waiting:
 
 def filled(packed: Any, events: Sequence[new.NewEvent | pb.Event]) -> Any:
     """An item of a frame, from the events that hold it."""
-    return _filled(packed, dict(_held(events)))
+    return _filled(packed, _Held(events))
 
 
-def _filled(packed: Any, held: dict[str, Any]) -> Any:
+class _Held:
+    """What a frame can refer to, by its place, worked out where it is asked for."""
+
+    def __init__(self, events: Sequence[new.NewEvent | pb.Event]) -> None:
+        self._events = events
+        self._all: dict[str, Any] | None = None
+
+    def get(self, place: str, otherwise: Any) -> Any:
+        """What is at a place."""
+        if place.endswith(".text") and (text := self._text(place)) is not None:
+            return text
+        if self._all is None:
+            self._all = dict(_held(self._events))
+        return self._all.get(place, otherwise)
+
+    def _text(self, place: str) -> str | None:
+        """A text of a part, which most are; an item may have what only looks like a place."""
+        if (numbers := _numbers(place)) is None or numbers[0] >= len(self._events):
+            return None
+        event = self._events[numbers[0]]
+        which = event.WhichOneof("body")
+        if which == "message_appended":
+            parts = event.message_appended.parts
+        elif which == "tool_result_recorded":
+            parts = event.tool_result_recorded.parts
+        else:
+            return None
+        if numbers[1] >= len(parts) or parts[numbers[1]].WhichOneof("part") != "text":
+            return None
+        return parts[numbers[1]].text
+
+
+@lru_cache(1024)
+def _numbers(place: str) -> tuple[int, int] | None:
+    """Event and part of `1.p0.text`."""
+    names = place.split(".")
+    if len(names) != 3 or not (names[0].isdecimal() and names[1][1:].isdecimal()):
+        return None
+    index, part = int(names[0]), int(names[1][1:])
+    return (index, part) if place == f"{index}.p{part}.text" else None
+
+
+def _filled(packed: Any, held: _Held | dict[str, Any]) -> Any:
     if isinstance(packed, dict) and packed.keys() == {REFERENCE}:
         whole = packed[REFERENCE]
         if isinstance(whole, dict) and whole.keys() == {WHOLE}:
             return whole[WHOLE]
-    return _with(packed, held) if held else packed
+    return _with(packed, held)
 
 
-def _with(packed: Any, held: dict[str, Any]) -> Any:
-    if isinstance(packed, list):
-        return [_with(each, held) for each in packed]
-    if isinstance(packed, dict):
+def _with(packed: Any, held: _Held | dict[str, Any]) -> Any:
+    if packed.__class__ is dict:
         if len(packed) == 1 and REFERENCE in packed:
             place = packed[REFERENCE]
-            if isinstance(place, str) and place in held:
-                return held[place]
-        return {key: _with(each, held) for key, each in packed.items()}
+            if place.__class__ is str:
+                return held.get(place, packed)
+        return {
+            key: _with(each, held) if each.__class__ in _CONTAINERS else each
+            for key, each in packed.items()
+        }
+    if packed.__class__ is list:
+        return [_with(each, held) if each.__class__ in _CONTAINERS else each for each in packed]
     return packed
+
+
+_CONTAINERS = frozenset((dict, list))
 
 
 # ---- what events hold ----

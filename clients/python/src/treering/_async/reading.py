@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
+from treering import _methods as m
 from treering._async.transport import AsyncTransport
 from treering._methods import Method
 from treering.types import Event
-from treering.v1 import events_pb2
+from treering.v1 import event_pb2, events_pb2
 
 
 async def read_events(
@@ -54,3 +55,25 @@ async def read_events(
         # It has looked at as many events as one read may: the next one goes on there.
         request.go_on_at.CopyFrom(stopped_at)
         last_id = passing_to = ""
+
+
+async def read_pages(
+    transport: AsyncTransport, request: events_pb2.ReadRequest
+) -> AsyncGenerator[Sequence[event_pb2.Event], None]:
+    """Events as they come, in pages: much cheaper than one by one.
+
+    After a break it begins again, so events may come twice.
+    """
+    while True:
+        stopped_at = None
+        answers = transport.read(m.READ, lambda: request)
+        try:
+            async for answer in answers:
+                yield answer.events
+                if answer.HasField("stopped_at"):
+                    stopped_at = answer.stopped_at
+        finally:
+            await answers.aclose()
+        if stopped_at is None:
+            return
+        request.go_on_at.CopyFrom(stopped_at)

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
+from treering import _methods as m
 from treering._methods import Method
 from treering._sync.transport import Transport
 from treering.types import Event
-from treering.v1 import events_pb2
+from treering.v1 import event_pb2, events_pb2
 
 
 def read_events(
@@ -55,3 +56,25 @@ def read_events(
         # It has looked at as many events as one read may: the next one goes on there.
         request.go_on_at.CopyFrom(stopped_at)
         last_id = passing_to = ""
+
+
+def read_pages(
+    transport: Transport, request: events_pb2.ReadRequest
+) -> Generator[Sequence[event_pb2.Event], None, None]:
+    """Events as they come, in pages: much cheaper than one by one.
+
+    After a break it begins again, so events may come twice.
+    """
+    while True:
+        stopped_at = None
+        answers = transport.read(m.READ, lambda: request)
+        try:
+            for answer in answers:
+                yield answer.events
+                if answer.HasField("stopped_at"):
+                    stopped_at = answer.stopped_at
+        finally:
+            answers.close()
+        if stopped_at is None:
+            return
+        request.go_on_at.CopyFrom(stopped_at)

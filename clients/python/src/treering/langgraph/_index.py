@@ -1,6 +1,7 @@
 """What a thread's events say, as tables in memory that are kept up to date.
 
-Every row of a thread is in its conversation's log; this reads it once, then only what is new.
+They begin at the first event, and are whole; or at a later one, and what is older is looked up
+where it is wanted. Then only what is new is read.
 """
 
 from __future__ import annotations
@@ -18,18 +19,28 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from treering import new
 from treering._adapters import frames
 from treering.langgraph._messages import message_of
+from treering.langgraph._places import (
+    IN_ROW,
+    At,
+    Place,
+    Run,
+    Runs,
+    unpacked_at,
+)
 from treering.v1 import event_pb2 as pb
 
 CHECKPOINT = "langgraph.checkpoint"
 WRITES = "langgraph.writes"
 MESSAGES = "langgraph.messages"
 DELETED = "langgraph.deleted"
+LATEST = "langgraph.latest"
+"""Stands before each checkpoint, under the key of its namespace."""
 
 Stored = tuple[str, bytes]
 """A value as the serializer of the saver made it: type and bytes."""
 Key = bytes
 """Hash of a stored value or of a list."""
-Place = tuple[str, str]
+Named = tuple[str, str]
 """Namespace and id of a checkpoint."""
 
 KEY_BYTES = 12
@@ -62,6 +73,12 @@ class Row:
     stored: Stored
     metadata: dict[str, Any]
     values: dict[str, Key]
+    revision: int = 0
+    branch: int = 0
+    at: dict[str, At] | None = None
+    """Where its values are; None: its writer did not say."""
+    is_mirrored: bool = False
+    """Its branch, the active one, ends with its messages."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +103,8 @@ class Branch:
     """Of each message, the revision of its last event."""
     begin: int = 0
     """Revision of the frame of the first of them."""
+    is_known: bool = True
+    """False: of its messages it is not known which they are."""
     open: set[str] | None = field(default_factory=set)
     """Calls without a result; None: not known."""
     archived: bool = False
@@ -94,22 +113,55 @@ class Branch:
 class Index:
     """A thread's rows."""
 
-    def __init__(self, serde: Dumps) -> None:
-        self.seen = 0
-        """Revision of the last event that is in."""
+    def __init__(self, serde: Dumps, first: int = 1) -> None:
+        self.first = first
+        """Revision of the first event that is in."""
+        self.seen = first - 1
+        """Revision of the last one."""
         self.active = 0
-        self.branches: dict[int, Branch] = {0: Branch("main")}
+        self.branches: dict[int, Branch] = {0: Branch("main")} if first == 1 else {}
+        self.tops = set[str]()
+        """Where it is not whole: namespaces of which the latest checkpoint is in."""
+        self.lacks_deleted = False
+        """Something was taken back, of which it may be that it was older."""
         self.rows: dict[str, dict[str, Row]] = {}
-        self.writes: dict[Place, dict[tuple[str, int], Write]] = {}
+        self.writes: dict[Named, dict[tuple[str, int], Write]] = {}
         self.values: dict[Key, Stored] = {}
+        self.said: dict[Key, Any] = {}
+        """Messages of frames, as JSON says them."""
         self.lists: dict[Key, Spliced] = {}
-        self.aliases: dict[Key, Key] = {}
+        self.places: dict[Key, Place] = {}
+        """Where values and messages are."""
+        self.holds: dict[int, Sequence[Key]] = {}
+        """What rows and frames hold, by their revisions."""
+        self.full: dict[tuple[int, str], Sequence[Run]] = {}
+        """Lists that rows say in full, by the row's revision and the channel."""
+        self._aliases: dict[Key, Key] = {}
         """Keys that programs in another language gave, by the keys that messages have here."""
+        self._unsettled: dict[str, list[Key]] = {}
+        """Messages of which the key here is not known, by their own ids."""
         self._serde = serde
         self._frame: tuple[list[Key], list[list[Any]], list[Any]] | None = None
         self._missing = 0
 
     # ---- reading ----
+
+    @property
+    def is_whole(self) -> bool:
+        """It has every event."""
+        return self.first == 1
+
+    def has(self, key: Key) -> bool:
+        """Whether a value is in."""
+        return key in self.values or key in self.said
+
+    def begin(self, first: int) -> None:
+        """It is to have the events from there on only."""
+        self.first, self.seen, self.branches = first, first - 1, {}
+
+    def newest(self, ns: str) -> Row | None:
+        """The checkpoint that was put last."""
+        return max(self.rows.get(ns, {}).values(), key=lambda row: row.revision, default=None)
 
     def latest(self, ns: str) -> Row | None:
         """The checkpoint with the highest id."""
@@ -135,6 +187,21 @@ class Index:
             made.extend(spliced.added)
         return made
 
+    def settled(self, key: Key, message_id: Any) -> Key:
+        """The key in the thread, of a message that has this one here.
+
+        A message with another id is another message: only those with its own are made anew.
+        """
+        for other in self._unsettled.pop(str(message_id), ()):
+            here = key_of(self._serde.dumps_typed(message_of(self.said[other])))
+            if here != other:
+                self._aliases[here] = other
+        return self._aliases.get(key, key)
+
+    def runs(self, channel: str, at: Runs) -> list[Run]:
+        """A list in full."""
+        return [*self.full[(at.base, channel)][: at.kept], *at.tail] if at.base else list(at.tail)
+
     # ---- keeping up to date ----
 
     def apply(
@@ -146,7 +213,11 @@ class Index:
         if which == "branch_forked":
             branch = revision
             self._fork(revision, event.branch_forked)
-        on = self.branches.setdefault(branch, Branch(branch_name))
+        if branch not in self.branches:
+            is_whole = self.is_whole
+            open = set[str]() if is_whole else None
+            self.branches[branch] = Branch(branch_name, open=open, is_known=is_whole)
+        on = self.branches[branch]
         on.head = revision
         if which == "branch_activated":
             self.active = branch
@@ -155,14 +226,14 @@ class Index:
         elif which == "branch_renamed":
             on.name = event.branch_renamed.name
         elif which == "custom":
-            self._custom(event.custom)
+            self._custom(revision, branch, event.custom)
         elif which is not None:
             _track_calls(on, which, event)
         if self._frame is not None:
             self._take(on, revision, which, event)
 
     def _fork(self, revision: int, forked: pb.BranchForked) -> None:
-        parent = self.branches[forked.parent_branch_id]
+        parent = self.branches.get(forked.parent_branch_id) or Branch("", is_known=False)
         kept = bisect_right(parent.ends, forked.fork_revision)
         is_head = forked.fork_revision >= parent.head and parent.open is not None
         self.branches[revision] = Branch(
@@ -171,35 +242,54 @@ class Index:
             ends=parent.ends[:kept],
             begin=parent.begin,
             open=set(parent.open or ()) if is_head else None,
+            is_known=parent.is_known and self.is_whole,
         )
 
-    def _custom(self, custom: pb.Custom) -> None:
+    def _custom(self, revision: int, branch: int, custom: pb.Custom) -> None:
         if custom.type_name == CHECKPOINT:
-            self._checkpoint(ormsgpack.unpackb(custom.data))
+            row = self.row_of(revision, branch, custom)
+            self.rows.setdefault(row.ns, {})[row.id] = row
         elif custom.type_name == WRITES:
-            self._writes(ormsgpack.unpackb(custom.data))
+            self.take_writes(custom)
         elif custom.type_name == DELETED:
             self._deleted(ormsgpack.unpackb(custom.data))
         elif custom.type_name == MESSAGES:
-            content = json.loads(custom.data)
+            content = json.loads(custom.data.decode())
             keys = [bytes.fromhex(key) for key in content["beside"]["keys"]]
             self._frame = (keys, content["items"], [])
             self._missing = -1
 
-    def _checkpoint(self, said: dict[str, Any]) -> None:
-        for key, kind, data in said["new"]:
+    def row_of(self, revision: int, branch: int, custom: pb.Custom) -> Row:
+        """A checkpoint; takes in what it brings."""
+        said = ormsgpack.unpackb(custom.data)
+        self.holds[revision] = [key for key, _, _ in said["new"]]
+        for index, (key, kind, data) in enumerate(said["new"]):
             self.values[key] = (kind, data)
+            self.places.setdefault(key, (revision, index, IN_ROW))
         for key, base, start, stop, added in said["lists"]:
-            self.lists[key] = Spliced(base, start, stop, added)
-        row = Row(
+            self.lists.setdefault(key, Spliced(base, start, stop, added))
+        at = None
+        if "at" in said:
+            at = {name: unpacked_at(each, revision) for name, each in said["at"].items()}
+            for name, each in at.items():
+                if isinstance(each, Runs) and not each.base:
+                    self.full[(revision, name)] = each.tail
+        return Row(
             ns=said["ns"],
             id=said["id"],
             parent=said["parent"],
             stored=(said["type"], said["checkpoint"]),
             metadata=json.loads(said["metadata"]),
             values=said["values"],
+            revision=revision,
+            branch=branch,
+            at=at,
+            is_mirrored=said.get("mirrored", False),
         )
-        self.rows.setdefault(row.ns, {})[row.id] = row
+
+    def take_writes(self, custom: pb.Custom) -> None:
+        """Takes in what a task wrote."""
+        self._writes(ormsgpack.unpackb(custom.data))
 
     def _writes(self, said: dict[str, Any]) -> None:
         place = (said["ns"], said["id"])
@@ -211,6 +301,7 @@ class Index:
                 held[at] = Write(said["path"], said["task"], idx, channel, (kind, data))
 
     def _deleted(self, said: dict[str, Any]) -> None:
+        self.lacks_deleted = not self.is_whole
         if said.get("all"):
             self.rows.clear()
             self.writes.clear()
@@ -233,18 +324,39 @@ class Index:
         if self._missing > 0:
             return
         self._frame = None
+        frame = held[0][0] - 1 if held else revision
+        on.mirrored += keys
+        on.ends += self._take_all(frame, keys, packed, held)
+
+    def take_frame(
+        self, frame: int, custom: pb.Custom, held: Sequence[tuple[int, pb.Event]]
+    ) -> list[int]:
+        """A frame with its events; of each message, the revision of its last event."""
+        content = json.loads(custom.data.decode())
+        keys = [bytes.fromhex(key) for key in content["beside"]["keys"]]
+        return self._take_all(frame, keys, content["items"], held)
+
+    def _take_all(
+        self,
+        frame: int,
+        keys: Sequence[Key],
+        packed: Sequence[Sequence[Any]],
+        held: Sequence[tuple[int, pb.Event | new.NewEvent]],
+    ) -> list[int]:
+        self.holds[frame] = keys
+        ends = []
         start = 0
-        for key, (count, item) in zip(keys, packed, strict=True):
+        for index, (key, (count, item)) in enumerate(zip(keys, packed, strict=True)):
             own = held[start : start + count]
             start += count
+            ends.append(own[-1][0] if own else frame + start)
             said = frames.filled(item, [event for _, event in own])
-            if said is not None:
-                stored = self._serde.dumps_typed(message_of(said))
-                self.values[key] = stored
-                if (here := key_of(stored)) != key:
-                    self.aliases[here] = key
-            on.mirrored.append(key)
-            on.ends.append(own[-1][0] if own else revision)
+            # None: its bytes are in a row.
+            if said is not None and not self.has(key):
+                self.said[key] = said
+                self.places.setdefault(key, (frame, index, len(held)))
+                self._unsettled.setdefault(str(said.get("id")), []).append(key)
+        return ends
 
 
 def _track_calls(on: Branch, which: str, event: pb.Event | new.NewEvent) -> None:
@@ -264,6 +376,16 @@ def key_of(stored: Stored) -> Key:
 def hashed(content: bytes) -> Key:
     """The key of what has this content."""
     return blake2b(content, digest_size=KEY_BYTES).digest()
+
+
+def list_key(keys: Sequence[Key]) -> Key:
+    """The key of a list of what has these keys."""
+    return hashed(b"list\0" + b"".join(keys))
+
+
+def is_list(key: Key, keys: Sequence[Key]) -> bool:
+    """Whether a list with this key has these; JavaScript hashes their digits."""
+    return key in (list_key(keys), hashed(b"list\0" + b"".join(keys).hex().encode()))
 
 
 def packed(said: dict[str, Any]) -> bytes:

@@ -2,95 +2,113 @@
 
 from __future__ import annotations
 
-from copy import copy, deepcopy
+from collections.abc import Sequence
+from copy import deepcopy
+from operator import is_
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from treering.langgraph._messages import CLASSES
+from treering.langgraph._messages import CLASSES, PLAIN, with_fields
 
 KNOWN_MAX = 4_096
 """Messages of a thread that are kept as objects."""
 
-PLAIN = (str, int, float, bool, bytes, type(None))
+Noted = tuple[BaseMessage, bytes, tuple[Any, ...], tuple[Any, ...]]
+"""A message, its key, the values of its fields, and those of them that are empty containers."""
 
 
 class Written:
-    """The messages of the list that was put last, by their identity.
+    """The messages of the list that was put or read last, by their identity.
 
     A graph gives the same objects again with every checkpoint. One that has plain fields only,
     and has the same ones still, needs not be serialized to know what it is.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[BaseMessage, list[Any], bytes]] = {}
-        self._next: dict[int, tuple[BaseMessage, list[Any], bytes]] = {}
+        self._read: dict[int, Noted] = {}
+        self._known: dict[int, Noted] = {}
+        self._next: dict[int, Noted] = {}
 
-    def key_of(self, message: BaseMessage) -> bytes | None:
-        """The key that it has, if it is one of them and was not changed."""
-        found = self._known.get(id(message))
-        if found is None or found[0] is not message:
-            return None
-        fields = _plain_fields(message)
-        if fields is None or len(fields) != len(found[1]):
-            return None
-        if any(one is not other for one, other in zip(fields, found[1], strict=True)):
-            return None
-        self._next[id(message)] = found
-        return found[2]
+    def keys_of(self, messages: Sequence[BaseMessage]) -> list[bytes | None]:
+        """The keys of those that are known, and were not changed."""
+        known, read, next = self._known, self._read, self._next
+        keys: list[bytes | None] = []
+        for message in messages:
+            at = id(message)
+            found = known.get(at) or read.get(at)
+            if found is not None and found[0] is message and not message.__pydantic_extra__:
+                _, key, values, empty = found
+                fields = message.__dict__
+                is_same = len(fields) == len(values) and all(map(is_, fields.values(), values))
+                if is_same and not any(empty):
+                    next[at] = found
+                    keys.append(key)
+                    continue
+            keys.append(None)
+        return keys
 
     def note(self, message: BaseMessage, key: bytes) -> None:
         """It has this key."""
-        fields = _plain_fields(message)
-        if fields is not None:
-            self._next[id(message)] = (message, fields, key)
+        if (noted := _noted(message, key)) is not None:
+            self._next[id(message)] = noted
+
+    def note_read(self, message: BaseMessage, key: bytes) -> None:
+        """It was read, has plain fields only, and may come back until the next list is put."""
+        values = tuple(message.__dict__.values())
+        empty = tuple([value for value in values if value.__class__ not in PLAIN])
+        self._read[id(message)] = (message, key, values, empty)
 
     def turn(self) -> None:
         """The list is complete: what is not in it is forgotten."""
         self._known, self._next = self._next, {}
+        self._read.clear()
+
+    def reads(self) -> None:
+        """Another list is to be read."""
+        self._read.clear()
 
 
-def _plain_fields(message: BaseMessage) -> list[Any] | None:
-    """Its fields, where each cannot change in place; of empty containers, their kind."""
+def _noted(message: BaseMessage, key: bytes) -> Noted | None:
+    """A message of which every field can be seen to be the same: it is plain, or empty."""
     if CLASSES.get(type(message).__name__) is not type(message) or message.__pydantic_extra__:
         return None
-    fields: list[Any] = []
-    for name, value in message.__dict__.items():
-        if isinstance(value, PLAIN):
-            fields.append(value)
-        elif isinstance(value, (list, dict)) and not value:
-            fields.append(type(value))
-        else:
+    values = tuple(message.__dict__.values())
+    empty = [value for value in values if value.__class__ not in PLAIN]
+    for value in empty:
+        if value or value.__class__ not in (list, dict):
             return None
-        fields.append(name)
-    return fields
+    return message, key, values, tuple(empty)
 
 
 class Read:
     """Messages by key, of which copies are handed out: cheaper than to validate them anew."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, BaseMessage] = {}
+        self._known: dict[bytes, tuple[BaseMessage, list[tuple[str, Any]]]] = {}
 
     def copy_of(self, key: bytes) -> BaseMessage | None:
         """A message of its own, as if it were read anew."""
-        known = self._known.get(key)
-        if known is None:
+        found = self._known.get(key)
+        if found is None:
             return None
-        made = copy(known)
-        fields = made.__dict__
-        for name, value in fields.items():
-            if isinstance(value, (list, dict)):
-                fields[name] = deepcopy(value) if value else type(value)()
-        return made
+        known, containers = found
+        fields = known.__dict__.copy()
+        for name, value in containers:
+            fields[name] = deepcopy(value) if value else value.__class__()
+        return with_fields(known, fields)
 
-    def keep(self, key: bytes, value: Any) -> None:
-        """Keeps a message; nobody else may have it."""
+    def keep(self, key: bytes, value: Any) -> bool:
+        """Keeps a message, of those that can be copied; nobody else may have it then."""
         if (
-            CLASSES.get(type(value).__name__) is type(value)
-            and not value.__pydantic_extra__
-            and not value.__pydantic_private__
+            CLASSES.get(type(value).__name__) is not type(value)
+            or value.__pydantic_extra__
+            or value.__pydantic_private__
         ):
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            self._known[key] = value
+            return False
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        fields = value.__dict__.items()
+        containers = [(name, each) for name, each in fields if each.__class__ not in PLAIN]
+        self._known[key] = (value, containers)
+        return True

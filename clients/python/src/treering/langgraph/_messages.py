@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core import messages as lc
@@ -43,6 +44,8 @@ ROLES: dict[str, RoleName] = {
     "system": "system",
     "developer": "developer",
 }
+PLAIN = frozenset((str, int, float, bool, bytes, type(None)))
+"""Classes of values that cannot change in place."""
 IMAGES = ("image", "image_url", "input_image")
 
 
@@ -68,8 +71,84 @@ def _is_default(message: BaseMessage, field: str) -> bool:
     return field not in message.model_fields_set and value in (None, "", [], {}, False)
 
 
+@dataclass(frozen=True)
+class _Form:
+    """What validation made of fields of these classes."""
+
+    like: BaseMessage
+    given: Sequence[tuple[str, type]]
+    empty: Sequence[tuple[str, type]]
+    """Containers, each message of its own."""
+
+
+_FORMS: dict[tuple[str, ...], _Form | None] = {}
+"""By class and names of fields; None: validation has to look at them."""
+FORMS_MAX = 256
+
+
 def message_of(said: Mapping[str, Any]) -> BaseMessage:
-    """The message again."""
+    """The message again; what is no text, number or the like may be that of `said`."""
+    return plain_message(said) or _validated(said)
+
+
+def plain_message(said: Mapping[str, Any]) -> BaseMessage | None:
+    """The message again, if all its fields are plain; one of its own each time.
+
+    Texts that are texts are as they were after validation, which takes most of the time. So it
+    is done once for all messages that have the same fields.
+    """
+    names = (said["class"], *said)
+    form = _FORMS.get(names)
+    if form is None:
+        if names in _FORMS or len(_FORMS) >= FORMS_MAX:
+            return None
+        form = _FORMS[names] = _form_of(_validated(said), said)
+        if form is None:
+            return None
+    fields = form.like.__dict__.copy()
+    for name, kind in form.given:
+        value = said[name]
+        if value.__class__ is not kind:
+            return None
+        fields[name] = value
+    for name, kind in form.empty:
+        fields[name] = kind()
+    return with_fields(form.like, fields)
+
+
+def _form_of(message: BaseMessage, said: Mapping[str, Any]) -> _Form | None:
+    given = {name: value for name, value in said.items() if name not in ("class", "type")}
+    fields = message.__dict__
+    kept = {name: fields[name] for name in given if name in fields}
+    empty = {name: value for name, value in fields.items() if value.__class__ not in PLAIN}
+    is_plain = (
+        kept == given
+        and all(value.__class__ in PLAIN for value in given.values())
+        and not any(value or value.__class__ not in (list, dict) for value in empty.values())
+        and type(message) is CLASSES[said["class"]]
+        and not (message.__pydantic_extra__ or message.__pydantic_private__)
+    )
+    if not is_plain or type(message.content) is not str:
+        return None
+    return _Form(
+        message.model_copy(deep=True),
+        [(name, value.__class__) for name, value in given.items()],
+        [(name, value.__class__) for name, value in empty.items()],
+    )
+
+
+def with_fields(like: BaseMessage, fields: dict[str, Any]) -> BaseMessage:
+    """A message with these fields, as `copy` makes one: what is not a field is that one's."""
+    made = like.__class__.__new__(like.__class__)
+    object.__setattr__(made, "__dict__", fields)
+    object.__setattr__(made, "__pydantic_fields_set__", like.__pydantic_fields_set__.copy())
+    extra = like.__pydantic_extra__
+    object.__setattr__(made, "__pydantic_extra__", None if extra is None else extra.copy())
+    object.__setattr__(made, "__pydantic_private__", None)
+    return made
+
+
+def _validated(said: Mapping[str, Any]) -> BaseMessage:
     fields = {key: value for key, value in said.items() if key != "class"}
     fields.pop("type", None)
     kind = CLASSES[said["class"]]

@@ -33,13 +33,13 @@ from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
 from treering.langgraph._index import Row, Write, ordered
 from treering.langgraph._messages import messages_of
-from treering.langgraph._thread import GraphThread
+from treering.langgraph._thread import GraphThread, Put
 
 __all__ = ["TreeringSaver", "messages"]
 
 SOURCE = "langgraph"
 THREADS_MAX = 128
-"""Threads that are kept in memory; of others the log is read again."""
+"""Threads of which what was read is kept in memory."""
 
 
 def messages(conversation: Conversation) -> list[BaseMessage]:
@@ -62,8 +62,8 @@ class TreeringSaver(BaseCheckpointSaver[str]):
     branch. Values are stored once, lists by what was added to them. With an encrypting
     serializer nothing is mirrored.
 
-    Threads that were used last are kept in memory as they are stored, and each call reads what
-    is new of them, so programs may use one thread at once.
+    A checkpoint, and all that it needs, is looked up; what was read of a thread is kept in
+    memory, and each call reads what is new of it, so programs may use one thread at once.
     """
 
     def __init__(
@@ -92,14 +92,13 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         asked = config["configurable"]
         ns = asked.get("checkpoint_ns", "")
         thread = self._thread(asked["thread_id"])
+        id = get_checkpoint_id(config)
         with thread.lock:
-            if not thread.refresh():
+            found = thread.find(ns, id)
+            if found is None:
                 return None
-            id = get_checkpoint_id(config)
-            row = thread.index.find(ns, id) if id else thread.index.latest(ns)
-            if row is None:
-                return None
-            return self._tuple(thread, row, config if id else None)
+            row, writes = found
+            return self._tuple(thread, row, writes, thread.loaded(row), config if id else None)
 
     def list(
         self,
@@ -122,18 +121,24 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         found.sort(key=lambda each: each[1].id, reverse=True)
         for thread, row in found if limit is None else found[: max(0, limit)]:
             with thread.lock:
-                made = self._tuple(thread, row, None)
+                made = self._listed(thread, row)
             yield made
 
+    def _listed(self, thread: GraphThread, row: Row) -> CheckpointTuple:
+        writes = ordered(thread.index.writes.get((row.ns, row.id), {}).values())
+        values = {channel: thread.load(key) for channel, key in row.values.items()}
+        return self._tuple(thread, row, writes, values, None)
+
     def _tuple(
-        self, thread: GraphThread, row: Row, config: RunnableConfig | None
+        self,
+        thread: GraphThread,
+        row: Row,
+        writes: Sequence[Write],
+        values: dict[str, Any],
+        config: RunnableConfig | None,
     ) -> CheckpointTuple:
-        index = thread.index
         checkpoint = self.serde.loads_typed(row.stored)
-        checkpoint["channel_values"] = {
-            channel: thread.load(key) for channel, key in row.values.items()
-        }
-        writes = ordered(index.writes.get((row.ns, row.id), {}).values())
+        checkpoint["channel_values"] = values
         return CheckpointTuple(
             config or _config(thread.id, row.ns, row.id),
             checkpoint,
@@ -165,13 +170,8 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         thread = self._thread(asked["thread_id"])
         kept = json.dumps(get_checkpoint_metadata(config, metadata), ensure_ascii=False)
         with thread.lock:
-            thread.put(
-                ns,
-                asked.get("checkpoint_id"),
-                checkpoint,
-                kept.encode("utf-8", "ignore").decode(),
-                new_versions,
-            )
+            kept = kept.encode("utf-8", "ignore").decode()
+            thread.put(Put(ns, asked.get("checkpoint_id"), checkpoint, kept, new_versions))
         return _config(asked["thread_id"], ns, checkpoint["id"])
 
     def put_writes(
@@ -227,13 +227,13 @@ class TreeringSaver(BaseCheckpointSaver[str]):
                 (row for rows in source.index.rows.values() for row in rows.values()),
                 key=lambda row: row.id,
             )
-            copies = [(row, self._tuple(source, row, None)) for row in rows]
+            copies = [(row, self._listed(source, row)) for row in rows]
             writes = {place: list(held.values()) for place, held in source.index.writes.items()}
         with target.lock:
             for row, made in copies:
                 versions = made.checkpoint["channel_versions"]
                 metadata = json.dumps(row.metadata, ensure_ascii=False)
-                target.put(row.ns, row.parent, made.checkpoint, metadata, versions)
+                target.put(Put(row.ns, row.parent, made.checkpoint, metadata, versions))
             for (ns, id), held in writes.items():
                 for write in held:
                     one = [(write.idx, write.channel, *write.stored)]

@@ -2,46 +2,72 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import Checkpoint
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from treering import errors, new
 from treering._adapters import frames
-from treering._adapters.thread import ATTEMPTS_MAX, Thread, before, fitted, open_calls, rewind
-from treering._sync.client import Treering
+from treering._adapters.thread import ATTEMPTS_MAX, before, fitted, open_calls, rewind
 from treering._sync.conversation import Conversation
 from treering.langgraph._index import (
     CHECKPOINT,
     DELETED,
+    LATEST,
     MESSAGES,
     WRITES,
     Branch,
-    Index,
     Key,
-    Place,
+    Named,
     Row,
     Spliced,
     Stored,
     common,
-    hashed,
     key_of,
+    list_key,
     overlap,
     packed,
     spliced,
 )
-from treering.langgraph._known import Read, Written
+from treering.langgraph._lookup import NotSaidError
 from treering.langgraph._messages import message_of, plain, typed
+from treering.langgraph._places import (
+    IN_ROW,
+    OWN_FRAME,
+    OWN_ROW,
+    At,
+    Place,
+    Run,
+    Runs,
+    checkpoint_key,
+    cut,
+    latest_key,
+    packed_at,
+    runs_of,
+    said_of,
+)
+from treering.langgraph._reader import ThreadReader
 from treering.types import Receipt
 from treering.v1 import event_pb2 as pb
 
 REFUSALS_MAX = 3
 """So often the typed form of messages is tried; then they are kept as values only."""
+MSGPACK = "application/msgpack"
+
+
+@dataclass(frozen=True)
+class Put:
+    """A checkpoint on its way in."""
+
+    ns: str
+    parent: str | None
+    checkpoint: Checkpoint
+    metadata: str
+    """As JSON."""
+    new_versions: Any
 
 
 @dataclass
@@ -53,6 +79,8 @@ class _Batch:
     messages: list[tuple[Key, BaseMessage]] = field(default_factory=list)
     """Of the mirrored channel."""
     has_messages: bool = False
+    framed: dict[Key, Place] = field(default_factory=dict)
+    """Where messages will be that go to the frame."""
 
 
 @dataclass
@@ -68,65 +96,10 @@ class _Turn:
     added: list[tuple[Key, BaseMessage]] = field(default_factory=list)
 
 
-class GraphThread:
+class GraphThread(ThreadReader):
     """A thread. Whoever uses it holds its lock."""
 
-    def __init__(
-        self,
-        db: Treering,
-        source: str,
-        id: str,
-        serde: SerializerProtocol,
-        mirrored_channel: str,
-    ) -> None:
-        self.id = id
-        self.lock = threading.RLock()
-        self.index = Index(serde)
-        self._messages_read = Read()
-        self._messages_written = Written()
-        self._serde = serde
-        self._mirrored_channel = mirrored_channel
-        self._thread = Thread(db, source, id, title=id)
-        self._conversation: Conversation | None = None
-
-    def open(self) -> Conversation:
-        """The conversation; begins it the first time."""
-        if self._conversation is None:
-            self._conversation = self._thread.open()
-            self._read(self._conversation)
-        return self._conversation
-
-    def refresh(self) -> bool:
-        """Reads what is new; false when there is no such thread."""
-        found = self._conversation or self._thread.find()
-        if found is None:
-            return False
-        self._conversation = found
-        self._read(found)
-        return True
-
-    def _read(self, conversation: Conversation) -> None:
-        for event in conversation.events(first=self.index.seen + 1, all_branches=True):
-            if event.revision == self.index.seen + 1:
-                self.index.apply(event.revision, event.proto.branch_id, event.proto, event.branch)
-
     # ---- values ----
-
-    def load(self, key: Key) -> Any:
-        """A value."""
-        if key in self.index.lists:
-            return [self._element(each) for each in self.index.expanded(key)]
-        return self._serde.loads_typed(self.index.values[key])
-
-    def _element(self, key: Key) -> Any:
-        if (known := self._messages_read.copy_of(key)) is not None:
-            return known
-        stored = self.index.values[key]
-        value = self._serde.loads_typed(stored)
-        if isinstance(value, BaseMessage):
-            self._messages_read.keep(key, value)
-            return self._messages_read.copy_of(key) or value
-        return value
 
     def _value(self, batch: _Batch, value: Any, old: Key | None, is_mirrored: bool) -> Key:
         if is_mirrored and value == []:
@@ -134,12 +107,10 @@ class GraphThread:
         if not _is_kept_as_list(value):
             return self._kept(batch, value)
         if is_mirrored and all(isinstance(each, BaseMessage) for each in value):
-            keys = [self._message(batch, each) for each in value]
-            self._messages_written.turn()
-            batch.has_messages = True
+            keys = self._messages(batch, value)
         else:
             keys = [self._kept(batch, each) for each in value]
-        key = hashed(b"list\0" + b"".join(keys))
+        key = list_key(keys)
         if key not in self.index.lists and key not in batch.lists:
             before = self.index.expanded(old) if old in self.index.lists else []
             batch.lists[key] = spliced(old, before, keys)
@@ -148,42 +119,46 @@ class GraphThread:
     def _kept(self, batch: _Batch, value: Any) -> Key:
         stored = self._serde.dumps_typed(value)
         key = key_of(stored)
-        key = self.index.aliases.get(key, key)
-        if key not in self.index.values:
+        if isinstance(value, BaseMessage) and not self.index.has(key):
+            key = self.index.settled(key, value.id)
+        if not self.index.has(key):
             batch.values[key] = stored
         return key
 
-    def _message(self, batch: _Batch, message: BaseMessage) -> Key:
-        key = self._messages_written.key_of(message)
-        if key is None or key not in self.index.values:
-            key = self._kept(batch, message)
-            self._messages_written.note(message, key)
-        batch.messages.append((key, message))
-        return key
+    def _messages(self, batch: _Batch, messages: Sequence[BaseMessage]) -> list[Key]:
+        keys: list[Key] = []
+        values, said = self.index.values, self.index.said
+        known = self._messages_written.keys_of(messages)
+        for key, message in zip(known, messages, strict=True):
+            if key is None or (key not in said and key not in values):
+                key = self._kept(batch, message)
+                self._messages_written.note(message, key)
+            keys.append(key)
+        self._messages_written.turn()
+        batch.messages = list(zip(keys, messages, strict=True))
+        batch.has_messages = True
+        return keys
 
     # ---- checkpoints ----
 
-    def put(
-        self,
-        ns: str,
-        parent: str | None,
-        checkpoint: Checkpoint,
-        metadata: str,
-        new_versions: Any,
-    ) -> None:
+    def put(self, put: Put) -> None:
         """Stores a checkpoint."""
         conversation = self.open()
+        self._know(put.ns)
         refusals = 0
         for _ in range(ATTEMPTS_MAX):
-            batch = _Batch()
-            values = self._values(batch, ns, parent, checkpoint, new_versions)
-            is_typed = batch.has_messages and refusals < REFUSALS_MAX
             try:
+                before = self._parent(put)
+                batch = _Batch()
+                values = self._values(batch, put, before)
+                is_typed = batch.has_messages and refusals < REFUSALS_MAX
                 turn = self._turn(batch) if is_typed else None
                 framed = self._frame(batch, turn) if turn else []
-                row = self._row(batch, ns, parent, checkpoint, metadata, values)
-                self._append(conversation, turn, row, framed)
+                rows = self._rows(batch, put, before, values, turn)
+                self._append(conversation, turn, rows, framed)
                 return
+            except NotSaidError:
+                self._read_all(conversation)
             except errors.Conflict:
                 # Another program wrote to the thread.
                 self._read(conversation)
@@ -196,23 +171,37 @@ class GraphThread:
                     known.open = None
         raise errors.RevisionMismatch(f"others write to the thread {self.id} all the time")
 
-    def _values(
-        self,
-        batch: _Batch,
-        ns: str,
-        parent: str | None,
-        checkpoint: Checkpoint,
-        new_versions: Any,
-    ) -> dict[str, Key]:
-        before = self.index.find(ns, parent) if parent else None
+    def _know(self, ns: str) -> None:
+        """Looks up the latest checkpoint, if it is not known; of a new thread reads all."""
+        try:
+            for each in dict.fromkeys(("", ns)):
+                if not self.index.seen or not (self.index.is_whole or each in self.index.tops):
+                    self._latest(each)
+        except NotSaidError:
+            self._read_all(self.open())
+        if not self.index.seen:
+            self._read_all(self.open())
+
+    def _parent(self, put: Put) -> Row | None:
+        if not put.parent:
+            return None
+        row = self.index.find(put.ns, put.parent)
+        if row is None and not self.index.is_whole:
+            row = self._by_id(put.ns, put.parent)
+        if row is not None:
+            self._bring(row)
+        return row
+
+    def _values(self, batch: _Batch, put: Put, before: Row | None) -> dict[str, Key]:
+        checkpoint = put.checkpoint
         old = before.values if before else {}
         versions = self._versions(before)
         values: dict[str, Key] = {}
         for channel, value in checkpoint["channel_values"].items():
             version = checkpoint["channel_versions"].get(channel)
-            is_mirrored = ns == "" and channel == self._mirrored_channel
+            is_mirrored = put.ns == "" and channel == self._mirrored_channel
             is_same = (
-                channel not in new_versions
+                channel not in put.new_versions
                 and version is not None
                 and version == versions.get(channel)
                 and channel in old
@@ -229,43 +218,113 @@ class GraphThread:
         versions: dict[str, Any] = self._serde.loads_typed(row.stored)["channel_versions"]
         return versions
 
-    def _row(
+    def _rows(
         self,
         batch: _Batch,
-        ns: str,
-        parent: str | None,
-        checkpoint: Checkpoint,
-        metadata: str,
+        put: Put,
+        before: Row | None,
         values: dict[str, Key],
-    ) -> new.NewEvent:
-        kind, data = self._serde.dumps_typed({**checkpoint, "channel_values": {}})
+        turn: _Turn | None,
+    ) -> list[new.NewEvent]:
+        """What says that the checkpoint is the latest one, and the checkpoint."""
+        kind, data = self._serde.dumps_typed({**put.checkpoint, "channel_values": {}})
+        ns, id = put.ns, put.checkpoint["id"]
+        latest = self.index.latest(ns)
+        pointer = {
+            "ns": ns,
+            "id": id,
+            "top": latest.id if latest else None,
+            "seen": self.index.seen,
+            "before": len(turn.events) if turn else 0,
+        }
         said = {
             "ns": ns,
-            "id": checkpoint["id"],
-            "parent": parent,
+            "id": id,
+            "parent": put.parent,
             "type": kind,
             "checkpoint": data,
-            "metadata": metadata,
+            "metadata": put.metadata,
             "values": values,
             "new": [[key, *stored] for key, stored in batch.values.items()],
             "lists": [
                 [key, each.base, each.start, each.stop, each.added]
                 for key, each in batch.lists.items()
             ],
+            "at": self._at(batch, before, values),
+            "mirrored": turn is not None or (ns == "" and self._is_mirrored(values)),
         }
-        return new.custom(CHECKPOINT, packed(said), content_type="application/msgpack")
+        return [
+            new.custom(LATEST, packed(pointer), content_type=MSGPACK, key=latest_key(ns)),
+            new.custom(CHECKPOINT, packed(said), content_type=MSGPACK, key=checkpoint_key(ns, id)),
+        ]
+
+    def _at(self, batch: _Batch, before: Row | None, values: dict[str, Key]) -> dict[str, Any]:
+        """Where the values will be."""
+        own: dict[Key, Place] = {
+            key: (OWN_ROW, index, IN_ROW) for index, key in enumerate(batch.values)
+        }
+        own.update(batch.framed)
+        known = self.index.places
+        made = dict[str, Any]()
+        for channel, key in values.items():
+            old = before.at.get(channel) if before and before.at else None
+            at: At
+            if before and old and before.values.get(channel) == key:
+                at = old
+                if isinstance(old, Runs) and not old.base:
+                    at = Runs(before.revision, len(old.tail), ())
+            elif key in batch.lists or key in self.index.lists:
+                at = self._runs(batch, before, channel, key, own)
+            else:
+                at = own.get(key) or known[key]
+            made[channel] = packed_at(at)
+        return made
+
+    def _runs(
+        self, batch: _Batch, before: Row | None, channel: str, key: Key, own: dict[Key, Place]
+    ) -> Runs:
+        """A list: on from the one that was there before, if it is said as a part of that."""
+        known = self.index.places
+        old = before.at.get(channel) if before and before.at else None
+        added = batch.lists.get(key)
+        runs: list[Run] = []
+        if isinstance(old, Runs) and before and added and added.base == before.values[channel]:
+            runs = cut(self.index.runs(channel, old), added.start, added.stop)
+            keys: Sequence[Key] = added.added
+        elif added:
+            keys = self._expanded(added)
+        else:
+            keys = self.index.expanded(key)
+        runs += runs_of(own.get(each) or known[each] for each in keys)
+        if not isinstance(old, Runs) or before is None:
+            return Runs(0, 0, runs)
+        base = old.base or before.revision
+        return said_of(runs, base, self.index.full[(base, channel)])
+
+    def _expanded(self, each: Spliced) -> list[Key]:
+        kept = self.index.expanded(each.base)[each.start : each.stop] if each.base else []
+        return [*kept, *each.added]
+
+    def _is_mirrored(self, values: dict[str, Key]) -> bool:
+        """Whether the active branch ends with the messages."""
+        key = values.get(self._mirrored_channel)
+        branch = self._known_branch()
+        if key is None or branch is None:
+            return False
+        keys = self.index.expanded(key) if key in self.index.lists else []
+        return branch.mirrored[-len(keys) :] == keys if keys else False
 
     def _append(
         self,
         conversation: Conversation,
         turn: _Turn | None,
-        row: new.NewEvent,
+        rows: list[new.NewEvent],
         framed: list[new.NewEvent],
     ) -> None:
         if turn is None:
-            self._took(conversation.append([row]), [row])
+            self._took(conversation.append(rows), rows)
             return
-        events = [*turn.events, row, *framed]
+        events = [*turn.events, *rows, *framed]
         for event in events:
             if not event.HasField("branch_forked"):
                 event.branch = turn.name
@@ -277,6 +336,12 @@ class GraphThread:
     def _turn(self, batch: _Batch) -> _Turn:
         """Where to write so that the branch says what the state says."""
         wanted = [key for key, _ in batch.messages]
+        if not self.index.is_whole:
+            known = self._known_branch()
+            mirrored = known.mirrored if known else []
+            goes_on = common(mirrored, wanted) == len(mirrored) or overlap(mirrored, wanted)
+            if known is None or not goes_on:
+                raise NotSaidError
         id = self._branch_for(wanted)
         branch = self.index.branches[id]
         same = common(branch.mirrored, wanted)
@@ -297,6 +362,22 @@ class GraphThread:
         turn.added = batch.messages[same:]
         return turn
 
+    def _known_branch(self) -> Branch | None:
+        """The active branch, if it is known which messages it ends with."""
+        index = self.index
+        branch = index.branches.get(index.active)
+        if branch is None or branch.is_known:
+            return branch
+        # Messages come with checkpoints only: what the newest one says is so until now.
+        row = index.newest("")
+        if row is None or not row.is_mirrored or row.branch != index.active:
+            return None
+        self._bring(row)
+        key = row.values.get(self._mirrored_channel)
+        branch.mirrored = index.expanded(key) if key in index.lists else []
+        branch.is_known = True
+        return branch
+
     def _branch_for(self, wanted: Sequence[Key]) -> int:
         """The branch that has most of these messages, if possible with no others after them."""
         active = self.index.branches[self.index.active].mirrored
@@ -315,6 +396,10 @@ class GraphThread:
         if not turn.added:
             return []
         items = [self._framed(batch, *each, turn.open) for each in turn.added]
+        count = sum(len(events) for _, events in items)
+        for index, ((key, _), (said, _)) in enumerate(zip(turn.added, items, strict=True)):
+            if said is not None:
+                batch.framed[key] = (OWN_FRAME, index, count)
         return frames.frame(MESSAGES, items, {"keys": [key.hex() for key, _ in turn.added]})
 
     def _framed(
@@ -353,12 +438,13 @@ class GraphThread:
     ) -> None:
         """Stores what a task wrote."""
         said = {"ns": ns, "id": id, "task": task, "path": path, "writes": list(writes)}
-        event = new.custom(WRITES, packed(said), content_type="application/msgpack")
+        key = checkpoint_key(ns, id)
+        event = new.custom(WRITES, packed(said), content_type=MSGPACK, key=key)
         self._took(self.open().append([event]), [event])
 
     # ---- deleting ----
 
-    def delete(self, places: Iterable[Place]) -> None:
+    def delete(self, places: Iterable[Named]) -> None:
         """Takes checkpoints back, with their writes."""
         taken = list(places)
         if taken:

@@ -1,0 +1,231 @@
+"""A thread of a graph: what of it is in memory, and how it gets there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from treering import errors
+from treering._adapters.thread import Thread
+from treering._sync.client import Treering
+from treering._sync.conversation import Conversation
+from treering.langgraph._index import Index, Key, Row, Write, ordered
+from treering.langgraph._known import Read, Written
+from treering.langgraph._lookup import Lookups, NotSaidError
+from treering.langgraph._messages import message_of, plain_message
+from treering.types import Event
+
+LOOKED_UP_MAX = 4
+"""So many older checkpoints are looked up; whoever wants more reads the thread once: the next ones
+are then faster than a look-up."""
+
+
+class ThreadReader:
+    """A thread as it is read. Whoever uses it holds its lock.
+
+    What was read is an index. Until something needs more, it begins at the latest checkpoint, and
+    what is older is looked up.
+    """
+
+    def __init__(
+        self,
+        db: Treering,
+        source: str,
+        id: str,
+        serde: SerializerProtocol,
+        mirrored_channel: str,
+    ) -> None:
+        self.id = id
+        self.lock = threading.RLock()
+        self.index = Index(serde)
+        self._db = db
+        self._messages_read = Read()
+        self._messages_written = Written()
+        self._serde = serde
+        self._mirrored_channel = mirrored_channel
+        self._thread = Thread(db, source, id, title=id)
+        self._conversation: Conversation | None = None
+        self._is_noted = False
+        self._looked_up = 0
+        self._brought = set[int]()
+        self._has_writes = set[int]()
+
+    def open(self) -> Conversation:
+        """The conversation; begins it the first time."""
+        if self._conversation is None:
+            self._conversation = self._thread.open()
+        return self._conversation
+
+    # ---- reading ----
+
+    def refresh(self) -> bool:
+        """Reads all of the thread, or what is new; false when there is no such thread."""
+        found = self._conversation or self._thread.find()
+        if found is None:
+            return False
+        self._conversation = found
+        self._read_all(found)
+        return True
+
+    def find(self, ns: str, id: str | None) -> tuple[Row, list[Write]] | None:
+        """A checkpoint by its id, or the latest, with the writes to it.
+
+        What it needs of the thread is looked up, or else all of it is read.
+        """
+        try:
+            row = self._by_id(ns, id) if id else self._latest(ns)
+            if row is not None:
+                self._bring(row, with_writes=True)
+        except NotSaidError:
+            if not self.refresh():
+                return None
+            row = self.index.find(ns, id) if id else self.index.latest(ns)
+        except errors.NotFound:
+            return None
+        if row is None:
+            return None
+        return row, ordered(self.index.writes.get((ns, row.id), {}).values())
+
+    def _lookups(self) -> Lookups:
+        # Not looked for first: whether there is one, the first look-up says.
+        found = self._conversation or self._db.conversation(self._thread.source_id)
+        return Lookups(self._db, found)
+
+    def _latest(self, ns: str) -> Row | None:
+        index = self.index
+        if index.seen:
+            self._read_new()
+        if not index.seen or not (index.is_whole or ns in index.tops):
+            lookups = self._lookups()
+            revision = lookups.latest(ns)
+            if not index.seen and not revision:
+                return None
+            if not index.seen or (ns == "" and 0 < revision < index.first):
+                index = self._begin(lookups, revision)
+            elif revision > index.seen:
+                self._read_new()
+            elif 0 < revision < index.first:
+                self._add(lookups, lookups.row(index, revision + 1))
+            index.tops.add(ns)
+        return index.latest(ns)
+
+    def _begin(self, lookups: Lookups, revision: int) -> Index:
+        """Reads the thread from a checkpoint on."""
+        index = self.index if not self.index.seen else Index(self._serde)
+        index.begin(revision)
+        self.index = index
+        self._forget()
+        for event in lookups.since(revision):
+            if self._conversation is None:
+                self._conversation = self._db.conversation(event.conversation_id)
+            if event.revision == revision:
+                # A checkpoint stands on the branch that is the active one then.
+                index.active = event.proto.branch_id
+            index.apply(event.revision, event.proto.branch_id, event.proto, event.branch)
+        if index.lacks_deleted:
+            raise NotSaidError
+        return index
+
+    def _add(self, lookups: Lookups, row: Row) -> None:
+        """Takes in a checkpoint that is older than what was read."""
+        if lookups.is_anything_deleted(row.revision, self.index.first):
+            raise NotSaidError
+        self.index.rows.setdefault(row.ns, {})[row.id] = row
+
+    def _by_id(self, ns: str, id: str) -> Row | None:
+        index = self.index
+        if index.seen:
+            self._read_new()
+            if (row := index.find(ns, id)) or index.is_whole:
+                return row
+        self._looked_up += 1
+        if self._looked_up > LOOKED_UP_MAX:
+            raise NotSaidError
+        found = self._lookups().named(index, ns, id)
+        if found is None:
+            return None
+        self._take_writes(found.row, found.writes)
+        self._has_writes.add(found.row.revision)
+        if index.seen:
+            index.rows.setdefault(ns, {})[id] = found.row
+        return found.row
+
+    def _take_writes(self, row: Row, writes: Iterable[Event]) -> None:
+        """All of a checkpoint's writes, in their order; later ones may come again."""
+        self.index.writes.pop((row.ns, row.id), None)
+        for event in writes:
+            self.index.take_writes(event.proto.custom)
+
+    def _bring(self, row: Row, *, with_writes: bool = False) -> None:
+        """Looks up what a checkpoint is made of, where that is not known."""
+        if self.index.is_whole and self.index.seen:
+            return
+        lookups = self._lookups()
+        if row.revision not in self._brought:
+            lookups.bring(self.index, row)
+        if with_writes and row.revision not in self._has_writes:
+            # Some may have come before it, and before all that was read.
+            self._take_writes(row, lookups.writes(row.ns, row.id))
+        if self.index.seen:
+            self._brought.add(row.revision)
+            if with_writes:
+                self._has_writes.add(row.revision)
+
+    def _forget(self) -> None:
+        self._brought.clear()
+        self._has_writes.clear()
+
+    def _read_new(self) -> None:
+        self._read(self.open())
+        if self.index.lacks_deleted:
+            raise NotSaidError
+
+    def _read_all(self, conversation: Conversation) -> None:
+        if not self.index.is_whole:
+            self.index = Index(self._serde)
+            self._forget()
+        self._read(conversation)
+
+    def _read(self, conversation: Conversation) -> None:
+        for event in conversation.events(first=self.index.seen + 1, all_branches=True):
+            if event.revision == self.index.seen + 1:
+                self.index.apply(event.revision, event.proto.branch_id, event.proto, event.branch)
+
+    # ---- values ----
+
+    def load(self, key: Key) -> Any:
+        """A value."""
+        if key in self.index.lists:
+            return [self._element(each) for each in self.index.expanded(key)]
+        return self._element(key)
+
+    def loaded(self, row: Row) -> dict[str, Any]:
+        """The values of a checkpoint that a graph is to go on from."""
+        self._messages_written.reads()
+        self._is_noted = True
+        try:
+            return {channel: self.load(key) for channel, key in row.values.items()}
+        finally:
+            self._is_noted = False
+
+    def _element(self, key: Key) -> Any:
+        said = self.index.said.get(key)
+        value: Any = plain_message(said) if said is not None else None
+        if value is not None:
+            if self._is_noted:
+                self._messages_written.note_read(value, key)
+            return value
+        if (known := self._messages_read.copy_of(key)) is not None:
+            return known
+        if said is not None:
+            value = message_of(deepcopy(said))
+        else:
+            value = self._serde.loads_typed(self.index.values[key])
+        if isinstance(value, BaseMessage) and self._messages_read.keep(key, value):
+            return self._messages_read.copy_of(key) or value
+        return value

@@ -1,0 +1,216 @@
+"""LangGraph's checkpointer, where a program has just begun: what it looks up, and what it reads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+import treering
+
+pytest.importorskip("langgraph")
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
+
+from treering import new
+from treering.langgraph import TreeringSaver
+from treering.types import Event
+
+from ..conftest import texts
+
+CONFIG: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
+
+
+def put(
+    saver: TreeringSaver,
+    config: RunnableConfig,
+    step: int,
+    values: dict[str, Any],
+    id: str = "",
+    changed: set[str] | None = None,
+) -> RunnableConfig:
+    """A checkpoint with these values, of which the changed ones are new (unset: all)."""
+    checkpoint = empty_checkpoint()
+    checkpoint["id"] = id or str(uuid6(clock_seq=step))
+    checkpoint["channel_values"] = values
+    checkpoint["channel_versions"] = dict.fromkeys(values, f"{1:032}.0")
+    versions = {name: f"{step + 2:032}.0" for name in values if changed is None or name in changed}
+    checkpoint["channel_versions"].update(versions)
+    return saver.put(config, checkpoint, {"source": "loop", "step": step}, cast(Any, versions))
+
+
+def message(number: int) -> BaseMessage:
+    kind = AIMessage if number % 2 else HumanMessage
+    return kind(f"Message {number}", id=f"m{number}")
+
+
+def values_of(saver: TreeringSaver, config: RunnableConfig) -> dict[str, Any]:
+    found = saver.get_tuple(config)
+    assert found is not None
+    return found.checkpoint["channel_values"]
+
+
+class Read:
+    """Counts the events that the client reads."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.events = 0
+        of = Event.of
+
+        def counted(proto: Any) -> Event:
+            self.events += 1
+            return of(proto)
+
+        patch.setattr(Event, "of", staticmethod(counted))
+
+    def since(self) -> int:
+        """So many since it was asked last."""
+        count, self.events = self.events, 0
+        return count
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Read]:
+    yield Read(monkeypatch)
+
+
+# The first call of a program read all steps of its thread: 64 ms at 400 of them. What it reads
+# must be as much as the state is, however long the thread became.
+def test_what_a_first_call_reads_does_not_grow(db: treering.Treering, read: Read) -> None:
+    saver = TreeringSaver(db)
+    config, said = CONFIG, list[BaseMessage]()
+    counts = []
+    for step in range(120):
+        said = [*said, message(step)][-6:]
+        config = put(saver, config, step, {"messages": said, "step": step})
+        saver.put_writes(config, [("messages", step)], f"task {step}")
+        if step not in (39, 119):
+            continue
+        read.since()
+        other = TreeringSaver(db)
+        assert values_of(other, CONFIG) == {"messages": said, "step": step}
+        latest = read.since()
+        assert values_of(TreeringSaver(db), config) == {"messages": said, "step": step}
+        by_id = read.since()
+        kept = values_of(other, CONFIG)["messages"]
+        read.since()
+        added = [*kept[1:], HumanMessage(f"Another program {step}", id=f"other{step}")]
+        config = put(other, config, step, {"messages": added, "step": step})
+        said = added
+        counts.append((latest, by_id, read.since()))
+        assert texts(saver.conversation("thread"))[-1] == f"Another program {step}"
+    assert counts[0] == counts[1]
+    assert sum(counts[1]) < 60
+    assert len(saver.conversation("thread").branches()) == 1
+    assert values_of(TreeringSaver(db), CONFIG) == values_of(saver, CONFIG)
+
+
+# A row says a list as runs of others, on from a row that has them in full. Whatever becomes of a
+# list, each checkpoint must be what was put, for a program that knows the thread and for one that
+# looks it up, and must stay so when others have gone on from it.
+@pytest.mark.parametrize("seed", range(3))
+def test_lists_that_change_at_random(db: treering.Treering, seed: int) -> None:
+    chance = random.Random(seed)
+    saver, reader = TreeringSaver(db), TreeringSaver(db, threads_max=0)
+    said: list[Any] = []
+    notes: list[Any] = [{"note": -1}]
+    held: list[tuple[RunnableConfig, dict[str, Any]]] = []
+    config = CONFIG
+    for step in range(90):
+        writer = chance.choice([saver, saver, saver, reader])
+        which = chance.random()
+        if which < 0.75 or not said:
+            said = [*said, *(message(step * 3 + at) for at in range(chance.randint(1, 2)))]
+            notes = [*notes, {"note": step, "text": "the same" * 5}]
+        elif which < 0.85:
+            said, notes = said[chance.randint(1, 2) :], notes[1:] or notes
+        elif which < 0.92:
+            at = chance.randrange(len(said))
+            said = [*said[:at], HumanMessage(f"Instead {step}", id=f"i{step}"), *said[at + 1 :]]
+        else:
+            config, values = chance.choice(held)
+            said, notes = values["messages"], values["notes"]
+        changed = {"messages", "notes"} if which < 0.92 else set[str]()
+        values = {"messages": said, "notes": notes, "same": "x" * 100}
+        config = put(writer, config, step, values, changed=changed)
+        held.append((config, values))
+        assert values_of(reader, CONFIG) == values
+    for each in (saver, reader, TreeringSaver(db)):
+        for config, values in held[::4]:
+            assert values_of(each, config) == values
+    assert db.verify(deep=True).sound
+
+
+# The latest checkpoint is that with the highest id, as LangGraph has it, also where another
+# program with a clock that is behind put one later, or somebody chose another branch.
+def test_the_latest_is_not_always_the_newest(db: treering.Treering) -> None:
+    saver = TreeringSaver(db)
+    early, late = str(uuid6(clock_seq=1)), str(uuid6(clock_seq=2))
+    first = put(saver, CONFIG, 0, {"messages": [message(0)]}, early[:-1] + "0")
+    put(saver, first, 1, {"messages": [message(0), message(1)]}, late)
+    put(saver, first, 2, {"messages": [message(0), message(2)]}, early[:-1] + "f")
+    other = TreeringSaver(db)
+    assert values_of(other, CONFIG) == {"messages": [message(0), message(1)]}
+    conv = saver.conversation("thread")
+    assert [branch.name for branch in conv.branches() if branch.active] != ["main"]
+    conv.on("main").append([new.branch_activated()])
+    for each in (TreeringSaver(db), other, saver):
+        assert values_of(each, CONFIG) == {"messages": [message(0), message(1)]}
+    last = [message(0), message(1), message(3)]
+    put(TreeringSaver(db), first, 3, {"messages": last})
+    for each in (TreeringSaver(db), other, saver):
+        assert values_of(each, CONFIG) == {"messages": last}
+    assert texts(conv) == ["Message 0", "Message 1", "Message 3"]
+
+
+# What was taken back is not found by its key, and what is left is the latest.
+def test_what_was_deleted_is_not_looked_up(db: treering.Treering) -> None:
+    saver, open = TreeringSaver(db), TreeringSaver(db)
+    configs = [CONFIG]
+    for step in range(6):
+        said = [message(number) for number in range(step + 1)]
+        configs.append(put(saver, configs[-1], step, {"messages": said}))
+    assert values_of(open, CONFIG)["messages"] == said
+    saver.prune(["thread"])
+    for each in (TreeringSaver(db), open):
+        assert each.get_tuple(configs[3]) is None
+        assert values_of(each, CONFIG) == values_of(each, configs[-1]) == {"messages": said}
+    saver.delete_thread("thread")
+    for each in (TreeringSaver(db), open):
+        assert each.get_tuple(configs[-1]) is None
+        assert each.get_tuple(CONFIG) is None
+    anew = put(TreeringSaver(db), CONFIG, 7, {"messages": [message(7)]})
+    for each in (TreeringSaver(db), open, saver):
+        assert values_of(each, CONFIG) == values_of(each, anew) == {"messages": [message(7)]}
+        assert each.get_tuple(configs[-1]) is None
+    assert TreeringSaver(db).get_tuple({"configurable": {"thread_id": "no such thread"}}) is None
+
+
+# A graph gives the messages back that it read. One that was changed in place meanwhile is
+# another message, and those that were not are not stored again.
+def test_messages_that_are_changed_in_place(db: treering.Treering) -> None:
+    saver = TreeringSaver(db)
+    said: list[BaseMessage] = [
+        HumanMessage("One", id="1"),
+        AIMessage("Two", id="2", additional_kwargs={"a": 1}),
+        HumanMessage("Three", id="3"),
+        AIMessage("Four", id="4"),
+    ]
+    config = put(saver, CONFIG, 0, {"messages": said})
+    other = TreeringSaver(db)
+    read = values_of(other, CONFIG)["messages"]
+    assert read == said and all(one is not two for one, two in zip(read, said, strict=True))
+    read[1].additional_kwargs.clear()
+    read[2].content = "Changed"
+    read[3].response_metadata["model"] = "m"
+    expected = [each.model_copy(deep=True) for each in read]
+    put(other, config, 1, {"messages": read})
+    for each in (TreeringSaver(db), other, saver):
+        assert values_of(each, CONFIG)["messages"] == expected
+        assert values_of(each, config)["messages"] == said
+    assert texts(saver.conversation("thread")) == ["One", "Two", "Changed", "Four"]
