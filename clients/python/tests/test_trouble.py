@@ -23,7 +23,6 @@ from treering.aio import AsyncTreering
 
 from .conftest import Server, run, texts
 
-
 # Seconds for a call with all its attempts: the oldest grpcio takes some 20 to find a server again.
 PATIENCE = 120.0
 
