@@ -441,6 +441,7 @@ async fn fill_scifact(engine: &Engine, corpus: &Path) -> Result<(), CliError> {
             arguments: JsonText::from_checked(arguments),
             message_revision: None,
             needs_approval: false,
+            ..ToolCallRequested::default()
         };
         let result = ToolResultRecorded::text(call_id, passage);
         let bodies = [

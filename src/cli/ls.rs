@@ -53,7 +53,11 @@ pub struct LsArgs {
     oldest_first: bool,
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+/// `NAME=VALUE`.
+///
+/// # Errors
+/// What it lacks.
+pub fn label(text: &str) -> Result<(String, String), String> {
     let parts = text.split_once('=');
     let (name, value) = parts.ok_or("has no =: give NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))

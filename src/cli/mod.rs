@@ -36,6 +36,7 @@ mod items;
 pub(crate) mod json;
 mod keys;
 mod knowledge;
+mod label;
 mod log;
 pub(crate) mod ls;
 mod man;
@@ -133,6 +134,7 @@ enum Command {
     Approve(approve::ApproveArgs),
     Deny(approve::DenyArgs),
     Annotate(annotate::AnnotateArgs),
+    Label(label::LabelArgs),
     Erase(erase::EraseArgs),
     Verify(admin::VerifyArgs),
     Rebuild(admin::RebuildArgs),
@@ -360,6 +362,7 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         Command::Approve(args) => approve::approve(args, store, out).await,
         Command::Deny(args) => approve::deny(args, store, out).await,
         Command::Annotate(args) => annotate::run(args, store, out).await,
+        Command::Label(args) => label::run(args, store, out).await,
         Command::Erase(args) => erase::run(args, store, out).await,
         Command::Audit(args) => audit::run(&args, store, out).await,
         Command::Verify(args) => admin::verify(&args, store, out).await,
@@ -437,6 +440,7 @@ impl Command {
             | Self::Approve(_)
             | Self::Deny(_)
             | Self::Annotate(_)
+            | Self::Label(_)
             | Self::Repair(_)
             | Self::Upgrade(_)
             | Self::Rebuild(_) => OpenMode::Append,
@@ -644,6 +648,7 @@ mod tests {
             "treering export --data D --format openai-chat C1 C2",
             "treering approve C call_1 --by me --reason fine",
             "treering annotate C --score 0.5",
+            "treering label C team=blue --remove old --title T --metadata k=1 --json",
             "treering replay C --speed 2 --until 9 --as-of 12",
             "treering diff C main other",
             "treering knowledge C --branch b --as-of 9 --tool t --recent 3 --json",
@@ -683,7 +688,9 @@ mod tests {
                 "not understood: {line}"
             );
         }
-        assert!(Cli::try_parse_from(["treering", "annotate", "C"]).is_err());
+        for line in [["treering", "annotate", "C"], ["treering", "label", "C"]] {
+            assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
+        }
         assert!(Cli::try_parse_from(["treering", "ls", "--data", "d", "--server", "s"]).is_err());
     }
 }

@@ -187,6 +187,7 @@ impl Command {
             Self::Approve(args) => Some(args.named()),
             Self::Deny(args) => Some(args.named()),
             Self::Annotate(args) => Some(args.named()),
+            Self::Label(args) => Some(args.named()),
             Self::Branch(args) => Some(args.named()),
             Self::Serve(_)
             | Self::Mcp(_)

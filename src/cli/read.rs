@@ -80,6 +80,7 @@ pub async fn state(
         conversation_id: conversation.to_owned(),
         branch: branch.to_owned(),
         as_of_revision,
+        ..Default::default()
     };
     let mut state = store.conversations().get(request).await?.into_inner();
     if state.more_branches {

@@ -306,18 +306,27 @@ pub(crate) fn call() -> impl Strategy<Value = ToolCallRequested> {
     (
         name(),
         name(),
-        json(),
+        prop_oneof![json(), not_json()],
         option::of(1..u64::MAX),
         any::<bool>(),
+        (text(), option::of(raw())),
     )
         .prop_map(
-            |(call_id, tool, arguments, revision, needs_approval)| ToolCallRequested {
-                call_id,
-                tool,
-                arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
-                arguments,
-                message_revision: revision.map(Revision),
-                needs_approval,
+            |(call_id, tool, arguments, revision, needs_approval, (item_id, raw))| {
+                ToolCallRequested {
+                    call_id,
+                    tool,
+                    arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+                    arguments_not_json: serde_json::from_str::<serde::de::IgnoredAny>(
+                        arguments.as_str(),
+                    )
+                    .is_err(),
+                    arguments,
+                    message_revision: revision.map(Revision),
+                    needs_approval,
+                    item_id,
+                    raw,
+                }
             },
         )
 }
@@ -423,6 +432,10 @@ fn raw() -> impl Strategy<Value = RawMessage> {
     let content = prop_oneof![
         bytes().prop_map(|data| (RawEncoding::Whole, data)),
         json().prop_map(|patch| (RawEncoding::JsonPatch, patch.as_bytes().clone())),
+        json().prop_map(|rest| {
+            let object = format!("{{\"rest\":{}}}", rest.as_str());
+            (RawEncoding::Rest, Bytes::from(object))
+        }),
     ];
     (text(), text(), text(), content).prop_map(|(origin, provider, model, (encoding, data))| {
         RawMessage {
@@ -530,6 +543,17 @@ pub(crate) fn json() -> impl Strategy<Value = JsonText> {
         ]
     });
     value.prop_map(|text| JsonText::from_checked(Bytes::from(text)))
+}
+
+/// What models write in the place of JSON: nothing, prose, JSON that breaks off.
+fn not_json() -> impl Strategy<Value = JsonText> {
+    let broken = (json(), any::<prop::sample::Index>()).prop_map(|(json, at)| {
+        let text = format!("{{\"a\": {}", json.as_str());
+        let end = text.floor_char_boundary(1 + at.index(text.len()));
+        text[..end].to_owned()
+    });
+    prop_oneof![Just(String::new()), Just("ls -la".to_owned()), broken]
+        .prop_map(|text| JsonText::from_checked(Bytes::from(text)))
 }
 
 fn optional_json() -> impl Strategy<Value = JsonText> {

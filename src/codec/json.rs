@@ -134,6 +134,12 @@ pub fn check_text(bytes: &[u8]) -> Result<(), JsonFault> {
     Ok(())
 }
 
+/// True for JSON, however deep it is nested.
+pub(super) fn is_syntax(bytes: &[u8]) -> bool {
+    // serde_json skips values without recursion.
+    serde_json::from_slice::<IgnoredAny>(bytes).is_ok()
+}
+
 fn check_depth(bytes: &[u8]) -> Result<(), JsonFault> {
     let mut depth = 0_usize;
     let mut tokens = Tokens::default();

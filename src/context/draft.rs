@@ -251,10 +251,12 @@ pub struct Call {
     pub wire_id: String,
     /// Name of the tool.
     pub tool: String,
-    /// As the model wrote them: JSON, perhaps not an object.
+    /// As the model wrote them: JSON, perhaps not an object, or a text that is none.
     pub arguments: JsonText,
     /// Long texts in them were cut to fit.
     pub arguments_shortened: bool,
+    /// The provider's id of the item that it is, or empty.
+    pub item_id: String,
     /// Where it was requested.
     pub request: EventRef,
     /// What came of it.

@@ -83,6 +83,7 @@ fn body(spoken: Spoken) -> EventBody {
             arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
             message_revision: None,
             needs_approval: false,
+            ..ToolCallRequested::default()
         }),
         Spoken::Result(call_id, text) => {
             EventBody::ToolResultRecorded(ToolResultRecorded::text(call_id, text))

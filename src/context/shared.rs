@@ -111,7 +111,8 @@ impl SharedContent {
                 let blocks = step.blocks.iter().map(|block| match block {
                     Block::Part(_) => 0,
                     Block::Call(call) => {
-                        let ids = call.call_id.len() + call.wire_id.len() + call.tool.len();
+                        let ids = [&call.call_id, &call.wire_id, &call.tool, &call.item_id];
+                        let ids: usize = ids.iter().map(|id| id.len()).sum();
                         ids + outcome_bytes(&call.outcome)
                     }
                 });

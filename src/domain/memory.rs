@@ -169,6 +169,7 @@ mod tests {
                 arguments_hash: ContentHash([0; 32]),
                 message_revision: None,
                 needs_approval: false,
+                ..ToolCallRequested::default()
             };
             root.apply(at, &EventBody::ToolCallRequested(call));
         }

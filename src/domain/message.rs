@@ -152,6 +152,8 @@ pub enum RawEncoding {
     /// A JSON Patch (RFC 6902) from Treering's rendering to the message as it
     /// was, so that its text is stored once.
     JsonPatch,
+    /// A JSON object of the fields that the message had beside what the event says.
+    Rest,
 }
 
 /// What a provider or a source sent, kept without loss.

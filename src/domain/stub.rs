@@ -265,6 +265,9 @@ impl ToolCallRequested {
             arguments_hash: _,
             message_revision,
             needs_approval,
+            arguments_not_json: _,
+            item_id,
+            raw,
         } = self;
         Self {
             call_id: call_id.clone(),
@@ -274,6 +277,10 @@ impl ToolCallRequested {
             arguments_hash: ContentHash::default(),
             message_revision: *message_revision,
             needs_approval: *needs_approval,
+            // What is left in their place is JSON.
+            arguments_not_json: false,
+            item_id: gone(item_id),
+            raw: no_raw(raw.as_ref()),
         }
     }
 }

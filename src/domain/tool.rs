@@ -9,13 +9,13 @@ use super::{
 };
 
 /// A model asks for a tool.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct ToolCallRequested {
     /// The provider's id; unique among the branch's open calls.
     pub call_id: String,
     /// Name of the tool.
     pub tool: String,
-    /// Arguments, as the model wrote them.
+    /// Arguments, as the model wrote them: JSON, or [not](Self::arguments_not_json).
     pub arguments: JsonText,
     /// BLAKE3 of `arguments`. Derived when the body is decoded; not encoded.
     pub arguments_hash: ContentHash,
@@ -23,6 +23,13 @@ pub struct ToolCallRequested {
     pub message_revision: Option<Revision>,
     /// True: it must be approved before it may start or succeed.
     pub needs_approval: bool,
+    /// The arguments are a text that is no JSON: broken off, empty, or prose. Derived when the
+    /// body is decoded.
+    pub arguments_not_json: bool,
+    /// The provider's id of the item that it is, where that is not `call_id`; or empty.
+    pub item_id: String,
+    /// What the source sent, when it says more.
+    pub raw: Option<RawMessage>,
 }
 
 /// What was decided about a call.

@@ -81,10 +81,10 @@ use std::{
 pub use self::{
     append::Pending,
     context::{
-        BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan, ContextChange,
-        ContextEntry, ContextError, ContextScope, ContextValues, KnowledgeAnswer, KnowledgeQuery,
-        LONG_TERM_LABEL, PlanQuery, Prerequisites, Return, SetContext, Spawn, Spawned,
-        ToolSnapshot,
+        BranchValues, BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan,
+        ContextChange, ContextEntry, ContextError, ContextScope, ContextValues, KnowledgeAnswer,
+        KnowledgeQuery, LONG_TERM_LABEL, PlanQuery, Prerequisites, Return, SetContext, Spawn,
+        Spawned, ToolSnapshot,
     },
     derived::{derived_id, is_derived},
     erase::{

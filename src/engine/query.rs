@@ -609,6 +609,10 @@ pub struct ToolCall {
     pub tool: String,
     /// As the model wrote them.
     pub arguments: JsonText,
+    /// They are no JSON.
+    pub arguments_not_json: bool,
+    /// The provider's id of the call's item, or empty.
+    pub item_id: String,
     /// BLAKE3 of the arguments.
     pub arguments_hash: ContentHash,
     /// Where it was requested.

@@ -35,6 +35,7 @@ fn pending_call(id: ConversationId, call_id: &str) -> NewEvent {
         arguments,
         message_revision: None,
         needs_approval: true,
+        ..ToolCallRequested::default()
     };
     NewEvent::new(id, EventBody::ToolCallRequested(call))
 }

@@ -27,6 +27,7 @@ fn ran(id: ConversationId, call_id: &str, result: ToolResultRecorded) -> [NewEve
         arguments,
         message_revision: None,
         needs_approval: false,
+        ..ToolCallRequested::default()
     };
     let bodies = [
         EventBody::ToolCallRequested(call),

@@ -224,10 +224,10 @@ impl Engine {
 
     /// The recorded result of the same tool with the same arguments on a branch:
     /// the `occurrence`-th from the start, or the last one for 0. Arguments are
-    /// compared as JSON: key order and spacing do not matter.
+    /// compared as JSON where they are: key order and spacing do not matter.
     ///
     /// # Errors
-    /// [`ReadError`] when the branch is not there or the arguments are not JSON.
+    /// [`ReadError`] when the branch is not there.
     pub async fn recorded(
         &self,
         address: &BranchAddress,
@@ -235,7 +235,7 @@ impl Engine {
         arguments: &JsonText,
         occurrence: u32,
     ) -> Result<Option<(ToolCall, RecordedResult)>, ReadError> {
-        let wanted = parsed(arguments)?;
+        let wanted = Arguments::read(arguments);
         let query = ToolHistoryQuery {
             address: address.clone(),
             as_of: None,
@@ -249,7 +249,7 @@ impl Engine {
             let address = query.address.clone();
             let same = |call: &ToolCall| {
                 matches!(call.status, CallStatus::Succeeded | CallStatus::Failed)
-                    && parsed(&call.arguments).is_ok_and(|arguments| arguments == wanted)
+                    && Arguments::read(&call.arguments) == wanted
             };
             let mut same = engine.calls_where(query, same).await?;
             let nth = (occurrence as usize).min(same.len());
@@ -514,6 +514,8 @@ fn requested(event: &StoredEvent, request: ToolCallRequested, branch: &BranchSta
         call_id: request.call_id,
         tool: request.tool,
         arguments: request.arguments,
+        arguments_not_json: request.arguments_not_json,
+        item_id: request.item_id,
         arguments_hash: request.arguments_hash,
         request_revision: event.header.revision,
         status: undecided_status(approval),
@@ -557,10 +559,19 @@ fn decoded(event: &NamedEvent) -> Result<EventBody, ReadError> {
     decode_body(event.position.offset, event.header.kind, &event.body)
 }
 
-fn parsed(arguments: &JsonText) -> Result<serde_json::Value, ReadError> {
-    serde_json::from_slice(arguments.as_bytes()).map_err(|error| ReadError::Invalid {
-        message: format!("the arguments are not JSON: {error}"),
-    })
+/// Arguments as they are compared.
+#[derive(PartialEq)]
+enum Arguments {
+    Json(serde_json::Value),
+    /// The model wrote none.
+    Text(JsonText),
+}
+
+impl Arguments {
+    fn read(arguments: &JsonText) -> Self {
+        serde_json::from_slice(arguments.as_bytes())
+            .map_or_else(|_| Self::Text(arguments.clone()), Self::Json)
+    }
 }
 
 fn call_not_found(branch: &BranchState, call_id: &str, state: &'static str) -> ReadError {

@@ -3,10 +3,22 @@
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::domain::{ContentPart, JsonText, Media, MediaSource, limits::SHORT_TEXT_BYTES_MAX};
+use crate::{
+    codec::body,
+    domain::{ContentPart, JsonText, Media, MediaSource, limits::SHORT_TEXT_BYTES_MAX},
+};
 
 /// Stands before the id of a file that the provider keeps.
 const FILE_ID_SCHEME: &str = "openai-file:";
+
+/// A call's arguments as they came, and whether they are no JSON. JSON that nobody can follow
+/// becomes a JSON string.
+pub(super) fn arguments(text: Bytes) -> (JsonText, bool) {
+    body::arguments(text.clone()).unwrap_or_else(|_| {
+        let string = Value::from(String::from_utf8_lossy(&text)).to_string();
+        (JsonText::from_checked(string.into()), false)
+    })
+}
 
 /// The parts of a message's `content`. Null and absent content have none.
 pub(super) fn read(content: Option<&Value>) -> Vec<ContentPart> {

@@ -138,10 +138,9 @@ fn messages(events: &[Decoded<'_>]) -> Result<Vec<String>, ExportFault> {
         let text = match &event.body {
             EventBody::MessageAppended(message) => {
                 let calls = calls.get(&event.place()).map_or(&[][..], Vec::as_slice);
-                raw::restore(
-                    || canonical::message(message, calls, occurred_at),
-                    ours(message.raw.as_ref()),
-                )
+                let rendered = canonical::message(message, calls, occurred_at);
+                with_own_calls(rendered, calls)
+                    .and_then(|rendered| raw::restore(move || rendered, ours(message.raw.as_ref())))
             }
             EventBody::ToolResultRecorded(result) => {
                 let tool = tools
@@ -174,6 +173,18 @@ fn messages(events: &[Decoded<'_>]) -> Result<Vec<String>, ExportFault> {
         out.push(text.map_err(|fault| ExportFault::Raw { revision, fault })?);
     }
     Ok(out)
+}
+
+/// The message with its calls as they came, where somebody kept more of them.
+fn with_own_calls(mut message: Value, calls: &[&ToolCallRequested]) -> Result<Value, RawFault> {
+    for (index, call) in calls.iter().enumerate() {
+        let raw = ours(call.raw.as_ref());
+        if let (Some(raw), Some(entry)) = (raw, message["tool_calls"].get_mut(index)) {
+            let own = raw::restore(|| entry.take(), Some(raw))?;
+            *entry = serde_json::from_str(&own).map_err(|_| RawFault::NotJson)?;
+        }
+    }
+    Ok(message)
 }
 
 /// A raw form of this shape; those of other importers do not apply here.
@@ -251,6 +262,7 @@ mod tests {
             arguments,
             message_revision: message.map(Revision),
             needs_approval: false,
+            ..ToolCallRequested::default()
         })
     }
 
@@ -292,6 +304,39 @@ mod tests {
         });
         assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), expected);
         assert!(import_line(line.as_bytes()).unwrap().notes.is_empty());
+    }
+
+    // A client has more to keep of a message and of its calls than their fields, and knows
+    // nothing of patches: an object of the rest is enough, and arguments are what they were.
+    #[test]
+    fn the_rest_that_a_client_kept_comes_back() {
+        let rest = |data: &'static str| {
+            Some(RawMessage {
+                origin: ORIGIN.into(),
+                provider: String::new(),
+                model: String::new(),
+                encoding: RawEncoding::Rest,
+                data: Bytes::from_static(data.as_bytes()),
+            })
+        };
+        let said = MessageAppended {
+            raw: rest(r#"{"annotations": [null], "content": "as it was"}"#),
+            ..MessageAppended::text(Role::Assistant, "as it is")
+        };
+        let asked = ToolCallRequested {
+            raw: rest(r#"{"index": 0}"#),
+            ..body::tool_call("c", "ls", "{\"a\": 1").unwrap()
+        };
+        let events = native(vec![
+            EventBody::MessageAppended(said),
+            EventBody::ToolCallRequested(asked),
+        ]);
+        let line: Value = serde_json::from_str(&export_line(&events).unwrap()).unwrap();
+        let expected = json!({
+            "role": "assistant", "content": "as it was", "annotations": [null], "tool_calls": [
+                {"id": "c", "type": "function", "index": 0,
+                    "function": {"name": "ls", "arguments": "{\"a\": 1"}}]});
+        assert_eq!(line["messages"], json!([expected]));
     }
 
     // What cannot be given back must be an error that names the event: a message

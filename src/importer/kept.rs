@@ -211,7 +211,7 @@ pub fn records(events: &[StoredEvent], origin: &str) -> Result<Vec<Vec<u8>>, Exp
         let rest = decoded[at + 1..].iter().map(|(_, body)| body);
         let rest = rest.take_while(|body| !starts_record(body));
         let record = match raw.encoding {
-            RawEncoding::Whole => raw::restore(|| Value::Null, Some(raw)),
+            RawEncoding::Whole | RawEncoding::Rest => raw::restore(|| Value::Null, Some(raw)),
             RawEncoding::JsonPatch => restore(std::iter::once(body).chain(rest), &raw.data)
                 .map(|record| record.to_string()),
         };
@@ -269,6 +269,7 @@ mod tests {
                 arguments_hash: Default::default(),
                 message_revision: None,
                 needs_approval: false,
+                ..ToolCallRequested::default()
             }),
         ];
         let record = Record::of(json!({

@@ -205,7 +205,7 @@ impl Oddity {
             Self::UnansweredCall { .. } => "calls without a result (they stay open)",
             Self::CallGivenUp { .. } => "calls cancelled, as too many were open",
             Self::ArgumentsNotJson { .. } => {
-                "calls whose arguments are not JSON (kept as a JSON string)"
+                "calls whose arguments are not JSON (kept as they are)"
             }
             Self::CallNotTyped => "calls without an id or a name (kept with their message only)",
             Self::UnknownRole => "messages of an unknown role (kept as custom events)",
@@ -260,7 +260,7 @@ impl fmt::Display for Oddity {
             ),
             Self::ArgumentsNotJson { call_id } => write!(
                 f,
-                "the arguments of the call {call_id:?} are not JSON; kept as a JSON string"
+                "the arguments of the call {call_id:?} are not JSON; kept as they are"
             ),
             Self::CallNotTyped => {
                 f.write_str("a tool call without a usable id or name; kept with its message only")

@@ -27,7 +27,7 @@ use crate::{
     codec::json,
     domain::{
         Config, ContentHash, ContentPart, ConversationCreated, ConversationId, Custom, EventBody,
-        JsonText, MessageAppended, NameError, RawEncoding, RawMessage, Reasoning, Revision, Role,
+        JsonText, MessageAppended, NameError, RawEncoding, RawMessage, Reasoning, Role,
         ToolCallRequested, ToolResultRecorded,
     },
 };
@@ -338,11 +338,12 @@ impl Import {
     fn typed_calls(&mut self, calls: &[Value]) -> Vec<ToolCallRequested> {
         let mut typed = Vec::with_capacity(calls.len());
         for call in calls {
-            let Some((call, is_json)) = typed_call(call) else {
+            let Some(call) = typed_call(call) else {
                 self.transcript.note(Oddity::CallNotTyped);
                 continue;
             };
-            if !is_json {
+            // No text at all means no arguments.
+            if call.arguments_not_json && !call.arguments.is_absent() {
                 let call_id = call.call_id.clone();
                 self.transcript.note(Oddity::ArgumentsNotJson { call_id });
             }
@@ -437,36 +438,22 @@ fn typed_message(role: Role, value: &Value) -> MessageAppended {
     message
 }
 
-/// A call, and whether its arguments are JSON; none when it has no usable id or
-/// name.
-fn typed_call(call: &Value) -> Option<(ToolCallRequested, bool)> {
+/// A call; none when it has no usable id or name.
+fn typed_call(call: &Value) -> Option<ToolCallRequested> {
     let function = &call["function"];
     let call_id = short(&call["id"]).filter(|id| !id.is_empty())?;
     let tool = short(&function["name"]).filter(|name| !name.is_empty())?;
     let text = function["arguments"].as_str()?;
-    let (arguments, is_json) = arguments(text);
-    let call = ToolCallRequested {
+    let text = bytes::Bytes::copy_from_slice(text.as_bytes());
+    let (arguments, arguments_not_json) = content::arguments(text);
+    Some(ToolCallRequested {
         call_id,
         tool,
         arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
         arguments,
-        message_revision: None::<Revision>,
-        needs_approval: false,
-    };
-    Some((call, is_json))
-}
-
-/// Arguments as JSON text: as they are; no text at all means no arguments; text
-/// that is not JSON becomes a JSON string.
-fn arguments(text: &str) -> (JsonText, bool) {
-    match json::check(text.as_bytes()) {
-        Ok(arguments) => (arguments, true),
-        Err(json::JsonFault::Empty) => (JsonText::from_checked("{}".into()), true),
-        Err(_) => {
-            let string = Value::from(text).to_string();
-            (JsonText::from_checked(string.into()), false)
-        }
-    }
+        arguments_not_json,
+        ..ToolCallRequested::default()
+    })
 }
 
 #[cfg(test)]

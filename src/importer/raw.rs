@@ -1,7 +1,7 @@
 //! What a source sent, said as a difference from what Treering renders.
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::number::numbers_survive;
 use crate::domain::{RawEncoding, RawMessage};
@@ -73,6 +73,9 @@ pub(super) fn restore(
             let text = std::str::from_utf8(&raw.data).map_err(|_| RawFault::NotJson)?;
             Ok(text.to_owned())
         }
+        Some(raw) if raw.encoding == RawEncoding::Rest => {
+            Ok(beside(rendered(), &raw.data)?.to_string())
+        }
         Some(raw) => Ok(apply(rendered(), &raw.data)?.to_string()),
         None => Ok(rendered().to_string()),
     }
@@ -82,6 +85,17 @@ fn apply(mut value: Value, patch: &[u8]) -> Result<Value, RawFault> {
     let patch: json_patch::Patch = serde_json::from_slice(patch).map_err(|_| RawFault::NotJson)?;
     json_patch::patch_unsafe(&mut value, &patch).map_err(|_| RawFault::DoesNotApply)?;
     Ok(value)
+}
+
+/// With what else there was: its own fields come first.
+fn beside(rendered: Value, rest: &[u8]) -> Result<Value, RawFault> {
+    let rest: Map<String, Value> = serde_json::from_slice(rest).map_err(|_| RawFault::NotJson)?;
+    let mut fields = match rendered {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    fields.extend(rest);
+    Ok(Value::Object(fields))
 }
 
 /// Moves first, so that content in another shape is not stored twice; then a

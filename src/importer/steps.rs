@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    ImportNote, ImportedConversation, Oddity, canonical, kept,
+    ImportNote, ImportedConversation, Oddity, canonical, content, kept,
     number::numbers_survive,
     openai_chat::{conversation_id, headline, shortened},
     record::Record,
@@ -210,13 +210,14 @@ fn set_raw(bodies: &mut [EventBody], raw: RawMessage) {
 /// A call; none without a usable id and name.
 pub(super) fn call(call_id: &str, tool: &str, arguments: JsonText) -> Option<ToolCallRequested> {
     let is_usable = |text: &str| !text.is_empty() && text.len() <= SHORT_TEXT_BYTES_MAX;
+    let (arguments, arguments_not_json) = content::arguments(arguments.as_bytes().clone());
     (is_usable(call_id) && is_usable(tool)).then(|| ToolCallRequested {
         call_id: call_id.to_owned(),
         tool: tool.to_owned(),
         arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
         arguments,
-        message_revision: None,
-        needs_approval: false,
+        arguments_not_json,
+        ..ToolCallRequested::default()
     })
 }
 

@@ -5,7 +5,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     append_request::{chosen, new_conversation},
-    bounds::{DIFF_BYTES_MAX, PAGE_DEFAULT},
+    bounds::{DIFF_BYTES_MAX, LOOKUP_BYTES_MAX, PAGE_DEFAULT},
     call::{Call, Shared},
     from_proto::{self, Malformed},
     page_token::Scope,
@@ -159,7 +159,11 @@ impl Conversations for ConversationsService {
         let meta = engine
             .source_meta(&call.namespace, address.conversation)
             .await?;
-        let state = to_proto::conversation(&view, meta.as_bytes().clone());
+        let mut state = to_proto::conversation(&view, meta.as_bytes().clone());
+        if request.with_values {
+            let values = engine.branch_values(&call.namespace, &view.branch, LOOKUP_BYTES_MAX);
+            state.values = Some(to_proto::branch_values(values.await?));
+        }
         Ok(Response::new(state))
     }
 

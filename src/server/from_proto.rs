@@ -7,10 +7,10 @@ use bytes::Bytes;
 use prost_types::Timestamp;
 
 use crate::{
-    codec::{envelope, json, pb},
+    codec::{body, envelope, json, pb},
     domain::{
         BranchName, EventKind, ExpectedRevision, JsonText, NameError, Revision, TimestampMicros,
-        limits::{IDEMPOTENCY_KEY_BYTES_MAX, SHORT_TEXT_BYTES_MAX},
+        limits::{IDEMPOTENCY_KEY_BYTES_MAX, JSON_VALUES_MAX, SHORT_TEXT_BYTES_MAX},
     },
     engine::{ListOrder, ListPlace, ReadQuery, Source, StartAfter},
     server::{bounds::KNOWN_KEYS_MAX, lookup},
@@ -152,6 +152,15 @@ pub(super) fn time(
 /// JSON text, kept byte for byte.
 pub(super) fn json(field: &str, bytes: Bytes) -> Result<JsonText, Malformed> {
     json::check_incoming(bytes).map_err(|fault| Malformed::new(field, fault.to_string()))
+}
+
+/// Arguments of a call, which may be no JSON.
+pub(super) fn arguments(field: &str, bytes: Bytes) -> Result<JsonText, Malformed> {
+    let checked = json::check_values(&bytes, JSON_VALUES_MAX).and_then(|()| body::arguments(bytes));
+    match checked {
+        Ok((arguments, _)) => Ok(arguments),
+        Err(fault) => Err(Malformed::new(field, fault.to_string())),
+    }
 }
 
 /// A page token that `to_proto::page_token` made; empty: the first page.

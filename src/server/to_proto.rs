@@ -11,13 +11,13 @@ use crate::{
     },
     domain::{
         AppendOutcome, Appended, ApprovalStatus, BranchId, BranchState, CancelReason, Config,
-        ContentHash, ConversationId, Damage, Entity, EventRef, OpenCall, ParentRef, Revision,
-        TimestampMicros,
+        ContentHash, ContextSet, ConversationId, Damage, Entity, EventRef, OpenCall, ParentRef,
+        Revision, TimestampMicros,
     },
     engine::{
-        self, BranchDiff, CallStatus, ConversationHits, ConversationSummary, ConversationView,
-        Forked, HitCopy, Lineage, ListPlace, NamedEvent, Reading, Rewound, SearchAnswer, SearchHit,
-        Stats, ToolCall,
+        self, BranchDiff, BranchValues, CallStatus, ConversationHits, ConversationSummary,
+        ConversationView, Forked, HitCopy, Lineage, ListPlace, NamedEvent, Reading, Rewound,
+        SearchAnswer, SearchHit, Stats, ToolCall,
     },
 };
 
@@ -130,6 +130,23 @@ fn damage(damage: &Damage) -> pb::Damage {
     }
 }
 
+pub(super) fn branch_values(values: BranchValues) -> pb::BranchValues {
+    let key_and_text = |set: ContextSet| (set.key, set.value.as_str().to_owned());
+    pb::BranchValues {
+        system_prompt: values.system_prompt.map(|prompt| prompt.content),
+        user_prompt: values.user_prompt.map(|prompt| prompt.content),
+        tools_defined: body::tools_to_pb(&values.tools_defined),
+        summary: values.summary.map(|summary| summary.content),
+        compaction: values.compaction.map(|compacted| compacted.summary),
+        active_context: values
+            .active_context
+            .into_iter()
+            .map(key_and_text)
+            .collect(),
+        left_out: values.left_out,
+    }
+}
+
 pub(super) fn conversation(view: &ConversationView, source_meta: Bytes) -> pb::ConversationState {
     let active = view.summary.active;
     let branches = view.branches.iter();
@@ -142,6 +159,7 @@ pub(super) fn conversation(view: &ConversationView, source_meta: Bytes) -> pb::C
         branches: branches.map(|state| branch(state, active)).collect(),
         branch: Some(branch_state(&view.branch)),
         more_branches: view.more_branches,
+        values: None,
     }
 }
 
@@ -360,6 +378,8 @@ pub(super) fn tool_call(call: ToolCall) -> pb::ToolCall {
         requested_at: Some(timestamp_to_pb(call.requested_at)),
         ended_at: time(call.ended_at),
         cancel_reason: cancel_reason(call.cancel_reason).into(),
+        arguments_not_json: call.arguments_not_json,
+        item_id: call.item_id,
     }
 }
 

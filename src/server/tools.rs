@@ -219,7 +219,7 @@ impl Tools for ToolsService {
         let request = request.into_inner();
         from_proto::required("tool", &request.tool)?;
         from_proto::check_short("tool", &request.tool)?;
-        let arguments = from_proto::json("arguments", request.arguments)?;
+        let arguments = from_proto::arguments("arguments", request.arguments)?;
         let address = self
             .0
             .address(&call, &request.conversation_id, &request.branch)

@@ -33,6 +33,7 @@ fn call(id: ConversationId, call_id: &str, tool: &str, arguments: &str) -> NewEv
             arguments_hash,
             message_revision: None,
             needs_approval: false,
+            ..ToolCallRequested::default()
         }),
     )
 }

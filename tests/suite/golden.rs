@@ -180,6 +180,7 @@ fn tool_bodies() -> Vec<EventBody> {
             arguments_hash: hash(ARGUMENTS.as_bytes()),
             message_revision: Some(Revision(4)),
             needs_approval: true,
+            ..ToolCallRequested::default()
         }),
         EventBody::ApprovalDecided(ApprovalDecided {
             call_id: text("call_1"),

@@ -5,6 +5,7 @@ mod appends;
 mod contexts;
 mod conversations;
 mod creations;
+mod fields;
 pub mod harness;
 mod hostile;
 mod items;

@@ -19,6 +19,7 @@ fn impossible() -> Vec<(&'static str, EventBody)> {
             arguments_hash: ContentHash(blake3::hash(hashed).into()),
             message_revision: None,
             needs_approval: true,
+            ..ToolCallRequested::default()
         })
     };
     let set = |key: &str, value: Vec<u8>| {

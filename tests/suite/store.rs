@@ -27,6 +27,7 @@ pub fn call(id: ConversationId, call_id: &str, tool: &str) -> NewEvent {
         arguments,
         message_revision: None,
         needs_approval: false,
+        ..ToolCallRequested::default()
     });
     NewEvent::new(id, body)
 }

@@ -24,6 +24,7 @@ fn call(id: ConversationId, call_id: &str) -> NewEvent {
         arguments_hash,
         message_revision: None,
         needs_approval: false,
+        ..ToolCallRequested::default()
     };
     NewEvent::new(id, EventBody::ToolCallRequested(request))
 }

@@ -353,6 +353,47 @@ async fn branches_are_renamed_activated_and_archived() {
     assert_eq!(refused.code, Some(NOT_FOUND), "{}", refused.err);
 }
 
+// What a conversation is called and labelled could be changed by programs only. What is said is
+// in the list at once, and what cannot be meant is refused whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_are_labelled() {
+    let shell = Shell::filled().await;
+    let label = ["label", "7ad31c26", "team=blue", "stage=review", "--title"];
+    let metadata = ["The lamp", "--metadata", r#"owner={"name": "ada"}"#];
+    let told = shell.ok(&[&label[..], &metadata[..]].concat()).await;
+    assert!(told.starts_with("Changed, as #"), "{told}");
+    let of = |name: &'static str| {
+        let list = ["ls", "--json", "--label", name];
+        let shell = &shell;
+        async move { shell.ok(&list).await }
+    };
+    let listed = of("team=blue").await;
+    assert!(
+        listed.contains("7ad31c26") && listed.contains("The lamp"),
+        "{listed}"
+    );
+    let again = [
+        "label", "7ad31c26", "--remove", "stage", "team=red", "--json",
+    ];
+    let told = shell.ok(&again).await;
+    assert!(told.contains("\"revision\""), "{told}");
+    assert!(of("team=red").await.contains("7ad31c26"));
+    assert_eq!(of("stage=review").await, "");
+    assert_eq!(of("team=blue").await, "");
+    let log = shell.ok(&["log", "7ad31c26", "--json"]).await;
+    assert!(log.contains(r#"{"owner":{"name": "ada"}}"#), "{log}");
+    for line in [
+        &["label", "7ad31c26"][..],
+        &["label", "7ad31c26", "blue"],
+        &["label", "7ad31c26", "team=a", "team=b"],
+        &["label", "7ad31c26", "--metadata", "owner=ada"],
+    ] {
+        let refused = shell.run(line).await;
+        assert_eq!(refused.code, Some(USAGE), "{line:?}: {}", refused.err);
+    }
+    assert!(of("team=red").await.contains("7ad31c26"));
+}
+
 // A branch goes on elsewhere: as a page for people, or as a session of Claude Code that
 // ends with the fork.
 #[tokio::test(flavor = "multi_thread")]

@@ -49,6 +49,58 @@ def test_a_step_of_an_agent(db: treering.Treering) -> None:
     assert conv.explain("openai-chat", model="gpt-4o").tokens == chat.tokens
 
 
+# A model wrote no JSON: what it did could not be recorded, and reading it failed. It is the text
+# that the model wrote, marked, for whoever reads it and for the model.
+def test_arguments_that_are_no_json(db: treering.Treering, conv: treering.Conversation) -> None:
+    conv.user("Go.")
+    for number, given in enumerate(['{"a": 1', "", "rm -rf build"]):
+        call = conv.assistant(tool_calls=[(f"c{number}", "shell", given)]).calls[0]
+        assert call.arguments == given
+        [open_call] = conv.open_calls()
+        assert open_call.arguments == given
+        call.fail("those are no arguments")
+        event = next(event for event in conv.events() if event.call_id == f"c{number}")
+        assert (event.arguments, event.arguments_not_json) == (given, True)
+        assert conv.recorded("shell", given).error_message == "those are no arguments"
+    calls = conv.request("anthropic", model="claude-sonnet-4-5")["messages"][1::2]
+    assert [call["content"][0]["input"] for call in calls] == [
+        {"invalid_arguments": '{"a": 1'},
+        {},
+        {"invalid_arguments": "rm -rf build"},
+    ]
+    broken = conv.assistant(tool_calls=[("c3", "shell", "ls")]).calls[0]
+    assert broken.run(lambda path: path) is None
+    assert conv.result("c3").error == "TypeError: the arguments are no JSON object"
+    fine = conv.tool_call("ls", {"path": "."}).start()
+    event = next(event for event in conv.events() if event.call_id == fine.call_id)
+    assert (event.arguments, event.arguments_not_json) == ({"path": "."}, False)
+
+
+# What a message said beside its parts could be kept by importers only. An object is enough.
+def test_the_rest_of_a_message(conv: treering.Conversation) -> None:
+    rest = new.rest({"annotations": [], "phase": None}, origin="openai-chat")
+    receipt = conv.append([new.assistant("Found it.", raw=rest)])
+    event = next(e for e in conv.events() if e.revision == receipt.revision)
+    raw = event.proto.message_appended.raw
+    assert (raw.origin, json.loads(raw.data)) == ("openai-chat", {"annotations": [], "phase": None})
+    with pytest.raises(treering.TreeringError, match=r"raw\.data: must be a JSON object"):
+        rest.data = b"[]"
+        conv.append([new.assistant("Found it.", raw=rest)])
+
+
+# A state named where prompts and values were set, and each took a call of its own.
+def test_a_state_with_its_values(conv: treering.Conversation) -> None:
+    conv.append([new.system("Be kind."), new.tools([new.tool("ls", strict=True)])])
+    conv.append([new.system("Be brief.")])
+    conv.set_context({"cwd": "/"})
+    assert not conv.state().HasField("values")
+    values = conv.state(with_values=True).values
+    assert values.system_prompt == "Be brief." and not values.HasField("summary")
+    assert values.tools_defined[0].strict
+    assert dict(values.active_context) == {"cwd": '"/"'} and not values.left_out
+    assert conv.state(as_of=2, with_values=True).values.system_prompt == "Be kind."
+
+
 # A person must be able to say no, and the tool must not have run: the block is never entered.
 def test_approvals(db: treering.Treering, conv: treering.Conversation) -> None:
     conv.user("Clean up.")
@@ -336,8 +388,11 @@ def test_answers_of_providers_come_back(db: treering.Treering) -> None:
     conv.user("Where?")
     [call] = conv.record("openai-responses", responses).calls
     call.result("there")
-    kinds = [item["type"] for item in conv.request("openai-responses")["input"]]
+    items = conv.request("openai-responses")["input"]
+    kinds = [item["type"] for item in items]
     assert kinds == ["message", "reasoning", "function_call", "function_call_output"]
+    # They are named as OpenAI named them.
+    assert [item.get("id") for item in items[1:]] == ["rs_1", "fc_1", None]
 
     gemini = {
         "responseId": "r1",

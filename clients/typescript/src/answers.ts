@@ -10,8 +10,10 @@ export interface AskedCall {
   /** The provider's id; one is made where there is none. */
   id?: string | undefined;
   tool: string;
-  /** A string or bytes are JSON already. */
+  /** A string or bytes are kept as they are. */
   arguments?: unknown;
+  /** The provider's id of the item beside the call's. */
+  itemId?: string | undefined;
 }
 
 /** An answer of a model. */
@@ -123,7 +125,8 @@ function openaiResponses(body: Parsed): AnswerParts {
       const { encrypted_content: signature, id } = item;
       answer.parts.push(make.reasoning(thought, { signature, id, model, provider: "openai" }));
     } else if (item.type === "function_call") {
-      answer.calls.push({ id: item.call_id, tool: item.name, arguments: item.arguments || "{}" });
+      const { call_id: id, id: itemId, name: tool } = item;
+      answer.calls.push({ id, tool, arguments: item.arguments || "{}", itemId });
     } else {
       answer.parts.push(make.json(item));
     }
@@ -236,6 +239,8 @@ function anthropicContent(content: Parsed): ContentPart[] {
 
 /** An answer as a message, if it says anything, and its calls. */
 function eventsOf(answer: AnswerParts): NewEvent[] {
-  const calls = answer.calls.map(({ id, tool, arguments: args }) => make.toolCall(id, tool, args));
+  const calls = answer.calls.map(({ id, tool, arguments: args, itemId }) =>
+    make.toolCall(id, tool, args, { itemId }),
+  );
   return answer.parts.length ? [make.assistant(answer.parts), ...calls] : calls;
 }

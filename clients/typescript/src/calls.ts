@@ -7,7 +7,14 @@ import type { Content } from "./parts.js";
 import type { AppendOptions, WriteOptions } from "./requests.js";
 import type { CallOptions as Waiting } from "./transport.js";
 import type { Receipt, ToolCall } from "./types.js";
-import { asJsonBytes, type CancelReasonName, fromJson, jsonText, type Parsed } from "./words.js";
+import {
+  asJsonBytes,
+  type CancelReasonName,
+  fromArguments,
+  fromJson,
+  jsonText,
+  type Parsed,
+} from "./words.js";
 
 /** Longest text of an error that is recorded with a failed result. */
 export const ERROR_CHARS_MAX = 2_000;
@@ -83,9 +90,9 @@ export class Call implements AsyncDisposable {
     this.needsApproval = state.needsApproval ?? false;
   }
 
-  /** What it asks for, from its JSON. */
+  /** What it asks for, from its JSON; the text where the model wrote none. */
   get arguments(): Parsed {
-    return fromJson(this.rawArguments);
+    return fromArguments(this.rawArguments);
   }
 
   /** It is recorded that somebody runs it. */
@@ -200,7 +207,8 @@ export class Call implements AsyncDisposable {
     }
     let value: T;
     try {
-      value = await tool(this.arguments, this);
+      // No JSON is the model's mistake, and told to it; the tool is not to meet a text.
+      value = await tool(fromJson(this.rawArguments), this);
     } catch (error) {
       if (!this.#hasEnded) await this.fail(error);
       if (throws || error instanceof errors.TreeringError) throw error;

@@ -18,6 +18,7 @@ import {
   Decision,
   NewEvent,
   type ParentRef,
+  RawEncoding,
   type RawMessage,
   Role,
   type ToolDefinition,
@@ -75,6 +76,20 @@ export function message(role: RoleName, content: Content, options: MessageOption
       toolName: "",
     },
   });
+}
+
+/**
+ * What a message said beside its parts, for `raw`: an object of its other fields. `origin` is
+ * the shape that it had; an export in that shape has them again.
+ *
+ *     const raw = make.rest({ annotations: [], phase: "final" }, { origin: "openai-chat" });
+ *     await conv.append([make.assistant("Found it.", { raw })]);
+ */
+export function rest(
+  fields: Readonly<Record<string, unknown>>,
+  { origin, provider = "", model = "" }: { origin: string; provider?: string; model?: string },
+): RawMessage {
+  return { origin, provider, model, encoding: RawEncoding.REST, data: jsonBytes(fields) };
 }
 
 /** What the user said. */
@@ -159,12 +174,25 @@ export function guidanceGiven(texts: Readonly<Record<string, string>>): NewEvent
   return event({ $case: "guidanceGiven", value: { guidance } });
 }
 
-/** What a model asks for. Arguments that are bytes or a string are JSON already. */
+/** What a call says beside its arguments. */
+export interface AskedOptions {
+  needsApproval?: boolean | undefined;
+  messageRevision?: number | undefined;
+  /** The provider's id of the item beside the call's (OpenAI Responses: `fc_…`). */
+  itemId?: string | undefined;
+  /** The call as its source wrote it, where that says more. */
+  raw?: RawMessage | undefined;
+}
+
+/**
+ * What a model asks for. Arguments that are bytes or a string are kept as they are, also when
+ * they are no JSON.
+ */
 export function toolCall(
   callId: string,
   tool: string,
   args: unknown = {},
-  { needsApproval = false, messageRevision = 0 } = {},
+  options: AskedOptions = {},
 ): NewEvent {
   return event({
     $case: "toolCallRequested",
@@ -172,8 +200,12 @@ export function toolCall(
       callId,
       tool,
       arguments: asJsonBytes(args),
-      approval: requirement(needsApproval),
-      messageRevision,
+      approval: requirement(options.needsApproval),
+      messageRevision: options.messageRevision ?? 0,
+      // The server looks, and says it.
+      argumentsNotJson: false,
+      itemId: options.itemId ?? "",
+      raw: options.raw,
     },
   });
 }
@@ -192,6 +224,8 @@ export interface ResultOptions {
   milliseconds?: number | undefined;
   /** The result in a structured form: anything that JSON can say. */
   structured?: unknown;
+  /** The result as its source wrote it, where that says more. */
+  raw?: RawMessage | undefined;
 }
 
 /** What a tool returned. */
@@ -210,7 +244,7 @@ export function toolResult(
       parts: parts(content),
       structured:
         options.structured === undefined ? new Uint8Array(0) : jsonBytes(options.structured),
-      raw: undefined,
+      raw: options.raw,
     },
   });
 }

@@ -13,6 +13,7 @@ import {
 import { textOf } from "./parts.js";
 import {
   type CallStatusName,
+  fromArguments,
   fromJson,
   fromUtf8,
   type KindName,
@@ -132,10 +133,19 @@ export class Event {
     return body?.$case === "toolCallRequested" ? body.value.tool : "";
   }
 
-  /** What a call asks for, from its JSON; undefined for others. */
+  /**
+   * What a call asks for, from its JSON, and the text where the model wrote none; undefined for
+   * others.
+   */
   get arguments(): Parsed {
     const { body } = this.proto;
-    return body?.$case === "toolCallRequested" ? fromJson(body.value.arguments) : undefined;
+    return body?.$case === "toolCallRequested" ? fromArguments(body.value.arguments) : undefined;
+  }
+
+  /** What a call asks for is no JSON: `arguments` is the text as the model wrote it. */
+  get argumentsNotJson(): boolean {
+    const { body } = this.proto;
+    return body?.$case === "toolCallRequested" && body.value.argumentsNotJson;
   }
 
   /** The data of an event of your own, from its JSON; undefined for others. */
@@ -173,9 +183,14 @@ export class ToolCall {
     this.status = word(CallStatus, proto.status);
   }
 
-  /** What it asks for, from its JSON. */
+  /** What it asks for, from its JSON; the text where the model wrote none. */
   get arguments(): Parsed {
-    return fromJson(this.proto.arguments);
+    return fromArguments(this.proto.arguments);
+  }
+
+  /** They are no JSON: `arguments` is the text as the model wrote it. */
+  get argumentsNotJson(): boolean {
+    return this.proto.argumentsNotJson;
   }
 
   /** What a decision must carry: it holds for these arguments only. */

@@ -89,6 +89,16 @@ export function fromJson(data: Uint8Array | string): Parsed {
   return JSON.parse(typeof data === "string" ? data : fromUtf8(data));
 }
 
+/** Arguments of a call, read; the text where a model wrote no JSON. */
+export function fromArguments(data: Uint8Array): Parsed {
+  const said = fromUtf8(data);
+  try {
+    return JSON.parse(said);
+  } catch {
+    return said;
+  }
+}
+
 /** Each value of an object as JSON text. */
 export function jsonTexts(
   values: Readonly<Record<string, unknown>> | undefined,

@@ -48,6 +48,62 @@ test("a step of an agent", async () => {
   assert.equal((await conv.explain("openai-chat", { model: "gpt-4o" })).tokens, chat.tokens);
 });
 
+// A model wrote no JSON: what it did could not be recorded, and reading it failed. It is the
+// text that the model wrote, marked, for whoever reads it and for the model.
+test("arguments that are no JSON", async () => {
+  const conv = await open().create("Odd");
+  await conv.user("Go.");
+  for (const [number, given] of ['{"a": 1', "", "rm -rf build"].entries()) {
+    const toolCalls = [{ id: `c${number}`, tool: "shell", arguments: given }];
+    const call = only((await conv.assistant([], { toolCalls })).calls);
+    assert.equal(call.arguments, given);
+    assert.equal(only(await conv.openCalls()).arguments, given);
+    await call.fail("those are no arguments");
+    const event = (await all(conv.events())).find(({ callId }) => callId === `c${number}`);
+    assert.equal(event?.arguments, given);
+    assert.equal(event?.argumentsNotJson, true);
+  }
+  const { body } = await conv.request("anthropic", { model: "claude-sonnet-4-5" });
+  const asked: { content: { input: unknown }[] }[] = body.messages;
+  assert.deepEqual(
+    asked.filter((_, index) => index % 2 === 1).map(({ content }) => content[0]?.input),
+    [{ invalid_arguments: '{"a": 1' }, {}, { invalid_arguments: "rm -rf build" }],
+  );
+});
+
+// What a message said beside its parts could be kept by importers only. An object is enough.
+test("the rest of a message", async () => {
+  const conv = await open().create("Rest");
+  const raw = make.rest({ annotations: [], phase: null }, { origin: "openai-chat" });
+  const { revision } = await conv.append([make.assistant("Found it.", { raw })]);
+  const event = (await all(conv.events())).find((one) => one.revision === revision);
+  const kept = event?.body?.$case === "messageAppended" ? event.body.value.raw : undefined;
+  assert.equal(kept?.origin, "openai-chat");
+  assert.deepEqual(JSON.parse(Buffer.from(kept?.data ?? []).toString()), {
+    annotations: [],
+    phase: null,
+  });
+});
+
+// A state named where prompts and values were set, and each took a call of its own.
+test("a state with its values", async () => {
+  const conv = await open().create("Values");
+  await conv.append([make.system("Be kind."), make.tools([make.tool("ls")])]);
+  await conv.append([make.system("Be brief.")]);
+  await conv.setContext({ cwd: "/" });
+  assert.equal((await conv.state()).values, undefined);
+  const { values } = await conv.state({ withValues: true });
+  assert.equal(values?.systemPrompt, "Be brief.");
+  assert.equal(values?.summary, undefined);
+  assert.deepEqual(
+    values?.toolsDefined.map(({ name }) => name),
+    ["ls"],
+  );
+  assert.deepEqual(values?.activeContext, { cwd: '"/"' });
+  const then = await conv.state({ asOf: 2, withValues: true });
+  assert.equal(then.values?.systemPrompt, "Be kind.");
+});
+
 // A person must be able to say no, and the tool must not have run.
 test("approvals", async () => {
   const db = open();
@@ -350,7 +406,13 @@ test("answers of providers come back", async () => {
   ];
   const made = await responses.record("openai-responses", { model: "gpt-5", output });
   await only(made.calls).result("there");
-  const input: { type: string }[] = (await responses.request("openai-responses")).body.input;
+  const { body } = await responses.request("openai-responses");
+  const input: { type: string; id?: string }[] = body.input;
+  // They are named as OpenAI named them.
+  assert.deepEqual(
+    input.slice(1).map((item) => item.id),
+    ["rs_1", "fc_1", undefined],
+  );
   assert.deepEqual(
     input.map((item) => item.type),
     ["message", "reasoning", "function_call", "function_call_output"],

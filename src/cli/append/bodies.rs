@@ -40,7 +40,7 @@ pub struct Call {
     call_id: String,
     /// The tool
     tool: String,
-    /// Its arguments, JSON
+    /// Its arguments: JSON, or what a model wrote in its place
     #[arg(default_value = "{}")]
     arguments: String,
     /// It must be approved before it may run

@@ -190,6 +190,7 @@ async fn head(args: &AppendArgs, store: &Connection) -> Result<u64, CliError> {
         conversation_id: args.conversation.clone(),
         branch: args.branch.clone().unwrap_or_default(),
         as_of_revision: 0,
+        ..Default::default()
     };
     let state = store.conversations().get(request).await?.into_inner();
     Ok(state.branch.map_or(0, |branch| branch.head))

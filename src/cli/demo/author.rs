@@ -155,6 +155,7 @@ pub fn asks(call_id: &str, tool: &str, arguments: &str, approval: bool) -> Body 
         arguments: arguments.to_owned().into(),
         message_revision: 0,
         approval: requirement(approval).into(),
+        ..Default::default()
     }))
 }
 

@@ -68,7 +68,8 @@ const VIEWS: &[(&str, &str)] = &[
     ("RawMessage", "origin provider? model? encoding? data?"),
     (
         "ToolCallRequested",
-        "call_id tool arguments message_revision? approval=needs_approval:pending",
+        "call_id tool arguments message_revision? approval=needs_approval:pending \
+         arguments_not_json? item_id? raw?",
     ),
     (
         "ApprovalDecided",
@@ -142,13 +143,14 @@ const VIEWS: &[(&str, &str)] = &[
         "ToolCall",
         "conversation_id branch call_id tool arguments request_revision status approval \
          decided_by? decision_reason? end_revision? error_message? cancel_reason? \
-         execution_time_ms? result_bytes result_head requested_at ended_at",
+         execution_time_ms? result_bytes result_head requested_at ended_at \
+         arguments_not_json? item_id?",
     ),
     (
         "ToolCall/pending",
         "conversation_id branch branch_id call_id tool arguments arguments_hash?:hex \
          request_revision status approval decided_by? decision_reason? error_message? \
-         cancel_reason? requested_at",
+         cancel_reason? requested_at arguments_not_json?",
     ),
     (
         "ToolDefinition/offered",

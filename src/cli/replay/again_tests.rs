@@ -36,6 +36,7 @@ fn asks(call_id: &str, arguments: &str, approval: pb::ApprovalRequirement) -> Bo
         arguments: arguments.to_owned().into(),
         message_revision: 0,
         approval: approval.into(),
+        ..Default::default()
     }))
 }
 

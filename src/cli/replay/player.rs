@@ -138,6 +138,7 @@ mod tests {
             arguments: arguments.to_owned().into(),
             message_revision: 0,
             approval: approval.into(),
+            ..Default::default()
         };
         event(Body::ToolCallRequested(call.encode_to_vec().into()))
     }

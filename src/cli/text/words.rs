@@ -73,7 +73,11 @@ impl pb::ToolCallRequested {
         } else {
             EventWords::new(Tone::Tool, self.tool.clone())
         };
-        said.note(self.call_id.clone())
+        let note = match self.arguments_not_json {
+            true => format!("{}, arguments that are no JSON", self.call_id),
+            false => self.call_id.clone(),
+        };
+        said.note(note)
             .content(String::from_utf8_lossy(&self.arguments))
     }
 }

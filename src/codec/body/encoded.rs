@@ -3,9 +3,16 @@
 use std::borrow::Borrow;
 
 use bytes::Bytes;
+use prost::Message;
 
 use super::{BodyFault, decode, decode_incoming, encode};
-use crate::domain::{EventBody, EventKind};
+use crate::{
+    codec::pb,
+    domain::{EventBody, EventKind, ToolCallRequested},
+};
+
+/// `ToolCallRequested.arguments_not_json`.
+const NOT_JSON_FIELD: u32 = 6;
 
 /// A body and the bytes that are stored of it. Only this module makes one, by
 /// decoding the bytes, so the two say the same, and nobody decodes them again.
@@ -31,12 +38,16 @@ pub enum EncodeFault {
 
 impl EncodedBody {
     /// A body that comes from outside; its bytes are kept as they are, fields that
-    /// this version does not know among them.
+    /// this version does not know among them. What the engine marks is put behind them.
     ///
     /// # Errors
     /// As [`decode_incoming`].
     pub fn received(kind: EventKind, bytes: Bytes) -> Result<Self, BodyFault> {
         let body = decode_incoming(kind, &bytes)?;
+        let bytes = match &body {
+            EventBody::ToolCallRequested(call) => marked(call, bytes),
+            _ => bytes,
+        };
         Ok(Self { body, bytes })
     }
 
@@ -64,6 +75,18 @@ impl EncodedBody {
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
+}
+
+/// A call that says of its arguments what they are. Of two fields with one number readers take
+/// the last, so all that came stays as it came.
+fn marked(call: &ToolCallRequested, bytes: Bytes) -> Bytes {
+    let said = pb::ToolCallRequested::decode(bytes.clone()).map(|said| said.arguments_not_json);
+    if said == Ok(call.arguments_not_json) {
+        return bytes;
+    }
+    let mut marked = bytes.to_vec();
+    prost::encoding::bool::encode(NOT_JSON_FIELD, &call.arguments_not_json, &mut marked);
+    marked.into()
 }
 
 impl Borrow<EventBody> for EncodedBody {

@@ -55,6 +55,9 @@ pub enum BodyProblem {
     /// Must be JSON text.
     #[error("must be JSON text: {0}")]
     NotJson(#[from] JsonFault),
+    /// Must be a JSON object.
+    #[error("must be a JSON object, {{…}}: the fields that the message had beside the event's")]
+    NotAnObject,
     /// A name that is not allowed.
     #[error("{0}")]
     Name(#[from] NameError),

@@ -23,7 +23,10 @@ pub(super) fn check_values(body: &EventBody) -> Checked<()> {
             parts(&message.parts)?;
             raw(message.raw.as_ref())
         }
-        EventBody::ToolCallRequested(call) => check("arguments", call.arguments.as_bytes()),
+        EventBody::ToolCallRequested(call) => {
+            check("arguments", call.arguments.as_bytes())?;
+            raw(call.raw.as_ref())
+        }
         EventBody::ToolResultRecorded(result) => {
             check("structured", result.structured.as_bytes())?;
             parts(&result.parts)?;

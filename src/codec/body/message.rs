@@ -161,9 +161,22 @@ fn raw_message(raw: pb::RawMessage) -> Checked<RawMessage> {
                     .map_err(|fault| FieldFault::at("data", fault.into()))?;
                 RawEncoding::JsonPatch
             }
+            pb::RawEncoding::Rest => {
+                check_object(&raw.data)?;
+                RawEncoding::Rest
+            }
         },
         data: raw.data,
     })
+}
+
+/// Fields are put beside others: no other JSON has any.
+fn check_object(data: &[u8]) -> Checked<()> {
+    crate::codec::json::check_text(data).map_err(|fault| FieldFault::at("data", fault.into()))?;
+    match data.trim_ascii_start().starts_with(b"{") {
+        true => Ok(()),
+        false => Err(FieldFault::at("data", BodyProblem::NotAnObject)),
+    }
 }
 
 pub(super) fn raw(raw: Option<pb::RawMessage>) -> Checked<Option<RawMessage>> {
@@ -176,6 +189,7 @@ pub(super) fn raw_pb(raw: &RawMessage) -> pb::RawMessage {
     let encoding = match raw.encoding {
         RawEncoding::Whole => pb::RawEncoding::Whole,
         RawEncoding::JsonPatch => pb::RawEncoding::JsonPatch,
+        RawEncoding::Rest => pb::RawEncoding::Rest,
     };
     pb::RawMessage {
         origin: raw.origin.clone(),

@@ -20,19 +20,24 @@ use prost::Message;
 pub use encoded::{Encode, EncodeFault, EncodedBody};
 pub use fault::{BodyFault, BodyProblem};
 use fault::{Checked, FieldFault};
+pub use tool::arguments;
 
-use super::{
-    json::{self, JsonFault},
-    pb,
-};
+use super::{json::JsonFault, pb};
 use crate::domain::{
-    EventBody, EventKind, Role, ToolCallRequested, event_kinds, limits::JSON_VALUES_MAX,
+    EventBody, EventKind, Role, ToolCallRequested, ToolDefinition, event_kinds,
+    limits::JSON_VALUES_MAX,
 };
 
 /// A role on the wire.
 #[must_use]
 pub fn role_to_pb(role: Role) -> pb::Role {
     message::role_pb(role)
+}
+
+/// Tools on the wire.
+#[must_use]
+pub fn tools_to_pb(tools: &[ToolDefinition]) -> Vec<pb::ToolDefinition> {
+    pb::ToolsDefined::of(tools).tools
 }
 
 /// A role that came over the wire; none when it is not known here.
@@ -42,24 +47,25 @@ pub fn role_from_pb(role: i32) -> Option<Role> {
 }
 
 /// A request for a tool that needs no approval and came in the last assistant
-/// message. `arguments` is JSON text, kept as it is; its hash, which an approval
+/// message. `arguments` is kept as it is, JSON or not; its hash, which an approval
 /// is bound to, is made here.
 ///
 /// # Errors
-/// [`JsonFault`] when the arguments are not JSON.
+/// [`JsonFault`] when the arguments are JSON that is nested too deep.
 pub fn tool_call(
     call_id: impl Into<String>,
     tool: impl Into<String>,
     arguments: &str,
 ) -> Result<ToolCallRequested, JsonFault> {
-    let arguments = json::check(arguments.as_bytes())?;
+    let arguments = Bytes::copy_from_slice(arguments.as_bytes());
+    let (arguments, arguments_not_json) = tool::arguments(arguments)?;
     Ok(ToolCallRequested {
         call_id: call_id.into(),
         tool: tool.into(),
         arguments_hash: tool::arguments_hash(arguments.as_bytes()),
         arguments,
-        message_revision: None,
-        needs_approval: false,
+        arguments_not_json,
+        ..ToolCallRequested::default()
     })
 }
 

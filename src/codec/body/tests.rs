@@ -140,11 +140,26 @@ fn each_shape_rule_is_held() {
     let call = pb::ToolCallRequested {
         call_id: "c".into(),
         tool: "t".into(),
+        arguments: vec![b'"', 0xff, b'"'].into(),
         ..Default::default()
     };
     let (field, problem) = fault(EventKind::ToolCallRequested, &call);
     assert_eq!(field, "arguments");
-    assert_eq!(problem, BodyProblem::NotJson(JsonFault::Empty));
+    let not_text = JsonFault::NotUtf8 { offset: 1 };
+    assert_eq!(problem, BodyProblem::NotJson(not_text));
+
+    let message = pb::MessageAppended {
+        role: pb::Role::User.into(),
+        raw: Some(pb::RawMessage {
+            encoding: pb::RawEncoding::Rest.into(),
+            data: "[1]".into(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let (field, problem) = fault(EventKind::MessageAppended, &message);
+    assert_eq!(field, "raw.data");
+    assert_eq!(problem, BodyProblem::NotAnObject);
 
     let call = pb::ToolCallRequested {
         call_id: "c".repeat(513),
@@ -233,4 +248,75 @@ fn byte_fields_share_the_body() {
         panic!("another kind");
     };
     assert!(bytes.as_ptr_range().contains(&custom.data.as_ptr()));
+}
+
+fn a_call(arguments: impl Into<Bytes>, arguments_not_json: bool) -> Bytes {
+    let call = pb::ToolCallRequested {
+        call_id: "c".into(),
+        tool: "t".into(),
+        arguments: arguments.into(),
+        arguments_not_json,
+        ..Default::default()
+    };
+    call.encode_to_vec().into()
+}
+
+fn received(bytes: &Bytes) -> (ToolCallRequested, pb::ToolCallRequested) {
+    let encoded = EncodedBody::received(EventKind::ToolCallRequested, bytes.clone()).unwrap();
+    let EventBody::ToolCallRequested(call) = encoded.body().clone() else {
+        panic!("another kind");
+    };
+    // What came is there as it came, and what readers read of it is what was understood.
+    assert!(encoded.bytes().starts_with(bytes));
+    assert_eq!(
+        decode(EventKind::ToolCallRequested, encoded.bytes()).as_ref(),
+        Ok(encoded.body())
+    );
+    let stored = pb::ToolCallRequested::decode(encoded.bytes().clone()).unwrap();
+    (call, stored)
+}
+
+proptest! {
+    // A model wrote no JSON, and what it did was refused: nobody could record it. Any text is
+    // kept byte for byte, and says whether it is JSON, whatever its sender said of it.
+    #[test]
+    fn arguments_are_kept_whatever_they_are(text in "(\\PC|[{}\\[\\]\",:0-9]){0,40}", said: bool) {
+        let (call, stored) = received(&a_call(text.clone(), said));
+        let is_json = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
+        prop_assert_eq!(call.arguments.as_str(), &text);
+        prop_assert_eq!(&stored.arguments, text.as_bytes());
+        prop_assert_eq!(call.arguments_not_json, !is_json);
+        prop_assert_eq!(stored.arguments_not_json, !is_json);
+        prop_assert_eq!(call.arguments_hash, ContentHash(blake3::hash(text.as_bytes()).into()));
+    }
+
+    // A mark of its own must not undo what came with it: a call that is received again as it
+    // was stored is the same one, unknown fields included.
+    #[test]
+    fn what_was_received_is_received_again(body in body_of(EventKind::ToolCallRequested)) {
+        let mut bytes = encode(&body).to_vec();
+        prost::encoding::string::encode(999, &"unknown".to_owned(), &mut bytes);
+        let bytes = Bytes::from(bytes);
+        let once = EncodedBody::received(EventKind::ToolCallRequested, bytes.clone()).unwrap();
+        prop_assert_eq!(once.bytes(), &bytes);
+        prop_assert_eq!(once.body(), &body);
+    }
+}
+
+// A model that repeats itself opens brackets without an end, which is no JSON; JSON that is
+// nested as deep is refused, since no reader could follow it.
+#[test]
+fn brackets_without_an_end_are_a_text() {
+    let open = "[".repeat(10_000);
+    let (call, _) = received(&a_call(open.clone(), false));
+    assert!(call.arguments_not_json);
+    assert_eq!(call.arguments.as_str(), open);
+    let deep = format!("{open}{}", "]".repeat(10_000));
+    let fault = decode(EventKind::ToolCallRequested, &a_call(deep, false)).unwrap_err();
+    assert!(matches!(
+        fault.problem,
+        BodyProblem::NotJson(JsonFault::TooDeep { .. })
+    ));
+    assert!(tool_call("c", "t", "ls -la").unwrap().arguments_not_json);
+    assert!(!tool_call("c", "t", "{}").unwrap().arguments_not_json);
 }

@@ -4,15 +4,18 @@ use bytes::Bytes;
 
 use super::{
     fault::{
-        BodyProblem, Checked, FieldFault, chosen, distinct, each, hash, json, name, optional_json,
+        BodyProblem, Checked, FieldFault, chosen, distinct, each, hash, name, optional_json,
         optional_revision, short, unspecified,
     },
     message,
 };
 use crate::{
-    codec::pb,
+    codec::{
+        json::{self, JsonFault},
+        pb,
+    },
     domain::{
-        ApprovalDecided, CancelReason, ContentHash, Decision, EventBody, Revision,
+        ApprovalDecided, CancelReason, ContentHash, Decision, EventBody, JsonText, Revision,
         ToolCallCancelled, ToolCallRequested, ToolCallStarted, ToolDefinition, ToolResultRecorded,
         ToolSnapshotRecorded,
     },
@@ -46,7 +49,8 @@ pub(super) fn arguments_hash(arguments: &[u8]) -> ContentHash {
 
 impl pb::ToolCallRequested {
     pub(super) fn into_body(self) -> Checked<EventBody> {
-        let arguments = json("arguments", self.arguments)?;
+        let (arguments, arguments_not_json) =
+            arguments(self.arguments).map_err(|fault| FieldFault::at("arguments", fault.into()))?;
         Ok(EventBody::ToolCallRequested(ToolCallRequested {
             call_id: name("call_id", self.call_id)?,
             tool: name("tool", self.tool)?,
@@ -54,6 +58,9 @@ impl pb::ToolCallRequested {
             arguments,
             message_revision: optional_revision(self.message_revision),
             needs_approval: needs_approval(self.approval)?,
+            arguments_not_json,
+            item_id: short("item_id", self.item_id)?,
+            raw: message::raw(self.raw)?,
         }))
     }
 
@@ -64,8 +71,27 @@ impl pb::ToolCallRequested {
             arguments: call.arguments.as_bytes().clone(),
             message_revision: call.message_revision.map_or(0, |revision| revision.0),
             approval: approval_pb(call.needs_approval),
+            arguments_not_json: call.arguments_not_json,
+            item_id: call.item_id.clone(),
+            raw: call.raw.as_ref().map(message::raw_pb),
         }
     }
+}
+
+/// Arguments as a model wrote them, byte for byte, and whether they are a text that is no
+/// JSON. What is JSON must be such that readers can follow it.
+///
+/// # Errors
+/// [`JsonFault`] when they are no text, or nested too deep.
+pub fn arguments(bytes: Bytes) -> Result<(JsonText, bool), JsonFault> {
+    let is_json = match json::check_text(&bytes) {
+        Ok(()) => true,
+        Err(JsonFault::Empty | JsonFault::Syntax { .. }) => false,
+        // A text that is none has no depth, however many brackets it opens.
+        Err(JsonFault::TooDeep { .. }) if !json::is_syntax(&bytes) => false,
+        Err(fault) => return Err(fault),
+    };
+    Ok((JsonText::from_checked(bytes), !is_json))
 }
 
 impl pb::ApprovalDecided {

@@ -141,6 +141,7 @@ mod tests {
             tool: tool.into(),
             arguments: text_of(&arguments.to_string()),
             arguments_shortened: false,
+            item_id: String::new(),
             request: event,
             outcome: Outcome::Missing {
                 why: String::new(),

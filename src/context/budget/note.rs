@@ -676,6 +676,7 @@ mod tests {
             tool: "Grep".to_owned(),
             arguments: crate::domain::JsonText::from_checked(arguments.into()),
             arguments_shortened: false,
+            item_id: String::new(),
             request: EventRef {
                 conversation: ConversationId(uuid::Uuid::from_u128(1)),
                 revision: Revision(1),

@@ -529,6 +529,7 @@ fn called_tools_are_defined_where_nothing_defines_any() {
             arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
             message_revision: None,
             needs_approval: false,
+            ..ToolCallRequested::default()
         }));
         story = story.result(id, "done");
     }
@@ -600,6 +601,7 @@ fn tools_made_from_calls_change_seldom() {
                 arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
                 message_revision: None,
                 needs_approval: false,
+                ..ToolCallRequested::default()
             });
             story = story.then(named).result(&id, "done");
             let draft = built(&story, &policy);
@@ -622,6 +624,7 @@ fn tools_made_from_calls_take_what_was_passed() {
             arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
             message_revision: None,
             needs_approval: false,
+            ..ToolCallRequested::default()
         })
     };
     let mut story = Story::new().user("go").assistant("");

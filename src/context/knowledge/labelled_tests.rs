@@ -112,6 +112,7 @@ fn found(call: &Labelled) -> Vec<(String, String)> {
         arguments: JsonText::from_checked(arguments),
         message_revision: None,
         needs_approval: false,
+        ..ToolCallRequested::default()
     };
     knowledge.apply(at(1), &EventBody::ToolCallRequested(request));
     knowledge.apply(at(2), &EventBody::ToolResultRecorded(call.result.clone()));

@@ -29,6 +29,7 @@ fn request(call_id: &str, tool: &str, arguments: &str) -> EventBody {
         arguments_hash: ContentHash([0; 32]),
         message_revision: None,
         needs_approval: false,
+        ..ToolCallRequested::default()
     })
 }
 

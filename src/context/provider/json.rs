@@ -92,22 +92,16 @@ pub fn is_object(value: &RawValue) -> bool {
 }
 
 /// A call's arguments as an object: themselves when they are one, `{}` when
-/// there are none, `{"value": …}` around other JSON, and `{"raw": text}` around
-/// text that is no JSON.
+/// there are none, `{"value": …}` around other JSON, and `{"invalid_arguments": text}` around
+/// text that is no JSON: the model is to see what it wrote, and that it was no good.
 #[must_use]
 pub fn arguments_object(text: &str) -> Raw<'_> {
-    object_with("value", text)
-}
-
-/// The text as an object, under `key` unless it is one.
-#[must_use]
-pub fn object_with<'a>(key: &'a str, text: &'a str) -> Raw<'a> {
     let mut fields = Fields::default();
     match raw(text) {
         Some(value) if is_object(&value) => return value,
-        Some(value) => fields.push(key, value),
+        Some(value) => fields.push("value", value),
         None if text.trim().is_empty() => {}
-        None => fields.push("raw", to_raw(text)),
+        None => fields.push("invalid_arguments", to_raw(text)),
     }
     to_raw(&fields)
 }
@@ -164,7 +158,9 @@ mod tests {
             ("[1, 2]", r#"{"value":[1, 2]}"#),
             ("null", r#"{"value":null}"#),
             ("\"x\"", r#"{"value":"x"}"#),
-            ("{\"a\": ", r#"{"raw":"{\"a\": "}"#),
+            ("{\"a\": ", r#"{"invalid_arguments":"{\"a\": "}"#),
+            ("ls -la", r#"{"invalid_arguments":"ls -la"}"#),
+            (" \n", "{}"),
         ];
         for (text, object) in cases {
             assert_eq!(arguments_object(text).get(), object);

@@ -32,6 +32,8 @@ static VENDORS: [&maker::Vendor; 3] = [
     &gemini::VENDOR,
 ];
 
+#[cfg(test)]
+mod item_tests;
 pub mod json;
 pub mod maker;
 pub mod media;

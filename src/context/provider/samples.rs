@@ -134,6 +134,7 @@ pub(crate) fn call(id: &str, tool: &str, arguments: &str, outcome: Outcome) -> B
         tool: tool.into(),
         arguments: json(arguments),
         arguments_shortened: false,
+        item_id: String::new(),
         request: at(2),
         outcome,
     })
@@ -420,8 +421,21 @@ fn any_call() -> impl Strategy<Value = Block> {
         Just("x".repeat(90)),
         Just("call:1".to_owned()),
     ];
-    (id, any_name(), any_arguments(), any_outcome())
-        .prop_map(|(id, tool, arguments, outcome)| call(&id, &tool, arguments.as_str(), outcome))
+    let item_id = prop_oneof![Just("fc_1".to_owned()), any_item_id("fc_"), any_text()];
+    (id, any_name(), any_arguments(), any_outcome(), item_id).prop_map(
+        |(id, tool, arguments, outcome, item_id)| {
+            let mut block = call(&id, &tool, arguments.as_str(), outcome);
+            if let Block::Call(call) = &mut block {
+                call.item_id = item_id;
+            }
+            block
+        },
+    )
+}
+
+/// Ids as OpenAI makes them, few enough to come twice.
+fn any_item_id(start: &'static str) -> impl Strategy<Value = String> {
+    "[0-9a-f]{1,2}".prop_map(move |rest| format!("{start}{rest}"))
 }
 
 fn any_step() -> impl Strategy<Value = Content> {
@@ -430,7 +444,8 @@ fn any_step() -> impl Strategy<Value = Content> {
         1 => any_call(),
     ];
     let maker = proptest::sample::select(Provider::ALL.to_vec()).prop_map(maker);
-    (vec(block, 0..6), maker, any_text()).prop_map(|(blocks, maker, message_id)| {
+    let message_id = prop_oneof![any_item_id("msg_"), any_text()];
+    (vec(block, 0..6), maker, message_id).prop_map(|(blocks, maker, message_id)| {
         Content::Step(Step {
             blocks,
             maker,

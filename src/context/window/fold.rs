@@ -454,6 +454,7 @@ impl Fold {
             tool: call.tool.clone(),
             arguments: call.arguments.clone(),
             arguments_shortened: false,
+            item_id: call.item_id.clone(),
             request: at,
             outcome: Outcome::Missing {
                 why: String::new(),

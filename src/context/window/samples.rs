@@ -148,6 +148,7 @@ pub(crate) fn call(call_id: &str, needs_approval: bool) -> EventBody {
         arguments,
         message_revision: None,
         needs_approval,
+        ..ToolCallRequested::default()
     })
 }
 

@@ -53,7 +53,7 @@ fn is_marked(raw: &RawMessage) -> bool {
         return false;
     };
     match raw.encoding {
-        RawEncoding::Whole => marks(&form),
+        RawEncoding::Whole | RawEncoding::Rest => marks(&form),
         RawEncoding::JsonPatch => form
             .as_array()
             .is_some_and(|patch| patch.iter().any(adds_mark)),

@@ -312,6 +312,7 @@ pub fn request_from(call_id: &str, needs_approval: bool, message: Option<u64>) -
         arguments_hash: ARGUMENTS,
         message_revision: message.map(Revision),
         needs_approval,
+        ..ToolCallRequested::default()
     }))
 }
 

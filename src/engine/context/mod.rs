@@ -11,6 +11,7 @@ mod knowledge;
 mod recorded;
 mod snapshots;
 mod sub_contexts;
+mod values;
 mod window;
 
 pub use self::{
@@ -22,6 +23,7 @@ pub use self::{
     knowledge::{KnowledgeAnswer, KnowledgeQuery, Prerequisites},
     snapshots::ToolSnapshot,
     sub_contexts::{Return, Spawn, Spawned},
+    values::BranchValues,
 };
 pub(super) use self::{
     cache::ContextCaches, compact::compactions_of, knowledge::KnowledgeCache,

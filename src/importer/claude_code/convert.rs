@@ -527,6 +527,7 @@ fn typed_call(block: &Value) -> Option<ToolCallRequested> {
         arguments,
         message_revision: None,
         needs_approval: false,
+        ..ToolCallRequested::default()
     })
 }
 

@@ -503,10 +503,13 @@ impl<'a> Writer<'a> {
 }
 
 fn tool_use(id: &str, call: &ToolCallRequested) -> Value {
-    let input = serde_json::from_str(call.arguments.as_str())
-        .ok()
-        .filter(Value::is_object)
-        .unwrap_or_else(|| json!({"arguments": call.arguments.as_str()}));
+    let text = call.arguments.as_str();
+    let input = match serde_json::from_str(text) {
+        Ok(Value::Object(fields)) => Value::Object(fields),
+        Ok(_) => json!({"arguments": text}),
+        Err(_) if text.trim().is_empty() => json!({}),
+        Err(_) => json!({"invalid_arguments": text}),
+    };
     json!({"type": "tool_use", "id": id, "name": call.tool, "input": input})
 }
 
@@ -579,6 +582,7 @@ mod tests {
             arguments,
             message_revision: None,
             needs_approval: false,
+            ..ToolCallRequested::default()
         })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     super::{
@@ -106,12 +106,12 @@ impl Items {
         };
         let mut bodies = vec![EventBody::MessageAppended(said)];
         if let Some(call) = call {
-            if !is_json(call.arguments.as_str()) {
+            if call.arguments_not_json {
                 let call_id = call.call_id.clone();
                 steps.transcript.note(Oddity::ArgumentsNotJson { call_id });
             }
             self.tools.insert(call.call_id.clone(), call.tool.clone());
-            bodies.push(EventBody::ToolCallRequested(as_json(call)));
+            bodies.push(EventBody::ToolCallRequested(call));
         }
         steps.push(branch, record, &self.model, bodies);
     }
@@ -218,21 +218,12 @@ fn call(item: &Value) -> Option<ToolCallRequested> {
         "local_shell_call" => ("local_shell", json_text(item.get("action")?)),
         _ => ("tool_search", json_text(item.get("arguments")?)),
     };
-    steps::call(id, tool, arguments)
-}
-
-fn is_json(text: &str) -> bool {
-    crate::codec::json::check(text.as_bytes()).is_ok()
-}
-
-/// The same with arguments that are JSON, be it a string of what was none.
-fn as_json(call: ToolCallRequested) -> ToolCallRequested {
-    if is_json(call.arguments.as_str()) {
-        return call;
-    }
-    let arguments = json_text(&json!(call.arguments.as_str()));
-    let (id, tool) = (call.call_id.as_str(), call.tool.as_str());
-    steps::call(id, tool, arguments).unwrap_or(call)
+    let item_id = content::short(&item["id"]).filter(|item_id| item_id != id);
+    let call = steps::call(id, tool, arguments)?;
+    Some(ToolCallRequested {
+        item_id: item_id.unwrap_or_default(),
+        ..call
+    })
 }
 
 /// What a tool gave: a text, a list of items, or (older) an object with either.

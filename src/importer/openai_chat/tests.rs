@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{super::exporter::export_line, super::source::LineSource, *};
 use crate::{
-    domain::{CancelReason, EventKind, MediaSource, RawEncoding, StoredEvent},
+    domain::{CancelReason, EventKind, MediaSource, RawEncoding, Revision, StoredEvent},
     importer::{
         plan,
         stored::{assert_legal, stored},

@@ -604,7 +604,7 @@ fn kept_run(custom: &Custom) -> Option<ToolRun> {
         millis: data["execution_time_ms"].as_u64().unwrap_or_default(),
         call_id: part::text(&data, &["call_id"]),
         tool: part::text(&data, &["tool"]),
-        arguments: super::json_of(&arguments),
+        arguments: super::arguments_of(&arguments),
         parts: part::returned(&data["result"]),
         error: data["error"].as_str().map(str::to_owned),
     })

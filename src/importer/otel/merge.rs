@@ -18,7 +18,10 @@ use crate::{
         MessageAppended, NewEvent, PromptSet, Revision, Role, TimestampMicros, ToolCallCancelled,
         ToolCallRequested,
     },
-    importer::openai_chat::{headline, shortened},
+    importer::{
+        content,
+        openai_chat::{headline, shortened},
+    },
 };
 
 /// Most calls that stay open on a branch: a little below the engine's default bound.
@@ -385,13 +388,14 @@ impl<'a> Merge<'a> {
             };
             self.push(line, EventBody::ToolCallCancelled(cancelled), time);
         }
+        let (arguments, arguments_not_json) = content::arguments(call.arguments.as_bytes().clone());
         let asked = ToolCallRequested {
             call_id: call.id.clone(),
             tool: call.tool.clone(),
-            arguments_hash: ContentHash(blake3::hash(call.arguments.as_bytes()).into()),
-            arguments: call.arguments.clone(),
-            message_revision: None,
-            needs_approval: false,
+            arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+            arguments,
+            arguments_not_json,
+            ..ToolCallRequested::default()
         };
         self.push(line, EventBody::ToolCallRequested(asked), time);
     }

@@ -241,6 +241,14 @@ fn text_of(value: &Value) -> String {
 }
 
 /// A text or a value as JSON text. A string that is no JSON becomes a JSON string.
+/// Arguments of a call as the model wrote them: a text is itself, be it JSON or not.
+fn arguments_of(value: &Value) -> JsonText {
+    match value {
+        Value::String(text) => JsonText::from_checked(text.clone().into()),
+        other => json_of(other),
+    }
+}
+
 fn json_of(value: &Value) -> JsonText {
     let text = match value {
         Value::Null => return JsonText::default(),

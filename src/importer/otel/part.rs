@@ -76,7 +76,7 @@ pub(super) fn call(value: &Value) -> AskedCall {
         Value::Object(_) => &call["function"],
         _ => call,
     };
-    let arguments = json_of(field(function, &["arguments", "input", "args"]));
+    let arguments = super::arguments_of(field(function, &["arguments", "input", "args"]));
     AskedCall {
         id: short(call, &["id", "call_id", "tool_call_id"]),
         tool: short(function, &["name"]),

@@ -164,7 +164,7 @@ fn tool_run(span: &Span) -> ToolRun {
         millis: u64::try_from(lasted / 1_000).unwrap_or_default(),
         call_id: named(&span.attributes, &["gen_ai.tool.call.id", "tool_call.id"]),
         tool: named(&span.attributes, &["gen_ai.tool.name", "tool.name"]),
-        arguments: super::json_of(&arguments),
+        arguments: super::arguments_of(&arguments),
         parts: part::returned(&result),
         error: span.error.clone(),
     }

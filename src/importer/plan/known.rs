@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::{
     codec::body,
     domain::{
-        BranchId, BranchName, CompactionTrigger, Custom, EventBody, EventKind, NewEvent, Revision,
-        StoredEvent,
+        BranchId, BranchName, CompactionTrigger, Custom, EventBody, EventKind, JsonText,
+        MessageAppended, NewEvent, Revision, StoredEvent, ToolCallRequested,
     },
     importer::{claude_code, codex, gemini_cli, kept::is_record, openai_chat, opencode, pi},
 };
@@ -69,6 +69,9 @@ pub(super) struct Known<'a> {
     pub(super) last: Revision,
     /// Some event says which model it is.
     pub(super) knows_model: bool,
+    /// The source has arguments that are no JSON. Earlier versions kept them as a JSON string,
+    /// and the difference with the message.
+    pub(super) has_odd_arguments: bool,
 }
 
 impl<'a> Known<'a> {
@@ -85,6 +88,7 @@ impl<'a> Known<'a> {
             active: BranchId::MAIN,
             last: Revision::NONE,
             knows_model: false,
+            has_odd_arguments: false,
         };
         for event in stored {
             known.add(event);
@@ -147,15 +151,37 @@ impl<'a> Known<'a> {
         bytes: &[u8],
     ) -> Option<(Revision, usize)> {
         let found = self.find(after, &|revision| {
-            says(self.events[&revision].0, new, bytes) && !self.claimed.contains(&revision)
+            self.says(revision, new, bytes) && !self.claimed.contains(&revision)
         })?;
         self.claimed.insert(found);
         Some((found, self.events[&found].1))
     }
 
+    fn says(&self, revision: Revision, new: &NewEvent, bytes: &[u8]) -> bool {
+        let event = self.events[&revision].0;
+        says(event, new, bytes) || !event.erased && self.said_earlier(event, &new.body)
+    }
+
+    /// True for an event as an earlier version made it of the same source.
+    fn said_earlier(&self, event: &StoredEvent, new: &EventBody) -> bool {
+        match new {
+            EventBody::ToolCallRequested(call) => {
+                earlier_calls(call).any(|call| event.body == body::encode(&call))
+            }
+            EventBody::MessageAppended(new) if self.has_odd_arguments => {
+                let without = |said: MessageAppended| MessageAppended { raw: None, ..said };
+                match decode(event) {
+                    Ok(EventBody::MessageAppended(known)) => without(known) == without(new.clone()),
+                    _ => false,
+                }
+            }
+            _ => false,
+        }
+    }
+
     /// True when an event after `revision` says just this.
     pub(super) fn has(&self, after: Revision, new: &NewEvent, bytes: &[u8]) -> bool {
-        let is_it = |revision: Revision| says(self.events[&revision].0, new, bytes);
+        let is_it = |revision: Revision| self.says(revision, new, bytes);
         self.find(after, &is_it).is_some()
     }
 
@@ -297,6 +323,26 @@ fn says(event: &StoredEvent, new: &NewEvent, bytes: &[u8]) -> bool {
             header.occurred_at == new.occurred_at && event.body == stub
         }
     }
+}
+
+/// A call as earlier versions imported it: without the item's id, and with arguments that are
+/// no JSON as a JSON string, or, where there were none, as an empty object.
+fn earlier_calls(call: &ToolCallRequested) -> impl Iterator<Item = EventBody> {
+    let texts = match (call.arguments_not_json, call.arguments.as_str()) {
+        (false, _) if call.item_id.is_empty() => Vec::new(),
+        (false, text) => vec![text.to_owned()],
+        (true, "") => vec!["{}".to_owned(), "\"\"".to_owned()],
+        (true, text) => vec![serde_json::Value::from(text).to_string()],
+    };
+    let call = move |text: String| {
+        EventBody::ToolCallRequested(ToolCallRequested {
+            arguments: JsonText::from_checked(text.into()),
+            arguments_not_json: false,
+            item_id: String::new(),
+            ..call.clone()
+        })
+    };
+    texts.into_iter().map(call)
 }
 
 /// False for the further events of a line, and for what is beside the messages.

@@ -80,6 +80,9 @@ pub fn plan(stored: &[StoredEvent], imported: &ImportedConversation) -> Plan {
         last_step: None,
         latest: None,
     };
+    merge.known.has_odd_arguments = imported.events.iter().any(
+        |event| matches!(&event.body, EventBody::ToolCallRequested(call) if call.arguments_not_json),
+    );
     merge.note_model(&imported.events);
     for (index, event) in imported.events.iter().enumerate() {
         if index == 1 {

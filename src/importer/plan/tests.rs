@@ -178,3 +178,54 @@ fn what_is_beside_and_was_erased_cuts_nothing_off() {
     let rest = plan(&left, &conversation(&longer));
     assert_eq!((texts(&rest), rest.parted), (vec!["4".to_owned()], vec![]));
 }
+
+// Arguments that are no JSON were imported as a JSON string, and are kept as they came now. A
+// session that was imported then was another one by that, and its end came a second time on a
+// branch.
+#[test]
+fn odd_arguments_of_earlier_imports_are_known() {
+    let call = |id: &str, arguments: &str| {
+        serde_json::json!({"id": id, "type": "function",
+            "function": {"name": "f", "arguments": arguments}})
+    };
+    let calls = [call("a", "{\"a\": 1"), call("b", ""), call("c", "{}")];
+    let messages = serde_json::json!([
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": null, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "a", "name": "f", "content": "no"},
+        {"role": "assistant", "content": "done"},
+    ]);
+    let line = serde_json::json!({"id": "a", "source": "s", "messages": messages});
+    let now = import_line(line.to_string().as_bytes()).unwrap();
+    let mut earlier = now.clone();
+    let mut stood = Vec::new();
+    for event in &mut earlier.events {
+        match &mut event.body {
+            EventBody::ToolCallRequested(call) if call.arguments_not_json => {
+                let text = match call.arguments.as_str() {
+                    "" => "{}".to_owned(),
+                    text => serde_json::Value::from(text).to_string(),
+                };
+                stood.push(text.clone());
+                let message = call.message_revision;
+                *call = body::tool_call(call.call_id.clone(), "f", &text).unwrap();
+                call.message_revision = message;
+            }
+            EventBody::MessageAppended(said) if said.role == crate::domain::Role::Assistant => {
+                said.raw = Some(crate::domain::RawMessage {
+                    origin: "openai-chat".to_owned(),
+                    provider: String::new(),
+                    model: String::new(),
+                    encoding: crate::domain::RawEncoding::JsonPatch,
+                    data: bytes::Bytes::from_static(b"[]"),
+                });
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(stood, ["\"{\\\"a\\\": 1\"", "{}"]);
+    assert_ne!(earlier.events, now.events);
+    let rest = plan(&stored(&earlier), &now);
+    assert_eq!((rest.events, rest.parted), (vec![], vec![]));
+    assert_eq!(plan(&stored(&now), &now).events, []);
+}

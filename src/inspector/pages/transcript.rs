@@ -46,6 +46,7 @@ pub async fn page(visit: Visit, At(id): At<String>) -> Result<Response, PageFail
         conversation_id: id.clone(),
         branch: named.clone(),
         as_of_revision: at,
+        ..Default::default()
     };
     let state = match visit.store.conversations().get(request).await {
         Ok(state) => state.into_inner(),

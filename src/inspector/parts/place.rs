@@ -40,6 +40,7 @@ impl ConversationPlace {
             conversation_id: id.to_owned(),
             branch: visit.asked.text("branch").unwrap_or_default().to_owned(),
             as_of_revision: 0,
+            ..Default::default()
         };
         let state = visit.store.conversations().get(request).await?.into_inner();
         let summary = state.summary.unwrap_or_default();

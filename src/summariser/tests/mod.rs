@@ -76,6 +76,7 @@ fn turn(id: ConversationId, number: usize) -> Vec<NewEvent> {
         arguments,
         message_revision: None,
         needs_approval: false,
+        ..ToolCallRequested::default()
     });
     let text = format!("row {number}\n").repeat(300);
     let result = EventBody::ToolResultRecorded(ToolResultRecorded::text(call_id, text));

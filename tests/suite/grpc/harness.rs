@@ -183,6 +183,7 @@ pub fn call(call_id: &str, tool: &str, arguments: &str, needs_approval: bool) ->
         arguments,
         message_revision: None,
         needs_approval,
+        ..ToolCallRequested::default()
     })
 }
 

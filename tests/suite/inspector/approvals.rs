@@ -17,6 +17,7 @@ fn waiting(id: ConversationId, call_id: &str, arguments: &str) -> NewEvent {
         arguments,
         message_revision: None,
         needs_approval: true,
+        ..ToolCallRequested::default()
     });
     NewEvent::new(id, body)
 }

@@ -448,6 +448,7 @@ fn tool(model: &Model, id: ConversationId, on: u64, what: &What) -> EventBody {
             arguments_hash: hash(*call),
             message_revision: message.map(|at| Revision(revision(model, id, on, at).0.max(1))),
             needs_approval: *needs_approval,
+            ..ToolCallRequested::default()
         }),
         What::Decide(call, decision, right) => B::ApprovalDecided(ApprovalDecided {
             call_id: call_id(*call),

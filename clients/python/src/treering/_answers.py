@@ -21,6 +21,8 @@ class AnswerParts:
     usage: pb.Usage | None = None
     message_id: str = ""
     finish_reason: str = ""
+    item_ids: dict[str, str] = field(default_factory=dict)
+    """By the id of the call: the id of its item."""
 
 
 def plain(response: Any) -> Mapping[str, Any]:
@@ -135,6 +137,7 @@ def _openai_responses(body: Mapping[str, Any]) -> AnswerParts:
             )
         elif kind == "function_call":
             answer.calls.append((item["call_id"], item["name"], item.get("arguments") or "{}"))
+            answer.item_ids[item["call_id"]] = item.get("id") or ""
         else:
             answer.parts.append(pb.ContentPart(json=json_text(item)))
     if used := body.get("usage"):
@@ -268,5 +271,8 @@ def events_of(answer: AnswerParts) -> list[new.NewEvent]:
     events = []
     if answer.parts:
         events.append(new.assistant(*answer.parts))
-    events.extend(new.tool_call(id, tool, arguments) for id, tool, arguments in answer.calls)
+    events.extend(
+        new.tool_call(id, tool, arguments, item_id=answer.item_ids.get(id, ""))
+        for id, tool, arguments in answer.calls
+    )
     return events

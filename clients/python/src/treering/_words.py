@@ -102,6 +102,14 @@ def json_bytes(value: Any, *, as_is: bool = False) -> bytes:
     return json_text(value).encode()
 
 
+def from_arguments(data: bytes) -> Any:
+    """Arguments of a call, read; the text where a model wrote no JSON."""
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data.decode(errors="replace")
+
+
 def from_json(data: bytes | str) -> Any:
     """A value from JSON; None from nothing."""
     return json.loads(data) if data else None

@@ -109,6 +109,25 @@ def parts(content: Iterable[Part]) -> list[pb.ContentPart]:
     return [pb.ContentPart(text=part) if isinstance(part, str) else part for part in content]
 
 
+def rest(
+    fields: Mapping[str, Any], *, origin: str, provider: str = "", model: str = ""
+) -> pb.RawMessage:
+    """What a message said beside its parts, for `raw`: an object of its other fields.
+
+    >>> kept = new.rest({"annotations": [], "phase": "final"}, origin="openai-chat")
+    >>> done = conv.append([new.assistant("Found it.", raw=kept)])
+
+    `origin` is the shape that the message had; an export in that shape has these fields again.
+    """
+    return pb.RawMessage(
+        origin=origin,
+        provider=provider,
+        model=model,
+        encoding=pb.RAW_ENCODING_REST,
+        data=json_bytes(dict(fields)),
+    )
+
+
 def usage(
     *,
     input: int = 0,
@@ -166,6 +185,7 @@ def assistant(
     message_id: str = "",
     finish_reason: str = "",
     usage: pb.Usage | None = None,
+    raw: pb.RawMessage | None = None,
 ) -> NewEvent:
     """What the model said."""
     return message(
@@ -175,6 +195,7 @@ def assistant(
         message_id=message_id,
         finish_reason=finish_reason,
         usage=usage,
+        raw=raw,
     )
 
 
@@ -244,8 +265,12 @@ def tool_call(
     *,
     needs_approval: bool = False,
     message_revision: int = 0,
+    item_id: str = "",
+    raw: pb.RawMessage | None = None,
 ) -> NewEvent:
-    """What a model asks for. Arguments that are `bytes` or `str` are kept as they are."""
+    """What a model asks for. Arguments that are `bytes` or `str` are kept as they are, also
+    when they are no JSON. `item_id` is the provider's id of the item beside the call's
+    (OpenAI Responses: `fc_…`)."""
     return NewEvent(
         tool_call_requested=pb.ToolCallRequested(
             call_id=call_id,
@@ -253,6 +278,8 @@ def tool_call(
             arguments=json_bytes(arguments, as_is=True),
             approval=_requirement(needs_approval),
             message_revision=message_revision,
+            item_id=item_id,
+            raw=raw,
         )
     )
 
@@ -269,6 +296,7 @@ def tool_result(
     error: str = "",
     milliseconds: int | None = None,
     structured: Any = None,
+    raw: pb.RawMessage | None = None,
 ) -> NewEvent:
     """What a tool returned."""
     return NewEvent(
@@ -279,6 +307,7 @@ def tool_result(
             execution_time_ms=milliseconds,
             parts=parts(content),
             structured=b"" if structured is None else json_bytes(structured),
+            raw=raw,
         )
     )
 

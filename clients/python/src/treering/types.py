@@ -9,7 +9,7 @@ from typing import Any, cast
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from treering._words import CallStatusName, KindName, from_json, word
+from treering._words import CallStatusName, KindName, from_arguments, from_json, word
 from treering.v1 import (
     context_pb2,
     conversation_pb2,
@@ -185,8 +185,16 @@ class Event:
 
     @property
     def arguments(self) -> Any:
-        """What a call asks for, from its JSON; None for others."""
-        return from_json(self.proto.tool_call_requested.arguments)
+        """What a call asks for, from its JSON, and the text where the model wrote none; None
+        for others."""
+        if self.kind != "tool_call_requested":
+            return None
+        return from_arguments(self.proto.tool_call_requested.arguments)
+
+    @property
+    def arguments_not_json(self) -> bool:
+        """What a call asks for is no JSON: `arguments` is the text as the model wrote it."""
+        return self.proto.tool_call_requested.arguments_not_json
 
     @property
     def text(self) -> str:
@@ -289,7 +297,12 @@ class ToolCall:
     @property
     def arguments(self) -> Any:
         """What it asks for, from its JSON."""
-        return from_json(self.proto.arguments)
+        return from_arguments(self.proto.arguments)
+
+    @property
+    def arguments_not_json(self) -> bool:
+        """They are no JSON: `arguments` is the text as the model wrote it."""
+        return self.proto.arguments_not_json
 
     @property
     def arguments_hash(self) -> bytes:

@@ -3,16 +3,9 @@
 import type { ContentPart } from "../gen/treering/v1/event.js";
 import { jsonText } from "../words.js";
 
-/** Arguments as JSON text, as they are where they are JSON; all else is put into an object. */
-export function givenArguments(given: unknown): string {
-  if (typeof given !== "string") return jsonText(given ?? {});
-  try {
-    JSON.parse(given);
-    return given;
-  } catch {
-    return jsonText({ raw: given });
-  }
-}
+/** Arguments as the model wrote them, be they JSON or not; a value as JSON. */
+export const givenArguments = (given: unknown): string =>
+  typeof given === "string" ? given : jsonText(given ?? {});
 
 /** The text of parts. */
 export const said = (parts: readonly ContentPart[]): string =>

@@ -217,9 +217,13 @@ export class Conversation extends Tools {
     return new Subscription(this.transport, source, options);
   }
 
-  /** The conversation and its branch, now or as of a revision. */
-  async state({ asOf = 0 } = {}): Promise<ConversationState> {
-    const request = { ...this.place, asOfRevision: asOf };
+  /**
+   * The conversation and its branch, now or as of a revision. `withValues` also has prompts,
+   * tools, summaries and the active context (`values`), and not only where they were set; what
+   * has no room in 3 MiB is named (`values.leftOut`).
+   */
+  async state({ asOf = 0, withValues = false } = {}): Promise<ConversationState> {
+    const request = { ...this.place, asOfRevision: asOf, withValues };
     return State.fromPartial(await this.transport.unary(conversations.get, request));
   }
 

@@ -95,7 +95,8 @@ export abstract class Writing implements CallHost {
    */
   async assistant(content: Content = [], options: AnswerOptions = {}): Promise<Answer> {
     const { usage, messageId, finishReason, needsApproval = false } = options;
-    const calls = [...(options.toolCalls ?? [])].map(({ id, tool, arguments: args = {} }) => {
+    const asked = [...(options.toolCalls ?? [])];
+    const calls = asked.map(({ id, tool, arguments: args = {} }) => {
       const call = new Call(this, tool, args, { callId: id || newCallId(), isRequested: true });
       if (!isNeeded(needsApproval, call)) return call;
       return new Call(this, tool, args, {
@@ -105,9 +106,10 @@ export abstract class Writing implements CallHost {
       });
     });
     const isSilent = typeof content !== "string" && Array.isArray(content) && content.length === 0;
-    const events = calls.map((call) =>
+    const events = calls.map((call, index) =>
       make.toolCall(call.callId, call.tool, call.rawArguments, {
         needsApproval: call.needsApproval,
+        itemId: asked[index]?.itemId,
       }),
     );
     if (!isSilent || calls.length === 0) {

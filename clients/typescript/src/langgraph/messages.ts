@@ -212,7 +212,8 @@ export async function* messagesOf(events: AsyncIterable<Event>): AsyncGenerator<
       answer ??= new lc.AIMessage({ content: "" });
       tools.set(event.callId, event.tool);
       const given = event.arguments;
-      const args = typeof given === "object" && given !== null ? given : { value: given };
+      const name = event.argumentsNotJson ? "invalid_arguments" : "value";
+      const args = typeof given === "object" && given !== null ? given : { [name]: given };
       answer.tool_calls?.push({ name: event.tool, args, id: event.callId, type: "tool_call" });
       continue;
     }

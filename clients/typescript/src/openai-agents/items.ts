@@ -54,7 +54,9 @@ function events(item: Parsed): NewEvent[] {
   if (kind === "hosted_tool_call") return hosted(item);
   if (asked) {
     const tool = item.name || kind.replace(/_call$/, "");
-    return [make.toolCall(callId(item), tool, givenArguments(asked(item)))];
+    const id = callId(item);
+    const itemId = typeof item.id === "string" && item.id !== id ? item.id : undefined;
+    return [make.toolCall(id, tool, givenArguments(asked(item)), { itemId })];
   }
   if (output === undefined) return [];
   const success = item.status !== "failed" && item.status !== "incomplete";

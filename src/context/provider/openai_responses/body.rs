@@ -74,11 +74,14 @@ pub enum Item<'a> {
     },
     /// A call.
     FunctionCall {
+        /// `fc_…`, where OpenAI gave it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<&'a str>,
         /// Joins it to its output.
         call_id: Cow<'a, str>,
         /// The tool.
         name: Cow<'a, str>,
-        /// JSON text as the model wrote it.
+        /// As the model wrote them, be they JSON or not.
         arguments: &'a str,
     },
     /// What came of a call.

@@ -4,6 +4,10 @@
 //! their own, joined by `call_id`; the outputs of a batch follow its last call. A
 //! `reasoning` item stands directly before the item that it led to, and is left
 //! out with it. Nothing is stored at OpenAI: reasoning goes back encrypted.
+//!
+//! Items have the ids that OpenAI gave them (`fc_…`, `msg_…`), as long as all reasoning of
+//! their answer goes back with them: OpenAI knows which reasoning an item had, and refuses it
+//! without. Else a message gets an id of its own, and a call none.
 
 mod body;
 mod rules;
@@ -16,7 +20,7 @@ use std::{
 };
 
 use crate::context::{
-    draft::{Call, Content, Draft, Item as DraftItem, Message as Said, Speaker, Step},
+    draft::{Block, Call, Content, Draft, Item as DraftItem, Message as Said, Speaker, Step},
     policy::ContextPolicy,
     provider::{
         Adapted, Adapter, Provider, RenderError,
@@ -32,7 +36,7 @@ use crate::context::{
     steps,
 };
 
-use crate::domain::Reasoning as Thought;
+use crate::domain::{ContentPart, Reasoning as Thought};
 
 /// The adapter.
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,9 +126,11 @@ impl Adapter for OpenAiResponses {
             input: Vec::new(),
             units: Vec::new(),
             replays_reasoning: false,
+            own_ids: false,
+            own_message_id: None,
             step_start: 0,
             step_hash: None,
-            reasoning_ids: HashSet::new(),
+            item_ids: HashSet::new(),
             signatures: HashMap::new(),
         };
         let tools = writer.tools();
@@ -132,7 +138,8 @@ impl Adapter for OpenAiResponses {
         let instructions = writer.write()?;
         let model = writer.reader.model();
         let mut include = Vec::new();
-        if writer.replays_reasoning || reasons(model) {
+        let asks_for_reasoning = parameters.fields.get("reasoning").is_some();
+        if writer.replays_reasoning || asks_for_reasoning || reasons(model) {
             include.push("reasoning.encrypted_content");
         }
         let body = Body {
@@ -155,7 +162,9 @@ impl Adapter for OpenAiResponses {
     }
 }
 
-/// True for OpenAI's models that give encrypted reasoning.
+/// True for OpenAI's models that give encrypted reasoning, whatever their parameters. Others
+/// refuse a request that asks for it; a deployment may be called anything, so for a model that
+/// is not known the parameter `reasoning` says it.
 fn reasons(model: &str) -> bool {
     let family = family(model);
     let starts = ["o1", "o3", "o4", "gpt-5", "codex"];
@@ -179,11 +188,16 @@ struct Writer<'a, 'p> {
     input: Vec<Item<'a>>,
     units: Vec<Vec<usize>>,
     replays_reasoning: bool,
+    /// Items of the step that is being written keep the ids that OpenAI gave them.
+    own_ids: bool,
+    /// The id that OpenAI gave to the one message of that step.
+    own_message_id: Option<&'a str>,
     /// Where the step that is being written begins.
     step_start: usize,
     /// Over the events of that step, for the ids of its messages.
     step_hash: Option<Box<blake3::Hasher>>,
-    reasoning_ids: HashSet<String>,
+    /// OpenAI's ids, and what stands for them: each comes once.
+    item_ids: HashSet<String>,
     /// How often an id was made of a signature.
     signatures: HashMap<[u8; 32], u64>,
 }
@@ -249,7 +263,11 @@ impl<'a> Writer<'a, '_> {
         let mut thoughts: Vec<&'a Thought> = Vec::new();
         let mut said: Vec<OutputPart<'a>> = Vec::new();
         let mut outputs = Vec::new();
-        for spoken in self.reader.step(step)? {
+        let all_spoken = self.reader.step(step)?;
+        self.own_ids =
+            is_whole(step, &all_spoken) && maker_of(step).is_none_or(|maker| *maker == VENDOR);
+        self.own_message_id = the_message_id(step, &all_spoken);
+        for spoken in all_spoken {
             match spoken {
                 Spoken::Piece(piece) => {
                     self.before(at, &mut thoughts, said.is_empty());
@@ -303,6 +321,8 @@ impl<'a> Writer<'a, '_> {
                 .rposition(|thought| thought.id != id)
                 .map_or(0, |i| i + 1),
         };
+        // Without it OpenAI would not know the item again.
+        self.own_ids &= first == 0;
         for _ in 0..first {
             let why = "reasoning was left out: it does not stand directly before what it led to";
             self.reader.warnings.add(why);
@@ -330,8 +350,9 @@ impl<'a> Writer<'a, '_> {
         if said.is_empty() {
             return;
         }
+        let own = self.own_message_id.filter(|id| self.takes_id(id, "msg_"));
         let message = Message::Output {
-            id: self.message_id(item, step),
+            id: own.map_or_else(|| self.message_id(item, step), str::to_owned),
             role: "assistant",
             status: "completed",
             content: std::mem::take(said),
@@ -343,9 +364,12 @@ impl<'a> Writer<'a, '_> {
     fn call(&mut self, at: usize, call: &'a Call) -> Result<Item<'a>, RenderError> {
         let call_id = self.reader.ids.assign(&call.wire_id);
         let arguments = call.arguments.as_str();
+        let id = Some(call.item_id.as_str()).filter(|id| self.takes_id(id, "fc_"));
         let item = Item::FunctionCall {
+            id,
             call_id: call_id.clone(),
             name: self.reader.tool_name(&call.tool),
+            // Any text is taken; of a call without arguments all agree on this one.
             arguments: if arguments.is_empty() {
                 "{}"
             } else {
@@ -366,13 +390,22 @@ impl<'a> Writer<'a, '_> {
         Ok(Item::FunctionCallOutput { call_id, output })
     }
 
+    /// True when an item can have this id of OpenAI's; none has it from then on.
+    fn takes_id(&mut self, id: &str, start: &str) -> bool {
+        self.own_ids
+            && id.starts_with(start)
+            && Charset::WORD.is_legal(id)
+            && self.item_ids.insert(id.to_owned())
+    }
+
     /// OpenAI's id, or one made from the signature where there is none or where
     /// it was used before.
     fn reasoning_id(&mut self, thought: &'a Thought) -> Cow<'a, str> {
         let is_legal = thought.id.starts_with("rs_") && Charset::WORD.is_legal(&thought.id);
-        if is_legal && self.reasoning_ids.insert(thought.id.clone()) {
+        if is_legal && self.item_ids.insert(thought.id.clone()) {
             return Cow::Borrowed(&thought.id);
         }
+        self.own_ids = false;
         let of_signature = blake3::hash(&thought.signature);
         let uses = self.signatures.entry(*of_signature.as_bytes()).or_default();
         loop {
@@ -388,14 +421,15 @@ impl<'a> Writer<'a, '_> {
             };
             *uses += 1;
             let id = format!("rs_{}", &hash.to_hex()[..32]);
-            if self.reasoning_ids.insert(id.clone()) {
+            if self.item_ids.insert(id.clone()) {
                 return Cow::Owned(id);
             }
         }
     }
 
-    /// An id that is the same in every request and unique in each: made from
-    /// where the message was recorded, or from its place where it was not.
+    /// An id where OpenAI's is not known or cannot be used: the same in every request and
+    /// unique in each, made from where the message was recorded, or from its place where it
+    /// was not.
     fn message_id(&mut self, item: &DraftItem, step: &Step) -> String {
         let of_step = self
             .step_hash
@@ -410,6 +444,37 @@ impl<'a> Writer<'a, '_> {
         hasher.update(&((self.input.len() - start) as u64).to_le_bytes());
         format!("msg_{}", &hasher.finalize().to_hex()[..32])
     }
+}
+
+/// True when all reasoning of a step goes back.
+fn is_whole(step: &Step, spoken: &[Spoken<'_>]) -> bool {
+    let is_thought = |block: &&Block| match block {
+        Block::Part(part) => matches!(&**part, ContentPart::Reasoning(_)),
+        Block::Call(_) => false,
+    };
+    let had = step.blocks.iter().filter(is_thought).count();
+    let has = |one: &&Spoken<'_>| matches!(one, Spoken::Reasoning(_));
+    spoken.iter().filter(has).count() == had
+}
+
+/// The id that OpenAI gave to the step's message, where it is one message: of several it is
+/// not known which has it.
+fn the_message_id<'a>(step: &'a Step, spoken: &[Spoken<'_>]) -> Option<&'a str> {
+    let says = |one: &Spoken<'_>| matches!(one, Spoken::Piece(_) | Spoken::Refusal(_));
+    let messages = spoken.chunk_by(|one, next| says(one) == says(next));
+    let is_one = messages.filter(|run| says(&run[0])).count() == 1;
+    let id = step.message_id.as_str();
+    // Anthropic's begin alike; OpenAI's are hexadecimal.
+    let is_hex = id
+        .trim_start_matches("msg_")
+        .bytes()
+        .all(|byte| byte.is_ascii_hexdigit());
+    (is_one && (is_hex || maker_of(step).is_some())).then_some(id)
+}
+
+/// Who made a step, if that is known.
+fn maker_of(step: &Step) -> Option<&'static Vendor> {
+    Vendor::named(&step.maker.provider, &step.maker.model)
 }
 
 fn events_hash(item: &DraftItem) -> blake3::Hasher {

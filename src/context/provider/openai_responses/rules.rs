@@ -217,6 +217,10 @@ fn check_call<'a>(at: usize, item: &Item<'a>, calls: &mut Ledger<'a>, report: &m
     let call_id = item.call_id.clone().unwrap_or_default();
     let is_legal = (1..=64).contains(&call_id.chars().count());
     calls.call(call_id, is_legal, at, format_args!("input[{at}]"), report);
+    if item.id.as_deref().is_some_and(|id| !id.starts_with("fc_")) {
+        let message = "an id of a call does not start with fc_";
+        report.add("item-id", format_args!("input[{at}]"), message);
+    }
     if !item.name.is_some_and(|name| is_word(&name.text())) {
         report.add(
             TOOL_NAME,

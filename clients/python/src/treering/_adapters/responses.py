@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from treering import new
 from treering._words import RoleName, json_text
@@ -73,7 +72,13 @@ def _events(item: Mapping[str, Any]) -> Iterator[new.NewEvent]:
         )
     elif kind in CALLS:
         tool = item.get("name") or kind.removesuffix("_call")
-        yield new.tool_call(_call_id(item), tool, arguments(item.get(CALLS[kind])))
+        call_id, item_id = _call_id(item), str(item.get("id") or "")
+        yield new.tool_call(
+            call_id,
+            tool,
+            arguments(item.get(CALLS[kind])),
+            item_id="" if item_id == call_id else item_id,
+        )
     elif kind in OUTPUTS:
         is_error = item.get("status") in ("failed", "incomplete")
         parts = _parts(item[OUTPUTS[kind]])
@@ -99,19 +104,15 @@ def _call_id(item: Mapping[str, Any]) -> str:
 
 
 def arguments(given: Any) -> str:
-    """Arguments as JSON text, byte for byte where they are; all else is put into an object."""
+    """Arguments as the model wrote them, be they JSON or not; a value as JSON."""
     if isinstance(given, str):
         try:
-            json.loads(given, parse_constant=_no_constant)
             given.encode()
             return given
         except ValueError:
+            # Half a surrogate pair is no text.
             return json_text({"raw": given})
     return json_text({} if given is None else given)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _parts(content: Any) -> list[new.Part]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from treering import errors, new
 from treering._background import despite_async
-from treering._words import CancelReasonName, from_json, json_bytes, json_text
+from treering._words import CancelReasonName, from_arguments, json_bytes, json_text
 from treering.new import Part
 from treering.types import Receipt, ToolCall
 
@@ -67,8 +67,8 @@ class AsyncCall:
 
     @property
     def arguments(self) -> Any:
-        """What it asks for, from its JSON."""
-        return from_json(self.raw_arguments)
+        """What it asks for, from its JSON; the text where the model wrote none."""
+        return from_arguments(self.raw_arguments)
 
     def _asked(self) -> new.NewEvent:
         return new.tool_call(
@@ -153,7 +153,10 @@ class AsyncCall:
         """
         try:
             async with self:
-                value = function(**(self.arguments or {}))
+                given = self.arguments or {}
+                if not isinstance(given, dict):
+                    raise TypeError("the arguments are no JSON object")
+                value = function(**given)
                 if inspect.isawaitable(value):
                     value = await value
                 await self.result(*_told(value))

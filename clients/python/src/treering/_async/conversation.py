@@ -129,13 +129,15 @@ class AsyncConversation:
         usage: event_pb2.Usage | None = None,
         message_id: str = "",
         finish_reason: str = "",
+        item_ids: Mapping[str, str] | None = None,
         expected: int | None = None,
         idempotency_key: str = "",
     ) -> AsyncAnswer:
         """Records what the model said, with the calls that it asks for, in one step.
 
         `tool_calls` are (call id, tool, arguments); `needs_approval` is for all of them, or a
-        function of the tool and its arguments.
+        function of the tool and its arguments. `item_ids` are the provider's ids of the calls'
+        items (OpenAI Responses: `fc_…`), by call id.
 
         >>> answer = await conv.assistant(
         ...     "I look from two sides.",
@@ -157,7 +159,8 @@ class AsyncConversation:
                 )
             )
         for id, tool, arguments, needs in asked:
-            events.append(new.tool_call(id, tool, arguments, needs_approval=needs))
+            item_id = (item_ids or {}).get(id, "")
+            events.append(new.tool_call(id, tool, arguments, needs_approval=needs, item_id=item_id))
         receipt = await self.append(events, expected=expected, idempotency_key=idempotency_key)
         calls = [
             AsyncCall(self, id, tool, arguments, needs_approval=needs, is_requested=True)
@@ -195,6 +198,7 @@ class AsyncConversation:
             usage=answer.usage,
             message_id=answer.message_id,
             finish_reason=answer.finish_reason,
+            item_ids=answer.item_ids,
             expected=expected,
             idempotency_key=idempotency_key,
         )
@@ -789,10 +793,15 @@ class AsyncConversation:
             heartbeat=heartbeat,
         )
 
-    async def state(self, *, as_of: int = 0) -> ConversationState:
-        """The conversation and its branch, now or as of a revision."""
+    async def state(self, *, as_of: int = 0, with_values: bool = False) -> ConversationState:
+        """The conversation and its branch, now or as of a revision. `with_values` also has
+        prompts, tools, summaries and the active context (`.values`), and not only where they
+        were set; what has no room in 3 MiB is named (`.values.left_out`)."""
         request = conversation_pb2.GetConversationRequest(
-            conversation_id=self.id, branch=self.branch, as_of_revision=as_of
+            conversation_id=self.id,
+            branch=self.branch,
+            as_of_revision=as_of,
+            with_values=with_values,
         )
         return await self._transport.unary(m.GET, request)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from treering import errors, new
 from treering._background import despite_sync
-from treering._words import CancelReasonName, from_json, json_bytes, json_text
+from treering._words import CancelReasonName, from_arguments, json_bytes, json_text
 from treering.new import Part
 from treering.types import Receipt, ToolCall
 
@@ -68,8 +68,8 @@ class Call:
 
     @property
     def arguments(self) -> Any:
-        """What it asks for, from its JSON."""
-        return from_json(self.raw_arguments)
+        """What it asks for, from its JSON; the text where the model wrote none."""
+        return from_arguments(self.raw_arguments)
 
     def _asked(self) -> new.NewEvent:
         return new.tool_call(
@@ -154,7 +154,10 @@ class Call:
         """
         try:
             with self:
-                value = function(**(self.arguments or {}))
+                given = self.arguments or {}
+                if not isinstance(given, dict):
+                    raise TypeError("the arguments are no JSON object")
+                value = function(**given)
                 if inspect.isawaitable(value):
                     value = value
                 self.result(*_told(value))

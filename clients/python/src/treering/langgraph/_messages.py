@@ -273,7 +273,8 @@ def messages_of(events: Iterator[Event]) -> Iterator[BaseMessage]:
             answer = answer or lc.AIMessage(content="")
             tools[event.call_id] = event.tool
             given = event.arguments
-            args = given if isinstance(given, dict) else {"value": given}
+            name = "invalid_arguments" if event.arguments_not_json else "value"
+            args = given if isinstance(given, dict) else {name: given}
             answer.tool_calls.append(
                 lc.ToolCall(name=event.tool, args=args, id=event.call_id, type="tool_call")
             )

@@ -102,20 +102,24 @@ class GetConversationRequest(google.protobuf.message.Message):
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     AS_OF_REVISION_FIELD_NUMBER: builtins.int
+    WITH_VALUES_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
     """UUID or source id."""
     branch: builtins.str
     """Empty: the active branch."""
     as_of_revision: builtins.int
     """0: now."""
+    with_values: builtins.bool
+    """With the values that the branch's state refers to."""
     def __init__(
         self,
         *,
         conversation_id: builtins.str = ...,
         branch: builtins.str = ...,
         as_of_revision: builtins.int = ...,
+        with_values: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["as_of_revision", b"as_of_revision", "branch", b"branch", "conversation_id", b"conversation_id"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["as_of_revision", b"as_of_revision", "branch", b"branch", "conversation_id", b"conversation_id", "with_values", b"with_values"]) -> None: ...
 
 global___GetConversationRequest = GetConversationRequest
 
@@ -127,6 +131,7 @@ class ConversationState(google.protobuf.message.Message):
     BRANCHES_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     MORE_BRANCHES_FIELD_NUMBER: builtins.int
+    VALUES_FIELD_NUMBER: builtins.int
     @property
     def summary(self) -> global___ConversationSummary: ...
     @property
@@ -135,6 +140,9 @@ class ConversationState(google.protobuf.message.Message):
     @property
     def branch(self) -> global___BranchState: ...
     more_branches: builtins.bool
+    @property
+    def values(self) -> global___BranchValues:
+        """Absent unless they were asked for."""
     def __init__(
         self,
         *,
@@ -142,11 +150,82 @@ class ConversationState(google.protobuf.message.Message):
         branches: collections.abc.Iterable[global___Branch] | None = ...,
         branch: global___BranchState | None = ...,
         more_branches: builtins.bool = ...,
+        values: global___BranchValues | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["branch", b"branch", "summary", b"summary"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "branches", b"branches", "more_branches", b"more_branches", "summary", b"summary"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["branch", b"branch", "summary", b"summary", "values", b"values"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "branches", b"branches", "more_branches", b"more_branches", "summary", b"summary", "values", b"values"]) -> None: ...
 
 global___ConversationState = ConversationState
+
+@typing_extensions.final
+class BranchValues(google.protobuf.message.Message):
+    """What the events say that a BranchState refers to, as far as it has 3 MiB together."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing_extensions.final
+    class ActiveContextEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    SYSTEM_PROMPT_FIELD_NUMBER: builtins.int
+    USER_PROMPT_FIELD_NUMBER: builtins.int
+    TOOLS_DEFINED_FIELD_NUMBER: builtins.int
+    SUMMARY_FIELD_NUMBER: builtins.int
+    COMPACTION_FIELD_NUMBER: builtins.int
+    ACTIVE_CONTEXT_FIELD_NUMBER: builtins.int
+    LEFT_OUT_FIELD_NUMBER: builtins.int
+    system_prompt: builtins.str
+    """Absent: none was set."""
+    user_prompt: builtins.str
+    @property
+    def tools_defined(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.ToolDefinition]: ...
+    summary: builtins.str
+    """Content of the last dialogue summary."""
+    compaction: builtins.str
+    """Summary of the last compaction."""
+    @property
+    def active_context(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Key to JSON text."""
+    @property
+    def left_out(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Fields that are set and had no room, by name; of the active context `active_context.KEY`.
+        Their events are in the state: `Events.GetMany` and `Contexts.Get` have them alone.
+        """
+    def __init__(
+        self,
+        *,
+        system_prompt: builtins.str | None = ...,
+        user_prompt: builtins.str | None = ...,
+        tools_defined: collections.abc.Iterable[treering.v1.event_pb2.ToolDefinition] | None = ...,
+        summary: builtins.str | None = ...,
+        compaction: builtins.str | None = ...,
+        active_context: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        left_out: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["_compaction", b"_compaction", "_summary", b"_summary", "_system_prompt", b"_system_prompt", "_user_prompt", b"_user_prompt", "compaction", b"compaction", "summary", b"summary", "system_prompt", b"system_prompt", "user_prompt", b"user_prompt"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_compaction", b"_compaction", "_summary", b"_summary", "_system_prompt", b"_system_prompt", "_user_prompt", b"_user_prompt", "active_context", b"active_context", "compaction", b"compaction", "left_out", b"left_out", "summary", b"summary", "system_prompt", b"system_prompt", "tools_defined", b"tools_defined", "user_prompt", b"user_prompt"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_compaction", b"_compaction"]) -> typing_extensions.Literal["compaction"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_summary", b"_summary"]) -> typing_extensions.Literal["summary"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_system_prompt", b"_system_prompt"]) -> typing_extensions.Literal["system_prompt"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_user_prompt", b"_user_prompt"]) -> typing_extensions.Literal["user_prompt"] | None: ...
+
+global___BranchValues = BranchValues
 
 @typing_extensions.final
 class ConversationSummary(google.protobuf.message.Message):
@@ -420,7 +499,7 @@ global___EventRef = EventRef
 @typing_extensions.final
 class BranchState(google.protobuf.message.Message):
     """What is true on a branch at a revision. What is long is not repeated here:
-    references name the events that hold it.
+    references name the events that hold it, and `with_values` asks for it, too.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

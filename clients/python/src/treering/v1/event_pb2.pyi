@@ -135,6 +135,11 @@ class _RawEncodingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """`data` is a JSON Patch (RFC 6902) from the message as Treering renders it
     for `origin` to the message as it was, so that text is stored once.
     """
+    RAW_ENCODING_REST: _RawEncoding.ValueType  # 3
+    """`data` is a JSON object: the fields that the message had beside what the event says. One
+    that both have is taken from here. For clients, which need not know then how Treering
+    renders.
+    """
 
 class RawEncoding(_RawEncoding, metaclass=_RawEncodingEnumTypeWrapper): ...
 
@@ -144,6 +149,11 @@ RAW_ENCODING_WHOLE: RawEncoding.ValueType  # 1
 RAW_ENCODING_JSON_PATCH: RawEncoding.ValueType  # 2
 """`data` is a JSON Patch (RFC 6902) from the message as Treering renders it
 for `origin` to the message as it was, so that text is stored once.
+"""
+RAW_ENCODING_REST: RawEncoding.ValueType  # 3
+"""`data` is a JSON object: the fields that the message had beside what the event says. One
+that both have is taken from here. For clients, which need not know then how Treering
+renders.
 """
 global___RawEncoding = RawEncoding
 
@@ -1052,7 +1062,7 @@ class MessageAppended(google.protobuf.message.Message):
     def raw(self) -> global___RawMessage:
         """What the provider or the source sent, when it says more than the parts."""
     message_id: builtins.str
-    """The provider's id of this message."""
+    """The provider's id of this message. One of OpenAI Responses (`msg_…`) goes back to it."""
     finish_reason: builtins.str
     tool_call_id: builtins.str
     """Role `tool` only: the call that a result without a recorded call named."""
@@ -1248,19 +1258,33 @@ class ToolCallRequested(google.protobuf.message.Message):
     ARGUMENTS_FIELD_NUMBER: builtins.int
     MESSAGE_REVISION_FIELD_NUMBER: builtins.int
     APPROVAL_FIELD_NUMBER: builtins.int
+    ARGUMENTS_NOT_JSON_FIELD_NUMBER: builtins.int
+    ITEM_ID_FIELD_NUMBER: builtins.int
+    RAW_FIELD_NUMBER: builtins.int
     call_id: builtins.str
     """The provider's id. May come again in a conversation, but not while a call
     with this id is open on the branch.
     """
     tool: builtins.str
     arguments: builtins.bytes
-    """JSON text, kept byte for byte."""
+    """As the model wrote them, kept byte for byte: JSON text, or (`arguments_not_json`) other
+    text, none among it.
+    """
     message_revision: builtins.int
     """Revision of the assistant message it came in. 0: it is of the last answer while a
     call of that is open or none has a result, and else begins an answer of its own.
     """
     approval: global___ApprovalRequirement.ValueType
     """Unspecified counts as not required."""
+    arguments_not_json: builtins.bool
+    """`arguments` are no JSON. Whoever appends need not say it: the engine looks, and sets it."""
+    item_id: builtins.str
+    """The provider's id of the item that the call is, where it has one beside the call's (OpenAI
+    Responses: `fc_…`). Goes back to that provider only.
+    """
+    @property
+    def raw(self) -> global___RawMessage:
+        """What the provider or the source sent, when it says more than the fields above."""
     def __init__(
         self,
         *,
@@ -1269,8 +1293,12 @@ class ToolCallRequested(google.protobuf.message.Message):
         arguments: builtins.bytes = ...,
         message_revision: builtins.int = ...,
         approval: global___ApprovalRequirement.ValueType = ...,
+        arguments_not_json: builtins.bool = ...,
+        item_id: builtins.str = ...,
+        raw: global___RawMessage | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["approval", b"approval", "arguments", b"arguments", "call_id", b"call_id", "message_revision", b"message_revision", "tool", b"tool"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["raw", b"raw"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["approval", b"approval", "arguments", b"arguments", "arguments_not_json", b"arguments_not_json", "call_id", b"call_id", "item_id", b"item_id", "message_revision", b"message_revision", "raw", b"raw", "tool", b"tool"]) -> None: ...
 
 global___ToolCallRequested = ToolCallRequested
 

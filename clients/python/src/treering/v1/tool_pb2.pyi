@@ -79,6 +79,8 @@ class ToolCall(google.protobuf.message.Message):
     REQUESTED_AT_FIELD_NUMBER: builtins.int
     ENDED_AT_FIELD_NUMBER: builtins.int
     CANCEL_REASON_FIELD_NUMBER: builtins.int
+    ARGUMENTS_NOT_JSON_FIELD_NUMBER: builtins.int
+    ITEM_ID_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
     branch_id: builtins.int
     branch: builtins.str
@@ -105,6 +107,10 @@ class ToolCall(google.protobuf.message.Message):
     @property
     def ended_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     cancel_reason: treering.v1.event_pb2.CancelReason.ValueType
+    arguments_not_json: builtins.bool
+    """`arguments` are no JSON: a text as the model wrote it."""
+    item_id: builtins.str
+    """The provider's id of the call's item, where it has one beside `call_id`."""
     def __init__(
         self,
         *,
@@ -130,9 +136,11 @@ class ToolCall(google.protobuf.message.Message):
         requested_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         ended_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         cancel_reason: treering.v1.event_pb2.CancelReason.ValueType = ...,
+        arguments_not_json: builtins.bool = ...,
+        item_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["_execution_time_ms", b"_execution_time_ms", "ended_at", b"ended_at", "execution_time_ms", b"execution_time_ms", "requested_at", b"requested_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["_execution_time_ms", b"_execution_time_ms", "approval", b"approval", "arguments", b"arguments", "arguments_hash", b"arguments_hash", "branch", b"branch", "branch_id", b"branch_id", "call_id", b"call_id", "cancel_reason", b"cancel_reason", "conversation_id", b"conversation_id", "decided_by", b"decided_by", "decision_reason", b"decision_reason", "decision_revision", b"decision_revision", "end_revision", b"end_revision", "ended_at", b"ended_at", "error_message", b"error_message", "execution_time_ms", b"execution_time_ms", "request_revision", b"request_revision", "requested_at", b"requested_at", "result_bytes", b"result_bytes", "result_head", b"result_head", "started_revision", b"started_revision", "status", b"status", "tool", b"tool"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_execution_time_ms", b"_execution_time_ms", "approval", b"approval", "arguments", b"arguments", "arguments_hash", b"arguments_hash", "arguments_not_json", b"arguments_not_json", "branch", b"branch", "branch_id", b"branch_id", "call_id", b"call_id", "cancel_reason", b"cancel_reason", "conversation_id", b"conversation_id", "decided_by", b"decided_by", "decision_reason", b"decision_reason", "decision_revision", b"decision_revision", "end_revision", b"end_revision", "ended_at", b"ended_at", "error_message", b"error_message", "execution_time_ms", b"execution_time_ms", "item_id", b"item_id", "request_revision", b"request_revision", "requested_at", b"requested_at", "result_bytes", b"result_bytes", "result_head", b"result_head", "started_revision", b"started_revision", "status", b"status", "tool", b"tool"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_execution_time_ms", b"_execution_time_ms"]) -> typing_extensions.Literal["execution_time_ms"] | None: ...
 
 global___ToolCall = ToolCall
@@ -441,7 +449,9 @@ class RecordedRequest(google.protobuf.message.Message):
     branch: builtins.str
     tool: builtins.str
     arguments: builtins.bytes
-    """JSON text. Compared as JSON: key order and spacing do not matter."""
+    """As the model wrote them. Compared as JSON where they are: key order and spacing do not
+    matter.
+    """
     occurrence: builtins.int
     """The n-th time this call was made on the branch, from 1; 0: the last."""
     def __init__(

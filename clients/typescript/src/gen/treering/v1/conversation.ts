@@ -8,7 +8,7 @@
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
 import { Progress } from "./admin.js";
-import { Config, Entity, Event, EventKind, ParentRef, Position } from "./event.js";
+import { Config, Entity, Event, EventKind, ParentRef, Position, ToolDefinition } from "./event.js";
 import { Appended, AppendResponse } from "./events.js";
 
 export const protobufPackage = "treering.v1";
@@ -53,6 +53,8 @@ export interface GetConversationRequest {
   branch: string;
   /** 0: now. */
   asOfRevision: number;
+  /** With the values that the branch's state refers to. */
+  withValues: boolean;
 }
 
 export interface ConversationState {
@@ -63,6 +65,36 @@ export interface ConversationState {
   branches: Branch[];
   branch: BranchState | undefined;
   moreBranches: boolean;
+  /** Absent unless they were asked for. */
+  values: BranchValues | undefined;
+}
+
+/** What the events say that a BranchState refers to, as far as it has 3 MiB together. */
+export interface BranchValues {
+  /** Absent: none was set. */
+  systemPrompt?: string | undefined;
+  userPrompt?: string | undefined;
+  toolsDefined: ToolDefinition[];
+  /** Content of the last dialogue summary. */
+  summary?:
+    | string
+    | undefined;
+  /** Summary of the last compaction. */
+  compaction?:
+    | string
+    | undefined;
+  /** Key to JSON text. */
+  activeContext: { [key: string]: string };
+  /**
+   * Fields that are set and had no room, by name; of the active context `active_context.KEY`.
+   * Their events are in the state: `Events.GetMany` and `Contexts.Get` have them alone.
+   */
+  leftOut: string[];
+}
+
+export interface BranchValues_ActiveContextEntry {
+  key: string;
+  value: string;
 }
 
 export interface ConversationSummary {
@@ -166,7 +198,7 @@ export interface EventRef {
 
 /**
  * What is true on a branch at a revision. What is long is not repeated here:
- * references name the events that hold it.
+ * references name the events that hold it, and `with_values` asks for it, too.
  */
 export interface BranchState {
   branchId: number;
@@ -560,7 +592,7 @@ export interface EraseOutcome {
 }
 
 function createBaseGetConversationRequest(): GetConversationRequest {
-  return { conversationId: "", branch: "", asOfRevision: 0 };
+  return { conversationId: "", branch: "", asOfRevision: 0, withValues: false };
 }
 
 export const GetConversationRequest: MessageFns<GetConversationRequest> = {
@@ -573,6 +605,9 @@ export const GetConversationRequest: MessageFns<GetConversationRequest> = {
     }
     if (message.asOfRevision !== 0) {
       writer.uint32(24).uint64(message.asOfRevision);
+    }
+    if (message.withValues !== false) {
+      writer.uint32(32).bool(message.withValues);
     }
     return writer;
   },
@@ -614,6 +649,14 @@ export const GetConversationRequest: MessageFns<GetConversationRequest> = {
             message.asOfRevision = longToNumber(reader.uint64());
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.withValues = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -634,12 +677,13 @@ export const GetConversationRequest: MessageFns<GetConversationRequest> = {
     message.conversationId = object.conversationId ?? "";
     message.branch = object.branch ?? "";
     message.asOfRevision = object.asOfRevision ?? 0;
+    message.withValues = object.withValues ?? false;
     return message;
   },
 };
 
 function createBaseConversationState(): ConversationState {
-  return { summary: undefined, branches: [], branch: undefined, moreBranches: false };
+  return { summary: undefined, branches: [], branch: undefined, moreBranches: false, values: undefined };
 }
 
 export const ConversationState: MessageFns<ConversationState> = {
@@ -655,6 +699,9 @@ export const ConversationState: MessageFns<ConversationState> = {
     }
     if (message.moreBranches !== false) {
       writer.uint32(32).bool(message.moreBranches);
+    }
+    if (message.values !== undefined) {
+      BranchValues.encode(message.values, writer.uint32(42).fork()).join();
     }
     return writer;
   },
@@ -704,6 +751,14 @@ export const ConversationState: MessageFns<ConversationState> = {
             message.moreBranches = reader.bool();
             continue;
           }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.values = BranchValues.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -729,6 +784,222 @@ export const ConversationState: MessageFns<ConversationState> = {
       ? BranchState.fromPartial(object.branch)
       : undefined;
     message.moreBranches = object.moreBranches ?? false;
+    message.values = (object.values !== undefined && object.values !== null)
+      ? BranchValues.fromPartial(object.values)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseBranchValues(): BranchValues {
+  return {
+    systemPrompt: undefined,
+    userPrompt: undefined,
+    toolsDefined: [],
+    summary: undefined,
+    compaction: undefined,
+    activeContext: {},
+    leftOut: [],
+  };
+}
+
+export const BranchValues: MessageFns<BranchValues> = {
+  encode(message: BranchValues, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.systemPrompt !== undefined) {
+      writer.uint32(10).string(message.systemPrompt);
+    }
+    if (message.userPrompt !== undefined) {
+      writer.uint32(18).string(message.userPrompt);
+    }
+    for (const v of message.toolsDefined) {
+      ToolDefinition.encode(v!, writer.uint32(26).fork()).join();
+    }
+    if (message.summary !== undefined) {
+      writer.uint32(34).string(message.summary);
+    }
+    if (message.compaction !== undefined) {
+      writer.uint32(42).string(message.compaction);
+    }
+    globalThis.Object.entries(message.activeContext).forEach(([key, value]: [string, string]) => {
+      BranchValues_ActiveContextEntry.encode({ key: key as any, value }, writer.uint32(50).fork()).join();
+    });
+    for (const v of message.leftOut) {
+      writer.uint32(58).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): BranchValues {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseBranchValues();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.systemPrompt = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.userPrompt = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.toolsDefined.push(ToolDefinition.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.summary = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.compaction = reader.string();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            const entry6 = BranchValues_ActiveContextEntry.decode(reader, reader.uint32());
+            if (entry6.value !== undefined) {
+              message.activeContext[entry6.key] = entry6.value;
+            }
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.leftOut.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<BranchValues>): BranchValues {
+    return BranchValues.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<BranchValues>): BranchValues {
+    const message = createBaseBranchValues();
+    message.systemPrompt = object.systemPrompt ?? undefined;
+    message.userPrompt = object.userPrompt ?? undefined;
+    message.toolsDefined = object.toolsDefined?.map((e) => ToolDefinition.fromPartial(e)) || [];
+    message.summary = object.summary ?? undefined;
+    message.compaction = object.compaction ?? undefined;
+    message.activeContext = (globalThis.Object.entries(object.activeContext ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.leftOut = object.leftOut?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBaseBranchValues_ActiveContextEntry(): BranchValues_ActiveContextEntry {
+  return { key: "", value: "" };
+}
+
+export const BranchValues_ActiveContextEntry: MessageFns<BranchValues_ActiveContextEntry> = {
+  encode(message: BranchValues_ActiveContextEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): BranchValues_ActiveContextEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseBranchValues_ActiveContextEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<BranchValues_ActiveContextEntry>): BranchValues_ActiveContextEntry {
+    return BranchValues_ActiveContextEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<BranchValues_ActiveContextEntry>): BranchValues_ActiveContextEntry {
+    const message = createBaseBranchValues_ActiveContextEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
     return message;
   },
 };

@@ -68,6 +68,12 @@ export enum RawEncoding {
    * for `origin` to the message as it was, so that text is stored once.
    */
   JSON_PATCH = 2,
+  /**
+   * REST - `data` is a JSON object: the fields that the message had beside what the event says. One
+   * that both have is taken from here. For clients, which need not know then how Treering
+   * renders.
+   */
+  REST = 3,
 }
 
 export enum ApprovalRequirement {
@@ -386,7 +392,7 @@ export interface MessageAppended {
   raw:
     | RawMessage
     | undefined;
-  /** The provider's id of this message. */
+  /** The provider's id of this message. One of OpenAI Responses (`msg_…`) goes back to it. */
   messageId: string;
   finishReason: string;
   /** Role `tool` only: the call that a result without a recorded call named. */
@@ -454,7 +460,10 @@ export interface ToolCallRequested {
    */
   callId: string;
   tool: string;
-  /** JSON text, kept byte for byte. */
+  /**
+   * As the model wrote them, kept byte for byte: JSON text, or (`arguments_not_json`) other
+   * text, none among it.
+   */
   arguments: Uint8Array;
   /**
    * Revision of the assistant message it came in. 0: it is of the last answer while a
@@ -463,6 +472,15 @@ export interface ToolCallRequested {
   messageRevision: number;
   /** Unspecified counts as not required. */
   approval: ApprovalRequirement;
+  /** `arguments` are no JSON. Whoever appends need not say it: the engine looks, and sets it. */
+  argumentsNotJson: boolean;
+  /**
+   * The provider's id of the item that the call is, where it has one beside the call's (OpenAI
+   * Responses: `fc_…`). Goes back to that provider only.
+   */
+  itemId: string;
+  /** What the provider or the source sent, when it says more than the fields above. */
+  raw: RawMessage | undefined;
 }
 
 export interface ApprovalDecided {
@@ -4467,7 +4485,16 @@ export const RawMessage: MessageFns<RawMessage> = {
 };
 
 function createBaseToolCallRequested(): ToolCallRequested {
-  return { callId: "", tool: "", arguments: new Uint8Array(0), messageRevision: 0, approval: 0 };
+  return {
+    callId: "",
+    tool: "",
+    arguments: new Uint8Array(0),
+    messageRevision: 0,
+    approval: 0,
+    argumentsNotJson: false,
+    itemId: "",
+    raw: undefined,
+  };
 }
 
 export const ToolCallRequested: MessageFns<ToolCallRequested> = {
@@ -4486,6 +4513,15 @@ export const ToolCallRequested: MessageFns<ToolCallRequested> = {
     }
     if (message.approval !== 0) {
       writer.uint32(40).int32(message.approval);
+    }
+    if (message.argumentsNotJson !== false) {
+      writer.uint32(48).bool(message.argumentsNotJson);
+    }
+    if (message.itemId !== "") {
+      writer.uint32(58).string(message.itemId);
+    }
+    if (message.raw !== undefined) {
+      RawMessage.encode(message.raw, writer.uint32(66).fork()).join();
     }
     return writer;
   },
@@ -4543,6 +4579,30 @@ export const ToolCallRequested: MessageFns<ToolCallRequested> = {
             message.approval = reader.int32() as any;
             continue;
           }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.argumentsNotJson = reader.bool();
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.itemId = reader.string();
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.raw = RawMessage.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -4565,6 +4625,9 @@ export const ToolCallRequested: MessageFns<ToolCallRequested> = {
     message.arguments = object.arguments ?? new Uint8Array(0);
     message.messageRevision = object.messageRevision ?? 0;
     message.approval = object.approval ?? 0;
+    message.argumentsNotJson = object.argumentsNotJson ?? false;
+    message.itemId = object.itemId ?? "";
+    message.raw = (object.raw !== undefined && object.raw !== null) ? RawMessage.fromPartial(object.raw) : undefined;
     return message;
   },
 };

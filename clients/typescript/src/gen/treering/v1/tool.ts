@@ -53,6 +53,10 @@ export interface ToolCall {
   requestedAt: Date | undefined;
   endedAt: Date | undefined;
   cancelReason: CancelReason;
+  /** `arguments` are no JSON: a text as the model wrote it. */
+  argumentsNotJson: boolean;
+  /** The provider's id of the call's item, where it has one beside `call_id`. */
+  itemId: string;
 }
 
 export interface ToolHistoryRequest {
@@ -159,7 +163,10 @@ export interface RecordedRequest {
   conversationId: string;
   branch: string;
   tool: string;
-  /** JSON text. Compared as JSON: key order and spacing do not matter. */
+  /**
+   * As the model wrote them. Compared as JSON where they are: key order and spacing do not
+   * matter.
+   */
   arguments: Uint8Array;
   /** The n-th time this call was made on the branch, from 1; 0: the last. */
   occurrence: number;
@@ -324,6 +331,8 @@ function createBaseToolCall(): ToolCall {
     requestedAt: undefined,
     endedAt: undefined,
     cancelReason: 0,
+    argumentsNotJson: false,
+    itemId: "",
   };
 }
 
@@ -394,6 +403,12 @@ export const ToolCall: MessageFns<ToolCall> = {
     }
     if (message.cancelReason !== 0) {
       writer.uint32(176).int32(message.cancelReason);
+    }
+    if (message.argumentsNotJson !== false) {
+      writer.uint32(184).bool(message.argumentsNotJson);
+    }
+    if (message.itemId !== "") {
+      writer.uint32(194).string(message.itemId);
     }
     return writer;
   },
@@ -587,6 +602,22 @@ export const ToolCall: MessageFns<ToolCall> = {
             message.cancelReason = reader.int32() as any;
             continue;
           }
+          case 23: {
+            if (tag !== 184) {
+              break;
+            }
+
+            message.argumentsNotJson = reader.bool();
+            continue;
+          }
+          case 24: {
+            if (tag !== 194) {
+              break;
+            }
+
+            message.itemId = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -626,6 +657,8 @@ export const ToolCall: MessageFns<ToolCall> = {
     message.requestedAt = object.requestedAt ?? undefined;
     message.endedAt = object.endedAt ?? undefined;
     message.cancelReason = object.cancelReason ?? 0;
+    message.argumentsNotJson = object.argumentsNotJson ?? false;
+    message.itemId = object.itemId ?? "";
     return message;
   },
 };

@@ -1,0 +1,135 @@
+//! `label`: what a conversation is called, and what is kept with it.
+
+use clap::Args;
+use prost::Message;
+
+use super::{
+    connect::Connection,
+    error::CliError,
+    json::{self, Object},
+    ls,
+    named::Named,
+    output::{Out, Tone},
+    pb, read,
+    text_arg::text_of,
+};
+
+/// Set labels, the title and metadata of a conversation
+///
+/// What is not named stays. Conversations are listed by them: `treering ls --label`, `--title`.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  treering label CONVERSATION team=blue stage=review
+  treering label CONVERSATION --remove stage --title 'Where the port is set'
+  treering label CONVERSATION --metadata owner='{\"name\": \"ada\"}' --remove-metadata draft")]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
+pub struct LabelArgs {
+    /// The conversation: an id or the beginning of one, @last, or words of its title
+    conversation: String,
+    /// Labels that it gets
+    #[arg(value_name = "NAME=VALUE", group = "change", value_parser = ls::label)]
+    labels: Vec<(String, String)>,
+    /// A label that goes (may be given again)
+    #[arg(long, value_name = "NAME", group = "change")]
+    remove: Vec<String>,
+    /// Its new title
+    #[arg(long, value_name = "TEXT", group = "change")]
+    title: Option<String>,
+    /// What is kept with it, as JSON (may be given again)
+    #[arg(long, value_name = "NAME=JSON", group = "change", value_parser = ls::label)]
+    metadata: Vec<(String, String)>,
+    /// Metadata that goes (may be given again)
+    #[arg(long, value_name = "NAME", group = "change")]
+    remove_metadata: Vec<String>,
+    /// Who says so [default: the account's name]
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
+    /// Saying it again with the same key of idempotency changes nothing
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+}
+
+impl LabelArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        Named::new(&mut self.conversation)
+    }
+
+    fn change(&self) -> Result<pb::ConversationChanged, CliError> {
+        Ok(pb::ConversationChanged {
+            title: self.title.clone(),
+            set_labels: once("label", &self.labels)?.into_iter().collect(),
+            remove_labels: self.remove.clone(),
+            set_metadata: metadata(&self.metadata)?.into_iter().collect(),
+            remove_metadata: self.remove_metadata.clone(),
+        })
+    }
+}
+
+type Pairs = Vec<(String, String)>;
+
+/// A map has a name once: of two values one would be lost without a word.
+fn once(what: &str, pairs: &[(String, String)]) -> Result<Pairs, CliError> {
+    for (index, (name, _)) in pairs.iter().enumerate() {
+        if pairs[..index].iter().any(|(before, _)| before == name) {
+            return Err(unusable(&format!("the {what} {name:?} is given twice")));
+        }
+    }
+    Ok(pairs.to_vec())
+}
+
+fn metadata(pairs: &[(String, String)]) -> Result<Pairs, CliError> {
+    let read = |(name, value): (String, String)| {
+        let value = text_of(&value)?.trim().to_owned();
+        if serde_json::from_str::<&serde_json::value::RawValue>(&value).is_err() {
+            return Err(unusable(&format!("the metadata {name:?} is no JSON")));
+        }
+        Ok((name, value))
+    };
+    once("metadata", pairs)?.into_iter().map(read).collect()
+}
+
+fn unusable(what: &str) -> CliError {
+    CliError::Usage {
+        what: what.to_owned(),
+        hint: "treering label CONVERSATION NAME=VALUE … --metadata NAME=JSON, with texts as \
+               '\"text\"'"
+            .into(),
+    }
+}
+
+/// Says what changes.
+///
+/// # Errors
+/// What the store or the output says; [`CliError::Usage`] when a name comes twice or metadata
+/// is no JSON.
+pub async fn run(args: LabelArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let change = args.change()?;
+    let event = pb::NewEvent {
+        actor: super::approve::person(args.by),
+        body: Some(pb::new_event::Body::ConversationChanged(
+            change.encode_to_vec().into(),
+        )),
+        ..Default::default()
+    };
+    let request = pb::AppendRequest {
+        conversation_id: args.conversation,
+        events: vec![event],
+        idempotency_key: args.key.unwrap_or_default(),
+        ..Default::default()
+    };
+    let answer = read::append(store, request).await?;
+    if out.json {
+        let (events, warnings) = (&answer.events, &answer.warnings);
+        let text = json::appended(events, answer.repeated_key, warnings, Object::new());
+        return Ok(out.line(text)?);
+    }
+    let appended = answer.events.first().ok_or(CliError::Answer {
+        call: "Append",
+        part: "event",
+    })?;
+    let revision = format!("#{}", appended.revision);
+    let place = out.paint.text(Tone::Name, revision);
+    Ok(out.line(format!("Changed, as {place}"))?)
+}

@@ -1,0 +1,147 @@
+//! What a branch's state refers to: prompts, tools, summaries, the active context.
+
+use crate::{
+    domain::{
+        BranchState, Compacted, ContextSet, EventBody, EventRef, Namespace, PromptSet,
+        SummaryRecorded, ToolDefinition,
+    },
+    engine::{Engine, error::ReadError, work::Lane},
+};
+
+/// The values that a branch's state refers to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BranchValues {
+    /// The system prompt in force.
+    pub system_prompt: Option<PromptSet>,
+    /// The user prompt in force.
+    pub user_prompt: Option<PromptSet>,
+    /// The tools on offer.
+    pub tools_defined: Vec<ToolDefinition>,
+    /// The last dialogue summary.
+    pub summary: Option<SummaryRecorded>,
+    /// The last compaction.
+    pub compaction: Option<Compacted>,
+    /// The active context, by key.
+    pub active_context: Vec<ContextSet>,
+    /// What is set and had no room: names of the fields above, and `active_context.KEY`.
+    pub left_out: Vec<String>,
+}
+
+/// Which of them.
+enum Wanted<'b> {
+    SystemPrompt,
+    UserPrompt,
+    Tools,
+    Summary,
+    Compaction,
+    Key(&'b str),
+}
+
+impl Wanted<'_> {
+    fn name(&self) -> String {
+        match self {
+            Self::SystemPrompt => "system_prompt".to_owned(),
+            Self::UserPrompt => "user_prompt".to_owned(),
+            Self::Tools => "tools_defined".to_owned(),
+            Self::Summary => "summary".to_owned(),
+            Self::Compaction => "compaction".to_owned(),
+            Self::Key(key) => format!("active_context.{key}"),
+        }
+    }
+}
+
+/// What a state refers to, shorter things first: they are what is wanted most.
+fn wanted_of(branch: &BranchState) -> impl Iterator<Item = (Wanted<'_>, EventRef)> {
+    let fields = [
+        (Wanted::SystemPrompt, branch.system_prompt),
+        (Wanted::UserPrompt, branch.user_prompt),
+        (Wanted::Summary, branch.summary),
+        (Wanted::Compaction, branch.compaction),
+        (Wanted::Tools, branch.tools_defined),
+    ];
+    let fields = fields
+        .into_iter()
+        .filter_map(|(wanted, at)| Some((wanted, at?)));
+    let keys = branch.active_context.iter();
+    fields.chain(keys.map(|(key, at)| (Wanted::Key(key), *at)))
+}
+
+/// What a value counts against the room.
+fn size_of(body: &EventBody) -> usize {
+    match body {
+        EventBody::SystemPromptSet(prompt) | EventBody::UserPromptSet(prompt) => {
+            prompt.content.len()
+        }
+        EventBody::SummaryRecorded(summary) => summary.content.len(),
+        EventBody::Compacted(compacted) => compacted.summary.len(),
+        EventBody::ContextSet(set) => set.key.len() + set.value.as_bytes().len(),
+        EventBody::ToolsDefined { tools } => {
+            let size = |tool: &ToolDefinition| {
+                let texts = [&tool.name, &tool.description, &tool.source, &tool.guidance];
+                let texts: usize = texts.map(String::len).iter().sum();
+                texts + tool.input_schema.as_bytes().len()
+            };
+            tools.iter().map(size).sum()
+        }
+        _ => 0,
+    }
+}
+
+impl Engine {
+    /// The values that a state refers to, as many as have so many bytes together.
+    ///
+    /// # Errors
+    /// [`ReadError`] when an event cannot be read.
+    pub async fn branch_values(
+        &self,
+        namespace: &Namespace,
+        branch: &BranchState,
+        bytes_max: usize,
+    ) -> Result<BranchValues, ReadError> {
+        let (namespace, branch) = (namespace.clone(), branch.clone());
+        let read = |engine: Self| async move {
+            let mut values = BranchValues::default();
+            let mut room = bytes_max;
+            for (wanted, at) in wanted_of(&branch) {
+                if room == 0 {
+                    values.left_out.push(wanted.name());
+                    continue;
+                }
+                let event = engine.inner.window_event(Some(&namespace), at).await?;
+                let size = size_of(&event.body);
+                if size > room {
+                    values.left_out.push(wanted.name());
+                    continue;
+                }
+                room -= size;
+                values.put(&wanted, &event.body);
+            }
+            Ok(values)
+        };
+        self.on(Lane::Short, read).await
+    }
+}
+
+impl BranchValues {
+    fn put(&mut self, wanted: &Wanted<'_>, body: &EventBody) {
+        match (wanted, body) {
+            (Wanted::SystemPrompt, EventBody::SystemPromptSet(prompt)) => {
+                self.system_prompt = Some(prompt.clone());
+            }
+            (Wanted::UserPrompt, EventBody::UserPromptSet(prompt)) => {
+                self.user_prompt = Some(prompt.clone());
+            }
+            (Wanted::Tools, EventBody::ToolsDefined { tools }) => {
+                self.tools_defined.clone_from(tools);
+            }
+            (Wanted::Summary, EventBody::SummaryRecorded(summary)) => {
+                self.summary = Some(summary.clone());
+            }
+            (Wanted::Compaction, EventBody::Compacted(compacted)) => {
+                self.compaction = Some(compacted.clone());
+            }
+            (Wanted::Key(_), EventBody::ContextSet(set)) => self.active_context.push(set.clone()),
+            _ => {}
+        }
+    }
+}
