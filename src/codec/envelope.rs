@@ -213,7 +213,7 @@ pub fn event_from_pb(event: pb::Event, namespace: Namespace) -> Result<StoredEve
             recorded_at: time("recorded_at", event.recorded_at.as_ref())?.unwrap_or_default(),
             occurred_at: time("occurred_at", event.occurred_at.as_ref())?,
             actor: event.actor,
-            causation_id: causation(&event.causation_id)?,
+            causation_id: id_from_pb("causation_id", &event.causation_id)?,
             correlation_id: event.correlation_id,
         },
         position: event
@@ -245,6 +245,8 @@ pub fn new_event_to_pb<B: Encode>(event: &NewEvent<B>) -> pb::NewEvent {
         actor: event.actor.clone(),
         key: event.tags.key.clone(),
         attributes: event.tags.attributes.clone(),
+        id: event.id.map_or_else(String::new, |id| id.to_string()),
+        idempotency_key: event.idempotency_key.clone().unwrap_or_default(),
         body: Some(arm),
     }
 }
@@ -270,8 +272,10 @@ pub fn new_event_from_pb(
         branch: branch_from_pb(&event.branch)?,
         occurred_at: time("occurred_at", event.occurred_at.as_ref())?,
         actor: bounded("actor", event.actor)?,
-        causation_id: causation(&event.causation_id)?,
+        causation_id: id_from_pb("causation_id", &event.causation_id)?,
         correlation_id: bounded("correlation_id", event.correlation_id)?,
+        id: id_from_pb("id", &event.id)?,
+        idempotency_key: Some(event.idempotency_key).filter(|key| !key.is_empty()),
         tags,
         body: EncodedBody::received(kind, bytes)?,
     })
@@ -297,11 +301,11 @@ fn uuid(field: &'static str, text: &str) -> Result<Uuid, EnvelopeFault> {
     Uuid::try_parse(text).map_err(|_| EnvelopeFault::NotUuid { field })
 }
 
-fn causation(text: &str) -> Result<Option<EventId>, EnvelopeFault> {
+fn id_from_pb(field: &'static str, text: &str) -> Result<Option<EventId>, EnvelopeFault> {
     if text.is_empty() {
         return Ok(None);
     }
-    uuid("causation_id", text).map(EventId).map(Some)
+    uuid(field, text).map(EventId).map(Some)
 }
 
 fn time(

@@ -83,6 +83,12 @@ pub struct NewEvent<B = EventBody> {
     pub causation_id: Option<EventId>,
     /// What belongs together across conversations, or empty.
     pub correlation_id: String,
+    /// Its id, when its author chose one: a UUID of version 1 to 7, once in the namespace.
+    /// None: the engine makes one.
+    pub id: Option<EventId>,
+    /// Its own idempotency key: appended again with the same content it is passed over, and
+    /// the answer is where it is. Not in a batch that has a key.
+    pub idempotency_key: Option<String>,
     /// What it is found by.
     pub tags: Tags,
     /// What happened.
@@ -100,6 +106,8 @@ impl<B> NewEvent<B> {
             actor: String::new(),
             causation_id: None,
             correlation_id: String::new(),
+            id: None,
+            idempotency_key: None,
             tags: Tags::default(),
             body,
         }
@@ -117,6 +125,8 @@ impl<B> NewEvent<B> {
             actor: self.actor,
             causation_id: self.causation_id,
             correlation_id: self.correlation_id,
+            id: self.id,
+            idempotency_key: self.idempotency_key,
             tags: self.tags,
             body: form(self.body)?,
         })
@@ -126,6 +136,13 @@ impl<B> NewEvent<B> {
     #[must_use]
     pub fn with_key(mut self, key: impl Into<String>) -> Self {
         self.tags.key = key.into();
+        self
+    }
+
+    /// The same with an id that its author chose.
+    #[must_use]
+    pub fn with_id(mut self, id: EventId) -> Self {
+        self.id = Some(id);
         self
     }
 
@@ -160,6 +177,40 @@ pub struct Expectation {
     pub expected: ExpectedRevision,
 }
 
+/// What the newest event with a key must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpectedNewest {
+    /// There must be none.
+    Absent,
+    /// It must have this revision, in the conversation that it is of.
+    Revision(Revision),
+    /// It must be this event.
+    Event(EventId),
+}
+
+impl std::fmt::Display for ExpectedNewest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Absent => f.write_str("none"),
+            Self::Revision(revision) => write!(f, "revision {revision}"),
+            Self::Event(id) => write!(f, "event {id}"),
+        }
+    }
+}
+
+/// A check on the newest event with a key in a branch's history, before a batch is taken.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpectedKey {
+    /// The conversation.
+    pub conversation: ConversationId,
+    /// The branch; none: the active one.
+    pub branch: Option<BranchName>,
+    /// The events' key, see [`Tags::key`].
+    pub key: String,
+    /// What the newest of them must be.
+    pub expected: ExpectedNewest,
+}
+
 /// A batch: all of its events or none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppendCommand<B = EventBody> {
@@ -174,6 +225,10 @@ pub struct AppendCommand<B = EventBody> {
     pub events: Vec<NewEvent<B>>,
     /// The first event of a conversation, in front of the others if it does not exist.
     pub create_if_missing: Option<Box<NewEvent<B>>>,
+    /// Checked when anything is to be appended.
+    pub expected_keys: Vec<ExpectedKey>,
+    /// Events whose ids are there already, with the same content, are passed over.
+    pub skip_known: bool,
 }
 
 impl<B> AppendCommand<B> {
@@ -186,6 +241,8 @@ impl<B> AppendCommand<B> {
             idempotency_key: None,
             events,
             create_if_missing: None,
+            expected_keys: Vec::new(),
+            skip_known: false,
         }
     }
 }
@@ -217,6 +274,9 @@ pub struct AppendOutcome {
     /// The first event of a conversation that did not exist
     /// ([`AppendCommand::create_if_missing`]).
     pub created: Option<Appended>,
+    /// Which of `events` were there already, by their id or their own idempotency key, in
+    /// order: nothing was appended for them now.
+    pub known: Vec<usize>,
 }
 
 /// Model settings. Parameter values are JSON text.

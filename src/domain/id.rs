@@ -116,6 +116,14 @@ impl EventId {
         Self(Uuid::from_u64_pair(first, second))
     }
 
+    /// Whether it may be chosen: a UUID of RFC 9562, of a version that leaves nothing to the
+    /// engine. Version 8 is for ids that follow from names.
+    #[must_use]
+    pub fn may_be_chosen(self) -> bool {
+        self.0.get_variant() == uuid::Variant::RFC4122
+            && (1..=7).contains(&self.0.get_version_num())
+    }
+
     /// The offset that the event of this id has in its log. What has another id there, or is
     /// not there, is not the event.
     #[must_use]

@@ -39,7 +39,7 @@ pub use kind::{EventBody, EventKind};
 pub use limits::Limits;
 pub use message::*;
 pub use quota::*;
-pub use rejection::{Rejection, Rule};
+pub use rejection::{NewestWithKey, Rejection, Rule};
 pub use state::*;
 pub use stub::ERASED;
 pub use tags::{Tags, TagsFault, check_key};

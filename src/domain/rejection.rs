@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{
     damage::Damage,
-    event::ExpectedRevision,
-    id::{BranchId, BranchName, ConversationId, Revision},
+    event::{ExpectedNewest, ExpectedRevision},
+    id::{BranchId, BranchName, ConversationId, EventId, Revision},
     kind::EventKind,
     state::ApprovalStatus,
 };
@@ -146,6 +146,31 @@ pub enum Rule {
     RevisionMissing { revision: Revision, head: Revision },
     #[error("the idempotency key was used before for other content")]
     IdempotencyConflict,
+    #[error(
+        "the id {id} is taken by revision {revision} of conversation {conversation}: choose another, or set skip_known to pass over what is there"
+    )]
+    EventIdTaken {
+        id: EventId,
+        conversation: ConversationId,
+        revision: Revision,
+    },
+    #[error(
+        "the event with the id {id} is there already, as revision {revision} of conversation {conversation}, with other content"
+    )]
+    EventIdConflict {
+        id: EventId,
+        conversation: ConversationId,
+        revision: Revision,
+    },
+    #[error(
+        "expected_keys[{index}]: the newest event with that key is {}, not {expected}: read it and try again",
+        newest(.actual.as_ref())
+    )]
+    LatestMismatch {
+        index: usize,
+        expected: ExpectedNewest,
+        actual: Option<NewestWithKey>,
+    },
     #[error("the batch touches conversations of different trees ({first} and {second})")]
     DifferentTrees {
         first: ConversationId,
@@ -210,6 +235,9 @@ impl Rule {
             Self::CutBeforeLastCut { .. } => "CUT_BEFORE_LAST_CUT",
             Self::RevisionMissing { .. } => "REVISION_MISSING",
             Self::IdempotencyConflict => "IDEMPOTENCY_CONFLICT",
+            Self::EventIdTaken { .. } => "EVENT_ID_TAKEN",
+            Self::EventIdConflict { .. } => "EVENT_ID_CONFLICT",
+            Self::LatestMismatch { .. } => "LATEST_MISMATCH",
             Self::DifferentTrees { .. } => "DIFFERENT_TREES",
             Self::EngineOnly { .. } => "ENGINE_ONLY",
             Self::LimitReached { .. } => "LIMIT_REACHED",
@@ -241,6 +269,42 @@ impl Rule {
                 actual,
             }),
         }
+    }
+}
+
+/// The newest event with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewestWithKey {
+    /// Its id.
+    pub id: EventId,
+    /// The conversation that it is of: a fork's history begins in another.
+    pub conversation: ConversationId,
+    /// Its place there.
+    pub revision: Revision,
+}
+
+impl NewestWithKey {
+    /// Whether this is what was expected of a key.
+    #[must_use]
+    pub fn fits(newest: Option<&Self>, expected: ExpectedNewest) -> bool {
+        match (newest, expected) {
+            (None, ExpectedNewest::Absent) => true,
+            (Some(newest), ExpectedNewest::Revision(revision)) => newest.revision == revision,
+            (Some(newest), ExpectedNewest::Event(id)) => newest.id == id,
+            (Some(_), ExpectedNewest::Absent)
+            | (None, ExpectedNewest::Revision(_) | ExpectedNewest::Event(_)) => false,
+        }
+    }
+}
+
+fn newest(actual: Option<&NewestWithKey>) -> String {
+    match actual {
+        None => "none".to_owned(),
+        Some(NewestWithKey {
+            id,
+            conversation,
+            revision,
+        }) => format!("revision {revision} of conversation {conversation} (event {id})"),
     }
 }
 

@@ -8,7 +8,11 @@ use super::{
     Engine, Inner,
     context::compactions_of,
     error::{AppendError, ReadError},
+    history::History,
+    lookup::{newest, record_of},
     prepare::Prepared,
+    query::Wanted,
+    recent::{EventWithId, KnownEvents, NameFacts, NewestFact, newest_of},
     sequencer::{WriteAnswer, WriteRequest},
     states::{KeyFacts, LoadedState},
     work::Lane,
@@ -17,7 +21,8 @@ use crate::{
     codec::body::{Encode, EncodedBody},
     domain::{
         AppendCommand, AppendOutcome, Appended, BranchId, Cause, ConversationId, EventBody,
-        Namespace, Need, PastBranch, Position, Revision, with_causes,
+        EventHeader, ExpectedKey, Namespace, Need, PastBranch, Position, Revision,
+        limits::PUBLISH_WAIT_MAX, with_causes,
     },
     log::{BlobRef, NotTaken, Record, WriterGone},
     views::KeyEntry,
@@ -110,10 +115,11 @@ impl Engine {
         let answer = inner.enqueue(request).await?;
         Ok(Box::pin(async move {
             let settled = inner.settle(answer.await).await;
-            let mut outcome = settled.inspect_err(|error| inner.refusals.note(error))?;
-            if may_create && outcome.events.len() > asked {
+            let (mut outcome, known) = settled.inspect_err(|error| inner.refusals.note(error))?;
+            if may_create && outcome.events.len() + known.len() > asked {
                 outcome.created = Some(outcome.events.remove(0));
             }
+            inner.put_known(known, &mut outcome).await?;
             inner.warn_of_compactions(&compactions, &mut outcome).await;
             Ok(outcome)
         }))
@@ -133,7 +139,25 @@ impl Inner {
                 return Ok(());
             }
         }
+        // Nor is an event with such a key of its own.
+        let mut said = Vec::new();
+        for (index, event) in command.events.iter().enumerate() {
+            let Some(key) = &event.idempotency_key else {
+                continue;
+            };
+            let used = self.views.load().key(&command.namespace, key);
+            if used.map_err(AppendError::of_views)?.1.is_some() {
+                let (actor, correlation) = (event.actor.clone(), event.correlation_id.clone());
+                said.push((index, key.clone(), actor, correlation));
+            }
+        }
         pseudonyms.disguise(command);
+        for (index, key, actor, correlation_id) in said {
+            let event = &mut command.events[index];
+            event.idempotency_key = Some(key);
+            event.actor = actor;
+            event.correlation_id = correlation_id;
+        }
         Ok(())
     }
 
@@ -178,6 +202,7 @@ impl Inner {
             }
             None => None,
         };
+        let names = self.look_up_names(&prepared).await?;
         let mut blob_homes = HashMap::new();
         for body in prepared.bodies.iter().filter(|body| body.is_blob()) {
             if let Some(home) = views
@@ -201,8 +226,80 @@ impl Inner {
             loaded,
             past,
             key,
+            names,
             blob_homes,
             erasures,
+        })
+    }
+
+    /// Looks up which of a batch's events are there already, by the names that they have, and
+    /// the newest events with the keys that it expects something of.
+    async fn look_up_names(&self, prepared: &Prepared) -> Result<NameFacts, AppendError> {
+        let command = &prepared.command;
+        if !prepared.has_names() && command.expected_keys.is_empty() {
+            return Ok(NameFacts::default());
+        }
+        let history = self.history();
+        let mut facts = NameFacts {
+            // First: what is used while the others are looked up is known to the writer.
+            reached: history.views.reached().map_err(AppendError::of_views)?,
+            ..NameFacts::default()
+        };
+        for (_, event, _) in prepared.own_events() {
+            if let Some(key) = &event.idempotency_key {
+                let found = history.views.key(&command.namespace, key);
+                let found = found.map_err(AppendError::of_views)?.1;
+                facts.keys.extend(found.map(|entry| (key.clone(), entry)));
+            }
+            let Some(id) = event.id else { continue };
+            let found = self.of_id(&history, &command.namespace, id).await?;
+            facts.ids.extend(found.map(|(offset, record)| {
+                let body = record.plain_hash();
+                let header = record.header;
+                let event = EventWithId {
+                    offset,
+                    header,
+                    body,
+                };
+                (id, event)
+            }));
+        }
+        for wanted in &command.expected_keys {
+            let found = self.newest_expected(&history, &command.namespace, wanted);
+            facts.newest.push(found.await?);
+        }
+        Ok(facts)
+    }
+
+    /// The newest event with an expected key, as the views have it.
+    async fn newest_expected(
+        &self,
+        history: &History,
+        namespace: &Namespace,
+        wanted: &ExpectedKey,
+    ) -> Result<NewestFact, AppendError> {
+        let nothing = |branch| NewestFact {
+            branch,
+            newest: None,
+        };
+        let Some(row) = self.find_row(namespace, wanted.conversation)? else {
+            return Ok(nothing(None));
+        };
+        let branch = match self.branch_id(history, &row, wanted.branch.as_ref()) {
+            Ok(branch) => branch,
+            // The writer may know more, and says so if not.
+            Err(ReadError::BranchNotFound { .. }) => return Ok(nothing(None)),
+            Err(error) => return Err(error.into()),
+        };
+        let segments = history.lineage_to(row.id, branch, row.head)?;
+        let by = Wanted::Key(wanted.key.clone());
+        let Some((entry, _)) = newest(history, &segments, &by)? else {
+            return Ok(nothing(Some(branch)));
+        };
+        let record = record_of(history, namespace, &entry).await?;
+        Ok(NewestFact {
+            branch: Some(branch),
+            newest: Some(newest_of(&record.header)),
         })
     }
 
@@ -262,29 +359,74 @@ impl Inner {
     async fn settle(
         &self,
         answer: Result<WriteAnswer, WriterGone>,
-    ) -> Result<AppendOutcome, AppendError> {
+    ) -> Result<(AppendOutcome, KnownEvents), AppendError> {
         let mut answer = answer.map_err(never_answered)?;
         for _ in 0..NEEDS_MAX {
-            let (mut request, need) = match answer {
-                WriteAnswer::Done(outcome) => return Ok(outcome),
-                WriteAnswer::Repeated(entry) => return self.repeated(&entry).await,
+            let request = match answer {
+                WriteAnswer::Done(outcome, known) => return Ok((outcome, known)),
+                WriteAnswer::Repeated(entry) => {
+                    return Ok((self.repeated(&entry).await?, Vec::new()));
+                }
                 WriteAnswer::Failed(error) => return Err(error),
-                WriteAnswer::Needs(request, need) => (request, need),
+                WriteAnswer::LookAgain(mut request, offset) => {
+                    self.wait_for_views(offset).await;
+                    request.names = self.look_up_names(&request.prepared).await?;
+                    request
+                }
+                WriteAnswer::Needs(mut request, need) => {
+                    if let Need::BranchAt(conversation, branch, revision) = need {
+                        let place = (conversation, branch, revision);
+                        let found = self.past(place, true).await?;
+                        request.past.insert(place, found);
+                    }
+                    request
+                }
             };
-            if let Need::BranchAt(conversation, branch, revision) = need {
-                let place = (conversation, branch, revision);
-                let found = self.past(place, true).await?;
-                request.past.insert(place, found);
-            }
             answer = self
                 .enqueue(*request)
                 .await?
                 .await
                 .map_err(never_answered)?;
         }
+        if matches!(answer, WriteAnswer::LookAgain(..)) {
+            return Err(AppendError::views_behind());
+        }
         Err(AppendError::Storage {
             source: Cause::of("the decision needs more of the past than a batch may touch"),
         })
+    }
+
+    /// Waits until reads see the log up to an offset; not for ever, because what was staged
+    /// there may not have been written.
+    async fn wait_for_views(&self, offset: u64) {
+        let mut news = self.news.of_log();
+        let come = news.wait_for(|reached| *reached >= offset);
+        let _ = tokio::time::timeout(PUBLISH_WAIT_MAX, come).await;
+    }
+
+    /// Puts the events that were there already between those that were appended.
+    async fn put_known(
+        &self,
+        known: KnownEvents,
+        outcome: &mut AppendOutcome,
+    ) -> Result<(), AppendError> {
+        if known.is_empty() {
+            return Ok(());
+        }
+        outcome.known = known.iter().map(|(own, _)| *own).collect();
+        let mut new = std::mem::take(&mut outcome.events).into_iter();
+        let mut known = known.into_iter().peekable();
+        for own in 0.. {
+            if let Some((_, offset)) = known.next_if(|(known, _)| *known == own) {
+                let record = self.reader.record(offset).await.map_err(ReadError::from)?;
+                outcome.events.push(appended(&record.header, offset));
+            } else if let Some(event) = new.next() {
+                outcome.events.push(event);
+            } else {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// The answer that the first append with this key got.
@@ -309,20 +451,26 @@ impl Inner {
         same_batch(entry, &records)?;
         let events = records
             .into_iter()
-            .map(|(offset, record)| Appended {
-                event: record.header.id,
-                conversation: record.header.conversation,
-                branch: record.header.branch,
-                revision: record.header.revision,
-                position: Position::local(offset),
-            })
+            .map(|(offset, record)| appended(&record.header, offset))
             .collect();
         Ok(AppendOutcome {
             events,
             repeated_key: true,
             warnings: Vec::new(),
             created: None,
+            known: Vec::new(),
         })
+    }
+}
+
+/// Where a stored event is.
+fn appended(header: &EventHeader, offset: u64) -> Appended {
+    Appended {
+        event: header.id,
+        conversation: header.conversation,
+        branch: header.branch,
+        revision: header.revision,
+        position: Position::local(offset),
     }
 }
 

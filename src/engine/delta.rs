@@ -93,6 +93,14 @@ impl DeltaBuilder {
         self.delta.keys.push(entry);
     }
 
+    /// Notes the id of an event, unless that says where its event is.
+    pub fn id(&mut self, header: &EventHeader, offset: u64) {
+        if header.id.offset() != offset {
+            let id = (header.namespace.clone(), header.id, offset);
+            self.delta.ids.push(id);
+        }
+    }
+
     /// Notes a stretch of the log that cannot be read; one that begins where a noted
     /// one does takes its place.
     pub fn lost(&mut self, stretch: Option<(u64, u64)>) {

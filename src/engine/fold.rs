@@ -278,14 +278,14 @@ impl ViewFold {
         self.load(id)?;
         let state = self.states.get(&id);
         if state.is_some_and(|state| state.row.damage.is_some()) {
-            // What was done with its key was done, whatever can be read of it.
-            self.note_key(offset, record);
+            // What was done with its key and its id was done, whatever can be read of it.
+            self.note_names(offset, record);
             return Ok(());
         }
         match self.take(offset, record).await {
             Ok(()) => Ok(()),
             Err(Stop::Damage(kind, what)) => {
-                self.note_key(offset, record);
+                self.note_names(offset, record);
                 self.mark(offset, record, kind, &what).await
             }
             Err(Stop::Failed(error)) => Err(error),
@@ -428,7 +428,7 @@ impl ViewFold {
                 at,
             },
         );
-        self.note_key(offset, record);
+        self.note_names(offset, record);
         if let RecordBody::Blob(blob) = &record.body
             && blob.home_offset == offset
         {
@@ -437,7 +437,8 @@ impl ViewFold {
         }
     }
 
-    fn note_key(&mut self, offset: u64, record: &Record) {
+    fn note_names(&mut self, offset: u64, record: &Record) {
+        self.builder.id(&record.header, offset);
         if let Some(key) = &record.append_key {
             self.builder.key(KeyEntry {
                 namespace: record.header.namespace.clone(),

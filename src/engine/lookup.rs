@@ -192,14 +192,31 @@ impl Inner {
         }
     }
 
-    /// An id says where its event is; whether it is that event, its header says.
-    async fn of_id(
+    /// An id that the engine made says where its event is; for one that was chosen there is a
+    /// row. Whether it is that event, its header says.
+    pub(super) async fn of_id(
         &self,
         history: &History,
         namespace: &Namespace,
         id: EventId,
     ) -> Result<Option<(u64, Record)>, ReadError> {
-        let offset = id.offset();
+        if let Some(found) = self.with_id(history, namespace, id, id.offset()).await? {
+            return Ok(Some(found));
+        }
+        match history.views.event_id(namespace, id)? {
+            Some(offset) => self.with_id(history, namespace, id, offset).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The record at an offset, if it has this id.
+    async fn with_id(
+        &self,
+        history: &History,
+        namespace: &Namespace,
+        id: EventId,
+        offset: u64,
+    ) -> Result<Option<(u64, Record)>, ReadError> {
         if offset == 0 || offset > self.published.load(Ordering::Acquire) {
             return Ok(None);
         }

@@ -32,6 +32,8 @@ mod lookup;
 mod lookup_tests;
 mod measures;
 mod memory;
+#[cfg(test)]
+mod names_tests;
 mod news;
 mod open;
 #[cfg(test)]
@@ -47,6 +49,7 @@ mod read;
 #[cfg(test)]
 mod read_tests;
 mod rebuild;
+mod recent;
 mod reindex;
 mod repair;
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! What is done before the writer sees a batch, on the caller's task: bounds,
 //! encoding, hashing, ids.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 
 use super::error::AppendError;
@@ -10,13 +12,14 @@ use crate::{
         tags,
     },
     domain::{
-        AppendCommand, ContentHash, ConversationId, EventBody, Limits, NewEvent,
+        AppendCommand, ContentHash, ConversationId, EventBody, EventHeader, Limits, NewEvent,
+        check_key as check_event_key,
         limits::{
             IDEMPOTENCY_KEY_BYTES_MAX, INLINE_BODY_BYTES_MAX, PATCHED_BODY_BYTES_MIN,
             SHORT_TEXT_BYTES_MAX,
         },
     },
-    log::{BlobRef, KeySalt, Record},
+    log::{AppendKey, BlobRef, KeySalt, Record},
     views::KeyEntry,
 };
 
@@ -30,6 +33,9 @@ pub(super) struct PreparedBody {
     pub delta_of: String,
     /// What is different in it from another one, once that was looked up.
     pub patch: Option<PreparedPatch>,
+    /// What the event's own idempotency key stands for. Only of an event that has one; each
+    /// has a salt of its own, which is erased with its event and no other.
+    pub own_key: Option<(ContentHash, KeySalt)>,
 }
 
 /// What is different in a body.
@@ -59,7 +65,18 @@ impl PreparedBody {
             bytes,
             delta_of,
             patch: None,
+            own_key: None,
         }
+    }
+
+    /// False when another event was appended with the event's own key. See
+    /// [`Prepared::may_be`].
+    pub fn may_be(&self, used: &KeyEntry) -> bool {
+        let Some((content_hash, _)) = self.own_key else {
+            return false;
+        };
+        let salt = used.salt.map(KeySalt);
+        used.events == 1 && salt.is_none_or(|salt| salt.hash(content_hash) == used.content_hash)
     }
 
     /// Kept apart, once for each content.
@@ -96,6 +113,17 @@ pub(super) struct Prepared {
     creation: Option<Creation>,
     /// That is its first event now.
     creates: bool,
+    /// The caller's events that are there already, in order: they are not in the command now.
+    skipped: Vec<Skipped>,
+}
+
+/// An event that is there already.
+#[derive(Clone, Debug)]
+struct Skipped {
+    /// Which of the caller's events.
+    own: usize,
+    event: NewEvent<EncodedBody>,
+    body: PreparedBody,
 }
 
 /// The first event of a conversation.
@@ -128,8 +156,23 @@ impl Prepared {
                 "body_bytes_max",
             )?;
             bytes += body.len();
-            bodies.push(PreparedBody::new(body, event.body.body()));
+            let mut body = PreparedBody::new(body, event.body.body());
+            if event.idempotency_key.is_some() {
+                body.own_key = Some((event_hash(&event, &body), KeySalt::random()));
+            }
+            bodies.push(body);
             events.push(event);
+        }
+        check_names(
+            &events,
+            command.idempotency_key.is_some(),
+            command.skip_known,
+        )?;
+        for expected in &command.expected_keys {
+            check_event_key(&expected.key).map_err(|fault| AppendError::Invalid {
+                event_index: 0,
+                message: format!("expected_keys: {fault}"),
+            })?;
         }
         let creation = command.create_if_missing.map(|event| creation(*event));
         let creation = creation.transpose()?;
@@ -142,6 +185,8 @@ impl Prepared {
             idempotency_key: command.idempotency_key,
             events,
             create_if_missing: None,
+            expected_keys: command.expected_keys,
+            skip_known: command.skip_known,
         };
         within(
             "the batch, in bytes,",
@@ -165,6 +210,7 @@ impl Prepared {
             by_eraser: false,
             creation,
             creates: false,
+            skipped: Vec::new(),
         })
     }
 
@@ -196,14 +242,104 @@ impl Prepared {
         self.creates = creates;
     }
 
-    /// Where one of the caller's events is.
-    pub fn index_of_own(&self, own: usize) -> usize {
-        own + usize::from(self.creates)
+    /// Leaves out those of the caller's events that are there already, by their places in
+    /// order, and no others: what an earlier look left out comes back.
+    pub fn skip(&mut self, known: &[usize]) {
+        if known.is_empty() && self.skipped.is_empty() {
+            return;
+        }
+        let first = usize::from(self.creates);
+        let events = self.command.events.split_off(first);
+        let bodies = self.bodies.split_off(first);
+        let mut skipped = std::mem::take(&mut self.skipped).into_iter().peekable();
+        let mut kept = events.into_iter().zip(bodies);
+        let mut known = known.iter().copied().peekable();
+        for own in 0.. {
+            let next = match skipped.next_if(|skipped| skipped.own == own) {
+                Some(skipped) => Some((skipped.event, skipped.body)),
+                None => kept.next(),
+            };
+            let Some((event, body)) = next else { break };
+            if known.next_if_eq(&own).is_some() {
+                self.skipped.push(Skipped { own, event, body });
+            } else {
+                self.command.events.push(event);
+                self.bodies.push(body);
+            }
+        }
+    }
+
+    /// The caller's events, also those that are left out, with their bodies and places.
+    pub fn own_events(&self) -> Vec<(usize, &NewEvent<EncodedBody>, &PreparedBody)> {
+        let first = usize::from(self.creates);
+        let here = self.command.events.iter().zip(&self.bodies).skip(first);
+        let here = here
+            .enumerate()
+            .map(|(at, (event, body))| (self.own_of(at), event, body));
+        let skipped = self.skipped.iter();
+        let skipped = skipped.map(|skipped| (skipped.own, &skipped.event, &skipped.body));
+        let mut all: Vec<_> = here.chain(skipped).collect();
+        all.sort_unstable_by_key(|(own, _, _)| *own);
+        all
+    }
+
+    /// True when events of it say by themselves who they are.
+    pub fn has_names(&self) -> bool {
+        let named =
+            |event: &NewEvent<EncodedBody>| event.id.is_some() || event.idempotency_key.is_some();
+        !self.skipped.is_empty() || self.command.events.iter().any(named)
+    }
+
+    /// True when all of the caller's events are left out.
+    pub fn is_all_known(&self) -> bool {
+        !self.skipped.is_empty() && self.command.events.len() == usize::from(self.creates)
+    }
+
+    /// Which of the caller's events one is, by its place among those that are left.
+    fn own_of(&self, at: usize) -> usize {
+        let mut own = at;
+        for skipped in &self.skipped {
+            if skipped.own > own {
+                break;
+            }
+            own += 1;
+        }
+        own
+    }
+
+    /// Where one of the caller's events is; none: it is left out.
+    pub fn index_of_own(&self, own: usize) -> Option<usize> {
+        let before = self.skipped.partition_point(|skipped| skipped.own < own);
+        let is_here = self.skipped.get(before).is_none_or(|at| at.own != own);
+        is_here.then(|| own - before + usize::from(self.creates))
     }
 
     /// Which of the caller's events this one is; none: it is the creation.
     pub fn own_index(&self, index: usize) -> Option<usize> {
-        index.checked_sub(usize::from(self.creates))
+        let at = index.checked_sub(usize::from(self.creates))?;
+        Some(self.own_of(at))
+    }
+
+    /// The idempotency key that is kept with one of its events: the batch's with the first
+    /// one, or the event's own.
+    pub fn key_of(&self, index: usize) -> Option<AppendKey> {
+        if index == 0
+            && let Some(key) = self.command.idempotency_key.clone()
+        {
+            return Some(AppendKey {
+                key,
+                events: u32::try_from(self.bodies.len()).unwrap_or(u32::MAX),
+                content_hash: self.key_salt.hash(self.content_hash),
+                salt: Some(self.key_salt),
+            });
+        }
+        let (content_hash, salt) = self.bodies[index].own_key?;
+        Some(AppendKey {
+            key: self.command.events[index].idempotency_key.clone()?,
+            events: 1,
+            content_hash: salt.hash(content_hash),
+            salt: Some(salt),
+        })
     }
 
     /// False when another batch was appended with its key. Once something of that one was
@@ -225,6 +361,8 @@ impl Prepared {
             .expectations
             .iter()
             .for_each(|e| note(e.conversation));
+        let keys = &self.command.expected_keys;
+        keys.iter().for_each(|key| note(key.conversation));
         let creation = self.creation.as_ref().map(|creation| &creation.event);
         for event in self.command.events.iter().chain(creation) {
             note(event.conversation);
@@ -315,49 +453,127 @@ fn check_key(key: &str) -> Result<(), AppendError> {
     )
 }
 
-/// Hashes what the caller chose, each part with its length, so that no two
-/// batches read the same.
+/// What events may say of who they are.
+fn check_names(
+    events: &[NewEvent<EncodedBody>],
+    batch_has_key: bool,
+    skip_known: bool,
+) -> Result<(), AppendError> {
+    let (mut ids, mut keys) = (HashSet::new(), HashSet::new());
+    for (event_index, event) in events.iter().enumerate() {
+        let fault = |message: &str| {
+            let message = message.to_owned();
+            Err(AppendError::Invalid {
+                event_index,
+                message,
+            })
+        };
+        if let Some(id) = event.id {
+            if !id.may_be_chosen() {
+                return fault(
+                    "its id must be a UUID of version 1 to 7 (RFC 9562): choose another, or \
+                     leave it empty",
+                );
+            }
+            if !ids.insert(id) {
+                return fault("its id is that of an event before it in the batch");
+            }
+        }
+        if let Some(key) = &event.idempotency_key {
+            check_key(key)?;
+            if batch_has_key {
+                return fault("it has an idempotency key, and so has the batch: give one of both");
+            }
+            if !keys.insert(key) {
+                return fault("its idempotency key is that of an event before it in the batch");
+            }
+        }
+    }
+    if batch_has_key && skip_known {
+        let message = "skip_known with an idempotency key: the ids tell what is there, so leave \
+                       the key out";
+        return Err(AppendError::Invalid {
+            event_index: 0,
+            message: message.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// Hashes parts, each with its length, so that no two rows of parts read the same.
+#[derive(Default)]
+struct PartsHasher(blake3::Hasher);
+
+impl PartsHasher {
+    fn part(&mut self, bytes: &[u8]) {
+        self.0.update(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(bytes);
+    }
+
+    /// What the caller chose of an event.
+    fn event(&mut self, event: &NewEvent<EncodedBody>, body: &PreparedBody) {
+        self.part(event.conversation.0.as_bytes());
+        let branch = event.branch.as_ref();
+        self.part(branch.map_or(b"" as &[u8], |name| name.as_str().as_bytes()));
+        self.part(&event.body.body().kind().number().to_le_bytes());
+        let occurred_at = event.occurred_at.map_or(i64::MIN, |time| time.0);
+        self.part(&occurred_at.to_le_bytes());
+        self.part(event.actor.as_bytes());
+        self.part(event.correlation_id.as_bytes());
+        let causation_id = event.causation_id.map_or([0; 16], |id| *id.0.as_bytes());
+        self.part(&causation_id);
+        self.part(&body.hash.0);
+        if let Some(id) = event.id {
+            self.part(b"id");
+            self.part(id.0.as_bytes());
+        }
+    }
+
+    fn end(self) -> ContentHash {
+        ContentHash(*self.0.finalize().as_bytes())
+    }
+}
+
+/// Hashes what the caller chose.
 fn content_hash(
     command: &AppendCommand<EncodedBody>,
     bodies: &[PreparedBody],
     creation: Option<&Creation>,
 ) -> ContentHash {
-    let mut hasher = blake3::Hasher::new();
-    let mut part = |bytes: &[u8]| {
-        hasher.update(&(bytes.len() as u64).to_le_bytes());
-        hasher.update(bytes);
-    };
+    let mut hasher = PartsHasher::default();
     for (event, body) in command.events.iter().zip(bodies) {
-        part(event.conversation.0.as_bytes());
-        part(
-            event
-                .branch
-                .as_ref()
-                .map_or(b"" as &[u8], |name| name.as_str().as_bytes()),
-        );
-        part(&event.body.body().kind().number().to_le_bytes());
-        part(
-            &event
-                .occurred_at
-                .map_or(i64::MIN, |time| time.0)
-                .to_le_bytes(),
-        );
-        part(event.actor.as_bytes());
-        part(event.correlation_id.as_bytes());
-        part(
-            event
-                .causation_id
-                .map_or([0; 16], |id| *id.0.as_bytes())
-                .as_slice(),
-        );
-        part(&body.hash.0);
+        hasher.event(event, body);
     }
     if let Some(creation) = creation {
-        part(b"create_if_missing");
-        part(creation.event.conversation.0.as_bytes());
-        part(&creation.body.hash.0);
+        hasher.part(b"create_if_missing");
+        hasher.part(creation.event.conversation.0.as_bytes());
+        hasher.part(&creation.body.hash.0);
     }
-    ContentHash(*hasher.finalize().as_bytes())
+    hasher.end()
+}
+
+/// Hashes what the caller chose of one event.
+fn event_hash(event: &NewEvent<EncodedBody>, body: &PreparedBody) -> ContentHash {
+    let mut hasher = PartsHasher::default();
+    hasher.event(event, body);
+    hasher.end()
+}
+
+/// Whether a stored event says what another one does that has its id: all that its author
+/// chose but the branch, whose name may have changed. Of one that was erased the header tells.
+pub(super) fn says_the_same(
+    stored: (&EventHeader, Option<ContentHash>),
+    event: &NewEvent<EncodedBody>,
+    body: &PreparedBody,
+) -> bool {
+    let (header, hash) = stored;
+    header.conversation == event.conversation
+        && header.kind == event.body.body().kind().number()
+        && header.occurred_at == event.occurred_at
+        && header.actor == event.actor
+        && header.causation_id == event.causation_id
+        && header.correlation_id == event.correlation_id
+        && hash.is_none_or(|hash| hash == body.hash)
 }
 
 #[cfg(test)]

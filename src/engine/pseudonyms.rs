@@ -102,7 +102,7 @@ impl Pseudonyms {
         }
     }
 
-    /// Takes the actors, the correlation ids and the idempotency key out of a batch.
+    /// Takes the actors, the correlation ids and the idempotency keys out of a batch.
     pub(super) fn disguise<B>(&self, command: &mut AppendCommand<B>) {
         let namespace = &command.namespace;
         if let Some(key) = &mut command.idempotency_key {
@@ -112,6 +112,9 @@ impl Pseudonyms {
         for event in command.events.iter_mut().chain(creation) {
             event.actor = self.of(namespace, &event.actor);
             event.correlation_id = self.of(namespace, &event.correlation_id);
+            if let Some(key) = &mut event.idempotency_key {
+                *key = self.of(namespace, key);
+            }
         }
     }
 }

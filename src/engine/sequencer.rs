@@ -2,6 +2,8 @@
 //! states; what it has decided goes to the views as a [`ViewDelta`] once its
 //! group is on disk.
 
+mod names;
+
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::{
@@ -16,6 +18,7 @@ use super::{
     delta::DeltaBuilder,
     error::AppendError,
     prepare::{PatchBase, Prepared, PreparedBody},
+    recent::{KnownEvents, NameFacts, Recent},
     states::{HotSet, KeyFacts, LoadedState, SharedViews, StateCache},
     usage::Usage,
 };
@@ -29,8 +32,8 @@ use crate::{
         with_causes,
     },
     log::{
-        AppendKey, BlobRef, BodyPatch, CommittedGroup, GroupError, NewBlob, Record, RecordBody,
-        SaltSource, Sequencer, Staged,
+        BlobRef, BodyPatch, CommittedGroup, GroupError, NewBlob, Record, RecordBody, SaltSource,
+        Sequencer, Staged,
     },
     views::{KeyEntry, ViewDelta},
 };
@@ -42,6 +45,8 @@ pub(super) struct WriteRequest {
     pub loaded: Vec<LoadedState>,
     pub past: BTreeMap<(ConversationId, BranchId, Revision), Option<PastBranch>>,
     pub key: Option<KeyFacts>,
+    /// Of ids and keys of its events.
+    pub names: NameFacts,
     /// Home offsets of bodies that are stored already, by content.
     pub blob_homes: HashMap<ContentHash, u64>,
     /// [`HotSet::erasures`] when all of this was looked up.
@@ -64,6 +69,7 @@ impl WriteRequest {
                 entry: None,
             };
         }
+        self.names = NameFacts::default();
         self.erasures = erasures;
     }
 }
@@ -71,11 +77,15 @@ impl WriteRequest {
 /// What the writer answers.
 #[derive(Debug)]
 pub(super) enum WriteAnswer {
-    Done(AppendOutcome),
+    /// Without those of the caller's events that were there already: these are beside it, in
+    /// order, each with its offset.
+    Done(AppendOutcome, KnownEvents),
     /// The key was used before for the same content.
     Repeated(KeyEntry),
     /// Something must be read first.
     Needs(Box<WriteRequest>, Need),
+    /// The names of its events must be looked up again, once the views have come so far.
+    LookAgain(Box<WriteRequest>, u64),
     Failed(AppendError),
 }
 
@@ -88,10 +98,8 @@ pub(super) struct EngineSequencer {
     cache: StateCache,
     staged: DeltaBuilder,
     staged_conversations: HashSet<ConversationId>,
-    /// Keys used since the views' mark: staged, or committed and not published.
-    recent_keys: HashMap<(Namespace, String), KeyEntry>,
-    /// Keys up to this offset are in the views only.
-    keys_pruned_to: u64,
+    /// What was used since the views' mark.
+    recent: Recent,
     /// Bodies whose home the views may not know yet.
     recent_blobs: HashMap<(Namespace, ContentHash), u64>,
     staged_blobs: Vec<(Namespace, ContentHash)>,
@@ -124,8 +132,7 @@ impl EngineSequencer {
             limits,
             staged: DeltaBuilder::default(),
             staged_conversations: HashSet::new(),
-            recent_keys: HashMap::new(),
-            keys_pruned_to: committed,
+            recent: Recent::new(committed),
             recent_blobs: HashMap::new(),
             staged_blobs: Vec::new(),
             salts: SaltSource::default(),
@@ -137,38 +144,15 @@ impl EngineSequencer {
         }
     }
 
-    fn known_key(&self, request: &WriteRequest) -> Result<Option<KeyEntry>, AppendError> {
-        let command = &request.prepared.command;
-        let (Some(key), Some(facts)) = (&command.idempotency_key, &request.key) else {
-            return Ok(None);
-        };
-        if let Some(entry) = self
-            .recent_keys
-            .get(&(command.namespace.clone(), key.clone()))
-        {
-            return Ok(Some(entry.clone()));
-        }
-        if facts.entry.is_some() || facts.reached >= self.keys_pruned_to {
-            return Ok(facts.entry.clone());
-        }
-        let read = self.cache.views().key(&command.namespace, key);
-        let (reached, entry) = read.map_err(AppendError::of_views)?;
-        // A key that is not found in views that went back may have been used.
-        if entry.is_none() && reached < self.keys_pruned_to {
-            return Err(AppendError::views_behind());
-        }
-        Ok(entry)
-    }
-
     /// Forgets what was known before something was erased.
     fn forget_erased(&mut self, request: &mut WriteRequest) {
         let erasures = self.cache.erasures();
         if self.erasures != erasures {
             self.cache.clear();
-            self.recent_keys.clear();
-            self.keys_pruned_to = self.published.load(Ordering::Acquire);
+            let published = self.published.load(Ordering::Acquire);
+            self.recent = Recent::new(published);
             self.recent_blobs.clear();
-            self.usage.forget(self.keys_pruned_to);
+            self.usage.forget(published);
             self.erasures = erasures;
         }
         if request.erasures != erasures {
@@ -184,12 +168,26 @@ impl EngineSequencer {
     /// reading.
     fn used_key(&self, request: &WriteRequest) -> Option<KeyEntry> {
         let command = &request.prepared.command;
-        let key = command.idempotency_key.clone()?;
-        let entry = self
-            .recent_keys
-            .get(&(command.namespace.clone(), key))
-            .or(request.key.as_ref()?.entry.as_ref())?;
+        let key = command.idempotency_key.as_ref()?;
+        let entry =
+            self.recent
+                .key(&command.namespace, key)
+                .or(request.key.as_ref()?.entry.as_ref())?;
         request.prepared.may_be(entry).then(|| entry.clone())
+    }
+
+    /// Decides what is not there already, and says what is; no decision: all of it is there.
+    fn decide_new(
+        &mut self,
+        request: &mut WriteRequest,
+    ) -> Result<(Option<Decided>, KnownEvents), Stop> {
+        let known = self.pass_over(request)?;
+        if !known.is_empty() && request.prepared.is_all_known() {
+            return Ok((None, known));
+        }
+        let decided = self.decide(request)?;
+        self.check_expected_keys(request)?;
+        Ok((Some(decided), known))
     }
 
     fn decide(&mut self, request: &mut WriteRequest) -> Result<Decided, Stop> {
@@ -257,7 +255,7 @@ impl EngineSequencer {
                 Some(changed) => changed.row.chain_hash,
                 None => ContentHash::default(),
             };
-            let key = (index == 0).then(|| append_key(prepared)).flatten();
+            let key = prepared.key_of(index);
             let salted = self.salts.at(batch.offset()).hash(body.hash);
             let record = Record::seal(previous, header, stored, salted, key).map_err(|error| {
                 AppendError::Storage {
@@ -287,11 +285,12 @@ impl EngineSequencer {
             repeated_key: false,
             warnings: Vec::new(),
             created: None,
+            known: Vec::new(),
         };
         Ok(Staged {
             records: batch.records,
             blobs: batch.blobs,
-            answer: WriteAnswer::Done(outcome),
+            answer: WriteAnswer::Done(outcome, Vec::new()),
         })
     }
 
@@ -351,23 +350,11 @@ impl EngineSequencer {
             let is_large = prepared.bodies[index].is_blob();
             self.staged
                 .found_by(event.body.body(), &event.tags, is_large);
+            self.note_names(record, &event.tags, offset);
         }
         for blob in &batch.blobs {
             self.staged
                 .blob(blob.namespace.clone(), blob.hash, blob.home_offset);
-        }
-        if let Some(key) = append_key(prepared) {
-            let entry = KeyEntry {
-                namespace: command.namespace.clone(),
-                key: key.key.clone(),
-                content_hash: key.content_hash,
-                salt: key.salt.map(|salt| salt.0),
-                first_offset: batch.first_offset,
-                events: key.events,
-            };
-            self.staged.key(entry.clone());
-            self.recent_keys
-                .insert((command.namespace.clone(), key.key), entry);
         }
         for (id, changed) in decided.changed {
             self.staged_conversations.insert(id);
@@ -399,16 +386,26 @@ impl Sequencer for EngineSequencer {
             }
             Err(error) => return answer(WriteAnswer::Failed(error)),
         }
-        let decided = match self.decide(&mut request) {
-            Ok(decided) => decided,
+        let (decided, known) = match self.decide_new(&mut request) {
+            Ok((Some(decided), known)) => (decided, known),
+            Ok((None, known)) => return answer(WriteAnswer::Done(nothing_appended(), known)),
             Err(Stop::Failed(error)) => return answer(WriteAnswer::Failed(error)),
             Err(Stop::Needs(need)) => return answer(WriteAnswer::Needs(Box::new(request), need)),
+            Err(Stop::LookAgain) => {
+                let staged_to = next_offset.saturating_sub(1);
+                return answer(WriteAnswer::LookAgain(Box::new(request), staged_to));
+            }
         };
         if let Err(error) = self.usage.check(&request.prepared) {
             return answer(WriteAnswer::Failed(error));
         }
         match self.write(next_offset, &request, decided) {
-            Ok(staged) => staged,
+            Ok(mut staged) => {
+                if let WriteAnswer::Done(_, beside) = &mut staged.answer {
+                    *beside = known;
+                }
+                staged
+            }
             Err(error) => answer(WriteAnswer::Failed(error)),
         }
     }
@@ -422,9 +419,7 @@ impl Sequencer for EngineSequencer {
         lock(&self.deltas).push_back(delta);
 
         let published = self.published.load(Ordering::Acquire);
-        self.recent_keys
-            .retain(|_, entry| entry.first_offset > published);
-        self.keys_pruned_to = published;
+        self.recent.published(published);
         self.usage.published(published);
         if self.recent_blobs.len() > RECENT_BLOBS_MAX {
             self.recent_blobs.retain(|_, home| *home > published);
@@ -440,8 +435,7 @@ impl Sequencer for EngineSequencer {
         }
         let committed = self.committed;
         self.usage.aborted(committed);
-        self.recent_keys
-            .retain(|_, entry| entry.first_offset <= committed);
+        self.recent.aborted(committed);
         // What is forgotten here is read from the views, which must have
         // everything that is committed. While they do not, the cache refuses.
         let patience = std::time::Instant::now() + PUBLISH_WAIT_MAX;
@@ -460,12 +454,18 @@ impl Sequencer for EngineSequencer {
             WriteAnswer::Repeated(entry) if self.is_committed(&entry) => {
                 WriteAnswer::Repeated(entry)
             }
-            WriteAnswer::Done(_) | WriteAnswer::Repeated(_) => {
+            WriteAnswer::Done(outcome, known)
+                if outcome.events.is_empty()
+                    && known.iter().all(|(_, offset)| *offset <= self.committed) =>
+            {
+                WriteAnswer::Done(outcome, known)
+            }
+            WriteAnswer::Done(..) | WriteAnswer::Repeated(_) => {
                 WriteAnswer::Failed(error.clone().into())
             }
             // Nothing of it would have been appended, whatever became of the group
             // on whose events it was decided.
-            WriteAnswer::Failed(_) | WriteAnswer::Needs(..) => {
+            WriteAnswer::Failed(_) | WriteAnswer::Needs(..) | WriteAnswer::LookAgain(..) => {
                 WriteAnswer::Failed(match AppendError::from(error.clone()) {
                     AppendError::UnknownOutcome { message } => AppendError::Unready {
                         message: format!(
@@ -482,6 +482,13 @@ impl Sequencer for EngineSequencer {
     fn refused(&self, request: WriteRequest, error: &GroupError) -> WriteAnswer {
         match self.used_key(&request) {
             Some(entry) if self.is_committed(&entry) => WriteAnswer::Repeated(entry),
+            // Events of this batch may be in the log.
+            None if self.recent.may_have(&request.prepared) => {
+                WriteAnswer::Failed(AppendError::UnknownOutcome {
+                    message: "the log has not said yet what became of events of this batch"
+                        .to_owned(),
+                })
+            }
             // This very batch is the one that may be in the log.
             Some(_) => WriteAnswer::Failed(AppendError::UnknownOutcome {
                 message: "the log has not said yet what became of its first attempt".to_owned(),
@@ -495,6 +502,8 @@ impl Sequencer for EngineSequencer {
 enum Stop {
     Failed(AppendError),
     Needs(Need),
+    /// The views must be asked again.
+    LookAgain,
 }
 
 /// What `decide` may look at.
@@ -552,7 +561,7 @@ impl StagedBatch {
     fn home_of(&self, base: PatchBase, prepared: &Prepared) -> Option<u64> {
         match base {
             PatchBase::Home(home) => Some(home),
-            PatchBase::Event(own) => match &self.records.get(prepared.index_of_own(own))?.body {
+            PatchBase::Event(own) => match &self.records.get(prepared.index_of_own(own)?)?.body {
                 RecordBody::Blob(blob) => Some(blob.home_offset),
                 RecordBody::Inline(_) | RecordBody::Stub(_) => None,
             },
@@ -580,7 +589,7 @@ fn header(
 ) -> EventHeader {
     let event = &prepared.command.events[index];
     EventHeader {
-        id: EventId::at(now, offset),
+        id: event.id.unwrap_or_else(|| EventId::at(now, offset)),
         namespace: prepared.command.namespace.clone(),
         conversation: placed.at.conversation,
         branch: placed.branch,
@@ -594,15 +603,14 @@ fn header(
     }
 }
 
-fn append_key(prepared: &Prepared) -> Option<AppendKey> {
-    let key = prepared.command.idempotency_key.clone()?;
-    let events = u32::try_from(prepared.bodies.len()).unwrap_or(u32::MAX);
-    Some(AppendKey {
-        key,
-        events,
-        content_hash: prepared.key_salt.hash(prepared.content_hash),
-        salt: Some(prepared.key_salt),
-    })
+fn nothing_appended() -> AppendOutcome {
+    AppendOutcome {
+        events: Vec::new(),
+        repeated_key: false,
+        warnings: Vec::new(),
+        created: None,
+        known: Vec::new(),
+    }
 }
 
 fn answer(answer: WriteAnswer) -> Staged<WriteAnswer> {

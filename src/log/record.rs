@@ -80,12 +80,12 @@ impl RecordBody {
     }
 }
 
-/// The idempotency key of a batch, on the batch's first record.
+/// The idempotency key of a batch, on the batch's first record; or of one event, on its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendKey {
     /// The key.
     pub key: String,
-    /// How many events the batch has.
+    /// How many events it stands for, this one and those behind it.
     pub events: u32,
     /// Keyed with the salt: the hash of the batch's content.
     pub content_hash: ContentHash,
@@ -108,7 +108,7 @@ pub struct Record {
     pub header: EventHeader,
     /// The body, or where it is.
     pub body: RecordBody,
-    /// On the first record of a keyed batch.
+    /// On the first record of a keyed batch, and on that of an event with a key of its own.
     pub append_key: Option<AppendKey>,
     pub(super) hashes: Hashes,
     /// None: it was erased with the body.
@@ -242,14 +242,19 @@ impl Record {
         }
     }
 
+    /// The plain hash of the body ([`Record::hash_body`]); none: it was erased.
+    #[must_use]
+    pub fn plain_hash(&self) -> Option<ContentHash> {
+        match &self.body {
+            RecordBody::Inline(bytes) => Some(Self::hash_body(bytes)),
+            RecordBody::Blob(blob) => Some(blob.hash),
+            RecordBody::Stub(_) => None,
+        }
+    }
+
     /// The hash that the body has which is there; none: it was erased.
     pub(super) fn hash_of_body(&self) -> Option<ContentHash> {
-        let plain = match &self.body {
-            RecordBody::Inline(bytes) => Self::hash_body(bytes),
-            RecordBody::Blob(blob) => blob.hash,
-            RecordBody::Stub(_) => return None,
-        };
-        Some(self.salt.as_ref()?.body_hash(plain))
+        Some(self.salt.as_ref()?.body_hash(self.plain_hash()?))
     }
 
     /// True when this record, as it is, follows `previous`. An inline body is

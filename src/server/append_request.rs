@@ -16,8 +16,8 @@ use crate::{
         pb,
     },
     domain::{
-        AppendCommand, ConversationCreated, ConversationId, EventBody, EventKind, Expectation,
-        ExpectedRevision, Namespace, NewEvent,
+        AppendCommand, BranchName, ConversationCreated, ConversationId, EventBody, EventKind,
+        Expectation, ExpectedKey, ExpectedNewest, ExpectedRevision, Namespace, NewEvent, Revision,
     },
     engine::{AppendError, Engine, ReadError, derived_id, is_derived},
 };
@@ -75,6 +75,12 @@ pub(super) async fn command(
     for (index, other) in request.expectations.into_iter().enumerate() {
         expectations.push(names.expectation(index, other).await?);
     }
+    from_proto::at_most_keys("expected_keys", request.expected_keys.len())?;
+    let mut expected_keys = Vec::with_capacity(request.expected_keys.len());
+    for (index, wanted) in request.expected_keys.into_iter().enumerate() {
+        let of = (default, branch.as_ref());
+        expected_keys.push(names.expected_key(index, wanted, of).await?);
+    }
     let mut events = Vec::with_capacity(request.events.len());
     let first_actor = request.events.first().map(|event| event.actor.clone());
     for (index, event) in request.events.into_iter().enumerate() {
@@ -118,6 +124,8 @@ pub(super) async fn command(
         idempotency_key,
         events,
         create_if_missing,
+        expected_keys,
+        skip_known: request.skip_known,
     })
 }
 
@@ -331,6 +339,45 @@ impl<'a> Names<'a> {
             conversation: self.find(&id, &other.conversation_id, false).await?,
             branch: from_proto::branch(&format!("{field}.branch"), &other.branch)?,
             expected: from_proto::expected(other.expected),
+        })
+    }
+
+    /// Of a request's own conversation and branch, unless it says otherwise.
+    async fn expected_key(
+        &mut self,
+        index: usize,
+        wanted: pb::ExpectedKey,
+        (default, branch): (Option<ConversationId>, Option<&BranchName>),
+    ) -> Result<ExpectedKey, Refusal> {
+        use pb::expected_key::Expected;
+        let field = format!("expected_keys[{index}]");
+        from_proto::required(&format!("{field}.key"), &wanted.key)?;
+        let named = format!("{field}.conversation_id");
+        let conversation = match wanted.conversation_id.as_str() {
+            "" => default.ok_or_else(|| unnamed(&named))?,
+            text => self.find(&named, text, false).await?,
+        };
+        let own = branch.filter(|_| default == Some(conversation));
+        let branch = from_proto::branch(&format!("{field}.branch"), &wanted.branch)?;
+        let expected = match wanted.expected {
+            Some(Expected::Absent(true)) => ExpectedNewest::Absent,
+            Some(Expected::Revision(revision)) => ExpectedNewest::Revision(Revision(revision)),
+            Some(Expected::EventId(id)) => {
+                let id = id
+                    .parse()
+                    .map_err(|_| Malformed::new(format!("{field}.event_id"), "must be a UUID"))?;
+                ExpectedNewest::Event(id)
+            }
+            Some(Expected::Absent(false)) | None => {
+                let message = "must say one of absent, revision and event_id";
+                return Err(Malformed::new(field, message).into());
+            }
+        };
+        Ok(ExpectedKey {
+            conversation,
+            branch: branch.or_else(|| own.cloned()),
+            key: wanted.key,
+            expected,
         })
     }
 }

@@ -220,6 +220,8 @@ pub(super) fn command(
     });
     Ok(AppendCommand {
         create_if_missing: None,
+        expected_keys: Vec::new(),
+        skip_known: false,
         namespace,
         expectations: expectation.into_iter().collect(),
         idempotency_key: from_proto::idempotency_key(start.idempotency_key)?,

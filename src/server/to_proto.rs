@@ -40,12 +40,19 @@ pub(super) fn appended(appended: &Appended) -> pb::Appended {
         branch_id: appended.branch.0,
         revision: appended.revision.0,
         position: Some(position_to_pb(appended.position)),
+        known: false,
     }
 }
 
 pub(super) fn append_response(outcome: &AppendOutcome) -> pb::AppendResponse {
+    let mut events: Vec<_> = outcome.events.iter().map(appended).collect();
+    for known in &outcome.known {
+        if let Some(event) = events.get_mut(*known) {
+            event.known = true;
+        }
+    }
     pb::AppendResponse {
-        events: outcome.events.iter().map(appended).collect(),
+        events,
         repeated_key: outcome.repeated_key,
         warnings: outcome.warnings.clone(),
         created: outcome.created.as_ref().map(appended),

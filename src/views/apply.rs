@@ -303,6 +303,9 @@ fn namespace_rows(delta: &ViewDelta, reached: u64) -> Result<Rows, ViewsError> {
             codec::encode(&value, bytes)
         })?;
     }
+    for (namespace, id, offset) in &delta.ids {
+        rows.put_bytes(&keys::event_id(namespace, *id), &offset.to_le_bytes())?;
+    }
     for (namespace, hash, home) in &delta.blobs {
         rows.put_bytes(&keys::blob(namespace, hash), &home.to_le_bytes())?;
     }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::domain::{
-    BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationRow, Namespace,
-    Revision, Tags,
+    BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationRow, EventId,
+    Namespace, Revision, Tags,
 };
 
 /// Where an event is, and what it is about.
@@ -111,6 +111,8 @@ pub struct ViewDelta {
     pub calls: Vec<CallEntry>,
     /// New keys.
     pub keys: Vec<KeyEntry>,
+    /// Ids that do not say where their events are, each with the offset of its event.
+    pub ids: Vec<(Namespace, EventId, u64)>,
     /// Branches that gained or lost waiting calls.
     pub pending: Vec<PendingEntry>,
     /// (parent, child): forked or spawned conversations.
@@ -123,7 +125,7 @@ pub struct ViewDelta {
 }
 
 impl ViewDelta {
-    /// Leaves out what it changes of these conversations, but for the keys that were
+    /// Leaves out what it changes of these conversations, but for the keys and ids that were
     /// used: a fold of the log passes over what is behind their damage too.
     pub fn leave_out(&mut self, damaged: impl Fn(ConversationId) -> bool) {
         self.events

@@ -25,6 +25,7 @@
 //! | | ns, 6, hash | where a body has its home |
 //! | | ns, 7, second, offset | a conversation, by when its last event happened |
 //! | | ns, 8, source, second, offset | the same, of one source |
+//! | | ns, 9, id | where an event is whose id does not say so |
 //!
 //! Numbers are big endian, so that they sort; of a second, the sign is turned round. A text is its length (LEB128) and
 //! its bytes, so that no text is the beginning of another; an idempotency key is
@@ -32,7 +33,8 @@
 //! cannot have, so that keys with a common beginning stand together.
 
 use crate::domain::{
-    BranchId, BranchName, ContentHash, ConversationId, Namespace, Revision, TimestampMicros,
+    BranchId, BranchName, ContentHash, ConversationId, EventId, Namespace, Revision,
+    TimestampMicros,
 };
 
 use super::chunk::{read_varint, write_varint};
@@ -59,6 +61,7 @@ const PENDING: u8 = 5;
 const BLOB: u8 = 6;
 const HAPPENED: u8 = 7;
 const HAPPENED_OF_SOURCE: u8 = 8;
+const EVENT_ID: u8 = 9;
 
 /// Bytes of a conversation's id, after which comes what the row is.
 const ID_BYTES: usize = 16;
@@ -290,6 +293,10 @@ pub(super) fn idempotency(namespace: &Namespace, key: &str) -> Key {
     Key::under(namespace, KEY).bytes(key.as_bytes())
 }
 
+pub(super) fn event_id(namespace: &Namespace, id: EventId) -> Key {
+    Key::under(namespace, EVENT_ID).bytes(id.0.as_bytes())
+}
+
 /// Under this: all branches with waiting calls, or those of one conversation.
 pub(super) fn pendings(namespace: &Namespace, id: Option<ConversationId>) -> Key {
     let key = Key::under(namespace, PENDING);
@@ -367,7 +374,7 @@ mod tests {
     #[test]
     fn no_namespace_is_inside_another() -> Result<(), crate::domain::NameError> {
         let (short, long) = (Namespace::new("team")?, Namespace::new("team-b")?);
-        for tag in 0..=8 {
+        for tag in 0..=9 {
             let inside = Key::under(&long, tag);
             assert!(!inside.as_bytes().starts_with(&Key::under(&short, tag).0));
         }

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use crate::domain::{
-    BranchId, ContentHash, ConversationId, ConversationRow, EventKind, Namespace, NamespaceUse,
-    TimestampMicros,
+    BranchId, ContentHash, ConversationId, ConversationRow, EventId, EventKind, Namespace,
+    NamespaceUse, TimestampMicros,
 };
 
 use super::{
@@ -106,6 +106,14 @@ impl Views {
             });
             Ok((reader.reached()?, entry))
         })
+    }
+
+    /// Log offset of the event with an id that does not say it.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn event_id(&self, namespace: &Namespace, id: EventId) -> Result<Option<u64>, ViewsError> {
+        self.read(|reader| get(&reader.table(NAMESPACES), &keys::event_id(namespace, id)))
     }
 
     /// Branches with calls that wait for a decision, at most `limit`: of all

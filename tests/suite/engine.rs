@@ -459,6 +459,8 @@ async fn an_idempotency_key_answers_for_ever() {
     ));
     let elsewhere = AppendCommand {
         create_if_missing: None,
+        expected_keys: Vec::new(),
+        skip_known: false,
         namespace: Namespace::new("elsewhere").unwrap(),
         expectations: Vec::new(),
         idempotency_key: Some("the key".into()),

@@ -86,3 +86,46 @@ def test_a_key_is_bounded(db: treering.Treering) -> None:
         with pytest.raises(errors.Invalid, match="key"):
             conv.append([new.found_by(new.user("no"), key)])
     assert conv.head() == 1
+
+
+def test_a_feed_that_is_read_again(db: treering.Treering) -> None:
+    # Two queues deliver some events twice, in other batches: each is there once, and both
+    # hear where. What is other content under a known name is refused.
+    conv = db.create("Feed")
+    ids = [f"00000000-0000-4000-8000-{n:012}" for n in range(6)]
+    feed = [new.with_id(new.user(f"no {n}"), id) for n, id in enumerate(ids)]
+    first = conv.append(feed[:3])
+    assert first.event_ids == tuple(ids[:3]) and first.known == ()
+    again = conv.append(feed[1:], skip_known=True)
+    assert again.known == (0, 1) and again.revisions[:2] == first.revisions[1:]
+    assert [event and event.text for event in db.get_events(ids)] == [f"no {n}" for n in range(6)]
+    with pytest.raises(errors.EventIdTaken):
+        conv.append(feed[:1])
+    with pytest.raises(errors.EventIdConflict):
+        conv.append([new.with_id(new.user("other"), ids[0])], skip_known=True)
+
+    lines = [new.once(new.user(f"line {n}"), f"line/{n}") for n in range(4)]
+    conv.append(lines[:2])
+    assert conv.append(lines).known == (0, 1)
+    assert [receipt.known for receipt in db.append_many([(conv.id, lines)])] == [(0, 1, 2, 3)]  # type: ignore[union-attr]
+    with pytest.raises(errors.IdempotencyConflict):
+        conv.append([new.once(new.user("other"), "line/0")])
+
+
+def test_who_was_first_is_told(db: treering.Treering) -> None:
+    # Two agents keep one plan: who has not seen the newest must hear of it.
+    conv = db.create("Plans")
+
+    def plan(text: str) -> new.NewEvent:
+        return new.found_by(new.user(text), "plan")
+
+    first = conv.append([plan("one")], expected_keys={"plan": None})
+    conv.append([new.user("not about the plan")])
+    second = conv.append([plan("two")], expected_keys={"plan": first.revision})
+    with pytest.raises(errors.LatestMismatch) as caught:
+        conv.append([plan("late")], expected_keys={"plan": first.event_ids[0]})
+    assert caught.value.event_id == second.event_ids[0]
+    with pytest.raises(errors.LatestMismatch):
+        conv.append([plan("late")], expected_keys={"plan": None})
+    conv.append([plan("three")], expected_keys={"plan": second.event_ids[0]})
+    assert there(conv.latest(key="plan")).text == "three"

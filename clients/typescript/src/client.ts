@@ -310,10 +310,13 @@ export class Treering implements AsyncDisposable {
       createIfMissing?: Partial<ConversationCreated> | undefined;
     } = {},
   ): Promise<Receipt> {
-    const { conversation = "", branch = "", expected, expectations = [] } = options;
-    const key = keyOrNew(options.idempotencyKey);
+    const { conversation = "", branch = "", expectations = [] } = options;
+    const { expected, expectedKeys, skipKnown } = options;
+    const { key, harmless } = requests.appendKeys(events, options);
     const request = requests.append(conversation, branch, events, {
       expected,
+      expectedKeys,
+      skipKnown,
       key,
       actor: this.actor,
     });
@@ -321,7 +324,10 @@ export class Treering implements AsyncDisposable {
     if (options.createIfMissing) {
       request.createIfMissing = ConversationCreated.fromPartial(options.createIfMissing);
     }
-    const answer = await this.#transport.unary(eventMethods.append, request, { ...options, key });
+    const answer = await this.#transport.unary(eventMethods.append, request, {
+      ...options,
+      key: harmless,
+    });
     return this.#wrote(new Receipt(answer));
   }
 
@@ -345,7 +351,8 @@ export class Treering implements AsyncDisposable {
   ): AsyncGenerator<Receipt | errors.TreeringError, void, undefined> {
     let waiting: AppendRequest[] = [];
     for await (const [conversation, events] of batches) {
-      const key = keyOrNew();
+      // Events with keys of their own need none of their batch.
+      const key = events.every((event) => event.idempotencyKey) ? "" : keyOrNew();
       waiting.push(requests.append(conversation, "", events, { key, actor: this.actor }));
       if (waiting.length >= atOnce) {
         yield* this.#appendSome(waiting);

@@ -489,5 +489,31 @@ export function custom(
   return foundBy(event({ $case: "custom", value }), by);
 }
 
+/**
+ * The same event, with an id of yours: a UUID of version 1 to 7, once in the namespace. An
+ * append with an id that is there is refused (`EventIdTaken`), or with `skipKnown` passes over
+ * it when its content is the same, else `EventIdConflict`.
+ *
+ *     const mine = make.withId(make.user("Once."), crypto.randomUUID());
+ *     await conv.append([mine]);
+ *     const again = await conv.append([mine, make.user("And on.")], { skipKnown: true });
+ *     again.known; // [0]
+ */
+export const withId = (event: NewEvent, id: string): NewEvent => ({ ...event, id });
+
+/**
+ * The same event, with an idempotency key of its own: appended again, in whatever batch, it is
+ * passed over, and the receipt says where it is (`known`). With other content the batch is
+ * refused (`IdempotencyConflict`).
+ *
+ *     const feed = lines.map((text) => make.once(make.user(text), `line/${text}`));
+ *     await conv.append(feed.slice(0, 2));
+ *     (await conv.append(feed)).known; // [0, 1]
+ */
+export const once = (event: NewEvent, idempotencyKey: string): NewEvent => ({
+  ...event,
+  idempotencyKey,
+});
+
 /** The same event, with the time at which it happened (which is otherwise now). */
 export const happened = (event: NewEvent, at: Date): NewEvent => ({ ...event, occurredAt: at });

@@ -14,6 +14,7 @@ import {
   AppendRequest as Append,
   type AppendRequest,
   type EventFilter,
+  type ExpectedKey,
   type ExpectedRevision,
   LatestRequest as Latest,
   type LatestRequest,
@@ -26,6 +27,7 @@ import {
   type SearchRequest,
 } from "./gen/treering/v1/search.js";
 import type { RecordResultRequest } from "./gen/treering/v1/tool.js";
+import { keyOrNew } from "./keys.js";
 import type { ConfigOptions } from "./make.js";
 import type { CallOptions } from "./transport.js";
 import {
@@ -59,6 +61,38 @@ export interface WriteOptions extends CallOptions {
 export interface AppendOptions extends WriteOptions {
   /** The revision that the head must have, else `RevisionMismatch`. 0: there must be none. */
   expected?: number | undefined;
+  /**
+   * What the newest event with each of these keys must be (`make.foundBy`): a revision, an
+   * event's id, or null where there must be none; else `LatestMismatch`.
+   */
+  expectedKeys?: Readonly<Record<string, number | string | null>> | undefined;
+  /** Pass over events whose ids are there already, with the same content: `make.withId`. */
+  skipKnown?: boolean | undefined;
+}
+
+/**
+ * The key of a batch, and what makes a second one harmless; empty: nothing does. Events that
+ * say who they are need no key of their batch, and cannot have one beside theirs.
+ */
+export function appendKeys(
+  events: readonly NewEvent[],
+  { idempotencyKey, skipKnown = false }: AppendOptions,
+): { key: string; harmless: string } {
+  if (idempotencyKey || !(skipKnown || events.some((event) => event.idempotencyKey))) {
+    const key = keyOrNew(idempotencyKey);
+    return { key, harmless: key };
+  }
+  const each = events.every((event) => event.idempotencyKey || (skipKnown && event.id));
+  return { key: "", harmless: each ? "each" : "" };
+}
+
+function expectedKey(key: string, newest: number | string | null): ExpectedKey {
+  const of = { key, conversationId: "", branch: "" };
+  if (newest === null) return { ...of, expected: { $case: "absent", value: true } };
+  if (typeof newest === "number") {
+    return { ...of, expected: { $case: "revision", value: newest } };
+  }
+  return { ...of, expected: { $case: "eventId", value: newest } };
 }
 
 /** What is to be erased: of a conversation, by a literal, or the whole namespace. */
@@ -243,13 +277,24 @@ export function append(
   conversationId: string,
   branch: string,
   events: readonly NewEvent[],
-  { expected, key, actor }: { expected?: number | undefined; key: string; actor: string },
+  {
+    expected,
+    expectedKeys = {},
+    skipKnown = false,
+    key,
+    actor,
+  }: Pick<AppendOptions, "expected" | "expectedKeys" | "skipKnown"> & {
+    key: string;
+    actor: string;
+  },
 ): AppendRequest {
   return {
     ...Append.fromPartial({}),
     conversationId,
     branch,
     expected: expectation(expected),
+    expectedKeys: Object.entries(expectedKeys).map(([name, newest]) => expectedKey(name, newest)),
+    skipKnown,
     idempotencyKey: key,
     events: actor
       ? events.map((event) => ({ ...event, actor: event.actor || actor }))

@@ -37,8 +37,14 @@ export class Receipt {
   readonly warnings: readonly string[];
   /** The conversation did not exist, and was created with it (`createIfMissing`). */
   readonly created: boolean;
+  /**
+   * Which of the events were there already, by their ids or their own keys, from 0: nothing
+   * was appended for them now, and their revisions and ids are those of the first ones.
+   */
+  readonly known: readonly number[];
 
   constructor(proto: AppendResponse) {
+    this.known = proto.events.flatMap((event, at) => (event.known ? [at] : []));
     this.created = proto.created !== undefined;
     this.conversationId = proto.events[0]?.conversationId ?? "";
     this.revisions = proto.events.map((event) => event.revision);

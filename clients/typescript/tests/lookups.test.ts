@@ -88,3 +88,42 @@ test("keys are bounded", async () => {
   }
   assert.equal(await conv.head(), 1);
 });
+
+// Two queues deliver some events twice, in other batches: each is there once, and both hear
+// where. What is other content under a known name is refused.
+test("a feed that is read again", async () => {
+  const db = open();
+  const conv = await db.create("Feed");
+  const ids = Array.from({ length: 6 }, () => crypto.randomUUID());
+  const feed = ids.map((id, n) => make.withId(make.user(`no ${n}`), id));
+  const first = await conv.append(feed.slice(0, 3));
+  assert.deepEqual([first.eventIds, first.known], [ids.slice(0, 3), []]);
+  const again = await conv.append(feed.slice(1), { skipKnown: true });
+  assert.deepEqual(again.known, [0, 1]);
+  assert.deepEqual(again.revisions.slice(0, 2), first.revisions.slice(1));
+  await assert.rejects(conv.append(feed.slice(0, 1)), treering.EventIdTaken);
+  const other = make.withId(make.user("other"), ids[0] ?? "");
+  await assert.rejects(conv.append([other], { skipKnown: true }), treering.EventIdConflict);
+
+  const lines = [0, 1, 2].map((n) => make.once(make.user(`line ${n}`), `line/${n}`));
+  await conv.append(lines.slice(0, 2));
+  assert.deepEqual((await conv.append(lines)).known, [0, 1]);
+  const changed = make.once(make.user("other"), "line/0");
+  await assert.rejects(conv.append([changed]), treering.IdempotencyConflict);
+});
+
+// Two agents keep one plan: who has not seen the newest must hear of it.
+test("who was first is told", async () => {
+  const conv = await open().create("Plans");
+  const plan = (text: string) => make.foundBy(make.user(text), { key: "plan" });
+  const first = await conv.append([plan("one")], { expectedKeys: { plan: null } });
+  await conv.append([make.user("not about the plan")]);
+  const second = await conv.append([plan("two")], { expectedKeys: { plan: first.revision } });
+  const late = conv.append([plan("late")], { expectedKeys: { plan: first.eventIds[0] ?? "" } });
+  await assert.rejects(late, (error: unknown) => {
+    assert.ok(error instanceof treering.LatestMismatch);
+    assert.equal(error.eventId, second.eventIds[0]);
+    return true;
+  });
+  await conv.append([plan("three")], { expectedKeys: { plan: second.eventIds[0] ?? null } });
+});

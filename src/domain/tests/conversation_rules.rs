@@ -5,8 +5,9 @@ use super::world::{
     request, start, success, user,
 };
 use crate::domain::{
-    AnnotationAdded, AppendCommand, ApprovalStatus, BranchId, EventBody, EventKind,
-    ExpectedRevision, Namespace, NewEvent, Revision, Rule, SummaryRecorded, ToolSnapshotRecorded,
+    AnnotationAdded, AppendCommand, ApprovalStatus, BranchId, EventBody, EventId, EventKind,
+    ExpectedNewest, ExpectedRevision, Namespace, NewEvent, Revision, Rule, SummaryRecorded,
+    ToolSnapshotRecorded,
 };
 
 // A client that sends nothing has a fault; it must hear so, not get an empty
@@ -351,6 +352,21 @@ fn every_rule_has_a_name_and_a_text_of_its_own() {
             head: revision,
         },
         Rule::IdempotencyConflict,
+        Rule::EventIdTaken {
+            id: EventId::default(),
+            conversation,
+            revision,
+        },
+        Rule::EventIdConflict {
+            id: EventId::default(),
+            conversation,
+            revision,
+        },
+        Rule::LatestMismatch {
+            index: 0,
+            expected: ExpectedNewest::Revision(revision),
+            actual: None,
+        },
         Rule::DifferentTrees {
             first: conversation,
             second: id(2),

@@ -20,6 +20,7 @@ impl RecordedBatch {
             repeated_key: true,
             warnings: Vec::new(),
             created: None,
+            known: Vec::new(),
         }
     }
 }

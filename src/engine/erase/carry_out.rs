@@ -375,7 +375,7 @@ impl Inner {
         let answer = self.hand_over(request)?;
         Ok(async move {
             match answer.await {
-                Ok(WriteAnswer::Done(outcome)) => Ok(outcome),
+                Ok(WriteAnswer::Done(outcome, _)) => Ok(outcome),
                 Ok(WriteAnswer::Failed(error)) => Err(error),
                 Ok(_) => Err(AppendError::storage(
                     "the writer asked for more of the past",

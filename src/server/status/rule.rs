@@ -3,7 +3,7 @@
 use tonic::Code;
 
 use super::Refusal;
-use crate::domain::{ConversationId, Rejection, Rule};
+use crate::domain::{ConversationId, ExpectedNewest, NewestWithKey, Rejection, Rule};
 
 /// A broken rule as clients see it.
 pub(super) fn refusal(rule: &Rule, rejection: &Rejection) -> Refusal {
@@ -28,9 +28,11 @@ fn code(rule: &Rule) -> Code {
         Rule::ConversationExists { .. }
         | Rule::ConversationIdTaken { .. }
         | Rule::BranchNameTaken { .. }
+        | Rule::EventIdTaken { .. }
+        | Rule::EventIdConflict { .. }
         | Rule::IdempotencyConflict => Code::AlreadyExists,
         // Another writer was first: gRPC keeps ABORTED for that.
-        Rule::RevisionMismatch { .. } => Code::Aborted,
+        Rule::RevisionMismatch { .. } | Rule::LatestMismatch { .. } => Code::Aborted,
         Rule::Sealed { .. }
         | Rule::BranchArchived { .. }
         | Rule::ArchivesActiveBranch { .. }
@@ -49,6 +51,16 @@ fn code(rule: &Rule) -> Code {
         Rule::LimitReached { .. } => Code::ResourceExhausted,
         Rule::ConversationDamaged { .. } => Code::DataLoss,
     }
+}
+
+/// The key itself stays out: it may name somebody.
+fn latest_mismatch(expected: ExpectedNewest, actual: Option<&NewestWithKey>) -> Facts {
+    let there = actual.map_or_else(|| "none".to_owned(), |at| at.revision.to_string());
+    let mut facts = vec![("expected", expected.to_string()), ("actual", there)];
+    if let Some(actual) = actual {
+        facts.push(("event_id", actual.id.to_string()));
+    }
+    facts
 }
 
 type Facts = Vec<(&'static str, String)>;
@@ -88,6 +100,23 @@ fn facts(rule: &Rule) -> Facts {
             ("expected", expected.to_string()),
             ("actual", actual.to_string()),
         ],
+        Rule::EventIdTaken {
+            id,
+            conversation: of,
+            revision,
+        }
+        | Rule::EventIdConflict {
+            id,
+            conversation: of,
+            revision,
+        } => vec![
+            ("event_id", id.to_string()),
+            conversation(of),
+            ("revision", revision.to_string()),
+        ],
+        Rule::LatestMismatch {
+            expected, actual, ..
+        } => latest_mismatch(*expected, actual.as_ref()),
         Rule::BranchArchived { branch } | Rule::ArchivesActiveBranch { branch } => {
             vec![("branch", branch.to_string())]
         }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::domain::{
-    ApprovalStatus, BranchId, BranchName, Cause, ConversationId, EventKind, Position, Revision,
-    Rule,
+    ApprovalStatus, BranchId, BranchName, Cause, ConversationId, EventId, EventKind,
+    ExpectedNewest, NewestWithKey, Position, Revision, Rule,
 };
 use crate::log::LogError;
 
@@ -132,6 +132,34 @@ fn rules() -> Vec<(Rule, Code)> {
         ),
         (Rule::RevisionMissing { revision, head }, Code::NotFound),
         (Rule::IdempotencyConflict, Code::AlreadyExists),
+        (
+            Rule::EventIdTaken {
+                id: EventId::default(),
+                conversation,
+                revision,
+            },
+            Code::AlreadyExists,
+        ),
+        (
+            Rule::EventIdConflict {
+                id: EventId::default(),
+                conversation,
+                revision,
+            },
+            Code::AlreadyExists,
+        ),
+        (
+            Rule::LatestMismatch {
+                index: 0,
+                expected: ExpectedNewest::Absent,
+                actual: Some(NewestWithKey {
+                    id: EventId::default(),
+                    conversation,
+                    revision,
+                }),
+            },
+            Code::Aborted,
+        ),
         (
             Rule::DifferentTrees {
                 first: conversation,

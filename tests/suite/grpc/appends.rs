@@ -269,3 +269,151 @@ async fn a_batch_touches_conversations_of_one_tree() {
     assert_eq!(server.read_all(&id).await.len(), 6);
     server.stop().done().await;
 }
+
+// A feed that is read again, by whoever speaks the protocol: what is known is passed over and
+// says where it is, other content and ids that cannot be chosen are refused by their place.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_say_who_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let named = |number: u128, text: &str| pb::NewEvent {
+        id: uuid::Builder::from_random_bytes(number.to_be_bytes())
+            .into_uuid()
+            .to_string(),
+        ..new_event(&message(Role::User, text))
+    };
+    let feed = |events: Vec<pb::NewEvent>| pb::AppendRequest {
+        events,
+        skip_known: true,
+        ..batch(&id, [])
+    };
+    let first = server
+        .append(feed(vec![named(1, "a"), named(2, "b")]))
+        .await;
+    assert_eq!(first.events[0].event_id, named(1, "").id);
+    let keyed = pb::NewEvent {
+        idempotency_key: "own".into(),
+        ..new_event(&message(Role::User, "c"))
+    };
+    let second = server
+        .append(feed(vec![named(2, "b"), keyed.clone()]))
+        .await;
+    assert_eq!(
+        second
+            .events
+            .iter()
+            .map(|event| event.known)
+            .collect::<Vec<_>>(),
+        [true, false]
+    );
+    assert_eq!(second.events[0].position, first.events[1].position);
+    let third = server
+        .append(batch_of(
+            &id,
+            vec![keyed, new_event(&message(Role::User, "d"))],
+        ))
+        .await;
+    assert_eq!(
+        third
+            .events
+            .iter()
+            .map(|event| event.known)
+            .collect::<Vec<_>>(),
+        [true, false]
+    );
+    assert_eq!(third.events[0].revision, second.events[1].revision);
+
+    let eight = pb::NewEvent {
+        id: uuid::Builder::from_custom_bytes([1; 16])
+            .into_uuid()
+            .to_string(),
+        ..new_event(&message(Role::User, "x"))
+    };
+    let no_id = pb::NewEvent {
+        id: "mine".into(),
+        ..new_event(&message(Role::User, "x"))
+    };
+    for (request, code, why) in [
+        (
+            batch_of(&id, vec![named(1, "a")]),
+            Code::AlreadyExists,
+            "EVENT_ID_TAKEN",
+        ),
+        (
+            feed(vec![named(1, "other")]),
+            Code::AlreadyExists,
+            "EVENT_ID_CONFLICT",
+        ),
+        (feed(vec![eight]), Code::InvalidArgument, "INVALID_EVENT"),
+        (feed(vec![no_id]), Code::InvalidArgument, "MALFORMED"),
+    ] {
+        let status = server.events().append(request).await.unwrap_err();
+        assert_eq!((status.code(), &*reason(&status)), (code, why), "{status}");
+    }
+    assert_eq!(server.read_all(&id).await.len(), 5 + 4);
+    server.stop().done().await;
+}
+
+// Who sets what he has read must hear that another was first, and what is there now.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_expects_the_newest_event_with_a_key() {
+    use pb::expected_key::Expected;
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let set = |expected: Option<Expected>| pb::AppendRequest {
+        events: vec![pb::NewEvent {
+            key: "plan".into(),
+            ..new_event(&message(Role::User, "the plan"))
+        }],
+        expected_keys: vec![pb::ExpectedKey {
+            key: "plan".into(),
+            expected,
+            ..Default::default()
+        }],
+        ..batch(&id, [])
+    };
+    let first = server.append(set(Some(Expected::Absent(true)))).await;
+    let at = &first.events[0];
+    let status = server
+        .events()
+        .append(set(Some(Expected::Absent(true))))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (status.code(), &*reason(&status)),
+        (Code::Aborted, "LATEST_MISMATCH")
+    );
+    let details = status.get_error_details();
+    let facts = &details.error_info().unwrap().metadata;
+    assert_eq!(facts["event_id"], at.event_id);
+    assert_eq!(facts["actual"], at.revision.to_string());
+    assert!(!status.message().contains("plan"), "{status}");
+    server
+        .append(set(Some(Expected::EventId(at.event_id.clone()))))
+        .await;
+    server
+        .append(set(Some(Expected::Revision(at.revision + 1))))
+        .await;
+    for unsaid in [
+        None,
+        Some(Expected::Absent(false)),
+        Some(Expected::EventId("x".into())),
+    ] {
+        let status = server.events().append(set(unsaid)).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(
+            bad_field(&status).starts_with("expected_keys[0]"),
+            "{status}"
+        );
+    }
+    server.stop().done().await;
+}
+
+fn batch_of(id: &str, events: Vec<pb::NewEvent>) -> pb::AppendRequest {
+    pb::AppendRequest {
+        events,
+        ..batch(id, [])
+    }
+}

@@ -274,6 +274,8 @@ pub fn command(model: &Model, batch: &Batch) -> AppendCommand {
     });
     AppendCommand {
         create_if_missing: None,
+        expected_keys: Vec::new(),
+        skip_known: false,
         namespace: Namespace::default(),
         expectations: expectations.collect(),
         idempotency_key: batch.key.map(|key| format!("key {key}")),

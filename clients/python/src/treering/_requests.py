@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from treering._keys import key_or_new
 from treering._words import (
     KindName,
     ProviderName,
@@ -42,6 +43,33 @@ def expectation(expected: int | None) -> events_pb2.ExpectedRevision | None:
     return events_pb2.ExpectedRevision(revision=expected)
 
 
+def append_keys(
+    events: Sequence[event_pb2.NewEvent], given: str, *, skip_known: bool
+) -> tuple[str, str]:
+    """The key of a batch, and what makes a second one harmless; empty: nothing does.
+
+    Events that say who they are need no key of their batch, and cannot have one beside theirs.
+    """
+    if given or not (skip_known or any(event.idempotency_key for event in events)):
+        key = key_or_new(given)
+        return key, key
+    each = all(event.idempotency_key or (skip_known and event.id) for event in events)
+    return "", "each" if each else ""
+
+
+def expected_keys(
+    expected: Mapping[str, int | str | None] | None,
+) -> Iterator[events_pb2.ExpectedKey]:
+    """What the newest events with keys must be: a revision, an id, or None for none."""
+    for key, newest in (expected or {}).items():
+        if newest is None:
+            yield events_pb2.ExpectedKey(key=key, absent=True)
+        elif isinstance(newest, int):
+            yield events_pb2.ExpectedKey(key=key, revision=newest)
+        else:
+            yield events_pb2.ExpectedKey(key=key, event_id=newest)
+
+
 def append(
     conversation: str,
     branch: str,
@@ -49,6 +77,9 @@ def append(
     expected: int | None,
     key: str,
     actor: str,
+    *,
+    skip_known: bool = False,
+    newest: Mapping[str, int | str | None] | None = None,
 ) -> events_pb2.AppendRequest:
     """A batch."""
     request = events_pb2.AppendRequest(
@@ -57,6 +88,8 @@ def append(
         expected=expectation(expected),
         idempotency_key=key,
         events=events,
+        skip_known=skip_known,
+        expected_keys=expected_keys(newest),
     )
     if actor:
         for event in request.events:

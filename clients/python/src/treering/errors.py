@@ -65,6 +65,8 @@ __all__ = [
     "DifferentTrees",
     "EmptyBatch",
     "EngineOnly",
+    "EventIdConflict",
+    "EventIdTaken",
     "Failed",
     "ForkPointMissing",
     "IdempotencyConflict",
@@ -79,6 +81,7 @@ __all__ = [
     "KeyMissing",
     "KeyRevoked",
     "KeyUnknown",
+    "LatestMismatch",
     "LimitReached",
     "Malformed",
     "MessageMissing",
@@ -368,6 +371,32 @@ class IdempotencyConflict(Conflict):
 
     reason = "IDEMPOTENCY_CONFLICT"
     advice = "Use a new key for other content."
+
+
+class EventIdTaken(Conflict):
+    """An event of the namespace has that id already; `event_id` and `revision` say which."""
+
+    reason = "EVENT_ID_TAKEN"
+    advice = "Choose another id, or append with `skip_known=True` to pass over what is there."
+
+
+class EventIdConflict(Conflict):
+    """The event with that id is there already, with other content."""
+
+    reason = "EVENT_ID_CONFLICT"
+    advice = "Give other content another id; `db.get_events` shows what is there."
+
+
+class LatestMismatch(Conflict):
+    """The newest event with a key was not the one that was expected: another was first."""
+
+    reason = "LATEST_MISMATCH"
+    advice = "Read `conv.latest(key=...)`, decide again, and expect that one."
+
+    @property
+    def event_id(self) -> str:
+        """The newest event that is there; empty: there is none."""
+        return self.metadata.get("event_id", "")
 
 
 class ConversationExists(Conflict):

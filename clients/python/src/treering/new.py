@@ -552,6 +552,40 @@ def found_by(
     return event
 
 
+def with_id(event: NewEvent, id: str) -> NewEvent:
+    """The same event, with an id of yours: a UUID of version 1 to 7, once in the namespace.
+
+    An append with an id that is there is refused (`EventIdTaken`), or with `skip_known=True`
+    passes over it when its content is the same, else `EventIdConflict`.
+
+    >>> import uuid
+    >>> mine = str(uuid.uuid4())
+    >>> first = conv.append([new.with_id(new.user("Once."), mine)])
+    >>> again = conv.append(
+    ...     [new.with_id(new.user("Once."), mine), new.user("And on.")], skip_known=True
+    ... )
+    >>> again.known, again.revisions[0] == first.revision, again.event_ids[0] == mine
+    ((0,), True, True)
+    """
+    event.id = id
+    return event
+
+
+def once(event: NewEvent, idempotency_key: str) -> NewEvent:
+    """The same event, with an idempotency key of its own: appended again, in whatever batch,
+    it is passed over, and the receipt says where it is (`known`). With other content the batch
+    is refused (`IdempotencyConflict`).
+
+    >>> lines = ["one", "two", "three"]
+    >>> feed = [new.once(new.user(text), f"line/{text}") for text in lines]
+    >>> first = conv.append(feed[:2])
+    >>> conv.append(feed).known
+    (0, 1)
+    """
+    event.idempotency_key = idempotency_key
+    return event
+
+
 def happened(event: NewEvent, at: datetime) -> NewEvent:
     """The same event, with the time at which it happened (which is otherwise now)."""
     stamp = Timestamp()

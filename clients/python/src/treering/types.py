@@ -47,6 +47,9 @@ class Receipt:
     """What is legal and may still be a mistake."""
     created: bool = False
     """The conversation did not exist, and was created with it (`create_if_missing`)."""
+    known: tuple[int, ...] = ()
+    """Which of the events were there already, by their ids or their own keys, from 0: nothing
+    was appended for them now, and their revisions and ids are those of the first ones."""
 
     @property
     def revision(self) -> int:
@@ -64,6 +67,7 @@ class Receipt:
             repeated=proto.repeated_key,
             warnings=tuple(proto.warnings),
             created=proto.HasField("created"),
+            known=tuple(at for at, event in enumerate(proto.events) if event.known),
         )
 
 

@@ -57,17 +57,26 @@ export abstract class Writing implements CallHost {
    * Appends events: all or none. They are on disk when the promise is fulfilled.
    *
    *     await conv.append([make.user("Hello"), make.assistant("Hello to you.")]);
+   *
+   * Events may say who they are (`make.withId`, `make.once`), and an append may expect what
+   * the newest event with a key is:
+   *
+   *     const plan = make.foundBy(make.user("The plan."), { key: "plan" });
+   *     const first = await conv.append([plan], { expectedKeys: { plan: null } });
+   *     await conv.append([plan], { expectedKeys: { plan: first.revision } });
    */
   async append(events: readonly NewEvent[], options: AppendOptions = {}): Promise<Receipt> {
-    const key = keyOrNew(options.idempotencyKey);
-    const { expected } = options;
+    const { key, harmless } = requests.appendKeys(events, options);
+    const { expected, expectedKeys, skipKnown } = options;
     const request = requests.append(this.id, this.branch, events, {
       expected,
+      expectedKeys,
+      skipKnown,
       key,
       actor: this.actor,
     });
     return this.wrote(
-      await this.transport.unary(eventMethods.append, request, { ...options, key }),
+      await this.transport.unary(eventMethods.append, request, { ...options, key: harmless }),
     );
   }
 

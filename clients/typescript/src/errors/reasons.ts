@@ -78,6 +78,32 @@ export class IdempotencyConflict extends Conflict {
   static override readonly advice: string = "Use a new key for other content.";
 }
 
+/** An event of the namespace has that id already; `eventId` says which. */
+export class EventIdTaken extends Conflict {
+  static override readonly reason = "EVENT_ID_TAKEN";
+  static override readonly advice: string =
+    "Choose another id, or append with `skipKnown` to pass over what is there.";
+}
+
+/** The event with that id is there already, with other content. */
+export class EventIdConflict extends Conflict {
+  static override readonly reason = "EVENT_ID_CONFLICT";
+  static override readonly advice: string =
+    "Give other content another id; `db.getEvents` shows what is there.";
+}
+
+/** The newest event with a key was not the one that was expected: another was first. */
+export class LatestMismatch extends Conflict {
+  static override readonly reason = "LATEST_MISMATCH";
+  static override readonly advice: string =
+    "Read `conv.latest`, decide again, and expect that one.";
+
+  /** The newest event that is there; empty: there is none. */
+  get eventId(): string {
+    return this.metadata.event_id ?? "";
+  }
+}
+
 /** There is a conversation with that id already. */
 export class ConversationExists extends Conflict {
   static override readonly reason = "CONVERSATION_EXISTS";

@@ -378,6 +378,8 @@ impl Planned {
         });
         AppendCommand {
             create_if_missing: None,
+            expected_keys: Vec::new(),
+            skip_known: false,
             namespace: command.address.namespace.clone(),
             expectations: expectations.into_iter().collect(),
             idempotency_key: command.idempotency_key.clone(),

@@ -245,6 +245,8 @@ class Treering:
         expected: int | None = None,
         expectations: Iterable[events_pb2.BranchExpectation] = (),
         create_if_missing: event_pb2.ConversationCreated | None = None,
+        expected_keys: Mapping[str, int | str | None] | None = None,
+        skip_known: bool = False,
         idempotency_key: str = "",
         timeout: float | None = None,
     ) -> Receipt:
@@ -253,14 +255,25 @@ class Treering:
 
         With `create_if_missing` the conversation is created with it when it does not exist,
         also by several at once; `conversation` may then be a name of your own, within the
-        `source` that is given there.
+        `source` that is given there. `expected_keys` and `skip_known` are as in `conv.append`.
         """
-        key = key_or_new(idempotency_key)
-        request = _requests.append(conversation, branch, events, expected, key, self.actor)
+        key, harmless = _requests.append_keys(events, idempotency_key, skip_known=skip_known)
+        request = _requests.append(
+            conversation,
+            branch,
+            events,
+            expected,
+            key,
+            self.actor,
+            skip_known=skip_known,
+            newest=expected_keys,
+        )
         request.expectations.extend(expectations)
         if create_if_missing is not None:
             request.create_if_missing.CopyFrom(create_if_missing)
-        receipt = Receipt.of(self._transport.unary(m.APPEND, request, key=key, timeout=timeout))
+        receipt = Receipt.of(
+            self._transport.unary(m.APPEND, request, key=harmless, timeout=timeout)
+        )
         self._transport.saw(receipt.position)
         return receipt
 
@@ -280,7 +293,8 @@ class Treering:
         """
         waiting: list[events_pb2.AppendRequest] = []
         for conversation, events in batches:
-            key = key_or_new()
+            # Events with keys of their own need none of their batch.
+            key = "" if all(event.idempotency_key for event in events) else key_or_new()
             waiting.append(_requests.append(conversation, "", events, None, key, self.actor))
             if len(waiting) == at_once:
                 for answer in self._append_some(waiting):

@@ -87,24 +87,47 @@ class Conversation:
         events: Sequence[NewEvent],
         *,
         expected: int | None = None,
+        expected_keys: Mapping[str, int | str | None] | None = None,
+        skip_known: bool = False,
         idempotency_key: str = "",
         timeout: float | None = None,
     ) -> Receipt:
         """Appends events: all or none. They are on disk when this returns.
 
         `expected` is the revision that the head must have; otherwise `RevisionMismatch`.
+        `expected_keys` says for keys of events (`new.found_by`) what the newest one must be: a
+        revision, an event's id, or None where there must be none; otherwise `LatestMismatch`.
         A key is made for each append, so that a retry never doubles it; give one of your own
-        where the *program* may come again with the same events, too.
+        where the *program* may come again with the same events, too. With `skip_known`, events
+        whose ids are there already are passed over, see `new.with_id`; and of single events
+        with keys of their own, see `new.once`.
 
         >>> batch = [new.user("Hello"), new.assistant("Hello to you.")]
         >>> first = conv.append(batch, idempotency_key="greeting")
         >>> again = conv.append(batch, idempotency_key="greeting")
         >>> again.repeated, again.revisions == first.revisions
         (True, True)
+        >>> plan = new.found_by(new.user("The plan."), "plan")
+        >>> first = conv.append([plan], expected_keys={"plan": None})
+        >>> mine = conv.append([plan], expected_keys={"plan": first.revision})
+        >>> try:
+        ...     late = conv.append([plan], expected_keys={"plan": first.event_ids[0]})
+        ... except treering.LatestMismatch as error:
+        ...     error.event_id == mine.event_ids[0]
+        True
         """
-        key = key_or_new(idempotency_key)
-        request = _requests.append(self.id, self.branch, events, expected, key, self.actor)
-        answer = self._transport.unary(m.APPEND, request, key=key, timeout=timeout)
+        key, harmless = _requests.append_keys(events, idempotency_key, skip_known=skip_known)
+        request = _requests.append(
+            self.id,
+            self.branch,
+            events,
+            expected,
+            key,
+            self.actor,
+            skip_known=skip_known,
+            newest=expected_keys,
+        )
+        answer = self._transport.unary(m.APPEND, request, key=harmless, timeout=timeout)
         receipt = Receipt.of(answer)
         self._transport.saw(receipt.position)
         return receipt

@@ -326,7 +326,7 @@ class Event(google.protobuf.message.Message):
     CONTENT_ERASED_FIELD_NUMBER: builtins.int
     CONVERSATION_CHANGED_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """UUIDv7, as text."""
+    """UUID as text: of version 7, or what its author chose."""
     conversation_id: builtins.str
     branch_id: builtins.int
     """The branch it was appended to: the revision of the event that forked it,
@@ -512,6 +512,8 @@ class NewEvent(google.protobuf.message.Message):
     ACTOR_FIELD_NUMBER: builtins.int
     KEY_FIELD_NUMBER: builtins.int
     ATTRIBUTES_FIELD_NUMBER: builtins.int
+    ID_FIELD_NUMBER: builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     CONVERSATION_CREATED_FIELD_NUMBER: builtins.int
     CONFIG_CHANGED_FIELD_NUMBER: builtins.int
     BRANCH_FORKED_FIELD_NUMBER: builtins.int
@@ -558,6 +560,15 @@ class NewEvent(google.protobuf.message.Message):
     @property
     def attributes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """More to find it by: at most 32, with names of 1 to 128 bytes and 8,192 bytes together."""
+    id: builtins.str
+    """UUID of version 1 to 7, once in the namespace; empty: the server makes one. An id that is
+    there already is refused, or passed over, see AppendRequest.skip_known.
+    """
+    idempotency_key: builtins.str
+    """Appended again with this key and the same content, the event is passed over, and the
+    answer says where it is; with other content the batch is refused. Keys of events and of
+    requests are one set, unique in the namespace. Not in a request that has a key.
+    """
     @property
     def conversation_created(self) -> global___ConversationCreated: ...
     @property
@@ -629,6 +640,8 @@ class NewEvent(google.protobuf.message.Message):
         actor: builtins.str = ...,
         key: builtins.str = ...,
         attributes: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        id: builtins.str = ...,
+        idempotency_key: builtins.str = ...,
         conversation_created: global___ConversationCreated | None = ...,
         config_changed: global___ConfigChanged | None = ...,
         branch_forked: global___BranchForked | None = ...,
@@ -661,7 +674,7 @@ class NewEvent(google.protobuf.message.Message):
         conversation_changed: global___ConversationChanged | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "body", b"body", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_changed", b"conversation_changed", "conversation_created", b"conversation_created", "conversation_sealed", b"conversation_sealed", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "attributes", b"attributes", "body", b"body", "branch", b"branch", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "causation_id", b"causation_id", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_changed", b"conversation_changed", "conversation_created", b"conversation_created", "conversation_id", b"conversation_id", "conversation_sealed", b"conversation_sealed", "correlation_id", b"correlation_id", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "key", b"key", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "attributes", b"attributes", "body", b"body", "branch", b"branch", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "causation_id", b"causation_id", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_changed", b"conversation_changed", "conversation_created", b"conversation_created", "conversation_id", b"conversation_id", "conversation_sealed", b"conversation_sealed", "correlation_id", b"correlation_id", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "id", b"id", "idempotency_key", b"idempotency_key", "key", b"key", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["body", b"body"]) -> typing_extensions.Literal["conversation_created", "config_changed", "branch_forked", "branch_activated", "branch_renamed", "branch_archived", "system_prompt_set", "user_prompt_set", "message_appended", "tool_call_requested", "approval_decided", "tool_call_started", "tool_result_recorded", "tool_call_cancelled", "tool_snapshot_recorded", "context_set", "context_removed", "tools_discovered", "guidance_given", "entities_noted", "summary_recorded", "compacted", "sub_context_spawned", "sub_context_returned", "conversation_sealed", "tools_defined", "annotation_added", "custom", "content_erased", "conversation_changed"] | None: ...
 
 global___NewEvent = NewEvent

@@ -91,6 +91,46 @@ class BranchExpectation(google.protobuf.message.Message):
 global___BranchExpectation = BranchExpectation
 
 @typing_extensions.final
+class ExpectedKey(google.protobuf.message.Message):
+    """A check on the newest event with a key (NewEvent.key) in a branch's history."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    BRANCH_FIELD_NUMBER: builtins.int
+    ABSENT_FIELD_NUMBER: builtins.int
+    REVISION_FIELD_NUMBER: builtins.int
+    EVENT_ID_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """Whole."""
+    conversation_id: builtins.str
+    """UUID or source id. Empty: the request's."""
+    branch: builtins.str
+    """Empty: the request's; of another conversation, its active one."""
+    absent: builtins.bool
+    """There must be none. False says nothing and is refused."""
+    revision: builtins.int
+    """Its revision, in the conversation that it is of."""
+    event_id: builtins.str
+    """Its id."""
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+        conversation_id: builtins.str = ...,
+        branch: builtins.str = ...,
+        absent: builtins.bool = ...,
+        revision: builtins.int = ...,
+        event_id: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["absent", b"absent", "event_id", b"event_id", "expected", b"expected", "revision", b"revision"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["absent", b"absent", "branch", b"branch", "conversation_id", b"conversation_id", "event_id", b"event_id", "expected", b"expected", "key", b"key", "revision", b"revision"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["expected", b"expected"]) -> typing_extensions.Literal["absent", "revision", "event_id"] | None: ...
+
+global___ExpectedKey = ExpectedKey
+
+@typing_extensions.final
 class AppendRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -100,6 +140,8 @@ class AppendRequest(google.protobuf.message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     EVENTS_FIELD_NUMBER: builtins.int
     EXPECTATIONS_FIELD_NUMBER: builtins.int
+    SKIP_KNOWN_FIELD_NUMBER: builtins.int
+    EXPECTED_KEYS_FIELD_NUMBER: builtins.int
     CREATE_IF_MISSING_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
     """UUID, or the source's own id of an imported conversation. For a batch
@@ -119,6 +161,14 @@ class AppendRequest(google.protobuf.message.Message):
     def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.NewEvent]: ...
     @property
     def expectations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BranchExpectation]: ...
+    skip_known: builtins.bool
+    """Events whose ids (NewEvent.id) are there already, with the same content, are passed over;
+    the others are appended. With other content the batch is refused. Not with an
+    idempotency_key: the ids tell what a repeat is.
+    """
+    @property
+    def expected_keys(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ExpectedKey]:
+        """Checked when anything is appended, in one step with it; at most 4,096."""
     @property
     def create_if_missing(self) -> treering.v1.event_pb2.ConversationCreated:
         """What the conversation is created with when it does not exist: then its creation is the
@@ -136,10 +186,12 @@ class AppendRequest(google.protobuf.message.Message):
         idempotency_key: builtins.str = ...,
         events: collections.abc.Iterable[treering.v1.event_pb2.NewEvent] | None = ...,
         expectations: collections.abc.Iterable[global___BranchExpectation] | None = ...,
+        skip_known: builtins.bool = ...,
+        expected_keys: collections.abc.Iterable[global___ExpectedKey] | None = ...,
         create_if_missing: treering.v1.event_pb2.ConversationCreated | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["create_if_missing", b"create_if_missing", "expected", b"expected"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "conversation_id", b"conversation_id", "create_if_missing", b"create_if_missing", "events", b"events", "expectations", b"expectations", "expected", b"expected", "idempotency_key", b"idempotency_key"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "conversation_id", b"conversation_id", "create_if_missing", b"create_if_missing", "events", b"events", "expectations", b"expectations", "expected", b"expected", "expected_keys", b"expected_keys", "idempotency_key", b"idempotency_key", "skip_known", b"skip_known"]) -> None: ...
 
 global___AppendRequest = AppendRequest
 
@@ -152,12 +204,17 @@ class Appended(google.protobuf.message.Message):
     BRANCH_ID_FIELD_NUMBER: builtins.int
     REVISION_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
+    KNOWN_FIELD_NUMBER: builtins.int
     event_id: builtins.str
     conversation_id: builtins.str
     branch_id: builtins.int
     revision: builtins.int
     @property
     def position(self) -> treering.v1.event_pb2.Position: ...
+    known: builtins.bool
+    """It was there already, by its id or by its own idempotency key: nothing was appended for
+    it now, and this is where it is.
+    """
     def __init__(
         self,
         *,
@@ -166,9 +223,10 @@ class Appended(google.protobuf.message.Message):
         branch_id: builtins.int = ...,
         revision: builtins.int = ...,
         position: treering.v1.event_pb2.Position | None = ...,
+        known: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["branch_id", b"branch_id", "conversation_id", b"conversation_id", "event_id", b"event_id", "position", b"position", "revision", b"revision"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["branch_id", b"branch_id", "conversation_id", b"conversation_id", "event_id", b"event_id", "known", b"known", "position", b"position", "revision", b"revision"]) -> None: ...
 
 global___Appended = Appended
 
@@ -181,7 +239,8 @@ class AppendResponse(google.protobuf.message.Message):
     WARNINGS_FIELD_NUMBER: builtins.int
     CREATED_FIELD_NUMBER: builtins.int
     @property
-    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Appended]: ...
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Appended]:
+        """One for each event of the request, in order."""
     repeated_key: builtins.bool
     """True: the idempotency key was known, nothing was appended now."""
     @property

@@ -115,7 +115,7 @@ export interface Position {
 
 /** A fact as it is stored. */
 export interface Event {
-  /** UUIDv7, as text. */
+  /** UUID as text: of version 7, or what its author chose. */
   id: string;
   conversationId: string;
   /**
@@ -216,6 +216,17 @@ export interface NewEvent {
   key: string;
   /** More to find it by: at most 32, with names of 1 to 128 bytes and 8,192 bytes together. */
   attributes: { [key: string]: string };
+  /**
+   * UUID of version 1 to 7, once in the namespace; empty: the server makes one. An id that is
+   * there already is refused, or passed over, see AppendRequest.skip_known.
+   */
+  id: string;
+  /**
+   * Appended again with this key and the same content, the event is passed over, and the
+   * answer says where it is; with other content the batch is refused. Keys of events and of
+   * requests are one set, unique in the namespace. Not in a request that has a key.
+   */
+  idempotencyKey: string;
   body:
     | { $case: "conversationCreated"; value: ConversationCreated }
     | { $case: "configChanged"; value: ConfigChanged }
@@ -1612,6 +1623,8 @@ function createBaseNewEvent(): NewEvent {
     actor: "",
     key: "",
     attributes: {},
+    id: "",
+    idempotencyKey: "",
     body: undefined,
   };
 }
@@ -1642,6 +1655,12 @@ export const NewEvent: MessageFns<NewEvent> = {
     globalThis.Object.entries(message.attributes).forEach(([key, value]: [string, string]) => {
       NewEvent_AttributesEntry.encode({ key: key as any, value }, writer.uint32(66).fork()).join();
     });
+    if (message.id !== "") {
+      writer.uint32(74).string(message.id);
+    }
+    if (message.idempotencyKey !== "") {
+      writer.uint32(82).string(message.idempotencyKey);
+    }
     switch (message.body?.$case) {
       case "conversationCreated":
         ConversationCreated.encode(message.body.value, writer.uint32(162).fork()).join();
@@ -1815,6 +1834,22 @@ export const NewEvent: MessageFns<NewEvent> = {
             if (entry8.value !== undefined) {
               message.attributes[entry8.key] = entry8.value;
             }
+            continue;
+          }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.id = reader.string();
+            continue;
+          }
+          case 10: {
+            if (tag !== 82) {
+              break;
+            }
+
+            message.idempotencyKey = reader.string();
             continue;
           }
           case 20: {
@@ -2093,6 +2128,8 @@ export const NewEvent: MessageFns<NewEvent> = {
       },
       {},
     );
+    message.id = object.id ?? "";
+    message.idempotencyKey = object.idempotencyKey ?? "";
     switch (object.body?.$case) {
       case "conversationCreated": {
         if (object.body?.value !== undefined && object.body?.value !== null) {

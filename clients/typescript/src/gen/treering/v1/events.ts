@@ -41,6 +41,27 @@ export interface BranchExpectation {
   expected: ExpectedRevision | undefined;
 }
 
+/** A check on the newest event with a key (NewEvent.key) in a branch's history. */
+export interface ExpectedKey {
+  /** Whole. */
+  key: string;
+  /** UUID or source id. Empty: the request's. */
+  conversationId: string;
+  /** Empty: the request's; of another conversation, its active one. */
+  branch: string;
+  expected:
+    | //
+    /** There must be none. False says nothing and is refused. */
+    { $case: "absent"; value: boolean }
+    | //
+    /** Its revision, in the conversation that it is of. */
+    { $case: "revision"; value: number }
+    | //
+    /** Its id. */
+    { $case: "eventId"; value: string }
+    | undefined;
+}
+
 export interface AppendRequest {
   /**
    * UUID, or the source's own id of an imported conversation. For a batch
@@ -62,6 +83,14 @@ export interface AppendRequest {
   events: NewEvent[];
   expectations: BranchExpectation[];
   /**
+   * Events whose ids (NewEvent.id) are there already, with the same content, are passed over;
+   * the others are appended. With other content the batch is refused. Not with an
+   * idempotency_key: the ids tell what a repeat is.
+   */
+  skipKnown: boolean;
+  /** Checked when anything is appended, in one step with it; at most 4,096. */
+  expectedKeys: ExpectedKey[];
+  /**
    * What the conversation is created with when it does not exist: then its creation is the
    * first event of the batch, and `AppendResponse.created` says so. Of several that append at
    * once one creates it. `conversation_id` is a UUID, or a name: then it is the conversation
@@ -76,10 +105,18 @@ export interface Appended {
   conversationId: string;
   branchId: number;
   revision: number;
-  position: Position | undefined;
+  position:
+    | Position
+    | undefined;
+  /**
+   * It was there already, by its id or by its own idempotency key: nothing was appended for
+   * it now, and this is where it is.
+   */
+  known: boolean;
 }
 
 export interface AppendResponse {
+  /** One for each event of the request, in order. */
   events: Appended[];
   /** True: the idempotency key was known, nothing was appended now. */
   repeatedKey: boolean;
@@ -612,6 +649,140 @@ export const BranchExpectation: MessageFns<BranchExpectation> = {
   },
 };
 
+function createBaseExpectedKey(): ExpectedKey {
+  return { key: "", conversationId: "", branch: "", expected: undefined };
+}
+
+export const ExpectedKey: MessageFns<ExpectedKey> = {
+  encode(message: ExpectedKey, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.conversationId !== "") {
+      writer.uint32(18).string(message.conversationId);
+    }
+    if (message.branch !== "") {
+      writer.uint32(26).string(message.branch);
+    }
+    switch (message.expected?.$case) {
+      case "absent":
+        writer.uint32(32).bool(message.expected.value);
+        break;
+      case "revision":
+        writer.uint32(40).uint64(message.expected.value);
+        break;
+      case "eventId":
+        writer.uint32(50).string(message.expected.value);
+        break;
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExpectedKey {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExpectedKey();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.branch = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.expected = { $case: "absent", value: reader.bool() };
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.expected = { $case: "revision", value: longToNumber(reader.uint64()) };
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.expected = { $case: "eventId", value: reader.string() };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExpectedKey>): ExpectedKey {
+    return ExpectedKey.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExpectedKey>): ExpectedKey {
+    const message = createBaseExpectedKey();
+    message.key = object.key ?? "";
+    message.conversationId = object.conversationId ?? "";
+    message.branch = object.branch ?? "";
+    switch (object.expected?.$case) {
+      case "absent": {
+        if (object.expected?.value !== undefined && object.expected?.value !== null) {
+          message.expected = { $case: "absent", value: object.expected.value };
+        }
+        break;
+      }
+      case "revision": {
+        if (object.expected?.value !== undefined && object.expected?.value !== null) {
+          message.expected = { $case: "revision", value: object.expected.value };
+        }
+        break;
+      }
+      case "eventId": {
+        if (object.expected?.value !== undefined && object.expected?.value !== null) {
+          message.expected = { $case: "eventId", value: object.expected.value };
+        }
+        break;
+      }
+    }
+    return message;
+  },
+};
+
 function createBaseAppendRequest(): AppendRequest {
   return {
     conversationId: "",
@@ -620,6 +791,8 @@ function createBaseAppendRequest(): AppendRequest {
     idempotencyKey: "",
     events: [],
     expectations: [],
+    skipKnown: false,
+    expectedKeys: [],
     createIfMissing: undefined,
   };
 }
@@ -643,6 +816,12 @@ export const AppendRequest: MessageFns<AppendRequest> = {
     }
     for (const v of message.expectations) {
       BranchExpectation.encode(v!, writer.uint32(50).fork()).join();
+    }
+    if (message.skipKnown !== false) {
+      writer.uint32(56).bool(message.skipKnown);
+    }
+    for (const v of message.expectedKeys) {
+      ExpectedKey.encode(v!, writer.uint32(66).fork()).join();
     }
     if (message.createIfMissing !== undefined) {
       ConversationCreated.encode(message.createIfMissing, writer.uint32(322).fork()).join();
@@ -711,6 +890,22 @@ export const AppendRequest: MessageFns<AppendRequest> = {
             message.expectations.push(BranchExpectation.decode(reader, reader.uint32()));
             continue;
           }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.skipKnown = reader.bool();
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.expectedKeys.push(ExpectedKey.decode(reader, reader.uint32()));
+            continue;
+          }
           case 40: {
             if (tag !== 322) {
               break;
@@ -744,6 +939,8 @@ export const AppendRequest: MessageFns<AppendRequest> = {
     message.idempotencyKey = object.idempotencyKey ?? "";
     message.events = object.events?.map((e) => NewEvent.fromPartial(e)) || [];
     message.expectations = object.expectations?.map((e) => BranchExpectation.fromPartial(e)) || [];
+    message.skipKnown = object.skipKnown ?? false;
+    message.expectedKeys = object.expectedKeys?.map((e) => ExpectedKey.fromPartial(e)) || [];
     message.createIfMissing = (object.createIfMissing !== undefined && object.createIfMissing !== null)
       ? ConversationCreated.fromPartial(object.createIfMissing)
       : undefined;
@@ -752,7 +949,7 @@ export const AppendRequest: MessageFns<AppendRequest> = {
 };
 
 function createBaseAppended(): Appended {
-  return { eventId: "", conversationId: "", branchId: 0, revision: 0, position: undefined };
+  return { eventId: "", conversationId: "", branchId: 0, revision: 0, position: undefined, known: false };
 }
 
 export const Appended: MessageFns<Appended> = {
@@ -771,6 +968,9 @@ export const Appended: MessageFns<Appended> = {
     }
     if (message.position !== undefined) {
       Position.encode(message.position, writer.uint32(42).fork()).join();
+    }
+    if (message.known !== false) {
+      writer.uint32(48).bool(message.known);
     }
     return writer;
   },
@@ -828,6 +1028,14 @@ export const Appended: MessageFns<Appended> = {
             message.position = Position.decode(reader, reader.uint32());
             continue;
           }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.known = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -852,6 +1060,7 @@ export const Appended: MessageFns<Appended> = {
     message.position = (object.position !== undefined && object.position !== null)
       ? Position.fromPartial(object.position)
       : undefined;
+    message.known = object.known ?? false;
     return message;
   },
 };

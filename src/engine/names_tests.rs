@@ -1,0 +1,615 @@
+//! Events that say who they are: ids that their authors chose, idempotency keys of their own,
+//! and appends that expect something of the newest event with a key.
+
+use std::collections::HashMap;
+
+use futures::{StreamExt, future::join_all};
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use super::{query::*, *};
+use crate::domain::*;
+
+fn ns() -> Namespace {
+    Namespace::default()
+}
+
+async fn memory() -> Engine {
+    Engine::in_memory(Limits::default()).await.unwrap()
+}
+
+fn created(id: ConversationId) -> NewEvent {
+    let created = ConversationCreated::default();
+    NewEvent::new(id, EventBody::ConversationCreated(created))
+}
+
+fn said(id: ConversationId, text: &str) -> NewEvent {
+    let message = MessageAppended::text(Role::User, text);
+    NewEvent::new(id, EventBody::MessageAppended(message))
+}
+
+fn forked(id: ConversationId, name: &str, parent: BranchId, at: u64) -> NewEvent {
+    let fork = BranchForked {
+        name: BranchName::new(name).unwrap(),
+        parent,
+        fork_revision: Revision(at),
+        system_prompt: String::new(),
+    };
+    NewEvent::new(id, EventBody::BranchForked(fork))
+}
+
+fn keyed(event: NewEvent, key: &str) -> NewEvent {
+    NewEvent {
+        idempotency_key: Some(key.to_owned()),
+        ..event
+    }
+}
+
+/// Ids that are told apart by a number: of version 4.
+fn chosen(number: u64) -> EventId {
+    let hash = blake3::hash(&number.to_le_bytes());
+    let bytes = hash.as_bytes().first_chunk::<16>().copied().unwrap();
+    EventId(uuid::Builder::from_random_bytes(bytes).into_uuid())
+}
+
+async fn append(engine: &Engine, events: Vec<NewEvent>) -> AppendOutcome {
+    let command = AppendCommand::new(ns(), events);
+    engine.append(command).await.unwrap()
+}
+
+fn skipping(events: Vec<NewEvent>) -> AppendCommand {
+    AppendCommand {
+        skip_known: true,
+        ..AppendCommand::new(ns(), events)
+    }
+}
+
+async fn refused(engine: &Engine, command: AppendCommand) -> Rejection {
+    match engine.append(command).await {
+        Err(AppendError::Rejected(rejection)) => rejection,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn begun() -> (Engine, ConversationId) {
+    let (engine, id) = (memory().await, ConversationId::generate());
+    append(&engine, vec![created(id)]).await;
+    (engine, id)
+}
+
+/// The revisions of events, by ids.
+async fn by_ids(engine: &Engine, ids: Vec<EventId>) -> Vec<Option<u64>> {
+    let query = GetQuery {
+        namespace: ns(),
+        names: ids.into_iter().map(EventName::Id).collect(),
+        headers_only: false,
+        bytes_max: 1 << 20,
+    };
+    let found = engine.get_events(query).await.unwrap();
+    let revision = |got: &GotEvent| Some(got.event.as_ref()?.event.header.revision.0);
+    found.iter().map(revision).collect()
+}
+
+async fn count(engine: &Engine) -> usize {
+    let query = ReadQuery::all(ns(), Source::Log);
+    engine.read_all(query).await.unwrap().len()
+}
+
+/// The views are what a rebuild would make of them.
+async fn check_views(engine: &Engine) {
+    let mut items = engine.verify(&ns(), true);
+    while let Some(item) = items.next().await {
+        if let VerifyItem::Fault(fault) = item.unwrap() {
+            panic!("{fault:?}");
+        }
+    }
+}
+
+// Who moves sessions from another store has events with ids that others refer to. They must
+// keep them, be found by them, and not be appended twice.
+#[tokio::test]
+async fn an_event_keeps_the_id_that_its_author_chose() {
+    let (engine, id) = begun().await;
+    let event = || said(id, "one").with_id(chosen(1));
+    let outcome = append(&engine, vec![event(), said(id, "two")]).await;
+    assert_eq!(outcome.events[0].event, chosen(1));
+    assert!(outcome.known.is_empty());
+    let ids = vec![chosen(1), outcome.events[1].event, chosen(2)];
+    assert_eq!(by_ids(&engine, ids).await, [Some(2), Some(3), None]);
+
+    let rejection = refused(
+        &engine,
+        AppendCommand::new(ns(), vec![said(id, "x"), event()]),
+    )
+    .await;
+    let (event_index, rule) = (
+        Some(1),
+        Rule::EventIdTaken {
+            id: chosen(1),
+            conversation: id,
+            revision: Revision(2),
+        },
+    );
+    assert_eq!(rejection, Rejection { event_index, rule });
+    // An id that the engine made is as taken as any.
+    let made = outcome.events[1].event;
+    let command = AppendCommand::new(ns(), vec![said(id, "x").with_id(made)]);
+    let rejection = refused(&engine, command).await;
+    assert!(matches!(rejection.rule, Rule::EventIdTaken { id, .. } if id == made));
+    // Another namespace has ids of its own.
+    let elsewhere = Namespace::new("elsewhere").unwrap();
+    let other = ConversationId::generate();
+    let events = vec![created(other), said(other, "one").with_id(chosen(1))];
+    engine
+        .append(AppendCommand::new(elsewhere, events))
+        .await
+        .unwrap();
+    assert_eq!(count(&engine).await, 3);
+    check_views(&engine).await;
+    engine.close().await;
+}
+
+// A feed that is read again must append only what is new, and hear where the rest is.
+#[tokio::test]
+async fn known_events_are_passed_over() {
+    let (engine, id) = begun().await;
+    let feed = |from: u64, to: u64| -> Vec<_> {
+        let event = |number: u64| said(id, &format!("n {number}")).with_id(chosen(number));
+        (from..to).map(event).collect()
+    };
+    append(&engine, feed(0, 3)).await;
+    let mut events = feed(1, 5);
+    events.insert(1, said(id, "without an id"));
+    let outcome = engine.append(skipping(events)).await.unwrap();
+    assert_eq!(outcome.known, [0, 2]);
+    let revisions: Vec<_> = outcome
+        .events
+        .iter()
+        .map(|event| event.revision.0)
+        .collect();
+    assert_eq!(revisions, [3, 5, 4, 6, 7]);
+    let again = engine.append(skipping(feed(0, 5))).await.unwrap();
+    assert_eq!(again.known, [0, 1, 2, 3, 4]);
+    assert_eq!(again.events[4], outcome.events[4]);
+    assert_eq!(count(&engine).await, 7);
+
+    // Another text under a known id is no repeat; nothing of its batch is appended.
+    let mut events = feed(5, 6);
+    events.push(said(id, "another text").with_id(chosen(2)));
+    let rejection = refused(&engine, skipping(events)).await;
+    let (event_index, rule) = (
+        Some(1),
+        Rule::EventIdConflict {
+            id: chosen(2),
+            conversation: id,
+            revision: Revision(4),
+        },
+    );
+    assert_eq!(rejection, Rejection { event_index, rule });
+    // The fault of an event is told by its place in the batch that was sent.
+    let mut events = feed(0, 2);
+    events.push(created(id));
+    assert_eq!(
+        refused(&engine, skipping(events)).await.event_index,
+        Some(2)
+    );
+    assert_eq!(count(&engine).await, 7);
+    engine.close().await;
+}
+
+// The engine's ids say where events are, and those that follow from names are of version 8:
+// neither can be had by choosing, and nor can an id that is no UUID of RFC 9562.
+#[tokio::test]
+async fn some_ids_cannot_be_chosen() {
+    let (engine, id) = begun().await;
+    let version_8 = uuid::Builder::from_custom_bytes([7; 16]).into_uuid();
+    for bad in [Uuid::nil(), Uuid::max(), version_8] {
+        let command = AppendCommand::new(ns(), vec![said(id, "x").with_id(EventId(bad))]);
+        let error = engine.append(command).await.unwrap_err();
+        assert!(
+            matches!(error, AppendError::Invalid { event_index: 0, .. }),
+            "{bad}: {error:?}"
+        );
+    }
+    let twice = vec![
+        said(id, "x").with_id(chosen(1)),
+        said(id, "y").with_id(chosen(1)),
+    ];
+    let mut with_key = skipping(vec![said(id, "x").with_id(chosen(1))]);
+    with_key.idempotency_key = Some("key".to_owned());
+    let mut two_keys = AppendCommand::new(ns(), vec![keyed(said(id, "x"), "one")]);
+    two_keys.idempotency_key = Some("key".to_owned());
+    let same_keys = vec![keyed(said(id, "x"), "one"), keyed(said(id, "y"), "one")];
+    let commands = [AppendCommand::new(ns(), twice), with_key, two_keys];
+    for command in commands
+        .into_iter()
+        .chain([AppendCommand::new(ns(), same_keys)])
+    {
+        let error = engine.append(command).await.unwrap_err();
+        assert!(matches!(error, AppendError::Invalid { .. }), "{error:?}");
+    }
+    assert_eq!(count(&engine).await, 1);
+    engine.close().await;
+}
+
+// Two programs that read one feed send its events at the same moment, in batches that overlap.
+// Each event must be there once, whoever was first, and both hear of one place.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_at_once_one_appends() {
+    let (engine, id) = begun().await;
+    let batch = |from: u64| -> Vec<_> {
+        let event = |number: u64| {
+            let event = said(id, &format!("n {number}"));
+            match number % 2 {
+                0 => event.with_id(chosen(number)),
+                _ => keyed(event, &format!("k {number}")),
+            }
+        };
+        (from..from + 10).map(event).collect()
+    };
+    for round in 0..20 {
+        let at_once = (0..8).map(|reader| {
+            let (engine, events) = (engine.clone(), batch(round * 20 + reader));
+            tokio::spawn(async move { engine.append(skipping(events)).await.unwrap() })
+        });
+        let mut places: HashMap<u64, Appended> = HashMap::new();
+        let mut appended = 0;
+        for (reader, outcome) in (0..).zip(join_all(at_once).await) {
+            let outcome = outcome.unwrap();
+            appended += 10 - outcome.known.len();
+            for (number, event) in (round * 20 + reader..).zip(outcome.events) {
+                let first = places.entry(number).or_insert_with(|| event.clone());
+                assert_eq!(*first, event, "{number}");
+            }
+        }
+        assert_eq!(appended, 17, "round {round}");
+    }
+    assert_eq!(count(&engine).await, 1 + 20 * 17);
+    check_views(&engine).await;
+    engine.close().await;
+}
+
+// One request had one key, so a batch of a feed that moved on by one event was all new or a
+// conflict. Each event may have its own.
+#[tokio::test]
+async fn each_event_may_have_a_key_of_its_own() {
+    let (engine, id) = begun().await;
+    let feed = |from: u64, to: u64| -> Vec<_> {
+        let event = |number: u64| keyed(said(id, &format!("n {number}")), &format!("k{number}"));
+        (from..to).map(event).collect()
+    };
+    let first = append(&engine, feed(0, 3)).await;
+    let second = append(&engine, feed(1, 5)).await;
+    assert_eq!(second.known, [0, 1]);
+    assert_eq!(second.events[..2], first.events[1..]);
+    assert_eq!(second.events[3].revision, Revision(6));
+    let keys = ["k0", "k4", "k5"].map(str::to_owned).to_vec();
+    assert_eq!(
+        engine.known_keys(&ns(), keys).await.unwrap(),
+        [true, true, false]
+    );
+
+    // Other content under a known key: the batch is refused, by the event's place.
+    let mut events = feed(5, 6);
+    events.push(keyed(said(id, "other"), "k1"));
+    let rejection = refused(&engine, AppendCommand::new(ns(), events)).await;
+    let (event_index, rule) = (Some(1), Rule::IdempotencyConflict);
+    assert_eq!(rejection, Rejection { event_index, rule });
+    // Requests and events share their keys.
+    let mut request = AppendCommand::new(ns(), vec![said(id, "other")]);
+    request.idempotency_key = Some("k1".to_owned());
+    assert_eq!(
+        refused(&engine, request).await.rule,
+        Rule::IdempotencyConflict
+    );
+    let mut request = AppendCommand::new(ns(), vec![said(id, "n 1")]);
+    request.idempotency_key = Some("k1".to_owned());
+    let repeated = engine.append(request).await.unwrap();
+    assert!(repeated.repeated_key);
+    assert_eq!(repeated.events, first.events[1..2]);
+    assert_eq!(count(&engine).await, 6);
+    check_views(&engine).await;
+    engine.close().await;
+}
+
+// Agents that share a fact under a key each read it, work, and write it again. Whoever read
+// what is not the newest any more must be told, also if the branch grew by other events.
+#[tokio::test]
+async fn an_append_may_expect_the_newest_event_with_a_key() {
+    let (engine, id) = begun().await;
+    let plan = |text: &str| said(id, text).with_key("plan");
+    let expecting = |expected, event| AppendCommand {
+        expected_keys: vec![ExpectedKey {
+            conversation: id,
+            branch: None,
+            key: "plan".to_owned(),
+            expected,
+        }],
+        ..AppendCommand::new(ns(), vec![event])
+    };
+    let absent = ExpectedNewest::Absent;
+    let first = engine.append(expecting(absent, plan("one"))).await.unwrap();
+    append(&engine, vec![said(id, "between")]).await;
+    let rejection = refused(&engine, expecting(absent, plan("mine"))).await;
+    let at = &first.events[0];
+    let actual = Some(NewestWithKey {
+        id: at.event,
+        conversation: id,
+        revision: Revision(2),
+    });
+    let rule = Rule::LatestMismatch {
+        index: 0,
+        expected: absent,
+        actual,
+    };
+    assert_eq!(rejection, Rejection::batch(rule));
+    let by_revision = ExpectedNewest::Revision(Revision(2));
+    let second = engine
+        .append(expecting(by_revision, plan("two")))
+        .await
+        .unwrap();
+    refused(&engine, expecting(by_revision, plan("late"))).await;
+    refused(
+        &engine,
+        expecting(ExpectedNewest::Event(at.event), plan("late")),
+    )
+    .await;
+    let by_id = ExpectedNewest::Event(second.events[0].event);
+    engine
+        .append(expecting(by_id, plan("three")))
+        .await
+        .unwrap();
+
+    // A fork sees what it inherited, and what was done on the other branch is not there.
+    append(&engine, vec![forked(id, "side", BranchId::MAIN, 3)]).await;
+    let on_side = |expected, event: NewEvent| {
+        let side = BranchName::new("side").unwrap();
+        let mut command = expecting(expected, event.on_branch(side.clone()));
+        command.expected_keys[0].branch = Some(side);
+        command
+    };
+    refused(&engine, on_side(by_id, plan("x"))).await;
+    let own = engine
+        .append(on_side(by_revision, plan("side")))
+        .await
+        .unwrap();
+    let by_own = ExpectedNewest::Event(own.events[0].event);
+    engine
+        .append(on_side(by_own, plan("side again")))
+        .await
+        .unwrap();
+
+    let unknown = BranchName::new("nowhere").unwrap();
+    let mut command = expecting(absent, plan("x"));
+    command.expected_keys[0].branch = Some(unknown);
+    assert!(matches!(
+        refused(&engine, command).await.rule,
+        Rule::BranchNotFound { .. }
+    ));
+    engine.close().await;
+}
+
+// Of sixteen that count up at once none may lose a step: each reads the newest and expects it.
+#[tokio::test(flavor = "multi_thread")]
+async fn counting_up_at_once_loses_nothing() {
+    let (engine, id) = begun().await;
+    let count_up = move |engine: Engine| async move {
+        for _ in 0..5 {
+            loop {
+                let query = LatestQuery {
+                    namespace: ns(),
+                    conversations: vec![id],
+                    branch: None,
+                    wanted: vec![Wanted::Key("count".to_owned())],
+                    as_of: None,
+                    headers_only: false,
+                    bytes_max: 1 << 20,
+                };
+                let found = engine.latest(query).await.unwrap().remove(0).got.event;
+                let header = found.as_ref().map(|found| &found.event.header);
+                let is = header.map_or(0, |header| header.correlation_id.parse().unwrap_or(0));
+                let next: u64 = is + 1;
+                let mut event = said(id, "count").with_key("count");
+                event.correlation_id = next.to_string();
+                let command = AppendCommand {
+                    expected_keys: vec![ExpectedKey {
+                        conversation: id,
+                        branch: None,
+                        key: "count".to_owned(),
+                        expected: header.map_or(ExpectedNewest::Absent, |header| {
+                            ExpectedNewest::Event(header.id)
+                        }),
+                    }],
+                    ..AppendCommand::new(ns(), vec![event])
+                };
+                match engine.append(command).await {
+                    Ok(_) => break,
+                    Err(AppendError::Rejected(rejection)) => {
+                        assert!(matches!(rejection.rule, Rule::LatestMismatch { .. }));
+                    }
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+        }
+    };
+    let all = (0..16).map(|_| tokio::spawn(count_up(engine.clone())));
+    for done in join_all(all).await {
+        done.unwrap();
+    }
+    let events = engine
+        .read_all(ReadQuery::all(ns(), Source::Log))
+        .await
+        .unwrap();
+    let counted = events
+        .iter()
+        .skip(1)
+        .map(|event| &event.event.header.correlation_id);
+    let expected: Vec<_> = (1..=80).map(|number: u64| number.to_string()).collect();
+    assert!(counted.eq(expected.iter()));
+    engine.close().await;
+}
+
+/// What a step of the model does.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Events by number, each with a variant of its content, by id or by key.
+    Append(Vec<(u8, bool, bool)>, bool),
+    /// Sets a key, when its newest is what the model has, or what it had before.
+    Set(u8, bool),
+    /// Opens the store again, with the views or without.
+    Reopen(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let events = prop::collection::vec((0..12_u8, prop::bool::weighted(0.1), any::<bool>()), 1..5);
+    prop_oneof![
+        8 => (events, any::<bool>()).prop_map(|(events, skip)| Step::Append(events, skip)),
+        6 => (0..3_u8, prop::bool::weighted(0.3)).prop_map(|(key, late)| Step::Set(key, late)),
+        1 => any::<bool>().prop_map(Step::Reopen),
+    ]
+}
+
+/// What must be there: a plain map each of ids, keys, and newest events.
+#[derive(Default)]
+struct Model {
+    by_id: HashMap<u8, (bool, Appended)>,
+    by_key: HashMap<u8, (bool, Appended)>,
+    /// All events that had the key.
+    newest: HashMap<u8, Vec<EventId>>,
+    events: usize,
+}
+
+impl Model {
+    fn known(&self, (number, _, by_key): (u8, bool, bool)) -> Option<&(bool, Appended)> {
+        match by_key {
+            true => self.by_key.get(&number),
+            false => self.by_id.get(&number),
+        }
+    }
+
+    async fn append(
+        &mut self,
+        engine: &Engine,
+        id: ConversationId,
+        (batch, skip): (&[(u8, bool, bool)], bool),
+    ) {
+        let mut seen = std::collections::HashSet::new();
+        let batch: Vec<_> = batch
+            .iter()
+            .filter(|(number, _, by_key)| seen.insert((*number, *by_key)))
+            .collect();
+        let event = |(number, other, by_key): &(u8, bool, bool)| {
+            let event = said(id, &format!("{number} {other}"));
+            match by_key {
+                true => keyed(event, &format!("key {number}")),
+                false => event.with_id(chosen(u64::from(*number))),
+            }
+        };
+        let fault = batch.iter().position(|of| {
+            let known = self.known(**of);
+            known.is_some_and(|(other, _)| *other != of.1 || !of.2 && !skip)
+        });
+        let command = AppendCommand {
+            skip_known: skip,
+            ..AppendCommand::new(ns(), batch.iter().copied().map(event).collect())
+        };
+        if let Some(fault) = fault {
+            assert_eq!(refused(engine, command).await.event_index, Some(fault));
+            return;
+        }
+        let outcome = engine.append(command).await.unwrap();
+        let expected: Vec<_> = (0..batch.len())
+            .filter(|at| self.known(*batch[*at]).is_some())
+            .collect();
+        assert_eq!(outcome.known, expected);
+        for (of, appended) in batch.into_iter().zip(outcome.events) {
+            if let Some((_, first)) = self.known(*of) {
+                assert_eq!(*first, appended);
+                continue;
+            }
+            self.events += 1;
+            let (number, other, by_key) = *of;
+            let of = if by_key {
+                &mut self.by_key
+            } else {
+                &mut self.by_id
+            };
+            of.insert(number, (other, appended));
+        }
+    }
+
+    async fn set(&mut self, engine: &Engine, id: ConversationId, key: u8, late: bool) {
+        let had = self.newest.entry(key).or_default();
+        let expected = |event: Option<&EventId>| {
+            event.map_or(ExpectedNewest::Absent, |id| ExpectedNewest::Event(*id))
+        };
+        let late = late && !had.is_empty();
+        let behind = had.len().wrapping_sub(2);
+        let expected = expected(if late { had.get(behind) } else { had.last() });
+        let command = AppendCommand {
+            expected_keys: vec![ExpectedKey {
+                conversation: id,
+                branch: None,
+                key: format!("set {key}"),
+                expected,
+            }],
+            ..AppendCommand::new(ns(), vec![said(id, "set").with_key(format!("set {key}"))])
+        };
+        if late {
+            let actual = had.last().copied();
+            let rule = refused(engine, command).await.rule;
+            let fits = matches!(&rule, Rule::LatestMismatch { actual: Some(there), .. } if Some(there.id) == actual);
+            assert!(fits, "{rule:?}");
+            return;
+        }
+        let outcome = engine.append(command).await.unwrap();
+        had.push(outcome.events[0].event);
+        self.events += 1;
+    }
+
+    async fn check(&self, engine: &Engine) {
+        let (numbers, places): (Vec<&u8>, Vec<&(bool, Appended)>) = self.by_id.iter().unzip();
+        let ids = numbers.iter().map(|number| chosen(u64::from(**number)));
+        let found = by_ids(engine, ids.collect()).await;
+        let expected: Vec<_> = places.iter().map(|(_, at)| Some(at.revision.0)).collect();
+        assert_eq!(found, expected);
+        assert_eq!(count(engine).await, self.events + 1);
+        check_views(engine).await;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    // Whatever is appended again, in whatever batches, with the store opened anew in between
+    // and its views gone: what is there already is known, is found by its id, stands where it
+    // was first, and is never there twice; and no key is set by who did not see its newest.
+    #[test]
+    fn names_are_used_once(steps in prop::collection::vec(step(), 1..40)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let folder = tempfile::tempdir().unwrap();
+            let open = || Engine::open(OpenOptions::new(folder.path()));
+            let mut engine = open().await.unwrap();
+            let id = ConversationId::generate();
+            append(&engine, vec![created(id)]).await;
+            let mut model = Model::default();
+            for step in &steps {
+                match step {
+                    Step::Append(batch, skip) => model.append(&engine, id, (batch, *skip)).await,
+                    Step::Set(key, late) => model.set(&engine, id, *key, *late).await,
+                    Step::Reopen(with_views) => {
+                        engine.close().await;
+                        drop(engine);
+                        if !with_views {
+                            std::fs::remove_file(folder.path().join("views.redb")).unwrap();
+                        }
+                        engine = open().await.unwrap();
+                    }
+                }
+            }
+            model.check(&engine).await;
+            engine.close().await;
+        });
+    }
+}

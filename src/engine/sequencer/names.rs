@@ -1,0 +1,112 @@
+//! The names of a batch's events: ids that their authors chose, idempotency keys, and what is
+//! expected of the newest event with a key.
+
+use super::{EngineSequencer, Stop, WriteRequest};
+use crate::{
+    domain::{NewestWithKey, Rejection, Rule, Tags},
+    engine::{
+        error::AppendError,
+        recent::{EventWithId, KnownEvents, Names, key_in_views},
+    },
+    log::Record,
+    views::KeyEntry,
+};
+
+impl EngineSequencer {
+    pub(super) fn known_key(
+        &self,
+        request: &WriteRequest,
+    ) -> Result<Option<KeyEntry>, AppendError> {
+        let command = &request.prepared.command;
+        let (Some(key), Some(facts)) = (&command.idempotency_key, &request.key) else {
+            return Ok(None);
+        };
+        if let Some(entry) = self.recent.key(&command.namespace, key) {
+            return Ok(Some(entry.clone()));
+        }
+        if facts.entry.is_some() || self.recent.completes(facts.reached) {
+            return Ok(facts.entry.clone());
+        }
+        key_in_views(&self.cache.views(), (&command.namespace, key), &self.recent)
+    }
+
+    /// Leaves out of a batch what is there already, and says what that is.
+    pub(super) fn pass_over(&self, request: &mut WriteRequest) -> Result<KnownEvents, Stop> {
+        if !request.prepared.has_names() {
+            return Ok(Vec::new());
+        }
+        let names = self.recent.names(&request.prepared, &request.names);
+        match names.map_err(Stop::Failed)? {
+            Names::LookAgain => Err(Stop::LookAgain),
+            Names::Known(known) => {
+                let places: Vec<usize> = known.iter().map(|(own, _)| *own).collect();
+                request.prepared.skip(&places);
+                Ok(known)
+            }
+        }
+    }
+
+    /// The newest event with each expected key must be what it is expected to be.
+    pub(super) fn check_expected_keys(&self, request: &WriteRequest) -> Result<(), Stop> {
+        let command = &request.prepared.command;
+        for (index, wanted) in command.expected_keys.iter().enumerate() {
+            let state = self.cache.get(wanted.conversation);
+            let state = state.filter(|state| state.row.namespace == command.namespace);
+            let actual = match state.map(|state| state.branch(wanted.branch.as_ref())) {
+                None => None,
+                Some(None) => {
+                    let rule = Rule::BranchNotFound {
+                        conversation: wanted.conversation,
+                        branch: wanted
+                            .branch
+                            .as_ref()
+                            .map(ToString::to_string)
+                            .unwrap_or_default(),
+                    };
+                    return Err(Stop::Failed(Rejection::batch(rule).into()));
+                }
+                Some(Some(branch)) => {
+                    let looked_up = (request.names.reached, request.names.newest.get(index));
+                    let newest = self.recent.newest(wanted, branch.id, looked_up);
+                    newest.map_err(|_| Stop::LookAgain)?
+                }
+            };
+            let expected = wanted.expected;
+            if !NewestWithKey::fits(actual.as_ref(), expected) {
+                let rule = Rule::LatestMismatch {
+                    index,
+                    expected,
+                    actual,
+                };
+                return Err(Stop::Failed(Rejection::batch(rule).into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Remembers what an event's names are: its id, its tags, an idempotency key.
+    pub(super) fn note_names(&mut self, record: &Record, tags: &Tags, offset: u64) {
+        let header = &record.header;
+        self.staged.id(header, offset);
+        if header.id.offset() != offset {
+            self.recent.used_id(EventWithId {
+                offset,
+                header: header.clone(),
+                body: record.plain_hash(),
+            });
+        }
+        self.recent.tagged(header, tags, offset);
+        if let Some(key) = &record.append_key {
+            let entry = KeyEntry {
+                namespace: header.namespace.clone(),
+                key: key.key.clone(),
+                content_hash: key.content_hash,
+                salt: key.salt.map(|salt| salt.0),
+                first_offset: offset,
+                events: key.events,
+            };
+            self.staged.key(entry.clone());
+            self.recent.used_key(entry);
+        }
+    }
+}
