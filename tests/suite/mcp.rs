@@ -1267,6 +1267,66 @@ async fn agents_calls_and_pages_share_a_port() {
     }
 }
 
+// Once more with fewer options, and the agent had another store, or could write no longer, and
+// nobody had said so.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_configured_is_not_dropped_in_silence() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().display().to_string();
+    let init = async |more: &[&str]| {
+        let line = [
+            &["init", "claude-code", "--write", "--folder", &folder],
+            more,
+        ]
+        .concat();
+        let done = run(&line).await;
+        assert!(done.status.success(), "{done:?}");
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        let server: Value = serde_json::from_str(&read(".mcp.json")).unwrap();
+        let server = server["mcpServers"]["treering"]["args"].clone();
+        let hook: Value = serde_json::from_str(&read(".claude/settings.json")).unwrap();
+        let hook = hook["hooks"]["Stop"][0]["hooks"][0]["command"].clone();
+        let told = String::from_utf8(done.stdout).unwrap();
+        (server, hook.as_str().unwrap().to_owned(), told)
+    };
+    let store = "http://127.0.0.1:7171";
+    let (first, hook, told) = init(&["--server", store, "--writable"]).await;
+    assert_eq!(first, json!(["mcp", "--server", store, "--writable"]));
+    assert!(
+        hook.ends_with(&format!("--hook --server {store}")),
+        "{hook}"
+    );
+    // The same server has a door for who has no program.
+    assert!(
+        told.contains(&format!("{store}/mcp")) && !told.contains("Kept"),
+        "{told}"
+    );
+    let (second, hook, told) = init(&["--namespace", "team-a"]).await;
+    assert_eq!(
+        second,
+        json!([
+            "mcp",
+            "--server",
+            store,
+            "--writable",
+            "--namespace",
+            "team-a"
+        ])
+    );
+    assert!(
+        hook.ends_with(&format!("--hook --server {store} --namespace team-a")),
+        "{hook}"
+    );
+    let kept = format!("Kept of what is there: --server {store} --writable");
+    assert!(told.contains(&kept), "{told}");
+    let (third, _, told) = init(&[]).await;
+    assert_eq!(third, second);
+    assert!(told.contains("has it already"), "{told}");
+    let (last, hook, _) = init(&["--anew"]).await;
+    assert_eq!(last, json!(["mcp"]));
+    assert!(hook.ends_with("--hook"), "{hook}");
+}
+
 // The hook of a session that ends: what it said is in the store, again and again without a copy,
 // and nothing that goes wrong makes the agent go on.
 #[tokio::test(flavor = "multi_thread")]
