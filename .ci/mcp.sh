@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The door for agents: sessions by the official Python SDK, over standard input and output and
-# over HTTP with a key; and how soon the program answers.
+# over HTTP, on the port of the services, with a key; and how soon the program answers.
 #
 # Usage: .ci/mcp.sh [BINARY] [DATA]    (default: target/debug/treering, $TREERING_TEST_DATA)
 set -euo pipefail
@@ -33,8 +33,7 @@ echo "-- over standard input and output"
 echo "-- over HTTP, with a key"
 key=$("$binary" keys create agent --role writer:default --data "$work/store" --json |
   "$python" -c 'import json, sys; print(json.load(sys.stdin)["key"])')
-"$binary" serve --json --data "$work/store" --listen 127.0.0.1:0 --mcp 127.0.0.1:0 --mcp-writable \
-  >"$work/serving" &
+"$binary" serve --json --data "$work/store" --listen 127.0.0.1:0 --mcp-writable >"$work/serving" &
 server=$!
 for _ in $(seq 100); do
   [ -s "$work/serving" ] && break

@@ -79,6 +79,13 @@ async def http(url: str, key: str) -> None:
     async with httpx2.AsyncClient() as web:
         refused = await web.post(url, json={})
         assert refused.status_code == 401, refused
+        known = {"authorization": f"Bearer {key}"}
+        for wrong in ({"origin": "https://evil.example"}, {"host": "evil.example"}):
+            refused = await web.post(url, json={}, headers={**known, **wrong})
+            assert refused.status_code == 403, refused
+        # Pages for people are on the same port.
+        page = await web.get(url.removesuffix("mcp"), headers=known)
+        assert page.status_code == 200 and "Treering" in page.text, page
 
 
 def main() -> None:

@@ -29,9 +29,10 @@ use super::{
     text::printable,
 };
 use crate::{
-    access::KeyRing,
+    access::{CallerProof, KeyRing},
     domain::Namespace,
     engine::{Dense, Engine, OpenMode, OpenOptions},
+    server::{CERTIFICATE_KEY, certificate_word},
 };
 
 /// Pause before a folder that another process has is tried again.
@@ -54,11 +55,13 @@ const ANSWER_BYTES_MAX: usize = usize::MAX;
 /// The transport that the generated clients use.
 pub type Transport = InterceptedService<Channel, Tag>;
 
-/// Puts the namespace and the key on every request.
+/// Puts the namespace, and who asks, on every request.
 #[derive(Clone, Debug)]
 pub struct Tag {
     namespace: MetadataValue<Ascii>,
     key: Option<MetadataValue<Ascii>>,
+    /// Whose certificate another part of this process has seen.
+    certificate: Option<MetadataValue<Ascii>>,
 }
 
 impl Interceptor for Tag {
@@ -67,6 +70,9 @@ impl Interceptor for Tag {
         metadata.insert(NAMESPACE_METADATA, self.namespace.clone());
         if let Some(key) = &self.key {
             metadata.insert(KEY_METADATA, key.clone());
+        }
+        if let Some(certificate) = &self.certificate {
+            metadata.insert(CERTIFICATE_KEY, certificate.clone());
         }
         Ok(request)
     }
@@ -252,13 +258,20 @@ impl Connection {
         })
     }
 
-    /// The same way, as somebody else: in this namespace, with this key. Whoever has it does not
-    /// end what it leads to.
+    /// The same way, as somebody else: in this namespace, as whoever has shown this. Whoever has
+    /// it does not end what it leads to.
     ///
     /// # Errors
     /// [`CliError::Usage`] for what is no namespace.
-    pub fn as_caller(&self, namespace: &str, key: Option<&str>) -> Result<Self, CliError> {
-        let (namespace, tag) = tag(namespace, key)?;
+    pub fn as_caller(&self, namespace: &str, proof: &CallerProof) -> Result<Self, CliError> {
+        let key = match proof {
+            CallerProof::Key(key) => Some(key.as_str()),
+            CallerProof::Nothing | CallerProof::Certificate(_) => None,
+        };
+        let (namespace, mut tag) = tag(namespace, key)?;
+        if let CallerProof::Certificate(subject) = proof {
+            tag.certificate = MetadataValue::try_from(certificate_word(subject)).ok();
+        }
         Ok(Self {
             channel: self.channel.clone(),
             namespace,
@@ -506,6 +519,7 @@ fn tag(namespace: &str, key: Option<&str>) -> Result<(Namespace, Tag), CliError>
     let tag = Tag {
         namespace: value,
         key,
+        certificate: None,
     };
     Ok((checked, tag))
 }

@@ -1,11 +1,15 @@
 //! What `serve` and `demo` take for the inspector, and the inspector of a server that runs.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
 use clap::Args;
 
 use super::error::CliError;
-use crate::{access::KeyRing, engine::Engine, server::WebService};
+use crate::{
+    access::KeyRing,
+    engine::Engine,
+    server::{WebPlace, WebService},
+};
 
 /// How people look at the store.
 #[derive(Args, Debug, Clone, Default)]
@@ -14,31 +18,14 @@ pub struct InspectorArgs {
     /// Serve no pages for people on the port of the services
     #[arg(long)]
     no_inspector: bool,
-    /// Serve pages for this host, too: HOST or HOST:PORT, as browsers are told behind a proxy
-    /// (may be given again)
-    #[arg(
-        long = "inspector-host",
-        value_name = "HOST",
-        conflicts_with = "no_inspector"
-    )]
-    inspector_hosts: Vec<String>,
 }
 
 impl InspectorArgs {
-    /// How it is served; none: it is not.
+    /// True when it is served.
     #[must_use]
-    pub fn wanted(&self) -> Option<PagesOptions> {
-        (cfg!(feature = "inspector") && !self.no_inspector).then(|| PagesOptions {
-            hosts: self.inspector_hosts.clone(),
-        })
+    pub fn is_wanted(&self) -> bool {
+        cfg!(feature = "inspector") && !self.no_inspector
     }
-}
-
-/// How pages are served.
-#[derive(Clone, Debug, Default)]
-pub struct PagesOptions {
-    /// Hosts that they are for, besides the server's own names.
-    pub hosts: Vec<String>,
 }
 
 /// The inspector of a server that runs.
@@ -59,16 +46,9 @@ impl Pages {
     pub async fn open(
         engine: Engine,
         keys: Arc<KeyRing>,
-        address: SocketAddr,
-        tls: bool,
-        options: PagesOptions,
+        place: WebPlace,
     ) -> Result<Self, CliError> {
-        use crate::inspector::{Inspector, InspectorOptions};
-        let options = InspectorOptions {
-            hosts: options.hosts,
-            tls,
-        };
-        let inspector = Inspector::open(engine, keys, address, options).await?;
+        let inspector = crate::inspector::Inspector::open(engine, keys, place).await?;
         Ok(Self { inspector })
     }
 
@@ -92,18 +72,15 @@ impl Pages {
 /// This program has none.
 #[cfg(not(feature = "inspector"))]
 impl Pages {
-    /// Never: see [`InspectorArgs::wanted`].
+    /// Never: see [`InspectorArgs::is_wanted`].
     ///
     /// # Errors
     /// Always.
     pub async fn open(
         _engine: Engine,
         _keys: Arc<KeyRing>,
-        _address: SocketAddr,
-        _tls: bool,
-        options: PagesOptions,
+        _place: WebPlace,
     ) -> Result<Self, CliError> {
-        drop(options.hosts);
         Err(CliError::Usage {
             what: "this program was built without the inspector".into(),
             hint: "build it with the feature `inspector`".into(),

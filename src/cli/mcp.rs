@@ -1,20 +1,13 @@
 //! `mcp`: the store for an agent, over standard input and output; and what `serve` takes to be
 //! reached by agents over HTTP.
 
-use std::{net::SocketAddr, sync::Arc};
-
 use clap::Args;
 use rmcp::transport::stdio_pipes;
-use tokio::net::TcpListener;
 
-use super::{
-    args::Common,
-    error::{CliError, Exit},
-};
+use super::{args::Common, error::CliError};
 use crate::{
-    access::KeyRing,
-    engine::Engine,
-    mcp::{self, Allowed, HttpDoor, HttpOptions},
+    mcp::{self, Allowed, HttpOptions},
+    server::web_origin,
 };
 
 /// Give an agent the store: a server of the Model Context Protocol on standard input and output
@@ -33,7 +26,7 @@ Examples:
   treering mcp --data ./store --namespace team
   treering mcp --server http://127.0.0.1:7171 --writable
   treering init claude-code --write                add it to Claude Code, with a hook that imports
-  treering serve --mcp 127.0.0.1:7172              the same by HTTP, for many
+  treering serve --mcp-writable                    the same by HTTP (/mcp), for many
 
 Tools: search, around, read, conversations, branches, request, recall; with --writable remember
 and fork; with --allow-approvals pending and decide. docs/MCP.md has more.")]
@@ -65,72 +58,37 @@ pub async fn run(args: &McpArgs, common: &Common) -> Result<(), CliError> {
 }
 
 /// How agents reach a server.
-#[derive(Args, Debug, Clone)]
+#[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Agents")]
 pub struct McpServeArgs {
-    /// Serve agents there too, by the Model Context Protocol over HTTP (/mcp). A key comes as
-    /// bearer token and may do what it may do by gRPC. There is no TLS: beyond this machine it
-    /// needs keys, something before it that encrypts, and --insecure
-    #[arg(long = "mcp", value_name = "ADDR")]
-    addr: Option<SocketAddr>,
+    /// Serve agents nothing on the port of the services (/mcp, the Model Context Protocol by
+    /// HTTP). Else a key comes as bearer token there, and may do what it may do by gRPC
+    #[arg(long)]
+    no_mcp: bool,
     /// Let agents remember things and fork conversations, as far as their keys allow it
-    #[arg(long = "mcp-writable", requires = "addr")]
+    #[arg(long = "mcp-writable", conflicts_with = "no_mcp")]
     writable: bool,
-    /// Take requests for this host, too: HOST or HOST:PORT (may be given again)
-    #[arg(long = "mcp-host", value_name = "HOST", requires = "addr")]
-    hosts: Vec<String>,
-    /// Take requests from pages of this origin: https://HOST:PORT (may be given again); of
-    /// others none
-    #[arg(long = "mcp-origin", value_name = "ORIGIN", requires = "addr", value_parser = mcp::origin)]
+    /// Take requests of agents from pages of this origin, too: https://HOST:PORT (may be given
+    /// again)
+    #[arg(
+        long = "mcp-origin",
+        value_name = "ORIGIN",
+        conflicts_with = "no_mcp",
+        value_parser = web_origin
+    )]
     origins: Vec<String>,
 }
 
-/// An address that is taken for agents.
-#[derive(Debug)]
-pub struct McpListener {
-    listener: TcpListener,
-    options: HttpOptions,
-}
-
 impl McpServeArgs {
-    /// Where agents reach it, if they do.
+    /// How agents are served; none: they are not.
     #[must_use]
-    pub fn address(&self) -> Option<SocketAddr> {
-        self.addr
-    }
-
-    /// Takes the address.
-    ///
-    /// # Errors
-    /// [`CliError::Outcome`] when it is not to be had.
-    pub async fn listen(&self) -> Result<Option<McpListener>, CliError> {
-        let Some(addr) = self.addr else {
-            return Ok(None);
-        };
-        let listener = TcpListener::bind(addr).await;
-        let listener = listener.map_err(|cause| CliError::Outcome {
-            what: CliError::Listen { addr, cause }.to_string(),
-            hint: "choose another address with --mcp (port 0 takes any free one)".into(),
-            exit: Exit::Failed,
-        })?;
-        let options = HttpOptions {
+    pub fn wanted(&self) -> Option<HttpOptions> {
+        (!self.no_mcp).then(|| HttpOptions {
             allowed: Allowed {
                 writing: self.writable,
                 approvals: false,
             },
-            hosts: self.hosts.clone(),
             origins: self.origins.clone(),
-        };
-        Ok(Some(McpListener { listener, options }))
-    }
-}
-
-impl McpListener {
-    /// Begins to serve an engine that is served by gRPC.
-    ///
-    /// # Errors
-    /// As [`HttpDoor::open`].
-    pub async fn serve(self, engine: Engine, keys: Arc<KeyRing>) -> Result<HttpDoor, CliError> {
-        HttpDoor::open(self.listener, engine, keys, self.options).await
+        })
     }
 }

@@ -68,6 +68,7 @@ mod tool_stats;
 mod tools;
 mod top;
 mod upgrade;
+mod web;
 
 use std::{env, io::Write, process::ExitCode, time::Instant};
 

@@ -21,20 +21,19 @@ use super::{
     connect::Waiting,
     embedded::{self, Door, Embedded},
     error::CliError,
-    inspector::{InspectorArgs, Pages, PagesOptions},
     keys, log_to_stderr,
-    mcp::McpServeArgs,
     observe::{ObserveArgs, of_backup, of_summariser, of_traces},
     output::{Out, Tone},
     quota::{QuotaArg, quotas},
     retention::{RetentionPolicy, keep_to},
     summariser::SummariserArgs,
+    web::{Web, WebArgs, WebOptions},
 };
 use crate::{
     access::KeyRing,
     domain::{Limits, limits::MEMORY_OF_FILES_BYTES},
     engine::{Engine, OpenOptions},
-    mcp::HttpDoor,
+    mcp::MCP_PATH,
     server::{
         ServerMeasures,
         tls::{ServerTls, TlsFiles},
@@ -51,9 +50,10 @@ pub fn listen_default() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, PORT).into()
 }
 
-/// Serve a store over gRPC, and pages for people
+/// Serve a store over gRPC, with pages for people and a door for agents
 ///
-/// The address, opened in a browser, shows what agents did (--no-inspector leaves that out).
+/// The address, opened in a browser, shows what agents did (--no-inspector leaves that out). At
+/// /mcp agents search in it, by the Model Context Protocol (--no-mcp).
 ///
 /// Runs until Ctrl-C or SIGTERM, then finishes what it took. Reflection and
 /// health are on. While no key was made (treering keys create), anybody who reaches
@@ -80,8 +80,8 @@ Examples:
   treering serve --data ./store --metrics 127.0.0.1:9464
   treering serve --data ./store --quota '*=1GiB,10000' --quota team-a=50GiB
   treering serve --data ./store --otlp-endpoint http://127.0.0.1:4317 --otlp-ratio 0.05
-  treering serve --data ./store --mcp 127.0.0.1:7172
-  treering serve --data ./store --inspector-host agents.example
+  treering serve --data ./store --mcp-writable
+  treering serve --data ./store --web-host agents.example
   treering serve --config /etc/treering/treering.toml
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
@@ -149,9 +149,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     observe: ObserveArgs,
     #[command(flatten)]
-    inspector: InspectorArgs,
-    #[command(flatten)]
-    mcp: McpServeArgs,
+    web: WebArgs,
     #[command(flatten)]
     summariser: SummariserArgs,
 }
@@ -215,7 +213,6 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             cause,
         })?;
     let observer = args.observe.observer(traces.clone()).await?;
-    let agents = args.mcp.listen().await?;
     let summariser = args.summariser.config(&dir)?;
     let following = match &args.backup {
         Some(to) => Some(Following::prepare(to, args.backup_key_file.clone())?),
@@ -245,17 +242,13 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         .as_ref()
         .map(|config| Arc::clone(&config.measures));
     let door = DoorKeys {
-        keys: Arc::clone(&keys),
+        keys,
         tls: tls.clone(),
-        pages: args.inspector.wanted(),
+        web: args.web.options(),
         takes_spans: !args.no_otlp_receiver,
     };
     let counted = Some(observer.measures());
     let served = Served::counted(engine.clone(), listener, summariser, door, counted).await?;
-    let agents = match agents {
-        Some(agents) => Some(agents.serve(engine.clone(), keys).await?),
-        None => None,
-    };
     let reload = tokio::spawn(reload_on_hangup(tls));
     let metrics = observer.url();
     let mut more = summaries.map(of_summariser).unwrap_or_default();
@@ -275,7 +268,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
             "metrics": metrics,
-            "mcp": agents.as_ref().map(HttpDoor::url),
+            "mcp": served.agents(),
             "inspector": served.inspector(),
         }))?;
     } else {
@@ -287,8 +280,8 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         if let Some(metrics) = metrics {
             out.line(format!("Metrics are at {metrics}"))?;
         }
-        if let Some(agents) = &agents {
-            out.line(format!("Agents reach it at {}", agents.url()))?;
+        if let Some(agents) = served.agents() {
+            out.line(format!("Agents reach it at {agents} (MCP)"))?;
         }
         if summarises {
             out.line("A model summarises what is appended from now on.")?;
@@ -307,9 +300,6 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     }
     drop(observed);
     let stopped = served.stop().await;
-    if let Some(agents) = agents {
-        agents.close().await;
-    }
     if let Some(traces) = traces {
         traces.stop().await;
     }
@@ -328,14 +318,11 @@ impl ServeArgs {
             return Ok(());
         }
         let tls = self.tls_cert.is_some();
-        let mcp = self.mcp.address().map(|addr| (addr, false));
-        for (addr, tls) in [Some((self.listen, tls)), mcp].into_iter().flatten() {
-            // Keys are the store's.
-            if let Some(missing) = missing(addr, true, tls) {
-                return Err(reached(addr, missing));
-            }
+        // Keys are the store's.
+        match missing(self.listen, true, tls) {
+            Some(missing) => Err(reached(self.listen, missing)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn certificates(&self) -> Result<Option<Arc<ServerTls>>, CliError> {
@@ -366,23 +353,11 @@ fn keys_of(dir: &Path) -> Result<Arc<KeyRing>, CliError> {
 
 /// Refuses to let others in who cannot be told apart, or who can be overheard.
 fn check_reach(args: &ServeArgs, keys: &KeyRing) -> Result<(), CliError> {
-    check_address(args.listen, args.tls_cert.is_some(), args.insecure, keys)?;
-    match args.mcp.address() {
-        Some(addr) => check_address(addr, false, args.insecure, keys),
-        None => Ok(()),
-    }
-}
-
-fn check_address(
-    addr: SocketAddr,
-    tls: bool,
-    insecure: bool,
-    keys: &KeyRing,
-) -> Result<(), CliError> {
-    let Some(missing) = missing(addr, !keys.is_open(), tls) else {
+    let addr = args.listen;
+    let Some(missing) = missing(addr, !keys.is_open(), args.tls_cert.is_some()) else {
         return Ok(());
     };
-    if insecure {
+    if args.insecure {
         anstream::eprintln!("{}", warning(addr, missing));
         return Ok(());
     }
@@ -499,11 +474,11 @@ pub fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
     }))
 }
 
-/// Who may come in, by which certificate, and what browsers find.
+/// Who may come in, by which certificate, and what browsers and agents find.
 struct DoorKeys {
     keys: Arc<KeyRing>,
     tls: Option<Arc<ServerTls>>,
-    pages: Option<PagesOptions>,
+    web: WebOptions,
     takes_spans: bool,
 }
 
@@ -511,7 +486,7 @@ struct DoorKeys {
 #[derive(Debug)]
 pub struct Served {
     engine: Embedded,
-    pages: Option<Pages>,
+    web: Web,
     url: String,
 }
 
@@ -528,19 +503,19 @@ impl Served {
         Self::start_with(OpenOptions::new(dir), listener, summariser).await
     }
 
-    /// The same, with pages for people.
+    /// The same, with pages for people and a door for agents.
     ///
     /// # Errors
     /// As [`Self::start`].
-    pub async fn start_with_pages(
+    pub async fn start_with_web(
         dir: &Path,
         listener: TcpListener,
-        pages: Option<PagesOptions>,
+        web: WebOptions,
     ) -> Result<Self, CliError> {
         let door = DoorKeys {
             keys: keys_of(dir)?,
             tls: None,
-            pages,
+            web,
             takes_spans: true,
         };
         let engine = embedded::open(OpenOptions::new(dir)).await?;
@@ -575,7 +550,7 @@ impl Served {
         let door = DoorKeys {
             keys,
             tls,
-            pages: None,
+            web: WebOptions::default(),
             takes_spans: true,
         };
         Self::counted(engine, listener, summariser, door, None).await
@@ -592,36 +567,41 @@ impl Served {
         DoorKeys {
             keys,
             tls,
-            pages,
+            web,
             takes_spans,
         }: DoorKeys,
         measures: Option<Arc<ServerMeasures>>,
     ) -> Result<Self, CliError> {
         let address = listener.local_addr()?;
         let url = url_of(address, tls.is_some());
-        let pages = match pages {
-            Some(options) => {
-                let (engine, keys) = (engine.clone(), Arc::clone(&keys));
-                Some(Pages::open(engine, keys, address, tls.is_some(), options).await?)
-            }
-            None => None,
+        let web = {
+            let (engine, keys) = (engine.clone(), Arc::clone(&keys));
+            Web::open(engine, keys, address, tls.is_some(), web).await?
         };
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let door = Door {
             address: url.clone(),
             keys,
             tls,
-            web: pages.as_ref().map(Pages::web),
+            web: web.service(),
             takes_spans,
         };
         let engine = Embedded::start(engine, Some(door), summariser, measures, incoming).await?;
-        Ok(Self { engine, pages, url })
+        Ok(Self { engine, web, url })
     }
 
     /// Where people on this machine look at it, if they can.
     #[must_use]
     pub fn inspector(&self) -> Option<String> {
-        self.pages.as_ref().map(|_| format!("{}/", self.url))
+        self.web.has_pages().then(|| format!("{}/", self.url))
+    }
+
+    /// Where agents on this machine reach it, if they do.
+    #[must_use]
+    pub fn agents(&self) -> Option<String> {
+        self.web
+            .has_agents()
+            .then(|| format!("{}{MCP_PATH}", self.url))
     }
 
     /// Where clients on this machine reach it.
@@ -635,13 +615,9 @@ impl Served {
     /// # Errors
     /// [`CliError::Outcome`] when it ended badly.
     pub async fn stop(self) -> Result<(), CliError> {
-        if let Some(pages) = &self.pages {
-            pages.end_streams();
-        }
+        self.web.end_streams();
         let stopped = self.engine.stop().await;
-        if let Some(pages) = self.pages {
-            pages.close().await;
-        }
+        self.web.close().await;
         stopped
     }
 }

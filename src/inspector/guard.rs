@@ -8,9 +8,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri,
-    header::{CONTENT_SECURITY_POLICY, HOST, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS},
-    uri::Authority,
+    HeaderMap, HeaderName, HeaderValue, StatusCode,
+    header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS},
+    request::Parts,
 };
 use tower::ServiceExt;
 
@@ -20,7 +20,7 @@ use super::{
     site::{Site, session_of},
     visit::{FRAGMENT_HEADER, Here},
 };
-use crate::domain::Namespace;
+use crate::{domain::Namespace, server::WebRefusal};
 
 /// Nothing but what this server sends itself, and no script or style within a page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -64,14 +64,12 @@ fn entered(site: &Site, request: Request) -> Entered {
         namespace: Namespace::default().as_str().to_owned(),
         path: "/".to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
-        token: site.token(&parts.headers),
+        token: site.token(&parts),
         has_session: !site.keys.is_open() && session_of(&parts.headers).is_some(),
         is_fragment: parts.headers.contains_key(FRAGMENT_HEADER),
         is_from_elsewhere: is(&parts.headers, "sec-fetch-site", "cross-site"),
     };
-    let placed = check_host(site, &parts.headers, &parts.uri)
-        .and_then(|host| check_origin(site, &host, &parts.method, &parts.headers))
-        .and_then(|()| placed(&mut here, parts.uri.path()));
+    let placed = check_place(site, &parts).and_then(|()| placed(&mut here, parts.uri.path()));
     if let Err(failure) = placed {
         return Err(Box::new((here, failure)));
     }
@@ -120,88 +118,23 @@ fn placed(here: &mut Here, path: &str) -> Result<(), PageFailure> {
     Ok(())
 }
 
-/// The host that a request is for, when it is this one: a page of another site whose name leads
-/// here must not be answered as if it were ours.
-fn check_host(site: &Site, headers: &HeaderMap, uri: &Uri) -> Result<Authority, PageFailure> {
-    let said = match uri.authority() {
-        Some(authority) => Some(authority.clone()),
-        None => headers
-            .get(HOST)
-            .and_then(|host| host.to_str().ok())
-            .and_then(|host| host.parse().ok()),
-    };
-    let refused = |what: String| {
-        PageFailure::new(
-            StatusCode::FORBIDDEN,
-            what,
-            "use the address that the server printed; for another name start it with \
-             --inspector-host NAME",
-        )
-    };
-    let Some(said) = said else {
-        return Err(refused("the request says no host".to_owned()));
-    };
-    match is_own(site, &said) {
-        true => Ok(said),
-        false => Err(refused(format!("this server is not `{}`", said.host()))),
-    }
-}
-
-fn is_own(site: &Site, said: &Authority) -> bool {
-    let host = said.host().trim_matches(['[', ']']).to_ascii_lowercase();
-    let ip: Option<std::net::IpAddr> = host.parse().ok();
-    let bound = site.address.ip();
-    // Bound to all addresses, any of them is its own; an address, unlike a name, cannot be made
-    // to lead here by another site.
-    host == "localhost"
-        || ip.is_some_and(|ip| {
-            ip.to_canonical().is_loopback() || ip == bound || bound.is_unspecified()
-        })
-        || site
-            .options
-            .hosts
-            .iter()
-            .any(|own| own.eq_ignore_ascii_case(&host) || own.eq_ignore_ascii_case(said.as_str()))
-}
-
-/// Refuses what another site's page asks for.
-fn check_origin(
-    site: &Site,
-    host: &Authority,
-    method: &Method,
-    headers: &HeaderMap,
-) -> Result<(), PageFailure> {
-    let refused = || {
-        PageFailure::new(
-            StatusCode::FORBIDDEN,
-            "the request comes from a page of another site",
-            "open the page here, and do it there",
-        )
-    };
-    let fetched = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
-    let is_safe = matches!(*method, Method::GET | Method::HEAD);
-    let is_link = is_safe && is(headers, "sec-fetch-mode", "navigate");
-    // A link on another page may lead here; nothing else of it may.
-    if fetched.is_some_and(|site| !matches!(site, b"same-origin" | b"none")) && !is_link {
-        return Err(refused());
-    }
-    let Some(origin) = headers.get(ORIGIN) else {
-        return Ok(());
-    };
-    let scheme = if site.options.tls { "https" } else { "http" };
-    let own = format!("{scheme}://{host}");
-    match origin.as_bytes().eq_ignore_ascii_case(own.as_bytes()) {
-        true => Ok(()),
-        // Behind something that encrypts, the browser's scheme is another.
-        false
-            if origin
-                .as_bytes()
-                .eq_ignore_ascii_case(format!("https://{host}").as_bytes()) =>
-        {
-            Ok(())
-        }
-        false => Err(refused()),
-    }
+/// What the table of routes never sees: a request for another host, or of another site's page.
+fn check_place(site: &Site, request: &Parts) -> Result<(), PageFailure> {
+    let place = &site.place;
+    let checked = place.host(&request.headers, &request.uri).and_then(|host| {
+        // Pages of other origins are named for agents only.
+        place.check_origin(&host, &request.method, &request.headers, &[])
+    });
+    checked.map(|_own| ()).map_err(|refusal| {
+        let hint = match &refusal {
+            WebRefusal::OtherSite => "open the page here, and do it there",
+            WebRefusal::OtherHost(_) | WebRefusal::NoHost | WebRefusal::Unclear(_) => {
+                "use the address that the server printed; for another name start it with \
+                 --web-host NAME"
+            }
+        };
+        PageFailure::new(refusal.status(), refusal.to_string(), hint)
+    })
 }
 
 fn is(headers: &HeaderMap, name: &str, value: &str) -> bool {

@@ -27,4 +27,4 @@ mod site;
 mod transcript;
 mod visit;
 
-pub use site::{Inspector, InspectorOptions};
+pub use site::Inspector;

@@ -2,11 +2,10 @@
 
 use std::{
     fmt, io,
-    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use http::{HeaderMap, header::COOKIE as COOKIES};
+use http::{HeaderMap, header::COOKIE as COOKIES, request::Parts};
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,
@@ -21,28 +20,18 @@ use super::{
     session::{COOKIE, Sessions, secret},
 };
 use crate::{
-    access::KeyRing,
+    access::{CallerProof, CertificateSubject, ClientCertificate, Holder, KeyRefusal, KeyRing},
     cli::{CliError, Connection},
     engine::Engine,
-    server::{WebService, bearer},
+    server::{WebPlace, WebService, bearer},
 };
-
-/// How it is served.
-#[derive(Clone, Debug, Default)]
-pub struct InspectorOptions {
-    /// Hosts that requests may be for, besides this machine's own names.
-    pub hosts: Vec<String>,
-    /// The port is encrypted.
-    pub tls: bool,
-}
 
 /// What all requests share.
 pub struct Site {
     /// The store, as nobody: see [`Connection::as_caller`].
     pub(super) store: Connection,
     pub(super) keys: Arc<KeyRing>,
-    pub(super) options: InspectorOptions,
-    pub(super) address: SocketAddr,
+    pub(super) place: WebPlace,
     /// Of which the tokens of forms are made.
     pub(super) secret: String,
     pub(super) requests: Arc<Semaphore>,
@@ -66,37 +55,65 @@ impl Site {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key that a request is asked with: that of its session, or one that it brings itself
-    /// as programs do. None while nobody is asked for one.
+    /// As whom the store is asked: as the key that a request brings itself, as programs do, as
+    /// that of its session, or as the one that the certificate of its connection stands for. As
+    /// nobody, while nobody is asked for a key.
     ///
     /// # Errors
     /// When there is none and one is asked for.
-    pub(super) fn key_of(&self, headers: &HeaderMap) -> Result<Option<String>, PageFailure> {
+    pub(super) fn asks_as(&self, request: &Parts) -> Result<AsksAs, PageFailure> {
         self.keys.look();
         if self.keys.is_open() {
-            return Ok(None);
+            return Ok(AsksAs {
+                proof: CallerProof::Nothing,
+                holder: None,
+            });
         }
-        if let Some(key) = bearer(headers) {
-            return Ok(Some(key.to_owned()));
-        }
-        let key = session_of(headers).and_then(|name| self.sessions().key(name));
-        match key {
-            Some(key) => match self.keys.holder(&key) {
-                Ok(_) => Ok(Some(key)),
-                Err(refusal) => Err(PageFailure::no_key(refusal.to_string())),
-            },
-            None => Err(PageFailure::no_key(
-                "This store is for those who have a key.",
-            )),
-        }
+        let refused = |refusal: KeyRefusal| PageFailure::no_key(refusal.to_string());
+        // Something before the server may ask for a password: that is no key.
+        let sent = bearer(&request.headers).map(|key| CallerProof::Key(key.to_owned()));
+        let proof = match sent.or_else(|| self.of_session(&request.headers)) {
+            Some(proof) => proof,
+            None => {
+                let certificate = request.extensions.get::<ClientCertificate>();
+                let nobody = || PageFailure::no_key("This store is for those who have a key.");
+                CallerProof::of_certificate(certificate.ok_or_else(nobody)?).map_err(refused)?
+            }
+        };
+        let holder = proof.holder(&self.keys).map_err(refused)?;
+        Ok(AsksAs { proof, holder })
     }
 
-    /// What the forms of a session send; of nobody's as well.
-    pub(super) fn token(&self, headers: &HeaderMap) -> String {
-        let session = session_of(headers).unwrap_or_default();
-        let text = format!("{}:{session}", self.secret);
+    /// The key of a session. One whose key has ended is over: whoever has a certificate is seen
+    /// by that from then on.
+    fn of_session(&self, headers: &HeaderMap) -> Option<CallerProof> {
+        let name = session_of(headers)?;
+        let key = self.sessions().key(name)?;
+        if self.keys.holder(&key).is_err() {
+            self.sessions().end(name);
+            return None;
+        }
+        Some(CallerProof::Key(key))
+    }
+
+    /// What the forms of a session send, or of a certificate's holder; of nobody's as well.
+    pub(super) fn token(&self, request: &Parts) -> String {
+        let session = session_of(&request.headers).unwrap_or_default();
+        let certificate = request.extensions.get::<ClientCertificate>();
+        let subject = certificate.and_then(|shown| shown.subject.as_ref());
+        let subject = subject.map(CertificateSubject::as_str).unwrap_or_default();
+        let text = format!("{}:{session}:{subject}", self.secret);
         blake3::hash(text.as_bytes()).to_hex().to_string()
     }
+}
+
+/// As whom the store is asked.
+#[derive(Debug)]
+pub(super) struct AsksAs {
+    /// What they have shown.
+    pub proof: CallerProof,
+    /// Whose key that is; none: nobody is asked for one.
+    pub holder: Option<Arc<Holder>>,
 }
 
 /// The name of the session that a browser says it has.
@@ -119,15 +136,14 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// Begins, over an engine that is served on this address by this process.
+    /// Begins, over an engine that is served at this place by this process.
     ///
     /// # Errors
     /// When the engine cannot be reached, or the system has no randomness.
     pub async fn open(
         engine: Engine,
         keys: Arc<KeyRing>,
-        address: SocketAddr,
-        options: InspectorOptions,
+        place: WebPlace,
     ) -> Result<Self, CliError> {
         let secret = secret().map_err(|error: io::Error| CliError::Outcome {
             what: format!("the system gives no randomness: {error}"),
@@ -140,8 +156,7 @@ impl Inspector {
         let site = Arc::new(Site {
             store,
             keys,
-            options,
-            address,
+            place,
             secret,
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),

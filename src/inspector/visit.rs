@@ -13,7 +13,11 @@ use super::{
     frame::{self, Page, Tab},
     site::{Site, session_of},
 };
-use crate::cli::Connection;
+use crate::{
+    access::{ClientCertificate, Holder, KeyRole},
+    cli::Connection,
+    domain::Namespace,
+};
 
 /// The header of a request of our own script for a part of a page.
 pub const FRAGMENT_HEADER: &str = "x-fragment";
@@ -67,9 +71,36 @@ pub struct Visit {
     pub asked: PageQuery,
     /// What all requests share.
     pub site: Arc<Site>,
+    /// Whose key it is asked with; none: nobody is asked for one.
+    holder: Option<Arc<Holder>>,
 }
 
 impl Visit {
+    /// True when whoever looks is known by a key.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.holder.is_some()
+    }
+
+    /// Whether the visitor's key has a role here: what it may not do is not offered.
+    ///
+    /// # Errors
+    /// Why it may not, for whoever looks.
+    pub fn may(&self, role: KeyRole) -> Result<(), String> {
+        let namespace = &self.here.namespace;
+        let has = |holder: &Arc<Holder>| {
+            Namespace::new(namespace).is_ok_and(|namespace| holder.may(role, &namespace))
+        };
+        match &self.holder {
+            Some(holder) if !has(holder) => Err(format!(
+                "Your key {} is no {role} in the namespace {namespace}: ask whoever makes the keys \
+                 for one that is.",
+                holder.name()
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// The address of one of our pages, in the visitor's namespace.
     #[must_use]
     pub fn link(&self, path: &str) -> String {
@@ -89,9 +120,10 @@ impl FromRequestParts<Arc<Site>> for Visit {
     async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, PageFailure> {
         let here = parts.extensions.get::<Here>().cloned();
         let here = here.ok_or_else(|| PageFailure::ours("the request came past the guard"))?;
-        let key = site.key_of(&parts.headers)?;
+        let asks = site.asks_as(parts)?;
         Ok(Self {
-            store: site.store.as_caller(&here.namespace, key.as_deref())?,
+            store: site.store.as_caller(&here.namespace, &asks.proof)?,
+            holder: asks.holder,
             asked: PageQuery::of(&here.query),
             here,
             site: Arc::clone(site),
@@ -108,6 +140,8 @@ pub struct Stranger {
     pub asked: PageQuery,
     /// The session that their browser names.
     pub session: Option<String>,
+    /// The certificate of their connection.
+    pub certificate: Option<ClientCertificate>,
     /// What all requests share.
     pub site: Arc<Site>,
 }
@@ -122,6 +156,7 @@ impl FromRequestParts<Arc<Site>> for Stranger {
             asked: PageQuery::of(&here.query),
             here,
             session: session_of(&parts.headers).map(str::to_owned),
+            certificate: parts.extensions.get().cloned(),
             site: Arc::clone(site),
         })
     }

@@ -94,17 +94,11 @@ pub const DIGEST_CHARS: usize = 500;
 /// Characters of the summary in a digest.
 pub const SUMMARY_CHARS: usize = 4_000;
 
-/// Connections by HTTP at once.
-pub const HTTP_CONNECTIONS_MAX: usize = 256;
-/// A connection by HTTP lasts at most so long.
-pub const HTTP_CONNECTION_MAX: Duration = Duration::from_secs(3_600);
+/// Requests by HTTP whose bodies are coming at once; the oldest gives way to one more.
+pub const HTTP_BODIES_MAX: usize = 256;
+/// Requests by HTTP that are answered at once; more are told to come again.
+pub const HTTP_REQUESTS_MAX: usize = 256;
 /// How long the body of a request by HTTP may take to come.
 pub const HTTP_BODY_MAX: Duration = Duration::from_secs(10);
-/// How long the head of a request may take, and how long a connection may lie idle.
-pub const HTTP_HEAD_MAX: Duration = Duration::from_secs(30);
 /// How long a browser may remember what it may ask for, in seconds.
 pub const HTTP_PREFLIGHT_SECONDS: u32 = 600;
-/// Largest head of a request by HTTP, in bytes.
-pub const HTTP_HEAD_BYTES_MAX: usize = 64 << 10;
-/// After a failure to accept, it is tried again so much later.
-pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

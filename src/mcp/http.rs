@@ -1,60 +1,55 @@
-//! The door by HTTP (`serve --mcp`): streamable HTTP at `/mcp`, without sessions, so that there
-//! is none to take over and none to lose.
+//! The door by HTTP, on the port of the services: streamable HTTP at `/mcp`, without sessions, so
+//! that there is none to take over and none to lose.
 //!
-//! Each request is asked of the server's own gRPC services as whoever sends it, by the key that
-//! it brings: what a key may do there it may do here, and no more. A request from a page in a
-//! browser is refused unless its origin was named, and so is one for a host that this is not.
+//! Each request is asked of the server's own gRPC services as whoever sends it, by the key that it
+//! brings or the certificate of its connection: what a key may do there it may do here, and no
+//! more. A request from a page in a browser is refused unless its origin is the server's own or was
+//! named, and so is one for a host that this is not.
 
 use std::{
     collections::BTreeMap,
-    convert::Infallible,
     fmt,
-    net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri,
+    HeaderValue, Method, Request, Response, StatusCode, Version,
     header::{
         ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-        ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CONNECTION, CONTENT_TYPE, HOST,
-        ORIGIN, VARY, WWW_AUTHENTICATE,
+        ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CONNECTION, CONTENT_TYPE, VARY,
+        WWW_AUTHENTICATE,
     },
+    request::Parts,
 };
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::BoxBody};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use rmcp::transport::streamable_http_server::{
     StreamableHttpServerConfig, StreamableHttpService, session::never::NeverSessionManager,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{Notify, Semaphore},
-    task::{JoinHandle, JoinSet},
-};
+use tokio::sync::{Notify, Semaphore};
+use tonic::body::Body;
 
 use super::{
     bounds::{
-        ACCEPT_PAUSE, HTTP_BODY_MAX, HTTP_CONNECTION_MAX, HTTP_CONNECTIONS_MAX,
-        HTTP_HEAD_BYTES_MAX, HTTP_HEAD_MAX, HTTP_PREFLIGHT_SECONDS, MESSAGE_BYTES_MAX,
+        HTTP_BODIES_MAX, HTTP_BODY_MAX, HTTP_PREFLIGHT_SECONDS, HTTP_REQUESTS_MAX,
+        MESSAGE_BYTES_MAX,
     },
     message,
     server::AgentDoor,
     tools::Allowed,
 };
 use crate::{
-    access::{KeyRefusal, KeyRing},
+    access::{CallerProof, KeyRefusal, KeyRing},
     cli::{CliError, Connection},
     engine::Engine,
-    server::{NAMESPACE_KEY, bearer},
+    server::{NAMESPACE_KEY, WebPlace, WebRefusal, WebService, shown_by},
 };
 
 /// Where it is.
-const PATH: &str = "/mcp";
+pub const MCP_PATH: &str = "/mcp";
 /// What a page may send beside what every page may.
 const PAGE_HEADERS: &str = "authorization, content-type, accept, mcp-protocol-version, \
                             mcp-session-id, mcp-method, mcp-name, last-event-id, \
@@ -62,7 +57,7 @@ const PAGE_HEADERS: &str = "authorization, content-type, accept, mcp-protocol-ve
 /// The namespace of who names none.
 const NAMESPACE: &str = "default";
 
-type Answer = Response<BoxBody<Bytes, Infallible>>;
+type Answer = Response<Body>;
 type Service = StreamableHttpService<AgentDoor, NeverSessionManager>;
 
 /// How it is served.
@@ -70,9 +65,7 @@ type Service = StreamableHttpService<AgentDoor, NeverSessionManager>;
 pub struct HttpOptions {
     /// What agents may do besides looking.
     pub allowed: Allowed,
-    /// Hosts that requests may be for, besides this machine's own names.
-    pub hosts: Vec<String>,
-    /// Origins of pages that may send requests.
+    /// Origins of pages that may send requests, as browsers write them.
     pub origins: Vec<String>,
 }
 
@@ -89,79 +82,87 @@ impl fmt::Debug for Callers {
 }
 
 impl Callers {
-    /// The store for a request with these headers.
+    /// The store for a request that began like this.
     ///
     /// # Errors
     /// [`CliError::Usage`] for what is no namespace.
-    pub fn connection(&self, headers: Option<&HeaderMap>) -> Result<Arc<Connection>, CliError> {
-        let namespace = headers.and_then(|headers| headers.get(NAMESPACE_KEY));
+    pub fn connection(&self, request: Option<&Parts>) -> Result<Arc<Connection>, CliError> {
+        let namespace = request.and_then(|parts| parts.headers.get(NAMESPACE_KEY));
         let namespace = match namespace.map(HeaderValue::to_str) {
             None => NAMESPACE,
             // It is refused by name.
             Some(namespace) => namespace.unwrap_or("?"),
         };
-        let key = headers.and_then(bearer);
-        self.store.as_caller(namespace, key).map(Arc::new)
+        // What cannot be read is nothing: the services refuse that, where they ask for a key.
+        let proof = request.and_then(|parts| self.proof(parts).ok());
+        let proof = proof.unwrap_or(CallerProof::Nothing);
+        self.store.as_caller(namespace, &proof).map(Arc::new)
     }
 
-    fn check_key(&self, headers: &HeaderMap) -> Result<(), KeyRefusal> {
+    fn proof(&self, request: &Parts) -> Result<CallerProof, KeyRefusal> {
         self.keys.look();
         if self.keys.is_open() {
-            return Ok(());
+            return Ok(CallerProof::Nothing);
         }
-        let key = bearer(headers).ok_or(KeyRefusal::Missing)?;
-        self.keys.holder(key).map(|_| ())
+        let shown = shown_by(&request.headers, &request.extensions)?;
+        shown.ok_or(KeyRefusal::Missing)
+    }
+
+    fn check(&self, request: &Parts) -> Result<(), KeyRefusal> {
+        self.proof(request)?.holder(&self.keys).map(|_| ())
     }
 }
 
-/// A listener that serves.
+/// The door of a server.
 #[derive(Debug)]
 pub struct HttpDoor {
-    address: SocketAddr,
-    callers: Arc<Callers>,
-    serving: JoinHandle<()>,
+    gate: Arc<Gate>,
 }
 
 impl HttpDoor {
-    /// Begins to serve an engine.
+    /// Opens it, over an engine that is served at this place by this process.
     ///
     /// # Errors
-    /// When the listener has no address, or the engine cannot be reached.
+    /// When the engine cannot be reached.
     pub async fn open(
-        listener: TcpListener,
         engine: Engine,
         keys: Arc<KeyRing>,
+        place: WebPlace,
         options: HttpOptions,
     ) -> Result<Self, CliError> {
-        let address = listener.local_addr()?;
         let store = Connection::to_engine(engine, Arc::clone(&keys)).await?;
         let callers = Arc::new(Callers { store, keys });
-        let origins = origins(address, &options);
-        let service = service(&callers, address, options.hosts, &origins, options.allowed);
         let gate = Gate {
-            service,
-            origins: origins.into(),
-            callers: Arc::clone(&callers),
+            service: service(&callers, options.allowed),
+            place,
+            origins: options.origins,
+            callers,
+            coming: Coming::default(),
+            requests: Semaphore::new(HTTP_REQUESTS_MAX),
         };
         Ok(Self {
-            address,
-            callers,
-            serving: tokio::spawn(serve(listener, gate)),
+            gate: Arc::new(gate),
         })
     }
 
-    /// Where agents on this machine reach it.
+    /// What answers agents.
     #[must_use]
-    pub fn url(&self) -> String {
-        format!("http://{}{PATH}", self.address)
+    pub fn web(&self) -> WebService {
+        let gate = Arc::clone(&self.gate);
+        WebService::new(move |request| {
+            let gate = Arc::clone(&gate);
+            async move { gate.answer(request).await }
+        })
     }
 
     /// Ends it. The engine is the server's, which ends it itself.
     pub async fn close(self) {
-        self.serving.abort();
-        // It is over either way.
-        let _ended = self.serving.await;
-        if let Some(callers) = Arc::into_inner(self.callers)
+        // Whoever is still answered goes first, and what is left goes with them.
+        let callers = Arc::into_inner(self.gate).map(|gate| {
+            drop(gate.service);
+            gate.callers
+        });
+        if let Some(callers) = callers.and_then(Arc::into_inner)
             && let Err(error) = callers.store.close().await
         {
             tracing::warn!(%error, "the door for agents was not closed cleanly");
@@ -169,88 +170,55 @@ impl HttpDoor {
     }
 }
 
-/// Origins of pages that may ask: those that were named, and what is served here itself.
-fn origins(address: SocketAddr, options: &HttpOptions) -> Vec<String> {
-    let port = address.port();
-    let own = ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("http://{host}:{port}"));
-    let named = options.origins.iter();
-    let named = named.filter_map(|named| origin(named).ok());
-    own.into_iter().chain(named).collect()
-}
-
-/// An origin as browsers write it: in small letters, without a port that is the usual one.
-///
-/// # Errors
-/// What it has to be.
-pub fn origin(text: &str) -> Result<String, String> {
-    let takes = || "an origin is https://HOST or https://HOST:PORT".to_owned();
-    let uri: Uri = text.trim_end_matches('/').parse().map_err(|_| takes())?;
-    let (Some(scheme), Some(authority), "/") = (uri.scheme_str(), uri.authority(), uri.path())
-    else {
-        return Err(takes());
-    };
-    let usual = match scheme {
-        "http" => 80,
-        "https" => 443,
-        _ => return Err(takes()),
-    };
-    if authority.as_str().contains('@') || uri.query().is_some() {
-        return Err(takes());
-    }
-    let host = authority.host().to_ascii_lowercase();
-    Ok(match authority.port_u16() {
-        Some(port) if port != usual => format!("{scheme}://{host}:{port}"),
-        _ => format!("{scheme}://{host}"),
-    })
-}
-
-fn service(
-    callers: &Arc<Callers>,
-    address: SocketAddr,
-    hosts: Vec<String>,
-    origins: &[String],
-    allowed: Allowed,
-) -> Service {
+/// The protocol. Hosts and origins are the gate's matter.
+fn service(callers: &Arc<Callers>, allowed: Allowed) -> Service {
     let door = AgentDoor::of_server(Arc::clone(callers), allowed);
-    let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
-    let hosts = own
-        .into_iter()
-        .chain([address.ip().to_string()])
-        .chain(hosts);
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
-        .with_allowed_hosts(hosts)
-        .with_allowed_origins(origins.to_vec())
-        .enforce_origin_validation()
+        .disable_allowed_hosts()
+        .disable_allowed_origins()
         .with_max_request_body_bytes(MESSAGE_BYTES_MAX);
     let manager = Arc::new(NeverSessionManager::default());
     StreamableHttpService::new(move || Ok(door.clone()), manager, config)
 }
 
 /// What a request passes before the protocol sees it.
-#[derive(Clone)]
 struct Gate {
     service: Service,
-    origins: Arc<[String]>,
+    place: WebPlace,
+    origins: Vec<String>,
     callers: Arc<Callers>,
+    coming: Coming,
+    requests: Semaphore,
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").finish_non_exhaustive()
+    }
 }
 
 impl Gate {
-    async fn answer(&self, request: Request<Incoming>, place: &Place) -> Answer {
-        if request.uri().path() != PATH {
-            return told(StatusCode::NOT_FOUND, format!("there is {PATH} here\n"));
+    async fn answer(&self, request: Request<Body>) -> Answer {
+        if request.uri().path() != MCP_PATH {
+            return told(StatusCode::NOT_FOUND, format!("there is {MCP_PATH} here\n"));
         }
-        let origin = match self.page(request.headers()) {
+        let (headers, method) = (request.headers(), request.method());
+        let page = self.place.host(headers, request.uri()).and_then(|host| {
+            self.place
+                .check_origin(&host, method, headers, &self.origins)
+        });
+        let origin = match page {
             Ok(origin) => origin,
-            Err(refused) => return *refused,
+            Err(refusal) => return turned_away(&refusal),
         };
         // A browser asks first whether a page may ask, and brings no key with that.
-        let is_preflight = origin.is_some() && request.method() == Method::OPTIONS;
+        let is_preflight = origin.is_some() && method == Method::OPTIONS;
         let mut answer = match is_preflight {
             true => preflight(),
             false => self
-                .checked(request, place)
+                .checked(request)
                 .await
                 .unwrap_or_else(|refused| *refused),
         };
@@ -264,62 +232,94 @@ impl Gate {
         answer
     }
 
-    /// The origin of the page that asks; none: it is no page.
-    fn page(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Box<Answer>> {
-        if let Some(twice) = [HOST, ORIGIN]
-            .into_iter()
-            .find(|name| is_unclear(headers, name))
-        {
-            let text = format!("the header {twice} is not clear\n");
-            return Err(told(StatusCode::BAD_REQUEST, text).into());
-        }
-        let Some(named) = headers.get(ORIGIN) else {
-            return Ok(None);
-        };
-        let known = named.to_str().ok().and_then(|text| origin(text).ok());
-        match known.is_some_and(|known| self.origins.contains(&known)) {
-            true => Ok(Some(named.clone())),
-            false => {
-                let text = "pages of this origin may not ask: `serve --mcp-origin` names those \
-                            that may\n";
-                Err(told(StatusCode::FORBIDDEN, text.into()).into())
-            }
-        }
-    }
-
-    async fn checked(
-        &self,
-        request: Request<Incoming>,
-        place: &Place,
-    ) -> Result<Answer, Box<Answer>> {
-        if let Err(refusal) = self.callers.check_key(request.headers()) {
+    async fn checked(&self, request: Request<Body>) -> Result<Answer, Box<Answer>> {
+        let (parts, body) = request.into_parts();
+        if let Err(refusal) = self.callers.check(&parts) {
             let mut answer = told(StatusCode::UNAUTHORIZED, format!("{refusal}\n"));
             let scheme = HeaderValue::from_static("Bearer");
             answer.headers_mut().insert(WWW_AUTHENTICATE, scheme);
             return Err(answer.into());
         }
-        let (parts, body) = request.into_parts();
-        let body = body_of(body).await?;
+        let body = self.coming.whole(body).await.map_err(|mut refused| {
+            // What is left of the body is not read; by HTTP/2 the stream says that itself.
+            if parts.version < Version::HTTP_2 {
+                let close = HeaderValue::from_static("close");
+                refused.headers_mut().insert(CONNECTION, close);
+            }
+            refused
+        })?;
         if parts.method == Method::POST
             && let Some(refusal) = message::refusal(&body)
         {
             return Err(unread(refusal).into());
         }
-        let _asking = place.asking();
+        let Ok(_permit) = self.requests.try_acquire() else {
+            let text = "too many requests are under way: try again in a moment\n";
+            return Err(told(StatusCode::SERVICE_UNAVAILABLE, text.into()).into());
+        };
         let request = Request::from_parts(parts, Full::new(body));
-        Ok(self.service.handle(request).await)
+        Ok(self.service.handle(request).await.map(Body::new))
     }
 }
 
-/// Several of a header, or a host with a name before it: what is checked is not what is meant.
-fn is_unclear(headers: &HeaderMap, name: &HeaderName) -> bool {
-    let mut values = headers.get_all(name).iter();
-    let has_at = |value: &HeaderValue| value.as_bytes().contains(&b'@');
-    values.next().is_some_and(has_at) || values.next().is_some()
+/// Bodies that have begun to come, in the order that they did. Who begins one and does not end it
+/// keeps nobody out: the oldest gives way.
+#[derive(Debug, Default)]
+struct Coming {
+    next: AtomicU64,
+    bodies: Mutex<BTreeMap<u64, Arc<Notify>>>,
 }
 
-/// A body, whole and mended.
-async fn body_of(body: Incoming) -> Result<Bytes, Box<Answer>> {
+/// One of them.
+struct OneBody<'a> {
+    coming: &'a Coming,
+    number: u64,
+    away: Arc<Notify>,
+}
+
+impl Drop for OneBody<'_> {
+    fn drop(&mut self) {
+        self.coming.with(|bodies| bodies.remove(&self.number));
+    }
+}
+
+impl Coming {
+    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<u64, Arc<Notify>>) -> T) -> T {
+        work(&mut self.bodies.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn one(&self) -> OneBody<'_> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let away = Arc::new(Notify::new());
+        self.with(|bodies| {
+            if bodies.len() >= HTTP_BODIES_MAX
+                && let Some((_, oldest)) = bodies.pop_first()
+            {
+                oldest.notify_one();
+            }
+            bodies.insert(number, Arc::clone(&away));
+        });
+        OneBody {
+            coming: self,
+            number,
+            away,
+        }
+    }
+
+    /// A body, whole and mended.
+    async fn whole(&self, body: Body) -> Result<Bytes, Box<Answer>> {
+        let place = self.one();
+        tokio::select! {
+            body = body_of(body) => body,
+            () = place.away.notified() => {
+                let text = "too many requests have not come to their end: this one was the oldest\n";
+                Err(told(StatusCode::SERVICE_UNAVAILABLE, text.into()).into())
+            }
+        }
+    }
+}
+
+async fn body_of(body: Body) -> Result<Bytes, Box<Answer>> {
     let body = Limited::new(body, MESSAGE_BYTES_MAX).collect();
     let (status, text) = match tokio::time::timeout(HTTP_BODY_MAX, body).await {
         Ok(Ok(body)) => return Ok(message::mended(&body.to_bytes()).into_owned().into()),
@@ -339,10 +339,16 @@ async fn body_of(body: Incoming) -> Result<Bytes, Box<Answer>> {
             ),
         ),
     };
-    let mut answer = told(status, text);
-    let close = HeaderValue::from_static("close");
-    answer.headers_mut().insert(CONNECTION, close);
-    Err(answer.into())
+    Err(told(status, text).into())
+}
+
+fn turned_away(refusal: &WebRefusal) -> Answer {
+    let hint = match refusal {
+        WebRefusal::OtherSite => ": `serve --mcp-origin` names those whose pages may ask",
+        WebRefusal::OtherHost(_) => ": `serve --web-host` names another one",
+        WebRefusal::NoHost | WebRefusal::Unclear(_) => "",
+    };
+    told(refusal.status(), format!("{refusal}{hint}\n"))
 }
 
 fn preflight() -> Answer {
@@ -370,163 +376,28 @@ fn unread(refusal: String) -> Answer {
 }
 
 fn told(status: StatusCode, text: String) -> Answer {
-    let mut answer = Response::new(Full::new(Bytes::from(text)).boxed());
+    let mut answer = Response::new(Body::new(Full::new(Bytes::from(text))));
     *answer.status_mut() = status;
     let text = HeaderValue::from_static("text/plain; charset=utf-8");
     answer.headers_mut().insert(CONTENT_TYPE, text);
     answer
 }
 
-/// A connection among all.
-#[derive(Debug, Default)]
-struct Place {
-    /// A whole request came, and its answer is made.
-    is_asking: AtomicBool,
-    /// It has to give way.
-    away: Notify,
-}
-
-impl Place {
-    fn asking(&self) -> Asking<'_> {
-        self.is_asking.store(true, Ordering::Relaxed);
-        Asking(self)
-    }
-}
-
-/// While an answer is made.
-struct Asking<'a>(&'a Place);
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.0.is_asking.store(false, Ordering::Relaxed);
-    }
-}
-
-/// The connections, in the order that they came.
-#[derive(Clone, Debug, Default)]
-struct Places(Arc<Mutex<BTreeMap<u64, Arc<Place>>>>);
-
-impl Places {
-    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<u64, Arc<Place>>) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Sends the oldest one away that asks nothing: who begins a request and does not end it
-    /// keeps nobody out.
-    fn make_room(&self) {
-        let oldest = self.with(|places| {
-            let idle = |place: &Place| !place.is_asking.load(Ordering::Relaxed);
-            let (number, _) = places.iter().find(|(_, place)| idle(place))?;
-            let number = *number;
-            places.remove(&number)
-        });
-        if let Some(oldest) = oldest {
-            oldest.away.notify_one();
-        }
-    }
-}
-
-async fn serve(listener: TcpListener, gate: Gate) {
-    let room = Arc::new(Semaphore::new(HTTP_CONNECTIONS_MAX));
-    let places = Places::default();
-    let mut connections = JoinSet::new();
-    for number in 0_u64.. {
-        while connections.try_join_next().is_some() {}
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "the door for agents cannot accept; trying again");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        if room.available_permits() == 0 {
-            places.make_room();
-        }
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
-            return;
-        };
-        let place = Arc::new(Place::default());
-        places.with(|places| places.insert(number, Arc::clone(&place)));
-        let (gate, places) = (gate.clone(), places.clone());
-        connections.spawn(async move {
-            let served = one_connection(TokioIo::new(stream), gate, &place);
-            tokio::select! {
-                _ended = tokio::time::timeout(HTTP_CONNECTION_MAX, served) => {}
-                () = place.away.notified() => {}
-            }
-            places.with(|places| places.remove(&number));
-            drop(permit);
-        });
-    }
-}
-
-async fn one_connection(io: TokioIo<TcpStream>, gate: Gate, place: &Place) {
-    let service = service_fn(|request: Request<Incoming>| {
-        let gate = &gate;
-        async move { Ok::<_, Infallible>(gate.answer(request, place).await) }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HTTP_HEAD_MAX)
-        // It panics under a clock before 1970 or far ahead.
-        .auto_date_header(false)
-        .max_buf_size(HTTP_HEAD_BYTES_MAX)
-        .serve_connection(io, service);
-    if let Err(error) = connection.await {
-        tracing::debug!(%error, "a connection of an agent broke");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    // What no browser ever sends was taken as an origin, and let in nobody.
-    #[test]
-    fn origins_are_as_browsers_write_them() {
-        for (text, expected) in [
-            ("https://App.example", "https://app.example"),
-            ("https://app.example:443/", "https://app.example"),
-            ("http://[::1]:8080", "http://[::1]:8080"),
-        ] {
-            assert_eq!(origin(text).as_deref(), Ok(expected));
-        }
-        for wrong in [
-            "foo",
-            "null",
-            "",
-            "*",
-            "https://",
-            "ftp://a",
-            "https://a/b",
-            "https://b@a",
-            "https://a?b",
-        ] {
-            assert!(origin(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    // Who is answered is not sent away for who comes.
-    #[test]
-    fn who_asks_keeps_its_place() {
-        let places = Places::default();
-        let one = |number| {
-            let place = Arc::new(Place::default());
-            places.with(|places| places.insert(number, Arc::clone(&place)));
-            place
-        };
-        let (first, _second) = (one(1), one(2));
-        let asking = first.asking();
-        places.make_room();
-        assert_eq!(
-            places.with(|places| places.keys().copied().collect::<Vec<_>>()),
-            [1]
-        );
-        places.make_room();
-        assert_eq!(places.with(|places| places.len()), 1);
-        drop(asking);
-        places.make_room();
-        assert!(places.with(|places| places.is_empty()));
+    // Who begins a request and never ends it kept everybody else out: the oldest gives way, and
+    // who is done leaves nothing behind.
+    #[tokio::test]
+    async fn the_oldest_body_gives_way() {
+        let coming = Coming::default();
+        let mut bodies: Vec<_> = (0..HTTP_BODIES_MAX).map(|_| coming.one()).collect();
+        let one_more = coming.one();
+        bodies[0].away.notified().await;
+        assert_eq!(coming.with(|bodies| bodies.len()), HTTP_BODIES_MAX);
+        drop(one_more);
+        bodies.clear();
+        assert!(coming.with(|bodies| bodies.is_empty()));
     }
 }

@@ -1,9 +1,9 @@
 //! The door for agents: the Model Context Protocol, over standard input and output
-//! (`treering mcp`) or HTTP (`serve --mcp`).
+//! (`treering mcp`) or HTTP (`/mcp` on the port of the services).
 //!
 //! `tools` has what agents can call, `prompts` and `resources` the rest; `server` speaks the
-//! protocol (with the crate `rmcp`), `message` and `lines` read what comes, `source` opens the store when it is needed, `http` is the
-//! listener. All of it knows the gRPC services and nothing behind them, as commands do: keys,
+//! protocol (with the crate `rmcp`), `message` and `lines` read what comes, `source` opens the store when it is needed, `http` is
+//! what a request by HTTP passes. All of it knows the gRPC services and nothing behind them, as commands do: keys,
 //! namespaces and the rules of appends hold here as there.
 //!
 //! What was recorded is hostile text: it was written by whoever could write to a page, a file or
@@ -23,7 +23,7 @@ mod server;
 mod source;
 mod tools;
 
-pub use http::{HttpDoor, HttpOptions, origin};
+pub use http::{HttpDoor, HttpOptions, MCP_PATH};
 pub use tools::Allowed;
 
 use rmcp::{ServiceExt, service::ServerInitializeError};

@@ -76,7 +76,7 @@ impl AgentDoor {
             Behind::Own(source) => source.get(what).await,
             Behind::Callers(callers) => {
                 let parts = context.extensions.get::<Parts>();
-                callers.connection(parts.map(|parts| &parts.headers))
+                callers.connection(parts)
             }
         }
     }

@@ -78,11 +78,11 @@ use crate::{
 };
 
 pub use call::NAMESPACE_KEY;
-pub use guard::bearer;
+pub use guard::{CERTIFICATE_KEY, bearer, certificate_word};
 pub use health::{LIVE, READY};
 pub use measures::{CallSpans, MethodCalls, ServerMeasures};
 pub use status::ERROR_DOMAIN;
-pub use web::WebService;
+pub use web::{WebPlace, WebRefusal, WebService, shown_by, web_origin};
 
 /// What reflection serves: the descriptors of `proto/treering/v1`.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/treering_descriptor.bin"));
@@ -122,8 +122,8 @@ pub struct ServeOptions {
     pub tls: Option<Arc<ServerTls>>,
     /// Where calls and connections are counted. None: they are not.
     pub measures: Option<Arc<ServerMeasures>>,
-    /// What answers requests on the same port that are no calls: browsers'. None: they are
-    /// refused.
+    /// What answers requests on the same port that are no calls: browsers', and agents'. None:
+    /// they are refused.
     pub web: Option<WebService>,
     /// Spans of agents are taken by OTLP, where that is built in.
     pub takes_spans: bool,

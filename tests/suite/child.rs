@@ -97,3 +97,35 @@ impl Server {
         self.process.kill().await.unwrap();
     }
 }
+
+/// What is answered by HTTP/2 to what is no call: status and body.
+pub async fn asked(
+    channel: &tonic::transport::Channel,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, String) {
+    let mut request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("accept", "application/json, text/event-stream");
+    if !headers.iter().any(|(name, _)| *name == "content-type") {
+        request = request.header("content-type", "application/json");
+    }
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let body = http_body_util::Full::new(bytes::Bytes::from(body.to_owned()));
+    let request = request.body(tonic::body::Body::new(body)).unwrap();
+    let answer = timeout(
+        PATIENCE,
+        tower::ServiceExt::oneshot(channel.clone(), request),
+    )
+    .await;
+    let answer = answer.expect("it hangs").unwrap();
+    let status = answer.status().as_u16();
+    let body = http_body_util::BodyExt::collect(answer.into_body());
+    let body = body.await.unwrap().to_bytes();
+    (status, String::from_utf8_lossy(&body).into_owned())
+}

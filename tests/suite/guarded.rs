@@ -11,7 +11,7 @@ use rcgen::{
 };
 use tokio::net::TcpStream;
 
-use super::child::{PATIENCE, Server, run, run_with};
+use super::child::{self, PATIENCE, Server, run, run_with};
 
 /// A CA that signs what it is asked to, in a folder of its own.
 struct Authority {
@@ -551,6 +551,141 @@ async fn a_certificate_stands_for_a_key() {
         audit.contains("\"certificate_subject\":\"CN=worker-7,O=Acme\"")
     })
     .await;
+}
+
+// Whoever shows a certificate that a key stands for had to log in with another key to look at
+// pages, though each of their calls was known by it. It is one for pages and for agents, holds
+// as long as its key, and a page of another site has no use of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_a_log_in_by_http() {
+    use DnType::CommonName;
+    use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("store");
+    let data = &text(&folder);
+    let ours = Authority::new(dir.path(), "ours");
+    let clients = Authority::new(dir.path(), "clients");
+    let person = clients.client("person", &[(CommonName, "person")]);
+    let stranger = clients.client("stranger", &[(CommonName, "stranger")]);
+    let subject = ["--certificate-subject", "CN=person"];
+    let create = [
+        &[
+            "keys",
+            "create",
+            "person",
+            "--role",
+            "approver:default",
+            "--data",
+            data,
+        ][..],
+        &subject,
+    ];
+    assert_eq!(said(&create.concat(), &[]).await.2, Some(0));
+    let (cert, tls_key) = ours.sign("server");
+    let arguments = [
+        "--listen",
+        "127.0.0.1:0",
+        "--tls-cert",
+        &cert,
+        "--tls-key",
+        &tls_key,
+        "--client-ca",
+        &clients.ca(),
+    ];
+    let server = Server::start_with(&folder, &arguments).await;
+    let channel = async |shown: &[(&str, String)]| {
+        let read = |name: &str| {
+            let (_, path) = shown.iter().find(|(own, _)| *own == name).unwrap();
+            fs::read(path).unwrap()
+        };
+        let identity =
+            Identity::from_pem(read("TREERING_CLIENT_CERT"), read("TREERING_CLIENT_KEY"));
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(fs::read(ours.ca()).unwrap()))
+            .identity(identity);
+        let endpoint = Endpoint::new(server.url.clone()).unwrap();
+        endpoint.tls_config(tls).unwrap().connect().await.unwrap()
+    };
+    let (person, stranger) = (channel(&person).await, channel(&stranger).await);
+    let recall = r#"{"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "recall", "arguments": {}}}"#;
+    let version = [("mcp-protocol-version", "2025-06-18")];
+    for page in ["/", "/approvals", "/store"] {
+        let (status, body) = child::asked(&person, "GET", page, &[], "").await;
+        assert_eq!(status, 200, "{page}: {body}");
+        assert_eq!(
+            child::asked(&stranger, "GET", page, &[], "").await.0,
+            303,
+            "{page}"
+        );
+    }
+    let (_, login) = child::asked(&person, "GET", "/login", &[], "").await;
+    assert!(
+        login.contains("stands for the key <strong><bdi>person"),
+        "{login}"
+    );
+    let (_, login) = child::asked(&stranger, "GET", "/login", &[], "").await;
+    assert!(login.contains("whose subject is CN=stranger"), "{login}");
+    let (status, body) = child::asked(&person, "POST", "/mcp", &version, recall).await;
+    assert!(
+        status == 200 && !body.contains("\"isError\":true"),
+        "{body}"
+    );
+    assert_eq!(
+        child::asked(&stranger, "POST", "/mcp", &version, recall)
+            .await
+            .0,
+        401
+    );
+    // It is of its namespace only, and a key that is sent counts in its place.
+    assert_eq!(
+        child::asked(&person, "GET", "/@team-b/", &[], "").await.0,
+        403
+    );
+    let bad = [version[0], ("authorization", "Bearer tr_live_nothing")];
+    assert_eq!(
+        child::asked(&person, "POST", "/mcp", &bad, recall).await.0,
+        401
+    );
+    // Browsers show it to each page that asks: a form needs a token of its own.
+    let token = |page: &str| {
+        let (_, rest) = page.split_once("name=\"token\" value=\"").unwrap();
+        rest.split('"').next().unwrap().to_owned()
+    };
+    let theirs = token(&login);
+    let form = format!(
+        "token={theirs}&decision=approved&conversation=x&call=y&hash={}",
+        "00".repeat(32)
+    );
+    let kind = ("content-type", "application/x-www-form-urlencoded");
+    let sent = child::asked(&person, "POST", "/approvals", &[kind], &form).await;
+    assert!(
+        sent.0 == 403 && sent.1.contains("is not of a page"),
+        "{sent:?}"
+    );
+    let (_, login) = child::asked(&person, "GET", "/login", &[], "").await;
+    let form = form.replace(&theirs, &token(&login));
+    let sent = child::asked(&person, "POST", "/approvals", &[kind], &form).await;
+    assert_eq!(
+        sent.0, 404,
+        "it is taken, and there is no such call: {sent:?}"
+    );
+    let evil = [kind, ("origin", "https://evil.example")];
+    assert_eq!(
+        child::asked(&person, "POST", "/approvals", &evil, &form)
+            .await
+            .0,
+        403
+    );
+    said(&["keys", "revoke", "person", "--data", data], &[]).await;
+    assert_eq!(child::asked(&person, "GET", "/", &[], "").await.0, 303);
+    assert_eq!(
+        child::asked(&person, "POST", "/mcp", &version, recall)
+            .await
+            .0,
+        401
+    );
+    server.kill().await;
 }
 
 // A store that asked everybody for a key was restored, or its keys.json was removed, and after the

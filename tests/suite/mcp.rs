@@ -15,7 +15,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout},
     time::timeout,
 };
-use treering::domain::*;
+use treering::{codec::pb, domain::*};
 
 use super::{
     child::{self, PATIENCE, Server, run},
@@ -958,7 +958,7 @@ impl HttpServer {
         command
             .args(["serve", "--json", "--data"])
             .arg(dir)
-            .args(["--listen", "127.0.0.1:0", "--mcp", "127.0.0.1:0"])
+            .args(["--listen", "127.0.0.1:0"])
             .args(more);
         let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().unwrap();
@@ -1106,6 +1106,15 @@ async fn by_http_a_key_holds_as_by_grpc() {
         body.contains("\"isError\":true") && !body.contains("quokka"),
         "{body}"
     );
+    // A key of another namespace has no say in this one.
+    let other = format!("Bearer {}", key(&data, "other", "reader:other").await);
+    let (_, body) = server
+        .call(&[("Authorization", &other)], "recall", json!({}))
+        .await;
+    assert!(
+        body.contains("\"isError\":true") && !body.contains("quokka"),
+        "{body}"
+    );
     let nowhere = [as_reader[0], ("treering-namespace", "no/such")];
     let (_, body) = server.call(&nowhere, "recall", json!({})).await;
     assert!(body.contains("\"isError\":true"), "{body}");
@@ -1190,39 +1199,132 @@ async fn by_http_nobody_is_kept_out_by_who_does_not_end() {
     let mut process = server.process;
     process.kill().await.unwrap();
     let data = dir.path().display().to_string();
-    let wrong = [
-        "serve",
-        "--data",
-        &data,
-        "--mcp",
-        "127.0.0.1:0",
-        "--mcp-origin",
-        "foo",
-    ];
-    assert_eq!(run(&wrong).await.status.code(), Some(2));
+    for wrong in [
+        &["--mcp-origin", "foo"][..],
+        &["--no-mcp", "--mcp-writable"],
+    ] {
+        let wrong = [&["serve", "--data", &data], wrong].concat();
+        assert_eq!(run(&wrong).await.status.code(), Some(2));
+    }
 }
 
-// Beyond this machine it is for those with keys only, and encrypted by something before it.
+/// What the first line of a server names, and the server.
+async fn served(dir: &Path, more: &[&str]) -> (Value, Child) {
+    let mut command = child::treering();
+    command
+        .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
+        .arg(dir)
+        .args(more);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = command.spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let first = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap();
+    let first = serde_json::from_str(&first.expect("it serves")).unwrap();
+    (first, process)
+}
+
+// Agents had a port of their own, which nobody opened, forwarded or encrypted: they come to the
+// one that calls and pages have, by either version of HTTP, and each can be left out.
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_elsewhere_need_more_than_an_address() {
+async fn agents_calls_and_pages_share_a_port() {
     let dir = tempfile::tempdir().unwrap();
-    let data = dir.path().display().to_string();
-    let serve = [
-        "serve",
-        "--data",
-        &data,
-        "--listen",
-        "127.0.0.1:0",
-        "--mcp",
-        "0.0.0.0:0",
-    ];
-    let refused = run(&serve).await;
-    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    let told = String::from_utf8(refused.stderr).unwrap();
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": {"name": "suite", "version": "1"},
+    }})
+    .to_string();
+    for (more, agents, pages) in [
+        (&[][..], true, true),
+        (&["--no-inspector"], true, false),
+        (&["--no-mcp"], false, true),
+    ] {
+        let (first, mut process) = served(dir.path(), more).await;
+        let url = first["serving"].as_str().unwrap().to_owned();
+        let expected = agents.then(|| format!("{url}/mcp"));
+        assert_eq!(first["mcp"].as_str(), expected.as_deref(), "{more:?}");
+        assert_eq!(first["inspector"].is_string(), pages, "{more:?}");
+        let channel = tonic::transport::Endpoint::new(url.clone()).unwrap();
+        let channel = channel.connect().await.unwrap();
+        let mut calls = pb::admin_client::AdminClient::new(channel.clone());
+        calls.stats(pb::StatsRequest {}).await.unwrap();
+        let asked = child::asked(&channel, "POST", "/mcp", &[], &hello).await;
+        assert_eq!(asked.0 == 200, agents, "{more:?}: {asked:?}");
+        assert_eq!(asked.1.contains("serverInfo"), agents, "{asked:?}");
+        let page = child::asked(&channel, "GET", "/", &[], "").await;
+        assert_eq!(page.0, if pages { 200 } else { 404 }, "{page:?}");
+        let evil = [("origin", "http://evil.example")];
+        let refused = child::asked(&channel, "POST", "/mcp", &evil, &hello).await;
+        assert_eq!(refused.0, 403, "{refused:?}");
+        let server = HttpServer {
+            address: url.strip_prefix("http://").unwrap().to_owned(),
+            process,
+        };
+        let status = server.post_text(&[], &hello).await.0;
+        assert_eq!(status == 200, agents, "{more:?}: {status}");
+        calls.stats(pb::StatsRequest {}).await.unwrap();
+        process = server.process;
+        process.kill().await.unwrap();
+    }
+}
+
+// Once more with fewer options, and the agent had another store, or could write no longer, and
+// nobody had said so.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_configured_is_not_dropped_in_silence() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().display().to_string();
+    let init = async |more: &[&str]| {
+        let line = [
+            &["init", "claude-code", "--write", "--folder", &folder],
+            more,
+        ]
+        .concat();
+        let done = run(&line).await;
+        assert!(done.status.success(), "{done:?}");
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        let server: Value = serde_json::from_str(&read(".mcp.json")).unwrap();
+        let server = server["mcpServers"]["treering"]["args"].clone();
+        let hook: Value = serde_json::from_str(&read(".claude/settings.json")).unwrap();
+        let hook = hook["hooks"]["Stop"][0]["hooks"][0]["command"].clone();
+        let told = String::from_utf8(done.stdout).unwrap();
+        (server, hook.as_str().unwrap().to_owned(), told)
+    };
+    let store = "http://127.0.0.1:7171";
+    let (first, hook, told) = init(&["--server", store, "--writable"]).await;
+    assert_eq!(first, json!(["mcp", "--server", store, "--writable"]));
     assert!(
-        told.contains("0.0.0.0:0 is reached by other machines"),
+        hook.ends_with(&format!("--hook --server {store}")),
+        "{hook}"
+    );
+    // The same server has a door for who has no program.
+    assert!(
+        told.contains(&format!("{store}/mcp")) && !told.contains("Kept"),
         "{told}"
     );
+    let (second, hook, told) = init(&["--namespace", "team-a"]).await;
+    assert_eq!(
+        second,
+        json!([
+            "mcp",
+            "--server",
+            store,
+            "--writable",
+            "--namespace",
+            "team-a"
+        ])
+    );
+    assert!(
+        hook.ends_with(&format!("--hook --server {store} --namespace team-a")),
+        "{hook}"
+    );
+    let kept = format!("Kept of what is there: --server {store} --writable");
+    assert!(told.contains(&kept), "{told}");
+    let (third, _, told) = init(&[]).await;
+    assert_eq!(third, second);
+    assert!(told.contains("has it already"), "{told}");
+    let (last, hook, _) = init(&["--anew"]).await;
+    assert_eq!(last, json!(["mcp"]));
+    assert!(hook.ends_with("--hook"), "{hook}");
 }
 
 // The hook of a session that ends: what it said is in the store, again and again without a copy,

@@ -21,10 +21,10 @@ use super::{
     connect::Connection,
     error::CliError,
     import,
-    inspector::InspectorArgs,
     output::{Out, Tone},
     serve::{Served, bind_or_any, listen_default, stop_signal},
     text::things,
+    web::WebArgs,
 };
 use crate::importer::claude_code;
 pub use agent::OTHER_WAY;
@@ -56,7 +56,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "ADDR", default_value_t = listen_default())]
     listen: SocketAddr,
     #[command(flatten)]
-    inspector: InspectorArgs,
+    web: WebArgs,
 }
 
 /// Runs the demo.
@@ -72,7 +72,7 @@ pub async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), 
     if moved {
         out.line(format!("{} is taken: using a free port.", args.listen))?;
     }
-    let served = Served::start_with_pages(&dir, listener, args.inspector.wanted()).await?;
+    let served = Served::start_with_web(&dir, listener, args.web.options()).await?;
     if common.data.is_none() {
         keep_from_git(&dir)?;
     }

@@ -3,8 +3,9 @@
 use std::{env, path::PathBuf};
 
 use serde_json::{Value, json};
+use toml_edit::{InlineTable, Table, value};
 
-use super::{Agent, edit::Change};
+use super::{Agent, edit::Change, options::Options};
 
 /// The name of the server in configurations.
 const NAME: &str = "treering";
@@ -20,6 +21,8 @@ pub struct AgentSetup {
     pub program: String,
     /// Behind it.
     pub arguments: Vec<String>,
+    /// Of these, what was given just now; none: what is there does not count.
+    pub given: Option<Options>,
     /// Sessions are imported.
     pub hook: bool,
 }
@@ -80,45 +83,102 @@ pub fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)> {
 /// Imports the session whenever the agent has finished answering: what is there is known, and
 /// only what is new is added.
 fn hook(place: &AgentSetup) -> Change {
-    let store = place
-        .arguments
-        .iter()
-        .skip(1)
-        .filter(|argument| *argument != "--writable");
-    let words = [&place.program]
-        .into_iter()
-        .map(String::as_str)
-        .chain(["import", "--format", "claude-code", "--hook"])
-        .chain(store.map(String::as_str));
-    let command: Vec<_> = words.map(quoted).collect();
     Change::Hook {
         event: "Stop",
-        command: command.join(" "),
+        program: place.program.clone(),
+        options: Options::of(&place.arguments).of_every_command(),
+        given: place.given.clone().map(Options::of_every_command),
         mark: "import --format claude-code --hook",
         seconds: HOOK_SECONDS,
     }
 }
 
-/// A word of a command, as shells read it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
+/// What belongs there to reach a server without this program, by HTTP.
+#[must_use]
+pub fn by_http(agent: Agent, url: &str, namespace: Option<&str>) -> String {
+    let headers = |key: &str| {
+        let mut headers = json!({"Authorization": format!("Bearer {key}")});
+        if let Some(namespace) = namespace {
+            headers["treering-namespace"] = namespace.into();
+        }
+        headers
+    };
+    let form = match agent {
+        Agent::ClaudeCode => json!({"mcpServers": {NAME: {
+            "type": "http", "url": url, "headers": headers("${TREERING_TOKEN:-}"),
+        }}}),
+        Agent::GeminiCli => json!({"mcpServers": {NAME: {
+            "httpUrl": url, "headers": headers("$TREERING_TOKEN"),
+        }}}),
+        Agent::Vscode => json!({
+            "inputs": [{
+                "type": "promptString", "id": "treering-key", "description": "Key of Treering",
+                "password": true,
+            }],
+            "servers": {NAME: {
+                "type": "http", "url": url, "headers": headers("${input:treering-key}"),
+            }},
+        }),
+        Agent::Opencode => json!({"mcp": {NAME: {
+            "type": "remote", "url": url, "headers": headers("{env:TREERING_TOKEN}"),
+            "enabled": true,
+        }}}),
+        Agent::Codex => {
+            let mut server = Table::new();
+            server.insert("url", value(url));
+            server.insert("bearer_token_env_var", value("TREERING_TOKEN"));
+            if let Some(namespace) = namespace {
+                let mut headers = InlineTable::new();
+                headers.insert("treering-namespace", namespace.into());
+                server.insert("http_headers", value(headers));
+            }
+            return format!("[mcp_servers.{NAME}]\n{server}");
+        }
+    };
+    format!("{form:#}\n")
 }
 
 #[cfg(test)]
 mod tests {
+    use toml_edit::DocumentMut;
+
     use super::*;
 
-    // A folder with a space or a quote in its name must not become two words, or another
-    // command.
+    // A form that no agent reads, or one with a key in it that others then read.
     #[test]
-    fn words_of_a_hook_stay_words() {
-        assert_eq!(quoted("--data"), "--data");
-        assert_eq!(quoted("/home/a b"), "'/home/a b'");
-        assert_eq!(quoted("it's; rm"), r"'it'\''s; rm'");
-        assert_eq!(quoted(""), "''");
+    fn by_http_the_key_stays_in_the_environment() {
+        let url = "https://agents.example/mcp";
+        for agent in [
+            Agent::ClaudeCode,
+            Agent::GeminiCli,
+            Agent::Vscode,
+            Agent::Opencode,
+        ] {
+            let form = by_http(agent, url, Some("team \"a\""));
+            let read: Value = serde_json::from_str(&form).unwrap();
+            let servers = ["mcpServers", "servers", "mcp"];
+            let server = servers.iter().find_map(|within| read.get(within));
+            let server = &server.unwrap()[NAME];
+            let address = server.get("url").or_else(|| server.get("httpUrl"));
+            assert_eq!(address.unwrap(), url, "{form}");
+            assert_eq!(server["headers"]["treering-namespace"], "team \"a\"");
+            let key = server["headers"]["Authorization"].as_str().unwrap();
+            assert!(
+                key.starts_with("Bearer ") && key.contains(['$', '{']),
+                "{key}"
+            );
+        }
+        let form = by_http(Agent::Codex, url, Some("team-a"));
+        let read: DocumentMut = form.parse().unwrap();
+        let server = &read["mcp_servers"][NAME];
+        assert_eq!(server["url"].as_str(), Some(url));
+        assert_eq!(
+            server["bearer_token_env_var"].as_str(),
+            Some("TREERING_TOKEN")
+        );
+        assert_eq!(
+            server["http_headers"]["treering-namespace"].as_str(),
+            Some("team-a")
+        );
     }
 }

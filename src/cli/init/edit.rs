@@ -1,12 +1,19 @@
 //! Changes of a configuration file that leave the rest of it as it is: its order, its comments,
 //! its look.
 
+use std::path::Path;
+
 use jsonc_parser::{
     ParseOptions,
     cst::{CstArray, CstInputValue, CstObject, CstRootNode},
 };
 use serde_json::Value;
 use toml_edit::{Array, DocumentMut, Item, Table, value};
+
+use super::options::{Options, quoted, unquoted};
+
+/// The program's own name.
+const PROGRAM: &str = "treering";
 
 /// What is to be in a file.
 #[derive(Clone, Debug)]
@@ -24,9 +31,14 @@ pub enum Change {
     Hook {
         /// When it runs.
         event: &'static str,
-        /// What it runs.
-        command: String,
-        /// Which command is this one, whatever else is in it.
+        /// The program that it runs.
+        program: String,
+        /// Behind its mark, in a new one.
+        options: Options,
+        /// Of these, what was given: it replaces what one that is there has. None: all of that
+        /// goes.
+        given: Option<Options>,
+        /// What it does, by which it is known whatever else is in it.
         mark: &'static str,
         /// How long it may run.
         seconds: u32,
@@ -57,15 +69,10 @@ impl Change {
                 value,
             } => in_json(text, |root| {
                 let object = member_object(root, within)?;
-                set(&object, name, value);
+                set_server(&object, name, value);
                 Ok(())
             }),
-            Self::Hook {
-                event,
-                command,
-                mark,
-                seconds,
-            } => in_json(text, |root| hook(root, event, command, mark, *seconds)),
+            Self::Hook { .. } => in_json(text, |root| self.hook(root)),
             Self::Table {
                 within,
                 name,
@@ -76,33 +83,137 @@ impl Change {
     }
 }
 
-/// Changes JSON text. Comments and commas behind the last member are what several agents allow;
-/// nothing else is that is no JSON.
+impl Change {
+    /// What stands behind the program now; none: nothing is there, or not this program.
+    #[must_use]
+    pub fn arguments_there(&self, text: &str) -> Option<Vec<String>> {
+        let (command, words) = match self {
+            Self::Member { within, name, .. } => {
+                let root = CstRootNode::parse(text, &AS_AGENTS_READ).ok()?;
+                let server = root.object_value()?.object_value(within)?.get(name)?;
+                let server = server.value()?.to_serde_value()?;
+                match (&server["command"], texts(&server["args"])) {
+                    (Value::String(command), Some(words)) => (command.clone(), words),
+                    (command, _) => {
+                        let mut words = texts(command)?;
+                        if words.is_empty() {
+                            return None;
+                        }
+                        (words.remove(0), words)
+                    }
+                }
+            }
+            Self::Table { within, name, .. } => {
+                let document: DocumentMut = text.parse().ok()?;
+                let server = document.get(within)?.get(name)?;
+                let words = server.get("args")?.as_array()?.iter();
+                let words = words.map(|word| word.as_str().map(str::to_owned));
+                let command = server.get("command")?.as_str()?.to_owned();
+                (command, words.collect::<Option<_>>()?)
+            }
+            Self::Hook { .. } => return None,
+        };
+        Path::new(&command).ends_with(PROGRAM).then_some(words)
+    }
+
+    /// `hooks.EVENT` has groups, each with a list `hooks` of commands.
+    fn hook(&self, root: &CstObject) -> Result<(), String> {
+        let Self::Hook {
+            event,
+            program,
+            options,
+            given,
+            mark,
+            seconds,
+        } = self
+        else {
+            return Ok(());
+        };
+        let command = |options: Options| {
+            let words = options.words();
+            let words = words.iter().map(|word| quoted(word));
+            let all: Vec<_> = [quoted(program), (*mark).to_owned()]
+                .into_iter()
+                .chain(words)
+                .collect();
+            all.join(" ")
+        };
+        let hooks = member_object(root, "hooks")?;
+        let groups: CstArray = hooks
+            .array_value_or_create(event)
+            .ok_or_else(|| format!("its `hooks.{event}` is no list"))?;
+        let commands = groups
+            .elements()
+            .into_iter()
+            .filter_map(|group| group.as_object()?.array_value("hooks"))
+            .flat_map(|hooks| hooks.elements())
+            .filter_map(|hook| hook.as_object());
+        for hook in commands {
+            let has = hook
+                .get("command")
+                .and_then(|command| command.value()?.to_serde_value());
+            let Some((_, behind)) = has
+                .as_ref()
+                .and_then(Value::as_str)
+                .and_then(|has| has.split_once(mark))
+            else {
+                continue;
+            };
+            let changed = match given {
+                None => command(options.clone()),
+                Some(given) => match unquoted(behind) {
+                    Some(words) => command(Options::of(&words).with(given).0),
+                    // A person has made more of it, and knows why.
+                    None => return Ok(()),
+                },
+            };
+            set(&hook, "command", &Value::from(changed));
+            return Ok(());
+        }
+        groups.ensure_multiline();
+        groups.append(input(&serde_json::json!({
+            "hooks": [{
+                "type": "command", "command": command(options.clone()), "timeout": seconds
+            }]
+        })));
+        Ok(())
+    }
+}
+
+fn texts(list: &Value) -> Option<Vec<String>> {
+    let texts = list.as_array()?.iter();
+    texts.map(|text| text.as_str().map(str::to_owned)).collect()
+}
+
+/// JSON as several agents allow it: with comments, and commas behind the last member. Nothing
+/// else is that is no JSON.
+const AS_AGENTS_READ: ParseOptions = ParseOptions {
+    allow_comments: true,
+    allow_trailing_commas: true,
+    allow_loose_object_property_names: false,
+    allow_missing_commas: false,
+    allow_single_quoted_strings: false,
+    allow_hexadecimal_numbers: false,
+    allow_unary_plus_numbers: false,
+    allow_bare_decimal_point_numbers: false,
+    allow_non_finite_numbers: false,
+    allow_extended_string_escapes: false,
+};
+
+/// Changes JSON text.
 fn in_json(
     text: &str,
     change: impl FnOnce(&CstObject) -> Result<(), String>,
 ) -> Result<String, String> {
-    let options = ParseOptions {
-        allow_comments: true,
-        allow_trailing_commas: true,
-        allow_loose_object_property_names: false,
-        allow_missing_commas: false,
-        allow_single_quoted_strings: false,
-        allow_hexadecimal_numbers: false,
-        allow_unary_plus_numbers: false,
-        allow_bare_decimal_point_numbers: false,
-        allow_non_finite_numbers: false,
-        allow_extended_string_escapes: false,
-    };
     let is_new = text.trim().is_empty();
     let text = if is_new { "{}\n" } else { text };
-    let root =
-        CstRootNode::parse(text, &options).map_err(|error| format!("it is no JSON: {error}"))?;
+    let root = CstRootNode::parse(text, &AS_AGENTS_READ)
+        .map_err(|error| format!("it is no JSON: {error}"))?;
     let object = root.object_value().ok_or("it is no JSON object")?;
     change(&object)?;
     let changed = root.to_string();
     // What is written must be read by others, and by this the next time.
-    CstRootNode::parse(&changed, &options)
+    CstRootNode::parse(&changed, &AS_AGENTS_READ)
         .map_err(|error| format!("it cannot be changed: {error}"))?;
     Ok(changed)
 }
@@ -111,6 +222,23 @@ fn member_object(object: &CstObject, name: &str) -> Result<CstObject, String> {
     object
         .object_value_or_create(name)
         .ok_or_else(|| format!("its `{name}` is no object"))
+}
+
+/// What a server that is reached by its address has, which one that is started has not.
+const OF_ADDRESSES: [&str; 3] = ["url", "httpUrl", "headers"];
+
+/// Sets what is ours of a server, and leaves what a person has added: its environment, its time.
+fn set_server(object: &CstObject, name: &str, value: &Value) {
+    match (object.object_value(name), value) {
+        (Some(server), Value::Object(members))
+            if !OF_ADDRESSES.iter().any(|name| server.get(name).is_some()) =>
+        {
+            for (name, value) in members {
+                set(&server, name, value);
+            }
+        }
+        _ => set(object, name, value),
+    }
 }
 
 /// Sets a member, unless it has this value.
@@ -123,44 +251,6 @@ fn set(object: &CstObject, name: &str, value: &Value) {
             object.append(name, input(value));
         }
     }
-}
-
-/// `hooks.EVENT` has groups, each with a list `hooks` of commands.
-fn hook(
-    root: &CstObject,
-    event: &str,
-    command: &str,
-    mark: &str,
-    seconds: u32,
-) -> Result<(), String> {
-    let hooks = member_object(root, "hooks")?;
-    let groups: CstArray = hooks
-        .array_value_or_create(event)
-        .ok_or_else(|| format!("its `hooks.{event}` is no list"))?;
-    let commands = groups
-        .elements()
-        .into_iter()
-        .filter_map(|group| group.as_object()?.array_value("hooks"))
-        .flat_map(|hooks| hooks.elements())
-        .filter_map(|hook| hook.as_object());
-    for hook in commands {
-        let has = hook
-            .get("command")
-            .and_then(|command| command.value()?.to_serde_value());
-        if has
-            .as_ref()
-            .and_then(Value::as_str)
-            .is_some_and(|has| has.contains(mark))
-        {
-            set(&hook, "command", &Value::from(command));
-            return Ok(());
-        }
-    }
-    groups.ensure_multiline();
-    groups.append(input(&serde_json::json!({
-        "hooks": [{"type": "command", "command": command, "timeout": seconds}]
-    })));
-    Ok(())
 }
 
 fn input(value: &Value) -> CstInputValue {
@@ -236,10 +326,13 @@ mod tests {
         }
     }
 
-    fn hook(command: &str) -> Change {
+    fn hook(program: &str, more: &[&str]) -> Change {
+        let more = Options::of(&more.iter().map(|&word| word.into()).collect::<Vec<_>>());
         Change::Hook {
             event: "Stop",
-            command: command.into(),
+            program: program.into(),
+            options: more.clone(),
+            given: Some(more),
             mark: "import --hook",
             seconds: 60,
         }
@@ -277,7 +370,7 @@ mod tests {
             assert_eq!(read["mcpServers"]["treering"]["args"], json!(["mcp"]));
         }
         let read: Value =
-            serde_json::from_str(&hook("treering import --hook").applied("").unwrap()).unwrap();
+            serde_json::from_str(&hook("treering", &[]).applied("").unwrap()).unwrap();
         let of_hook = &read["hooks"]["Stop"][0]["hooks"][0];
         assert_eq!(of_hook["command"], "treering import --hook");
         assert_eq!(of_hook["type"], "command");
@@ -288,12 +381,9 @@ mod tests {
     fn a_hook_is_there_once() {
         let old =
             r#"{"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "say done"}]}]}}"#;
-        let first = hook("treering import --hook").applied(old).unwrap();
-        assert_eq!(
-            hook("treering import --hook").applied(&first).unwrap(),
-            first
-        );
-        let moved = hook("/opt/treering import --hook --data x")
+        let first = hook("treering", &[]).applied(old).unwrap();
+        assert_eq!(hook("treering", &[]).applied(&first).unwrap(), first);
+        let moved = hook("/opt/treering", &["--data", "x"])
             .applied(&first)
             .unwrap();
         let read: Value = serde_json::from_str(&moved).unwrap();
@@ -303,6 +393,47 @@ mod tests {
         assert_eq!(
             groups[1]["hooks"][0]["command"],
             "/opt/treering import --hook --data x"
+        );
+        // Once more with less: what is there stays. What is more than words is not touched.
+        let again = hook("/opt/treering", &["--namespace", "a b"]);
+        let again = again.applied(&moved).unwrap();
+        assert!(
+            again.contains("--hook --data x --namespace 'a b'"),
+            "{again}"
+        );
+        let own = again.replace("--data x", "--data $HOME/x");
+        assert_eq!(hook("treering", &[]).applied(&own).unwrap(), own);
+    }
+
+    // What a person had added to a server, its environment, its time, was gone after the next
+    // run; what it reads is found again to be kept.
+    #[test]
+    fn what_was_added_to_a_server_stays() {
+        let old = r#"{"mcpServers": {"treering": {"command": "/opt/treering",
+            "args": ["mcp", "--data", "/a"], "env": {"A": "b"}, "timeout": 5}}}"#;
+        assert_eq!(
+            member().arguments_there(old).unwrap(),
+            ["mcp", "--data", "/a"]
+        );
+        let new: Value = serde_json::from_str(&member().applied(old).unwrap()).unwrap();
+        let server = &new["mcpServers"]["treering"];
+        assert_eq!(server["env"]["A"], "b");
+        assert_eq!(
+            (&server["timeout"], &server["command"]),
+            (&json!(5), &json!("treering"))
+        );
+        let by_url = r#"{"mcpServers": {"treering": {"url": "http://a/mcp", "headers": {}}}}"#;
+        assert_eq!(member().arguments_there(by_url), None);
+        let new: Value = serde_json::from_str(&member().applied(by_url).unwrap()).unwrap();
+        assert_eq!(new["mcpServers"]["treering"].get("url"), None);
+        let other = old.replace("/opt/treering", "docker");
+        assert_eq!(member().arguments_there(&other), None);
+        let one_list = r#"{"mcpServers": {"treering": {"command": ["treering", "mcp", "--x"]}}}"#;
+        assert_eq!(member().arguments_there(one_list).unwrap(), ["mcp", "--x"]);
+        let toml = table("treering").applied("").unwrap();
+        assert_eq!(
+            table("x").arguments_there(&toml).unwrap(),
+            ["mcp", "--writable"]
         );
     }
 
@@ -319,7 +450,7 @@ mod tests {
             assert!(member().applied(wrong).is_err(), "{wrong}");
         }
         for wrong in ["{\"hooks\": 1}", "{\"hooks\": {\"Stop\": {}}}"] {
-            assert!(hook("x").applied(wrong).is_err(), "{wrong}");
+            assert!(hook("x", &[]).applied(wrong).is_err(), "{wrong}");
         }
         for wrong in ["mcp_servers = 1", "a = ", "[mcp_servers]\ntreering = 2"] {
             assert!(table("treering").applied(wrong).is_err(), "{wrong}");

@@ -1,10 +1,11 @@
 //! `init`: the store in an agent's configuration.
 //!
 //! `agents` knows where each agent has its configuration and what belongs there, `edit` changes
-//! a file and nothing else in it.
+//! a file and nothing else in it, `options` what becomes of those that a configuration has.
 
 mod agents;
 mod edit;
+mod options;
 
 use std::{
     env, fs, io,
@@ -20,9 +21,10 @@ use super::{
     output::{Out, Tone},
     text::printable,
 };
-use crate::disk;
-use agents::{AgentSetup, changes};
+use crate::{disk, mcp::MCP_PATH};
+use agents::{AgentSetup, by_http, changes};
 use edit::Change;
+use options::Options;
 
 /// Add the store to an agent: as tools, and for Claude Code with a hook that imports sessions
 ///
@@ -31,7 +33,10 @@ use edit::Change;
 /// it (.before-treering). A file that cannot be read as what it should be is not touched.
 ///
 /// What is given of --data, --server, --namespace and --writable goes into the configuration; a
-/// key does not: agents hand on TREERING_TOKEN.
+/// key does not: agents hand on TREERING_TOKEN. Options that the configuration has already and
+/// that are not given stay (and are told); --anew leaves them out.
+///
+/// With --server it prints, too, how the agent reaches that server by HTTP, without this program.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -39,7 +44,9 @@ Examples:
   treering init claude-code --write            .mcp.json and .claude/settings.json
   treering init codex --write                  ~/.codex/config.toml
   treering init opencode --write --folder ~/.config/opencode
-  treering init vscode --write --data ./store --writable")]
+  treering init vscode --write --data ./store --writable
+  treering init vscode --write --anew          the same without all options
+  treering init codex --server https://agents.example:7171")]
 pub struct InitArgs {
     /// Which agent
     #[arg(value_enum)]
@@ -54,6 +61,9 @@ pub struct InitArgs {
     /// Let the agent remember things and fork conversations
     #[arg(long)]
     writable: bool,
+    /// Leave out options that the configuration has and that are not given now
+    #[arg(long)]
+    anew: bool,
     /// For claude-code: without the hook that imports each session
     #[arg(long)]
     no_hook: bool,
@@ -84,12 +94,15 @@ const KEPT_SUFFIX: &str = ".before-treering";
 /// # Errors
 /// [`CliError::ReadFile`], and [`CliError::Usage`] for a file that is not what it should be.
 pub fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
-    let place = AgentSetup {
+    let arguments = arguments(args, common)?;
+    let mut place = AgentSetup {
         folder: folder(args)?,
         program: program(),
-        arguments: arguments(args, common)?,
+        given: (!args.anew).then(|| Options::of(&arguments)),
+        arguments,
         hook: !args.no_hook,
     };
+    let kept = place.keep(args.agent);
     let mut edits = Vec::new();
     // All are made before one is written.
     for (path, change) in changes(args.agent, &place) {
@@ -110,13 +123,54 @@ pub fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliErr
             out.line(format!("Wrote {path}"))?;
         }
     }
+    if !kept.is_empty() {
+        let kept = printable(&kept.join(" "));
+        out.line(format!(
+            "Kept of what is there: {kept} (--anew leaves it out)"
+        ))?;
+    }
     if changed && !args.write {
         out.line("\nNothing was written; --write does.")?;
     }
     if changed && args.write {
         out.line("Start the agent anew: it has the tools of `treering` then.")?;
     }
+    if let Some(server) = &common.server {
+        let url = format!("{}{MCP_PATH}", server.trim_end_matches('/'));
+        let namespace = Some(common.namespace.as_str()).filter(|name| *name != "default");
+        let form = by_http(args.agent, &url, namespace);
+        out.line("\nBy HTTP, without this program where the agent runs, it is this instead:")?;
+        out.line(printable(&form).trim_end())?;
+    }
     Ok(())
+}
+
+impl AgentSetup {
+    /// Takes over the options that the configuration has and that were not given; which those
+    /// are.
+    fn keep(&mut self, agent: Agent) -> Vec<String> {
+        let Some(given) = &self.given else {
+            return Vec::new();
+        };
+        let there = changes(agent, self).into_iter().find_map(|(path, change)| {
+            // What cannot be read is told when it is to be changed.
+            let text = fs::read_to_string(path).ok()?;
+            change.arguments_there(text.trim_start_matches(BYTE_ORDER))
+        });
+        let mut there = there.unwrap_or_default();
+        // Options of every command may stand before it.
+        if let Some(at) = there.iter().rposition(|word| *word == self.arguments[0])
+            && at > 0
+            && there[0] != self.arguments[0]
+        {
+            there.remove(at);
+        }
+        let there = Options::of(&there);
+        let (options, kept) = there.with(given);
+        self.arguments.truncate(1);
+        self.arguments.extend(options.words());
+        kept
+    }
 }
 
 fn folder(args: &InitArgs) -> Result<PathBuf, CliError> {
@@ -284,6 +338,7 @@ mod tests {
             folder: path.parent().unwrap().to_owned(),
             program: "treering".into(),
             arguments: vec!["mcp".into()],
+            given: None,
             hook: true,
         };
         let (_, change) = changes(Agent::Vscode, &place).remove(0);

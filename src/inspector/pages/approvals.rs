@@ -7,6 +7,7 @@ use prost::Message;
 
 use super::call;
 use crate::{
+    access::KeyRole,
     cli::read,
     codec::pb::{self, new_event::Body},
     domain::hex,
@@ -81,6 +82,9 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
         div #waiting data-live=(visit.link("/live")) data-part="#waiting"
             data-status=(told) data-title={ "(" (calls.len()) ") Approvals · Treering" } {
             p.lead { (told) "." }
+            @if let (false, Err(why)) = (calls.is_empty(), visit.may(KeyRole::Approver)) {
+                p.notice.wait { "You see what waits, and cannot decide. " (shown(&why)) }
+            }
             @if calls.is_empty() {
                 (nothing("No call waits for a decision.", &html! {
                     "A call waits when its agent says that it needs approval. This page is live: \
@@ -133,6 +137,7 @@ fn card(visit: &Visit, call: &pb::ToolCall, title: &str, room: &mut usize) -> Ma
         *room -= bytes;
     }
     let own = call::address(visit, &call.conversation_id, call);
+    let may_decide = visit.may(KeyRole::Approver).is_ok();
     let in_it = [("branch", call.branch.as_str())];
     html! {
         article.card.waiting #(id) data-item data-keep=(hex(&call.arguments_hash))
@@ -149,11 +154,11 @@ fn card(visit: &Visit, call: &pb::ToolCall, title: &str, room: &mut usize) -> Ma
             }
             @if fits {
                 (pretty(&String::from_utf8_lossy(&call.arguments)))
-                (decision(visit, call))
+                @if may_decide { (decision(visit, call)) }
             } @else {
                 p.notice.wait {
                     "Its arguments are too long for this list (" (size(bytes as u64)) "). "
-                    a href=(own) { "Look at them, and decide there" }
+                    a href=(own) { @if may_decide { "Look at them, and decide there" } @else { "Look at them" } }
                 }
             }
         }
@@ -162,8 +167,12 @@ fn card(visit: &Visit, call: &pb::ToolCall, title: &str, room: &mut usize) -> Ma
 
 /// The form that decides. It names the hash of the arguments that are shown: a decision about
 /// others is refused.
+/// Who may not decide is told why, and has no buttons.
 #[must_use]
 pub fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
+    if let Err(why) = visit.may(KeyRole::Approver) {
+        return html! { p.hint { "You cannot decide about it. " (shown(&why)) } };
+    }
     let hash = hex(&call.arguments_hash);
     let id = format!(
         "d-{}-{}-{}",
@@ -216,7 +225,7 @@ pub async fn decide(form: Form) -> Result<Redirect, PageFailure> {
             "load the page again, and look at what is asked for",
         ));
     };
-    let by = if visit.here.has_session { "" } else { SOMEBODY };
+    let by = if visit.is_known() { "" } else { SOMEBODY };
     let body = pb::ApprovalDecided {
         call_id: text("call"),
         decision: decision.into(),

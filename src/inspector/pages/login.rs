@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse, Redirect, Response};
 use http::{HeaderValue, StatusCode, header::SET_COOKIE};
-use maud::html;
+use maud::{Markup, html};
 
 use crate::{
     access::KeyRole,
@@ -35,6 +35,7 @@ fn form(stranger: &Stranger, refused: Option<&str>) -> Page {
                 p { a href=(here.link("/")) { "To the conversations" } }
             } @else {
                 p.lead { "This store is for those who have a key. You see what your key may read." }
+                (by_certificate(stranger))
                 @if let Some(refused) = refused {
                     p.notice.bad role="alert" { (shown(refused)) }
                 }
@@ -52,6 +53,23 @@ fn form(stranger: &Stranger, refused: Option<&str>) -> Page {
         }
     };
     frame::page(here, "Log in", Tab::None, body)
+}
+
+/// Whom the certificate of the connection names, for who has one.
+fn by_certificate(stranger: &Stranger) -> Markup {
+    let Some(certificate) = &stranger.certificate else {
+        return html! {};
+    };
+    match stranger.site.keys.holder_of(certificate) {
+        Ok(holder) => html! {
+            p.notice.good {
+                "Your certificate stands for the key " strong { (shown(holder.name())) }
+                ": you need none here, unless another one is meant. "
+                a href=(stranger.here.link("/")) { "To the conversations" }
+            }
+        },
+        Err(refusal) => html! { p.notice.wait { (shown(&refusal.to_string())) } },
+    }
 }
 
 /// Takes a key, and gives the browser a name for it.
@@ -118,7 +136,7 @@ pub async fn log_out(StrangerForm(stranger): StrangerForm) -> Result<Response, P
 }
 
 fn with_cookie(site: &Site, mut answer: Response, name: &str, seconds: u64) -> Response {
-    let secure = if site.options.tls { "; Secure" } else { "" };
+    let secure = if site.place.is_tls() { "; Secure" } else { "" };
     let cookie =
         format!("{COOKIE}={name}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {

@@ -88,7 +88,7 @@ impl Acceptor {
         Self {
             routes: routes.prepare(),
             tls: options.tls.clone(),
-            guard: Guard::new(options.keys.clone()),
+            guard: Guard::new(options.keys.clone()).beside(options.is_beside),
             intake,
             http: http_of(options),
             web: options.web.clone(),

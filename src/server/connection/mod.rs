@@ -68,7 +68,11 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
         if let Some(web) = &self.web
             && is_for_pages(&request)
         {
-            let answer = web.answer(request.map(Body::new));
+            let mut request = request.map(Body::new);
+            if let Some(certificate) = &self.certificate {
+                request.extensions_mut().insert(certificate.clone());
+            }
+            let answer = web.answer(request);
             return async move { Ok(answer.await.map(|body| Answer::new(body, running, None))) }
                 .boxed();
         }
@@ -114,8 +118,8 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
     }
 }
 
-/// The bounds of every connection. HTTP/1 is spoken by browsers only: without pages it is not
-/// known.
+/// The bounds of every connection. HTTP/1 is spoken by browsers and agents only: without what
+/// answers them it is not known.
 fn http_of(options: &ServeOptions) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     if options.web.is_none() {

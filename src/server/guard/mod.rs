@@ -11,6 +11,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use bytes::{BufMut, BytesMut};
 use http::{HeaderMap, Request, header::AUTHORIZATION};
 use prost::encoding;
@@ -18,7 +19,7 @@ use tonic::{Status, body::Body};
 
 use super::{call, from_proto::Malformed, status::Refusal};
 use crate::{
-    access::{ClientCertificate, Holder, KeyId, KeyRefusal, KeyRing, KeyRole},
+    access::{CertificateSubject, ClientCertificate, Holder, KeyId, KeyRefusal, KeyRing, KeyRole},
     codec::body::EncodedBody,
     domain::{ApprovalDecided, EventBody, EventKind, Namespace, NewEvent},
 };
@@ -60,11 +61,23 @@ pub(super) enum Denied {
 pub(super) struct Guard {
     /// None: nobody is asked, as through a pipe of this process.
     keys: Option<Arc<KeyRing>>,
+    /// Calls come from another part of this process, which says whose certificate it has seen.
+    is_beside: bool,
 }
 
 impl Guard {
     pub fn new(keys: Option<Arc<KeyRing>>) -> Self {
-        Self { keys }
+        Self {
+            keys,
+            is_beside: false,
+        }
+    }
+
+    /// The same for connections of this process itself: its word for a certificate counts there,
+    /// and from nobody else.
+    #[must_use]
+    pub fn beside(self, is_beside: bool) -> Self {
+        Self { is_beside, ..self }
     }
 
     /// Lets a call in, and leaves in it who calls.
@@ -116,9 +129,31 @@ impl Guard {
             let key = bearer(headers).ok_or(KeyRefusal::Missing)?;
             return keys.holder(key).map(Some);
         }
+        let told = match self.is_beside {
+            true => told_certificate(headers),
+            false => None,
+        };
+        let certificate = told.as_ref().or(certificate);
         let certificate = certificate.ok_or(KeyRefusal::Missing)?;
         keys.holder_of(certificate).map(Some)
     }
+}
+
+/// The metadata by which a part of this process says whose certificate it has seen.
+pub const CERTIFICATE_KEY: &str = "treering-certificate-subject";
+
+/// A subject as it stands there: it may be in any language, and headers are in one.
+#[must_use]
+pub fn certificate_word(subject: &CertificateSubject) -> String {
+    STANDARD_NO_PAD.encode(subject.as_str())
+}
+
+fn told_certificate(headers: &HeaderMap) -> Option<ClientCertificate> {
+    let word = headers.get(CERTIFICATE_KEY)?;
+    let text = String::from_utf8(STANDARD_NO_PAD.decode(word).ok()?).ok()?;
+    Some(ClientCertificate {
+        subject: CertificateSubject::parse(&text).ok(),
+    })
 }
 
 /// The key that a call brings.

@@ -6,7 +6,7 @@ use tonic::Code;
 
 use super::*;
 use crate::{
-    access::{Grant, GrantReach, KeyLimits, NewKey, Token, create},
+    access::{Grant, GrantReach, KeyLimits, NewKey, Token, create, create_for_certificate},
     codec::{body, pb},
     domain::{ContentHash, ConversationId, Decision, MessageAppended, Role},
     server::{self, NAMESPACE_KEY},
@@ -155,6 +155,35 @@ fn nobody_appends_to_reserved_namespaces() {
             assert_eq!(reason.as_deref(), Some("RESERVED_NAMESPACE"));
         }
         assert_eq!(refused(&guard, READ, None, "_system"), None);
+    }
+}
+
+// The word of this process for a certificate must open nothing to whoever else says it.
+#[test]
+fn only_this_process_speaks_for_a_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let subject = CertificateSubject::parse("CN=Jürgen,O=Acme").unwrap();
+    let new = NewKey {
+        name: "worker".into(),
+        roles: vec![Grant {
+            role: KeyRole::Reader,
+            namespace: GrantReach::try_from("a".to_owned()).unwrap(),
+        }],
+        expires_in: None,
+        limits: KeyLimits::default(),
+        by: String::new(),
+    };
+    create_for_certificate(dir.path(), new, subject.clone()).unwrap();
+    let word = certificate_word(&subject);
+    let guard = Guard::new(Some(KeyRing::open(dir.path()).unwrap()));
+    for (guard, is_beside) in [(guard.clone(), false), (guard.beside(true), true)] {
+        for (word, is_its) in [(word.as_str(), true), ("x", false), ("Q049eA", false)] {
+            let mut request = call(READ, None, "a");
+            let headers = request.headers_mut();
+            headers.insert(CERTIFICATE_KEY, word.parse().unwrap());
+            let admitted = guard.admit(&mut request, None);
+            assert_eq!(admitted.is_ok(), is_beside && is_its, "{word} {is_beside}");
+        }
     }
 }
 

@@ -158,9 +158,31 @@ async fn who_may_not_decide_does_not() {
     assert_eq!(stranger.status, 303, "a stranger is asked to log in");
     let visitor = visitor.with_key(&keys[2]);
     assert_eq!(visitor.get("/approvals").await.status, 403);
-    let visitor = visitor.with_key(&keys[0]);
+    let visitor = visitor.with_key(&keys[1]);
     let page = visitor.page("/approvals").await;
     let fields: Vec<_> = FIELDS.map(|name| (name, page.field(name))).into();
+    // Who could not decide had the buttons all the same, and was refused once they were used.
+    let visitor = visitor.with_key(&keys[0]);
+    for path in ["/approvals".to_owned(), format!("/c/{id}/call/one")] {
+        let page = visitor.page(&path).await;
+        assert!(
+            page.body.contains("bash") && page.body.contains("annot decide"),
+            "{path}"
+        );
+        assert!(
+            page.body.contains("eyes is no approver"),
+            "{path}: {}",
+            page.body
+        );
+        assert!(
+            !page.body.contains("name=\"decision\""),
+            "{path}: {}",
+            page.body
+        );
+    }
+    let tree = visitor.page(&format!("/c/{id}/branches")).await;
+    assert!(tree.body.contains("eyes is no writer"), "{}", tree.body);
+    assert!(!tree.body.contains("/fork\""), "{}", tree.body);
     let mut sent: Vec<(&str, &str)> = fields
         .iter()
         .map(|(name, value)| (*name, value.as_str()))

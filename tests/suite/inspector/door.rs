@@ -5,7 +5,7 @@ use treering::{codec::pb, domain::*};
 
 use super::{Browser, key};
 use crate::suite::{
-    child::Server,
+    child::{PATIENCE, Server},
     store::{append, conversation, message, open},
 };
 
@@ -24,7 +24,7 @@ async fn store_that_says(dir: &std::path::Path, text: &str) -> ConversationId {
 async fn other_sites_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     store_that_says(dir.path(), "quokka").await;
-    let browser = Browser::start(dir.path(), &["--inspector-host", "agents.example"]).await;
+    let browser = Browser::start(dir.path(), &["--web-host", "agents.example"]).await;
     let port = browser.address.rsplit_once(':').unwrap().1.to_owned();
     let as_host = |host: String| {
         let browser = &browser;
@@ -213,11 +213,62 @@ async fn calls_and_pages_share_a_port() {
     browser.page("/").await;
 }
 
-// Who wants no pages has none.
+// An answer that takes longer than a connection may lie idle is no idle connection: a page that
+// is live, and a call of an agent that takes its time, were cut off.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_under_way_outlives_the_idle() {
+    use std::time::Duration;
+    use treering::server::{ServeOptions, WebService, serve};
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let web = WebService::new(|_| async {
+        let (mut words, body) =
+            http_body_util::channel::Channel::<bytes::Bytes, std::convert::Infallible>::new(1);
+        tokio::spawn(async move {
+            for _ in 0..6 {
+                tokio::time::sleep(Duration::from_millis(250)).await;
+                if words.send_data("data: on\n\n".into()).await.is_err() {
+                    return;
+                }
+            }
+        });
+        http::Response::new(tonic::body::Body::new(body))
+    });
+    let options = ServeOptions {
+        web: Some(web),
+        idle_max: Some(Duration::from_millis(400)),
+        ..ServeOptions::default()
+    };
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let stopped = async move {
+        let _ = stopped.await;
+    };
+    let serving = tokio::spawn(serve(engine, listener, stopped, options));
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    stream
+        .write_all(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .await
+        .unwrap();
+    // After the last word it is idle, and goes.
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+    read.expect("it stays for ever").unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    assert_eq!(answer.matches("data: on").count(), 6, "{answer}");
+    stop.send(()).unwrap();
+    serving.await.unwrap().unwrap();
+}
+
+// Who wants nothing by HTTP has nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_can_be_left_out() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start_with(dir.path(), &["--listen", "127.0.0.1:0", "--no-inspector"]);
+    let server = Server::start_with(
+        dir.path(),
+        &["--listen", "127.0.0.1:0", "--no-inspector", "--no-mcp"],
+    );
     let server = server.await;
     let address = server.url.strip_prefix("http://").unwrap();
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();

@@ -12,6 +12,7 @@ use layout::{TreeMark, TreeMarkKind};
 use tree::BranchChoice;
 
 use crate::{
+    access::KeyRole,
     cli::text::short_id,
     codec::pb::{self, event::Body},
     domain::EventKind,
@@ -21,7 +22,7 @@ use crate::{
         form::Form,
         frame::{Page, Tab, token},
         parts::{
-            hostile::headline,
+            hostile::{headline, shown},
             numbers::{count, things},
             pager::pager,
             pieces::{Mood, badge, nothing},
@@ -369,6 +370,8 @@ fn fork_form(visit: &Visit, place: &ConversationPlace) -> Result<Markup, PageFai
             }
             @if place.summary.sealed {
                 p { (badge(Mood::Plain, "sealed")) " This conversation takes nothing more." }
+            } @else if let Err(why) = visit.may(KeyRole::Writer) {
+                p.hint { "You cannot fork it. " (shown(&why)) }
             } @else {
                 form.fields method="post" action=(place.link(visit, "/fork", &[])) {
                     (token(&visit.here))

@@ -1,11 +1,21 @@
-//! Requests on the port of the services that are no calls: a browser's, by HTTP/1 or HTTP/2. What
-//! answers them is not known here.
+//! Requests on the port of the services that are no calls: a browser's, or an agent's, by HTTP/1 or
+//! HTTP/2. What answers them is not known here. `place` has what each of them is asked first.
+
+mod place;
 
 use std::{fmt, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
-use http::{Request, Response, Version, header::CONTENT_TYPE};
+use http::{
+    Extensions, HeaderMap, Request, Response, Version,
+    header::{AUTHORIZATION, CONTENT_TYPE},
+};
 use tonic::body::Body;
+
+use super::guard::bearer;
+use crate::access::{CallerProof, ClientCertificate, KeyRefusal};
+
+pub use place::{WebPlace, WebRefusal, web_origin};
 
 type Answering = dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync;
 
@@ -29,9 +39,27 @@ impl WebService {
         Self(Arc::new(move |request| answer(request).boxed()))
     }
 
-    pub(super) fn answer(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
+    /// The answer to a request.
+    pub fn answer(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         (self.0)(request)
     }
+}
+
+/// What a request shows of whoever sends it; none: nothing. As with calls, a key that is sent is
+/// what counts, whatever the certificate of the connection says.
+///
+/// # Errors
+/// [`KeyRefusal`] for what is no key, and for a certificate that names nobody.
+pub fn shown_by(
+    headers: &HeaderMap,
+    extensions: &Extensions,
+) -> Result<Option<CallerProof>, KeyRefusal> {
+    if headers.contains_key(AUTHORIZATION) {
+        let key = bearer(headers).ok_or(KeyRefusal::Missing)?;
+        return Ok(Some(CallerProof::Key(key.to_owned())));
+    }
+    let certificate = extensions.get::<ClientCertificate>();
+    certificate.map(CallerProof::of_certificate).transpose()
 }
 
 /// True for what is no call: gRPC is HTTP/2 with a content type of its own.

@@ -1,0 +1,167 @@
+//! What a configuration has behind the program already, and what becomes of it: an option that is
+//! given replaces the one of its name, what is not named stays.
+
+/// The two that name a store: one of them stands for both.
+const STORES: [&str; 2] = ["--data", "--server"];
+/// What the door takes and no other command.
+const OF_THE_DOOR: [&str; 2] = ["--writable", "--allow-approvals"];
+
+/// Words behind a program: one that says what it does, and options with their values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options(Vec<Vec<String>>);
+
+impl Options {
+    /// The options among words. What stands before the first of them is none of them.
+    #[must_use]
+    pub fn of(words: &[String]) -> Self {
+        let mut options: Vec<Vec<String>> = Vec::new();
+        for word in words {
+            match options.last_mut() {
+                _ if word.starts_with("--") => options.push(vec![word.clone()]),
+                Some(option) => option.push(word.clone()),
+                None => {}
+            }
+        }
+        Self(options)
+    }
+
+    /// These where they are given, else those that are there, in their order; and what of those
+    /// was kept.
+    #[must_use]
+    pub fn with(self, given: &Self) -> (Self, Vec<String>) {
+        let names_store = |option: &[String]| STORES.contains(&name(option));
+        let other_store = given.0.iter().any(|option| names_store(option));
+        let (mut all, mut kept) = (Vec::new(), Vec::new());
+        for option in self.0 {
+            let same = given.0.iter().find(|one| name(one) == name(&option));
+            match same {
+                Some(same) => all.push(same.clone()),
+                None if other_store && names_store(&option) => {}
+                None => {
+                    kept.push(option.join(" "));
+                    all.push(option);
+                }
+            }
+        }
+        for option in &given.0 {
+            if !all.iter().any(|one| name(one) == name(option)) {
+                all.push(option.clone());
+            }
+        }
+        (Self(all), kept)
+    }
+
+    /// Those that other commands take, too.
+    #[must_use]
+    pub fn of_every_command(self) -> Self {
+        let of_all = |option: &Vec<String>| !OF_THE_DOOR.contains(&name(option));
+        Self(self.0.into_iter().filter(of_all).collect())
+    }
+
+    /// As words.
+    #[must_use]
+    pub fn words(self) -> Vec<String> {
+        self.0.into_iter().flatten().collect()
+    }
+}
+
+fn name(option: &[String]) -> &str {
+    let word = option.first().map(String::as_str).unwrap_or_default();
+    word.split_once('=').map_or(word, |(name, _)| name)
+}
+
+/// A word of a command, as shells read it.
+#[must_use]
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+/// The words of a command, where it is nothing but words as [`quoted`] writes them; none: a
+/// person has made more of it.
+#[must_use]
+pub fn unquoted(command: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut chars = command.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            ' ' | '\t' => words.extend(word.take()),
+            '\'' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match chars.next()? {
+                        '\'' => break,
+                        c => word.push(c),
+                    }
+                }
+            }
+            '\\' => word.get_or_insert_default().push(chars.next()?),
+            c if "\"$`;&|<>(){}*?[]~#!\n\r".contains(c) => return None,
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    Some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    // Once more with less, and the agent read another store than before, or could write no
+    // longer, and nobody had said so.
+    #[test]
+    fn what_is_not_named_stays() {
+        for (there, given, all, kept) in [
+            (
+                "mcp --data /a --writable",
+                "mcp",
+                "--data /a --writable",
+                &["--data /a", "--writable"][..],
+            ),
+            (
+                "mcp --data /a --namespace t",
+                "mcp --namespace u --writable",
+                "--data /a --namespace u --writable",
+                &["--data /a"],
+            ),
+            (
+                "mcp --data=/a --wait 3s",
+                "mcp --server http://b",
+                "--wait 3s --server http://b",
+                &["--wait 3s"],
+            ),
+            ("mcp", "mcp --data /a", "--data /a", &[]),
+        ] {
+            let (merged, was_kept) = Options::of(&words(there)).with(&Options::of(&words(given)));
+            assert_eq!(merged.words().join(" "), all, "{there} | {given}");
+            assert_eq!(was_kept, kept, "{there} | {given}");
+        }
+        let of_all = Options::of(&words("mcp --writable --data /a --allow-approvals"));
+        assert_eq!(of_all.of_every_command().words(), words("--data /a"));
+    }
+
+    // A folder with a space or a quote in its name must not become two words, or another
+    // command; and it is read again as it was written.
+    #[test]
+    fn words_of_a_hook_stay_words() {
+        assert_eq!(quoted("--data"), "--data");
+        assert_eq!(quoted("/home/a b"), "'/home/a b'");
+        assert_eq!(quoted("it's; rm"), r"'it'\''s; rm'");
+        assert_eq!(quoted(""), "''");
+        let all = ["--data", "/home/a b", "it's; rm", "", "ü"].map(str::to_owned);
+        let command: Vec<_> = all.iter().map(|word| quoted(word)).collect();
+        assert_eq!(unquoted(&command.join(" ")).unwrap(), all);
+        for other in ["a; b", "a | b", "a $B", "\"a\"", "'a", "a\\"] {
+            assert_eq!(unquoted(other), None, "{other}");
+        }
+    }
+}
