@@ -100,5 +100,9 @@ pub const HTTP_BODIES_MAX: usize = 256;
 pub const HTTP_REQUESTS_MAX: usize = 256;
 /// How long the body of a request by HTTP may take to come.
 pub const HTTP_BODY_MAX: Duration = Duration::from_secs(10);
+/// Bytes of the body of a request that is refused, which are taken and let go.
+pub const HTTP_REFUSED_BYTES: usize = 1 << 20;
+/// How long they may take to come.
+pub const HTTP_REFUSED_WAIT: Duration = Duration::from_secs(1);
 /// How long a browser may remember what it may ask for, in seconds.
 pub const HTTP_PREFLIGHT_SECONDS: u32 = 600;

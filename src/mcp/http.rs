@@ -34,8 +34,8 @@ use tonic::body::Body;
 
 use super::{
     bounds::{
-        HTTP_BODIES_MAX, HTTP_BODY_MAX, HTTP_PREFLIGHT_SECONDS, HTTP_REQUESTS_MAX,
-        MESSAGE_BYTES_MAX,
+        HTTP_BODIES_MAX, HTTP_BODY_MAX, HTTP_PREFLIGHT_SECONDS, HTTP_REFUSED_BYTES,
+        HTTP_REFUSED_WAIT, HTTP_REQUESTS_MAX, MESSAGE_BYTES_MAX,
     },
     message,
     server::AgentDoor,
@@ -201,24 +201,29 @@ impl fmt::Debug for Gate {
 
 impl Gate {
     async fn answer(&self, request: Request<Body>) -> Answer {
-        if request.uri().path() != MCP_PATH {
+        let (parts, body) = request.into_parts();
+        if parts.uri.path() != MCP_PATH {
+            pass_over(&parts, body).await;
             return told(StatusCode::NOT_FOUND, format!("there is {MCP_PATH} here\n"));
         }
-        let (headers, method) = (request.headers(), request.method());
-        let page = self.place.host(headers, request.uri()).and_then(|host| {
+        let (headers, method) = (&parts.headers, &parts.method);
+        let page = self.place.host(headers, &parts.uri).and_then(|host| {
             self.place
                 .check_origin(&host, method, headers, &self.origins)
         });
         let origin = match page {
             Ok(origin) => origin,
-            Err(refusal) => return turned_away(&refusal),
+            Err(refusal) => {
+                pass_over(&parts, body).await;
+                return turned_away(&refusal);
+            }
         };
         // A browser asks first whether a page may ask, and brings no key with that.
-        let is_preflight = origin.is_some() && method == Method::OPTIONS;
+        let is_preflight = origin.is_some() && *method == Method::OPTIONS;
         let mut answer = match is_preflight {
             true => preflight(),
             false => self
-                .checked(request)
+                .checked(parts, body)
                 .await
                 .unwrap_or_else(|refused| *refused),
         };
@@ -232,9 +237,9 @@ impl Gate {
         answer
     }
 
-    async fn checked(&self, request: Request<Body>) -> Result<Answer, Box<Answer>> {
-        let (parts, body) = request.into_parts();
+    async fn checked(&self, parts: Parts, body: Body) -> Result<Answer, Box<Answer>> {
         if let Err(refusal) = self.callers.check(&parts) {
+            pass_over(&parts, body).await;
             let mut answer = told(StatusCode::UNAUTHORIZED, format!("{refusal}\n"));
             let scheme = HeaderValue::from_static("Bearer");
             answer.headers_mut().insert(WWW_AUTHENTICATE, scheme);
@@ -340,6 +345,17 @@ async fn body_of(body: Body) -> Result<Bytes, Box<Answer>> {
         ),
     };
     Err(told(status, text).into())
+}
+
+/// Takes what comes of a body that nobody wants. By HTTP/2 a stream that ends before its body has
+/// come is reset, and some clients tell that and not the answer.
+async fn pass_over(parts: &Parts, body: Body) {
+    if parts.version < Version::HTTP_2 {
+        return;
+    }
+    let mut body = Limited::new(body, HTTP_REFUSED_BYTES);
+    let passing = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = tokio::time::timeout(HTTP_REFUSED_WAIT, passing).await;
 }
 
 fn turned_away(refusal: &WebRefusal) -> Answer {

@@ -1267,6 +1267,35 @@ async fn agents_calls_and_pages_share_a_port() {
     }
 }
 
+// By HTTP/2 a request that was refused before its body had come ended with a reset, and curl told
+// that instead of the answer. What is refused is read, as far as it is not much.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_by_http2_is_an_answer() {
+    const PIECES: usize = 5;
+    let dir = tempfile::tempdir().unwrap();
+    let (first, mut process) = served(dir.path(), &[]).await;
+    let url = first["serving"].as_str().unwrap();
+    let endpoint = tonic::transport::Endpoint::new(url.to_owned()).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    let (mut pieces, body) = http_body_util::channel::Channel::<bytes::Bytes>::new(1);
+    let sending = tokio::spawn(async move {
+        for _ in 0..PIECES {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            pieces.send_data(bytes::Bytes::from_static(b" ")).await?;
+        }
+        Ok::<_, http_body_util::channel::SendError>(())
+    });
+    let request = http::Request::post(format!("{url}/mcp"))
+        .header("origin", "http://evil.example")
+        .body(tonic::body::Body::new(body))
+        .unwrap();
+    let asked = tower::ServiceExt::oneshot(channel, request);
+    let answer = timeout(PATIENCE, asked).await.expect("it hangs").unwrap();
+    assert_eq!(answer.status().as_u16(), 403);
+    sending.await.unwrap().expect("all of it was taken");
+    process.kill().await.unwrap();
+}
+
 // Once more with fewer options, and the agent had another store, or could write no longer, and
 // nobody had said so.
 #[tokio::test(flavor = "multi_thread")]
