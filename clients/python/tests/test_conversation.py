@@ -61,7 +61,8 @@ def test_arguments_that_are_no_json(db: treering.Treering, conv: treering.Conver
         call.fail("those are no arguments")
         event = next(event for event in conv.events() if event.call_id == f"c{number}")
         assert (event.arguments, event.arguments_not_json) == (given, True)
-        assert conv.recorded("shell", given).error_message == "those are no arguments"
+        recorded = conv.recorded("shell", given)
+        assert recorded is not None and recorded.error_message == "those are no arguments"
     calls = conv.request("anthropic", model="claude-sonnet-4-5")["messages"][1::2]
     assert [call["content"][0]["input"] for call in calls] == [
         {"invalid_arguments": '{"a": 1'},
@@ -71,7 +72,8 @@ def test_arguments_that_are_no_json(db: treering.Treering, conv: treering.Conver
     broken = conv.assistant(tool_calls=[("c3", "shell", "ls")]).calls[0]
     assert broken.run(lambda path: path) is None
     assert conv.result("c3").error == "TypeError: the arguments are no JSON object"
-    fine = conv.tool_call("ls", {"path": "."}).start()
+    fine = conv.tool_call("ls", {"path": "."})
+    fine.start()
     event = next(event for event in conv.events() if event.call_id == fine.call_id)
     assert (event.arguments, event.arguments_not_json) == ({"path": "."}, False)
 

@@ -46,7 +46,7 @@ def test_refusals_have_their_classes(db: treering.Treering, conv: treering.Conve
     with pytest.raises(treering.BranchNameTaken):
         conv.fork(name="twice")
     with pytest.raises(treering.Invalid):
-        conv.append([new.tool_call("c", "t", "no json")])
+        conv.append([new.tool_call("c", "t", "[" * 1_000 + "]" * 1_000)])
     conv.seal()
     with pytest.raises(treering.Sealed):
         conv.user("more")

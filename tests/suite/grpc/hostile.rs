@@ -356,7 +356,7 @@ async fn wild_arguments_are_answered() {
     let request = pb::RecordedRequest {
         conversation_id: id,
         tool: "clock".into(),
-        arguments: "{".into(),
+        arguments: format!("{}{}", "[".repeat(1_000), "]".repeat(1_000)).into(),
         ..Default::default()
     };
     let status = server.tools().recorded(request).await.unwrap_err();
