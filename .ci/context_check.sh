@@ -54,7 +54,7 @@ echo "-- server"
 server=$!
 address=
 for _ in $(seq 100); do
-  address=$(sed -n 's|.* at http://\([0-9.:]*\).*|\1|p' "$work/server.log")
+  address=$(sed -n 's|^Serving .* at http://\([0-9.:]*\).*|\1|p' "$work/server.log")
   [ -z "$address" ] || break
   kill -0 "$server" 2>/dev/null || fail "the server ended before it listened"
   sleep 0.1

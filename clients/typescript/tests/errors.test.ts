@@ -41,7 +41,10 @@ test("refusals have their classes", async () => {
   await assert.rejects(conv.fork({ at: 99, name: "late" }), treering.NotFound);
   await conv.fork({ name: "twice" });
   await assert.rejects(conv.fork({ name: "twice" }), treering.BranchNameTaken);
-  await assert.rejects(conv.append([make.toolCall("c", "t", "[".repeat(1_000) + "]".repeat(1_000))]), treering.Invalid);
+  await assert.rejects(
+    conv.append([make.toolCall("c", "t", "[".repeat(1_000) + "]".repeat(1_000))]),
+    treering.Invalid,
+  );
   await conv.seal();
   await assert.rejects(conv.user("more"), treering.Sealed);
 });
