@@ -5,30 +5,12 @@ use std::collections::BTreeMap;
 use futures::StreamExt;
 use proptest::prelude::*;
 
-use super::{query::*, *};
+use super::{query::*, test_events::*, *};
 use crate::{
     codec::{json, tags},
     domain::*,
     views::steps,
 };
-
-fn ns() -> Namespace {
-    Namespace::default()
-}
-
-async fn memory() -> Engine {
-    Engine::in_memory(Limits::default()).await.unwrap()
-}
-
-fn created(id: ConversationId) -> NewEvent {
-    let created = ConversationCreated::default();
-    NewEvent::new(id, EventBody::ConversationCreated(created))
-}
-
-fn said(id: ConversationId, text: &str) -> NewEvent {
-    let message = MessageAppended::text(Role::User, text);
-    NewEvent::new(id, EventBody::MessageAppended(message))
-}
 
 fn custom(id: ConversationId, type_name: &str, data: Vec<u8>) -> NewEvent {
     let custom = Custom {
@@ -39,21 +21,6 @@ fn custom(id: ConversationId, type_name: &str, data: Vec<u8>) -> NewEvent {
         delta_of: String::new(),
     };
     NewEvent::new(id, EventBody::Custom(custom))
-}
-
-fn forked(id: ConversationId, name: &str, parent: BranchId, at: u64) -> NewEvent {
-    let fork = BranchForked {
-        name: BranchName::new(name).unwrap(),
-        parent,
-        fork_revision: Revision(at),
-        system_prompt: String::new(),
-    };
-    NewEvent::new(id, EventBody::BranchForked(fork))
-}
-
-async fn append(engine: &Engine, events: Vec<NewEvent>) -> AppendOutcome {
-    let command = AppendCommand::new(ns(), events);
-    engine.append(command).await.unwrap()
 }
 
 fn latest_of(id: ConversationId, branch: Option<&str>, wanted: Vec<Wanted>) -> LatestQuery {

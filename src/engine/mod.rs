@@ -65,6 +65,8 @@ mod sequencer;
 mod ship;
 mod states;
 mod subscribe;
+#[cfg(test)]
+mod test_events;
 mod tool_calls;
 #[cfg(test)]
 pub(crate) mod trouble_tests;

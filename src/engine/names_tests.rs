@@ -7,36 +7,8 @@ use futures::{StreamExt, future::join_all};
 use proptest::prelude::*;
 use uuid::Uuid;
 
-use super::{query::*, *};
+use super::{query::*, test_events::*, *};
 use crate::domain::*;
-
-fn ns() -> Namespace {
-    Namespace::default()
-}
-
-async fn memory() -> Engine {
-    Engine::in_memory(Limits::default()).await.unwrap()
-}
-
-fn created(id: ConversationId) -> NewEvent {
-    let created = ConversationCreated::default();
-    NewEvent::new(id, EventBody::ConversationCreated(created))
-}
-
-fn said(id: ConversationId, text: &str) -> NewEvent {
-    let message = MessageAppended::text(Role::User, text);
-    NewEvent::new(id, EventBody::MessageAppended(message))
-}
-
-fn forked(id: ConversationId, name: &str, parent: BranchId, at: u64) -> NewEvent {
-    let fork = BranchForked {
-        name: BranchName::new(name).unwrap(),
-        parent,
-        fork_revision: Revision(at),
-        system_prompt: String::new(),
-    };
-    NewEvent::new(id, EventBody::BranchForked(fork))
-}
 
 fn keyed(event: NewEvent, key: &str) -> NewEvent {
     NewEvent {
@@ -50,11 +22,6 @@ fn chosen(number: u64) -> EventId {
     let hash = blake3::hash(&number.to_le_bytes());
     let bytes = hash.as_bytes().first_chunk::<16>().copied().unwrap();
     EventId(uuid::Builder::from_random_bytes(bytes).into_uuid())
-}
-
-async fn append(engine: &Engine, events: Vec<NewEvent>) -> AppendOutcome {
-    let command = AppendCommand::new(ns(), events);
-    engine.append(command).await.unwrap()
 }
 
 fn skipping(events: Vec<NewEvent>) -> AppendCommand {

@@ -5,26 +5,8 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 
-use super::{query::*, *};
+use super::{query::*, test_events::*, *};
 use crate::domain::*;
-
-fn ns() -> Namespace {
-    Namespace::default()
-}
-
-async fn memory() -> Engine {
-    Engine::in_memory(Limits::default()).await.unwrap()
-}
-
-fn said(id: ConversationId, text: String) -> NewEvent {
-    let message = MessageAppended::text(Role::User, text);
-    NewEvent::new(id, EventBody::MessageAppended(message))
-}
-
-fn created(id: ConversationId) -> NewEvent {
-    let created = ConversationCreated::default();
-    NewEvent::new(id, EventBody::ConversationCreated(created))
-}
 
 fn pending_call(id: ConversationId, call_id: &str) -> NewEvent {
     let arguments = crate::codec::json::check(b"{}").unwrap();
@@ -38,11 +20,6 @@ fn pending_call(id: ConversationId, call_id: &str) -> NewEvent {
         ..ToolCallRequested::default()
     };
     NewEvent::new(id, EventBody::ToolCallRequested(call))
-}
-
-async fn append(engine: &Engine, events: Vec<NewEvent>) -> AppendOutcome {
-    let command = AppendCommand::new(ns(), events);
-    engine.append(command).await.unwrap()
 }
 
 async fn batches(engine: &Engine, query: ReadQuery) -> Vec<Vec<NamedEvent>> {

@@ -1,21 +1,7 @@
 //! What a search says of its hits: whole names, copies, reasoning, what a filter hides.
 
-use super::{query::*, *};
+use super::{query::*, test_events::*, *};
 use crate::domain::*;
-
-fn ns() -> Namespace {
-    Namespace::default()
-}
-
-fn said(id: ConversationId, text: &str) -> NewEvent {
-    let message = MessageAppended::text(Role::User, text);
-    NewEvent::new(id, EventBody::MessageAppended(message))
-}
-
-fn created(id: ConversationId) -> NewEvent {
-    let created = ConversationCreated::default();
-    NewEvent::new(id, EventBody::ConversationCreated(created))
-}
 
 /// A call and its result.
 fn ran(id: ConversationId, call_id: &str, result: ToolResultRecorded) -> [NewEvent; 2] {

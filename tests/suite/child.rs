@@ -98,6 +98,21 @@ impl Server {
     }
 }
 
+/// What the first line of a server that serves with these arguments names, and the server.
+pub async fn named(dir: &Path, more: &[&str]) -> (serde_json::Value, Child) {
+    let mut command = treering();
+    command
+        .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
+        .arg(dir)
+        .args(more);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = command.spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let first = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap();
+    let first = serde_json::from_str(&first.expect("it serves")).unwrap();
+    (first, process)
+}
+
 /// What is answered by HTTP/2 to what is no call: status and body.
 pub async fn asked(
     channel: &tonic::transport::Channel,

@@ -954,17 +954,7 @@ struct HttpServer {
 
 impl HttpServer {
     async fn start(dir: &Path, more: &[&str]) -> Self {
-        let mut command = child::treering();
-        command
-            .args(["serve", "--json", "--data"])
-            .arg(dir)
-            .args(["--listen", "127.0.0.1:0"])
-            .args(more);
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = command.spawn().unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let first = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap();
-        let first: Value = serde_json::from_str(&first.expect("it serves")).unwrap();
+        let (first, process) = child::named(dir, more).await;
         let url = first["mcp"].as_str().unwrap().to_owned();
         let address = url.strip_prefix("http://").unwrap();
         Self {
@@ -1208,21 +1198,6 @@ async fn by_http_nobody_is_kept_out_by_who_does_not_end() {
     }
 }
 
-/// What the first line of a server names, and the server.
-async fn served(dir: &Path, more: &[&str]) -> (Value, Child) {
-    let mut command = child::treering();
-    command
-        .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
-        .arg(dir)
-        .args(more);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut process = command.spawn().unwrap();
-    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-    let first = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap();
-    let first = serde_json::from_str(&first.expect("it serves")).unwrap();
-    (first, process)
-}
-
 // Agents had a port of their own, which nobody opened, forwarded or encrypted: they come to the
 // one that calls and pages have, by either version of HTTP, and each can be left out.
 #[tokio::test(flavor = "multi_thread")]
@@ -1238,7 +1213,7 @@ async fn agents_calls_and_pages_share_a_port() {
         (&["--no-inspector"], true, false),
         (&["--no-mcp"], false, true),
     ] {
-        let (first, mut process) = served(dir.path(), more).await;
+        let (first, mut process) = child::named(dir.path(), more).await;
         let url = first["serving"].as_str().unwrap().to_owned();
         let expected = agents.then(|| format!("{url}/mcp"));
         assert_eq!(first["mcp"].as_str(), expected.as_deref(), "{more:?}");
@@ -1273,7 +1248,7 @@ async fn agents_calls_and_pages_share_a_port() {
 async fn a_refusal_by_http2_is_an_answer() {
     const PIECES: usize = 5;
     let dir = tempfile::tempdir().unwrap();
-    let (first, mut process) = served(dir.path(), &[]).await;
+    let (first, mut process) = child::named(dir.path(), &[]).await;
     let url = first["serving"].as_str().unwrap();
     let endpoint = tonic::transport::Endpoint::new(url.to_owned()).unwrap();
     let channel = endpoint.connect().await.unwrap();

@@ -6,13 +6,14 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{BodyFault, decode, decode_incoming, encode};
-use crate::{
-    codec::pb,
-    domain::{EventBody, EventKind, ToolCallRequested},
-};
+use crate::domain::{EventBody, EventKind, ToolCallRequested};
 
-/// `ToolCallRequested.arguments_not_json`.
-const NOT_JSON_FIELD: u32 = 6;
+/// Of a `ToolCallRequested` what the engine marks in it; all else is passed over.
+#[derive(Message)]
+struct CallMark {
+    #[prost(bool, optional, tag = "6")]
+    arguments_not_json: Option<bool>,
+}
 
 /// A body and the bytes that are stored of it. Only this module makes one, by
 /// decoding the bytes, so the two say the same, and nobody decodes them again.
@@ -80,13 +81,14 @@ impl EncodedBody {
 /// A call that says of its arguments what they are. Of two fields with one number readers take
 /// the last, so all that came stays as it came.
 fn marked(call: &ToolCallRequested, bytes: Bytes) -> Bytes {
-    let said = pb::ToolCallRequested::decode(bytes.clone()).map(|said| said.arguments_not_json);
+    let said = CallMark::decode(bytes.clone()).map(|said| said.arguments_not_json());
     if said == Ok(call.arguments_not_json) {
         return bytes;
     }
-    let mut marked = bytes.to_vec();
-    prost::encoding::bool::encode(NOT_JSON_FIELD, &call.arguments_not_json, &mut marked);
-    marked.into()
+    let mark = CallMark {
+        arguments_not_json: Some(call.arguments_not_json),
+    };
+    [&bytes[..], &mark.encode_to_vec()].concat().into()
 }
 
 impl Borrow<EventBody> for EncodedBody {

@@ -60,16 +60,7 @@ impl Answer {
 
 impl Browser {
     async fn start(dir: &Path, more: &[&str]) -> Self {
-        let mut command = child::treering();
-        command
-            .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
-            .arg(dir)
-            .args(more);
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = command.spawn().unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let first = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap();
-        let first: Value = serde_json::from_str(&first.expect("it serves")).unwrap();
+        let (first, process) = child::named(dir, more).await;
         let url = first["inspector"].as_str().unwrap();
         let address = url.strip_prefix("http://").unwrap();
         Self {
