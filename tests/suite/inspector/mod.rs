@@ -13,12 +13,10 @@ mod visitor;
 use std::{
     env,
     path::{Path, PathBuf},
-    process::Stdio,
 };
 
-use serde_json::Value;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     process::Child,
     time::timeout,
