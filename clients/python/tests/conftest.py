@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 import treering
-from treering._local import find_binary
+from treering._binary import find_binary
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import pytest
 
 import treering
 from treering import new
-from treering._local import find_binary
+from treering._binary import find_binary
 
 from .conftest import run
 

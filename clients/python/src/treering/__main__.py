@@ -1,4 +1,4 @@
-"""`treering` on the command line: the program that the wheel brings."""
+"""`python -m treering`: the program that the wheel brings, which is the command `treering` too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from treering._local import find_binary
+from treering._binary import find_binary
 from treering.errors import NoBinary
 
 

@@ -12,18 +12,16 @@ import json
 import logging
 import os
 import queue
-import shutil
 import subprocess
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from importlib import resources
-from pathlib import Path
 from typing import IO, Any, Protocol
 
+from treering._binary import find_binary
 from treering._entry import Entry
-from treering.errors import CommandFailed, NoBinary, ServerNotStarted, StoreInUse
+from treering.errors import CommandFailed, ServerNotStarted, StoreInUse
 
 log = logging.getLogger("treering.server")
 
@@ -69,28 +67,6 @@ class Fixed:
 
     def close(self) -> None:
         """It is not ours to end."""
-
-
-def find_binary() -> str:
-    """The `treering` program: of TREERING_BINARY, of the wheel, or of the PATH."""
-    if given := os.environ.get("TREERING_BINARY"):
-        return given
-    inside = resources.files("treering") / "bin" / _NAME
-    if isinstance(inside, Path) and inside.is_file():
-        return str(inside)
-    found = shutil.which(_NAME)
-    if found and not _is_script(found):
-        return found
-    raise NoBinary("this installation of treering has no server in it")
-
-
-_NAME = "treering.exe" if os.name == "nt" else "treering"
-
-
-def _is_script(path: str) -> bool:
-    # The wheel's own command would look for the binary again.
-    with Path(path).open("rb") as file:
-        return file.read(2) == b"#!"
 
 
 def run_command(

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# The Python package as users get it: the wheel that pip and maturin make, its platform, what is in
+# it, the source distribution, and the first page with the wheel installed in each of pip's ways.
+#
+# Usage: .ci/wheel.sh [PROFILE]    (default: release)
+# After `cargo build` with that profile only the program is linked again, without its symbols.
+# TREERING_PYTHONS names the interpreters; default: all that are found.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+profile=${1:-release}
+root=$PWD
+client=$PWD/clients/python
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+unset TREERING_BINARY
+. .ci/pythons.sh
+
+step "the wheel"
+tools=$work/tools
+venv "${pythons[-1]}" "$tools"
+needed "$tools" dev | grep '^maturin==' >"$work/tools.txt"
+"$tools/bin/pip" install --quiet -r "$work/tools.txt"
+# pip's own default is a tag for this machine alone.
+MATURIN_PEP517_ARGS="--profile $profile --compatibility pypi" \
+  "$tools/bin/pip" wheel --no-deps --wheel-dir "$work/dist" "$client" >"$work/wheel.log" 2>&1 ||
+  { cat "$work/wheel.log" >&2; fail "no wheel"; }
+wheel=$(echo "$work"/dist/*.whl)
+echo "$(basename "$wheel"), $(stat -c %s "$wheel") bytes"
+
+step "the source distribution"
+(cd "$client" && "$tools/bin/maturin" sdist --out "$work/sdist") >"$work/sdist.log" 2>&1 ||
+  { cat "$work/sdist.log" >&2; fail "no source distribution"; }
+sdist=$(echo "$work"/sdist/*.tar.gz)
+echo "$(basename "$sdist"), $(stat -c %s "$sdist") bytes"
+
+step "what is in them"
+"$tools/bin/python" .ci/wheel.py "$wheel" "$sdist"
+# As pip sees it: its metadata, and a workspace that cargo takes as it is.
+"$tools/bin/pip" install --quiet --dry-run --no-deps --report "$work/report.json" "$sdist"
+grep -q "# treering: a memory for agents, from Python" "$work/report.json" || fail "another README"
+tar xzf "$sdist" -C "$work"
+(cd "$work"/treering-*/ && cargo metadata --locked --format-version 1 >/dev/null)
+
+# The first page, with nothing on the PATH.
+sed -n '/^```python$/,/^```$/p' "$client/README.md" | sed '/^```$/q' | sed '/^```/d' >"$work/first.py"
+mkdir "$work/empty"
+cd "$work/empty"
+first_page() { # PYTHON [VARIABLE=VALUE...]
+  rm -rf store
+  env -i HOME="$work/empty" PATH=/usr/bin:/bin "${@:2}" "$1" "$work/first.py" | tee "$work/said"
+  grep -q "^grep 1 src/config.py:12: PORT = 7171$" "$work/said" || fail "the first page found nothing"
+  env -i HOME="$work/empty" PATH=/usr/bin:/bin "${@:2}" "$1" -m treering ls --data store >/dev/null
+}
+
+for python in "${pythons[@]}"; do
+  step "the first page in an empty environment of $("$python" --version)"
+  began=$SECONDS
+  venv "$python" "$work/user"
+  "$work/user/bin/pip" install --quiet "$wheel"
+  first_page "$work/user/bin/python"
+  env -i "$work/user/bin/treering" ls --data store
+  echo "environment, installation and the page: $((SECONDS - began)) s"
+  [ "$python" = "${pythons[-1]}" ] || rm -rf "$work/user"
+done
+
+step "the same, with pip install --target"
+"$tools/bin/pip" install --quiet --target "$work/target" "$wheel"
+first_page "$tools/bin/python" PYTHONPATH="$work/target"
+
+step "the same, with pip install --user"
+# Environments have no user's packages: this is the interpreter that the environment is of.
+base=$("$tools/bin/python" -c 'import os, sys; print(os.path.realpath(sys._base_executable))')
+PYTHONUSERBASE="$work/home" PIP_BREAK_SYSTEM_PACKAGES=1 \
+  "$tools/bin/pip" --python "$base" install --quiet --user --no-warn-script-location "$wheel"
+first_page "$base" PYTHONUSERBASE="$work/home"
+echo "wheel: all passed"

@@ -1,0 +1,39 @@
+"""Where the `treering` program is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from treering.errors import NoBinary
+
+NAME = "treering.exe" if os.name == "nt" else "treering"
+
+
+def find_binary() -> str:
+    """The `treering` program: of TREERING_BINARY, of the wheel, or of the PATH."""
+    if given := os.environ.get("TREERING_BINARY"):
+        return given
+    for path in _installed():
+        if path.is_file():
+            return str(path)
+    if found := shutil.which(NAME):
+        return found
+    raise NoBinary("this installation of treering has no server in it")
+
+
+def _installed() -> Iterator[Path]:
+    """Where installers put the wheel's commands: that folder need not be on the PATH."""
+    # `pip install --target` puts them beside the packages, and writes down another place.
+    yield Path(__file__).resolve().parents[1] / "bin" / NAME
+    try:
+        files = distribution("treering").files
+    except PackageNotFoundError:
+        return
+    for file in files or ():
+        # In venvs, and with `--user` and `--prefix`, they are outside of the packages.
+        if file.name == NAME and ".." in file.parts:
+            yield Path(str(file.locate()))
