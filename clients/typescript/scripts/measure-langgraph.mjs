@@ -13,7 +13,7 @@ import { TreeringSaver } from "../dist/langgraph/index.js";
 
 const THREAD = { configurable: { thread_id: "thread", checkpoint_ns: "" } };
 const WORDS = 120;
-const TIMES = 15;
+const TIMES = 25;
 const [steps = 400, kept = 0] = process.argv.slice(2).map(Number);
 
 /** Words that differ from message to message. */
@@ -45,18 +45,31 @@ async function put(saver, { config, step, messages }) {
   return { config: await saver.put(config, checkpoint, metadata, versions), messages };
 }
 
-/** Milliseconds of a call of a program that has just begun, and has prepared it: the median. */
-async function first(db, call, prepare = async () => undefined) {
-  const took = [];
-  for (let time = 0; time < TIMES; time += 1) {
-    const saver = new TreeringSaver(db);
-    const prepared = await prepare(saver, time);
+/** Milliseconds of each call, each of a program that has just begun. */
+async function firsts(db, time) {
+  const ms = async (call) => {
     const began = performance.now();
-    await call(saver, prepared);
-    took.push(performance.now() - began);
-  }
-  return took.sort((a, b) => a - b)[Math.floor(TIMES / 2)] ?? 0;
+    await call();
+    return performance.now() - began;
+  };
+  const took = {};
+  const latest = new TreeringSaver(db);
+  let found;
+  took["get latest"] = await ms(async () => {
+    found = await latest.getTuple(THREAD);
+  });
+  const { config, checkpoint } = found;
+  took["get by id"] = await ms(() => new TreeringSaver(db).getTuple(config));
+  const state = { config, messages: checkpoint.channel_values.messages };
+  const step = await begun(latest, state, steps + time);
+  took["put, after get latest"] = await ms(() => put(latest, step));
+  took["get latest, all of the thread read"] = await ms(async () => {
+    for await (const _ of new TreeringSaver(db).list(THREAD, { limit: 1 }));
+  });
+  return took;
 }
+
+const median = (each) => each.sort((a, b) => a - b)[Math.floor(each.length / 2)] ?? 0;
 
 const folder = mkdtempSync(join(tmpdir(), "treering-measure-"));
 const db = treering.local(folder);
@@ -66,20 +79,12 @@ try {
   for (let step = 0; step < steps; step += 1) {
     state = await put(saver, await begun(saver, state, step));
   }
-  const latest = (saver) => saver.getTuple(THREAD);
-  const took = {
-    "get latest": await first(db, latest),
-    "get latest, all of the thread read": await first(db, async (saver) => {
-      for await (const _ of saver.list(THREAD, { limit: 1 }));
-    }),
-    "get by id": await first(db, (saver) => saver.getTuple(state.config)),
-    "put, after get latest": await first(db, put, async (saver, time) => {
-      const { config, checkpoint } = await latest(saver);
-      return begun(saver, { config, messages: checkpoint.channel_values.messages }, steps + time);
-    }),
-  };
+  const took = [];
+  for (let time = 0; time < TIMES; time += 1) took.push(await firsts(db, time));
   console.log(`| a program's first call | ${steps} steps |\n|---|---:|`);
-  for (const [name, each] of Object.entries(took)) console.log(`| ${name} | ${each.toFixed(1)} |`);
+  for (const name of Object.keys(took[0])) {
+    console.log(`| ${name} | ${median(took.map((each) => each[name])).toFixed(1)} |`);
+  }
 } finally {
   await db.close();
   rmSync(folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });
