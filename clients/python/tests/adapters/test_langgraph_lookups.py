@@ -19,6 +19,7 @@ from langgraph.checkpoint.base.id import uuid6
 
 from treering import new
 from treering.langgraph import TreeringSaver
+from treering.langgraph._index import is_list, list_key
 from treering.types import Event
 
 from ..conftest import texts
@@ -144,6 +145,34 @@ def test_lists_that_change_at_random(db: treering.Treering, seed: int) -> None:
         for config, values in held[::4]:
             assert values_of(each, config) == values
     assert db.verify(deep=True).sound
+
+
+# A list that is again what it was in an older row was looked for in the rows before that one, which
+# a program that looks up does not have: its put failed.
+def test_a_list_that_is_as_it_was_before(db: treering.Treering) -> None:
+    saver = TreeringSaver(db)
+    notes = [{"note": note} for note in range(20)]
+    # It lets go of its first elements, then of none.
+    states = [{"notes": notes[max(0, step - 5) : step + 1]} for step in range(16)]
+    states += [{"notes": notes[10 : step + 1]} for step in range(16, 20)]
+    config = CONFIG
+    for step, values in enumerate(states):
+        config = put(saver, config, step, values)
+    for step, values in enumerate(reversed(states), start=len(states)):
+        other = TreeringSaver(db)
+        values_of(other, CONFIG)
+        config = put(other, config, step, values)
+        for each in (other, TreeringSaver(db), saver):
+            assert values_of(each, CONFIG) == values
+
+
+# JavaScript's lists were never what their keys say, so that threads of its were read as a whole.
+# This is a key that it has made.
+def test_the_key_of_a_list_of_javascript() -> None:
+    keys = [bytes(12), bytes([0xAB] * 12)]
+    assert is_list(bytes.fromhex("cb6131b69d13236346315061"), keys)
+    assert is_list(list_key(keys), keys)
+    assert not is_list(list_key(keys), keys[:1])
 
 
 # The latest checkpoint is that with the highest id, as LangGraph has it, also where another

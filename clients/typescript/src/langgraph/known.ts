@@ -5,28 +5,21 @@ import type { Parsed } from "../words.js";
 import type { Key } from "./lists.js";
 import { messageOf } from "./messages.js";
 
-/** A message as it was when its key was noted. */
-interface Noted {
-  key: Key;
-  fields: readonly unknown[];
-}
-
-/** The messages of one thread. */
-export class KnownMessages {
-  /** Those of its frames, as JSON has them. */
+/** Messages of a thread's frames, as JSON has them. */
+export class SaidMessages {
   readonly #said = new Map<Key, Parsed>();
   /** Keys that programs in another language gave, by the keys that they would have here. */
   readonly #aliases = new Map<Key, Key>();
-  /** Keys of which it is known what they would be here. */
-  readonly #settled = new Set<Key>();
-  #unsettled: Key[] = [];
-  /** A graph gives the same objects again with every checkpoint. */
-  readonly #noted = new WeakMap<BaseMessage, Noted>();
+  /** Those of which it is not known what their keys would be here, by their own ids. */
+  readonly #unsettled = new Map<string, Key[]>();
 
   /** A frame has this message. */
   take(key: Key, said: Parsed): void {
     this.#said.set(key, said);
-    if (!this.#settled.has(key)) this.#unsettled.push(key);
+    const id = idOf(said);
+    const others = this.#unsettled.get(id);
+    if (others) others.push(key);
+    else this.#unsettled.set(id, [key]);
   }
 
   /** It is in a frame. */
@@ -37,10 +30,41 @@ export class KnownMessages {
   /** A message of a frame, made anew; undefined where no frame has it. */
   made(key: Key): BaseMessage | undefined {
     const said = this.#said.get(key);
-    const message = said && messageOf(structuredClone(said));
-    if (message) this.note(message, key);
-    return message;
+    return said && messageOf(structuredClone(said));
   }
+
+  /**
+   * The key in the thread, of a message that has this one here.
+   *
+   * A message with another id is another message: only those with its own are made anew.
+   */
+  async settled(
+    own: Key,
+    message: BaseMessage,
+    ownKeyOf: (message: BaseMessage) => Promise<Key>,
+  ): Promise<Key> {
+    const id = idOf(message);
+    const others = this.#unsettled.get(id) ?? [];
+    for (const key of others) {
+      const made = this.made(key);
+      if (made) this.#aliases.set(await ownKeyOf(made), key);
+    }
+    this.#unsettled.delete(id);
+    return this.#aliases.get(own) ?? own;
+  }
+}
+
+const idOf = ({ id }: { id?: unknown }): string => String(id ?? "");
+
+/** A message as it was when its key was noted. */
+interface Noted {
+  key: Key;
+  fields: readonly unknown[];
+}
+
+/** Messages as objects: a graph gives the same ones again with every checkpoint. */
+export class NotedMessages {
+  readonly #noted = new WeakMap<BaseMessage, Noted>();
 
   /** The key that a message has, if it was noted and is as it was. */
   keyOf(message: BaseMessage): Key | undefined {
@@ -56,22 +80,6 @@ export class KnownMessages {
   /** It has this key. */
   note(message: BaseMessage, key: Key): void {
     this.#noted.set(message, { key, fields: fieldsOf(message) });
-  }
-
-  /** Works out what the keys of others would be here. */
-  async settle(ownKeyOf: (message: BaseMessage) => Promise<Key>): Promise<void> {
-    for (const key of this.#unsettled) {
-      const message = this.made(key);
-      if (message) this.#aliases.set(await ownKeyOf(message), key);
-      this.#settled.add(key);
-    }
-    this.#unsettled = [];
-  }
-
-  /** The key in the thread, of a message that has this one here. */
-  aliasOf(own: Key): Key {
-    this.#settled.add(own);
-    return this.#aliases.get(own) ?? own;
   }
 }
 

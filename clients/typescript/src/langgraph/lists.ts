@@ -1,6 +1,8 @@
 // Lists that are said as parts of earlier ones.
 
 import { createHash } from "node:crypto";
+import { blake2b } from "../adapters/blake2b.js";
+import { utf8 } from "../words.js";
 
 /** Hash of a stored value or of a list, in hexadecimal digits. */
 export type Key = string;
@@ -19,6 +21,16 @@ export const keyBytes = (key: Key): Uint8Array => Buffer.from(key, "hex");
 
 /** A key of a row. */
 export const keyHex = (bytes: Uint8Array): Key => Buffer.from(bytes).toString("hex");
+
+/** The key of a list of what has these keys. */
+export const listKey = (keys: readonly Key[]): Key => keyOf("list\0", keys.join(""));
+
+/** Whether a list with this key has these; Python's is a hash of its own length, of their bytes. */
+export const isList = (key: Key, keys: readonly Key[]): boolean =>
+  key === listKey(keys) || key === pythonsListKey(keys);
+
+const pythonsListKey = (keys: readonly Key[]): Key =>
+  keyHex(blake2b(Buffer.concat([utf8("list\0"), ...keys.map(keyBytes)]), KEY_BYTES));
 
 /** A list as a part of another one, and what comes after that. */
 export interface Spliced {

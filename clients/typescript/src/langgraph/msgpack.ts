@@ -75,6 +75,13 @@ function head(length: number, { fix, codes }: Codes): Uint8Array {
 function numberBytes(value: number): Uint8Array {
   if (Number.isInteger(value) && value >= -32 && value < 128) return Uint8Array.of(value & 0xff);
   const bytes = new DataView(new ArrayBuffer(9));
+  if (Number.isInteger(value) && value >= 0 && value < 2 ** 32) {
+    const isShort = value < 2 ** 16;
+    bytes.setUint8(0, isShort ? 0xcd : 0xce);
+    if (isShort) bytes.setUint16(1, value);
+    else bytes.setUint32(1, value);
+    return new Uint8Array(bytes.buffer, 0, isShort ? 3 : 5);
+  }
   if (Number.isSafeInteger(value)) {
     bytes.setUint8(0, 0xd3);
     bytes.setBigInt64(1, BigInt(value));

@@ -27,7 +27,7 @@ import type { Row } from "./rows.js";
 import { GraphThread } from "./thread.js";
 
 const SOURCE = "langgraph";
-/** Threads that are kept in memory; of others the log is read again. */
+/** Threads of which what was read is kept in memory. */
 const THREADS_MAX = 128;
 /** Digits of a channel's version: versions are compared as texts. */
 const VERSION_DIGITS = 32;
@@ -41,7 +41,7 @@ export interface SaverOptions {
   serde?: SerializerProtocol | undefined;
   /** The channel of the root graph whose messages are mirrored ("messages"). */
   messagesKey?: string | undefined;
-  /** Threads that are kept in memory (128). */
+  /** Threads of which what was read is kept in memory (128). */
   threadsMax?: number | undefined;
 }
 
@@ -62,8 +62,8 @@ export async function messages(conversation: Conversation): Promise<BaseMessage[
  * branch. Values are stored once, lists by what was added to them. The Python client's
  * `TreeringSaver` reads and writes the same threads.
  *
- * Threads that were used last are kept in memory as they are stored, and each call reads what
- * is new of them, so programs may use one thread at once.
+ * A checkpoint, and all that it needs, is looked up; what was read of a thread is kept in memory,
+ * and each call reads what is new of it, so programs may use one thread at once.
  */
 export class TreeringSaver extends BaseCheckpointSaver {
   readonly #db: Treering;
@@ -94,9 +94,8 @@ export class TreeringSaver extends BaseCheckpointSaver {
     if (threadId === undefined) return undefined;
     const thread = this.#thread(threadId);
     return thread.alone(async () => {
-      if (!(await thread.refresh())) return undefined;
       const id = getCheckpointId(config);
-      const row = id ? thread.rows.find(ns, id) : thread.rows.latest(ns);
+      const row = await thread.find(ns, id);
       return row && this.#tuple(thread, row, id ? config : undefined);
     });
   }
@@ -124,7 +123,7 @@ export class TreeringSaver extends BaseCheckpointSaver {
 
   async #tuple(thread: GraphThread, row: Row, config?: RunnableConfig): Promise<CheckpointTuple> {
     const { ns, id, parent } = row;
-    const checkpoint: Checkpoint = await thread.loads(row.stored);
+    const checkpoint: Checkpoint = await thread.values.loads(row.stored);
     const values = [...row.values].map(
       async ([channel, key]) => [channel, await thread.load(key)] as const,
     );
@@ -138,7 +137,7 @@ export class TreeringSaver extends BaseCheckpointSaver {
       metadata: await metadataOf(row),
       pendingWrites: await Promise.all(
         writes.map(async ({ task, channel, stored }) => {
-          return [task, channel, await thread.loads(stored)] as CheckpointPendingWrite;
+          return [task, channel, await thread.values.loads(stored)] as CheckpointPendingWrite;
         }),
       ),
     };
@@ -148,8 +147,10 @@ export class TreeringSaver extends BaseCheckpointSaver {
 
   /** Before version 4, what was sent was not in a channel of its own. */
   async #migrate(thread: GraphThread, ns: string, parent: string, to: Checkpoint): Promise<void> {
+    await thread.bringWrites(ns, parent);
     const sent = thread.rows.writesTo(ns, parent).filter(({ channel }) => channel === TASKS);
-    to.channel_values[TASKS] = await Promise.all(sent.map(({ stored }) => thread.loads(stored)));
+    const values = sent.map(({ stored }) => thread.values.loads(stored));
+    to.channel_values[TASKS] = await Promise.all(values);
     const versions = Object.values(to.channel_versions);
     to.channel_versions[TASKS] = versions.length
       ? maxChannelVersion(...versions)
@@ -158,7 +159,7 @@ export class TreeringSaver extends BaseCheckpointSaver {
 
   /**
    * What the ancestors of a checkpoint wrote to channels that are stored by their writes, oldest
-   * first, back to where each was stored whole. Reads once what is new of the thread.
+   * first, back to where each was stored whole.
    */
   override async getDeltaChannelHistory({
     config,
@@ -170,14 +171,8 @@ export class TreeringSaver extends BaseCheckpointSaver {
     const { thread_id: threadId, checkpoint_ns: ns = "" } = config.configurable ?? {};
     const thread = this.#thread(threadId);
     return thread.alone(async () => {
-      await thread.refresh();
-      const id = getCheckpointId(config);
-      const row = id ? thread.rows.find(ns, id) : thread.rows.latest(ns);
-      const told = channels.map(async (channel) => [
-        channel,
-        await historyOf(thread, row, channel),
-      ]);
-      return Object.fromEntries(await Promise.all(told));
+      const row = await thread.find(ns, getCheckpointId(config));
+      return histories(thread, row, channels);
     });
   }
 
@@ -232,7 +227,12 @@ export class TreeringSaver extends BaseCheckpointSaver {
   #thread(threadId: unknown): GraphThread {
     const id = String(threadId);
     const thread =
-      this.#threads.get(id) ?? new GraphThread(this.#db, SOURCE, id, this.serde, this.#messagesKey);
+      this.#threads.get(id) ??
+      new GraphThread(this.#db, id, {
+        source: SOURCE,
+        serde: this.serde,
+        mirroredChannel: this.#messagesKey,
+      });
     this.#threads.delete(id);
     this.#threads.set(id, thread);
     const [oldest] = this.#threads.keys();
@@ -249,24 +249,31 @@ export class TreeringSaver extends BaseCheckpointSaver {
   }
 }
 
-async function historyOf(
+async function histories(
   thread: GraphThread,
   of: Row | undefined,
-  channel: string,
-): Promise<DeltaChannelHistory> {
-  const history: DeltaChannelHistory = { writes: [] };
-  for (let row = thread.parentOf(of); row; row = thread.parentOf(row)) {
-    const writes = thread.rows.writesTo(row.ns, row.id).filter((each) => each.channel === channel);
-    const loaded = writes.map(async ({ task, stored }): Promise<CheckpointPendingWrite> => {
-      return [task, channel, await thread.loads(stored)];
-    });
-    history.writes.unshift(...(await Promise.all(loaded)));
-    const key = row.values.get(channel);
-    if (key === undefined) continue;
-    history.seed = await thread.load(key);
-    break;
+  channels: readonly string[],
+): Promise<Record<string, DeltaChannelHistory>> {
+  const told = new Map<string, DeltaChannelHistory>();
+  for (const channel of channels) told.set(channel, { writes: [] });
+  const left = new Set(channels);
+  for await (const row of of ? thread.ancestorsOf(of) : []) {
+    const writes = thread.rows.writesTo(row.ns, row.id);
+    for (const channel of left) {
+      const history = told.get(channel);
+      const own = writes.filter((each) => each.channel === channel);
+      const loaded = own.map(async ({ task, stored }): Promise<CheckpointPendingWrite> => {
+        return [task, channel, await thread.values.loads(stored)];
+      });
+      history?.writes.unshift(...(await Promise.all(loaded)));
+      const key = row.values.get(channel);
+      if (key === undefined || !history) continue;
+      history.seed = await thread.load(key);
+      left.delete(channel);
+    }
+    if (!left.size) break;
   }
-  return history;
+  return Object.fromEntries(told);
 }
 
 function threadOf(config: RunnableConfig): unknown {

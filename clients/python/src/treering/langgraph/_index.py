@@ -267,7 +267,9 @@ class Index:
             self.values[key] = (kind, data)
             self.places.setdefault(key, (revision, index, IN_ROW))
         for key, base, start, stop, added in said["lists"]:
-            self.lists.setdefault(key, Spliced(base, start, stop, added))
+            # A list whose base is not in is looked up where it is wanted.
+            if base is None or base in self.lists:
+                self.lists.setdefault(key, Spliced(base, start, stop, added))
         at = None
         if "at" in said:
             at = {name: unpacked_at(each, revision) for name, each in said["at"].items()}
@@ -384,8 +386,13 @@ def list_key(keys: Sequence[Key]) -> Key:
 
 
 def is_list(key: Key, keys: Sequence[Key]) -> bool:
-    """Whether a list with this key has these; JavaScript hashes their digits."""
-    return key in (list_key(keys), hashed(b"list\0" + b"".join(keys).hex().encode()))
+    """Whether a list with this key has these.
+
+    JavaScript's is a part of a longer hash, of their digits.
+    """
+    if key == list_key(keys):
+        return True
+    return key == blake2b(b"list\0" + b"".join(keys).hex().encode()).digest()[:KEY_BYTES]
 
 
 def packed(said: dict[str, Any]) -> bytes:

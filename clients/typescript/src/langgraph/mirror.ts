@@ -1,0 +1,157 @@
+// The messages of a graph's state, as events on branches of its thread's conversation.
+
+import { frame } from "../adapters/frames.js";
+import { before, fitted, forked, openCalls } from "../adapters/thread.js";
+import * as errors from "../errors/index.js";
+import type { NewEvent } from "../gen/treering/v1/event.js";
+import * as make from "../make.js";
+import type { Parsed } from "../words.js";
+import type { Batch, Mirrored } from "./batch.js";
+import type { Branch } from "./branches.js";
+import { common, expanded, type Key, overlap } from "./lists.js";
+import { NotSaidError } from "./lookup.js";
+import { messageOf, plain, typed } from "./messages.js";
+import { OWN_FRAME } from "./places.js";
+import type { ThreadReader } from "./reader.js";
+import { MESSAGES } from "./rows.js";
+
+/** Where the messages of a checkpoint go. */
+export interface Turn {
+  parent: Branch;
+  name: string;
+  /** Its calls without a result. */
+  open: Set<string>;
+  /** Fork and activate, if it is another branch than before. */
+  events: NewEvent[];
+  added: Mirrored[];
+}
+
+/** The messages of one thread. */
+export class Mirror {
+  readonly #thread: ThreadReader;
+
+  constructor(thread: ThreadReader) {
+    this.#thread = thread;
+  }
+
+  /**
+   * Where to write so that the branch says what the state says. Throws `NotSaidError` where it
+   * is not the active branch, as far as that is known.
+   */
+  async turn(messages: readonly Mirrored[]): Promise<Turn> {
+    const { rows, id: threadId } = this.#thread;
+    const wanted = messages.map(({ key }) => key);
+    if (!rows.isWhole) {
+      const known = await this.#knownBranch();
+      if (!known || !goesOn(known, wanted)) throw new NotSaidError();
+    }
+    const id = this.#branchFor(wanted);
+    const parent = rows.branches.get(id);
+    if (!parent) throw new errors.BranchNotFound(`the thread ${threadId} has no branch ${id}`);
+    const same = common(parent.mirrored, wanted);
+    const hasAll = same === parent.mirrored.length;
+    // Where the state has let go of its first messages, the conversation need not.
+    const ending = hasAll ? 0 : overlap(parent.mirrored, wanted);
+    const turn = { parent, added: messages.slice(ending || same) };
+    if (!hasAll && !ending) return { ...turn, ...(await this.#fork(id, parent, same)) };
+    const events = id === rows.active ? [] : [make.branchActivated()];
+    return { ...turn, name: parent.name, open: await this.#open(parent), events };
+  }
+
+  /** A branch that shares so many messages with one. */
+  async #fork(id: number, parent: Branch, same: number) {
+    const name = `from-${this.#thread.rows.seen}`;
+    const at = same ? (parent.ends[same - 1] ?? 1) : await this.#beforeAll(parent);
+    const conversation = (await this.#thread.open()).on(parent.name);
+    const open = openCalls(await conversation.state({ asOf: at }));
+    return { name, open, events: [forked(name, id, at), make.branchActivated()] };
+  }
+
+  /** The branch that has most of these messages, if possible with no others after them. */
+  #branchFor(wanted: readonly Key[]): number {
+    const { active, branches } = this.#thread.rows;
+    const now = branches.get(active);
+    if (!now || goesOn(now, wanted)) return active;
+    const worth = (id: number, { mirrored }: Branch): number[] => {
+      const same = common(mirrored, wanted);
+      const hasAll = mirrored.length > 0 && same === mirrored.length;
+      return [Number(hasAll), same, Number(id === active)];
+    };
+    const [best] = [...branches]
+      .filter(([, { archived }]) => !archived)
+      .map(([id, branch]) => ({ id, worth: worth(id, branch) }))
+      .sort((a, b) => a.worth.reduce((sum, each, at) => sum || (b.worth[at] ?? 0) - each, 0));
+    return best?.id ?? active;
+  }
+
+  /** The active branch, if it is known which messages it ends with. */
+  async #knownBranch(): Promise<Branch | undefined> {
+    const { rows, mirroredChannel } = this.#thread;
+    const branch = rows.branches.get(rows.active);
+    if (!branch || branch.isKnown) return branch;
+    // Messages come with checkpoints only: what the newest one says is so until now.
+    const row = rows.newest("");
+    const key = row?.values.get(mirroredChannel);
+    if (!row?.isMirrored || row.branch !== rows.active || key === undefined) return undefined;
+    await this.#thread.bring(row);
+    branch.mirrored = rows.lists.has(key) ? expanded(rows.lists, key) : [];
+    branch.isKnown = true;
+    return branch;
+  }
+
+  /** Whether the active branch ends with the messages of these values. */
+  async isMirrored(values: ReadonlyMap<string, Key>): Promise<boolean> {
+    const { lists } = this.#thread.rows;
+    const key = values.get(this.#thread.mirroredChannel);
+    const branch = await this.#knownBranch();
+    if (key === undefined || !branch || !lists.has(key)) return false;
+    const keys = expanded(lists, key);
+    const start = branch.mirrored.length - keys.length;
+    return start >= 0 && common(branch.mirrored.slice(start), keys) === keys.length;
+  }
+
+  // ---- frames ----
+
+  /** The messages that are new on the branch. */
+  async frame(batch: Batch, turn: Turn): Promise<NewEvent[]> {
+    if (!turn.added.length) return [];
+    const items: [unknown, NewEvent[]][] = [];
+    for (const mirrored of turn.added) {
+      const events = fitted(typed(mirrored.message), turn.open);
+      items.push([await this.#fields(batch, mirrored), events]);
+    }
+    const count = items.reduce((sum, [, events]) => sum + events.length, 0);
+    for (const [index, { key }] of turn.added.entries()) {
+      if (items[index]?.[0] !== null) batch.framed.set(key, [OWN_FRAME, index, count]);
+    }
+    return frame(MESSAGES, items, { keys: turn.added.map(({ key }) => key) });
+  }
+
+  /** A message's fields go to the frame, or else (`null`) its bytes to the row. */
+  async #fields(batch: Batch, { key, message }: Mirrored): Promise<Parsed> {
+    const { values } = this.#thread;
+    const stored = batch.values.get(key);
+    const said = stored && plain(message);
+    const again = said && messageOf(structuredClone(said));
+    if (!stored || !again) return null;
+    if ((await values.keyOfMessage(again)) !== values.messageKey(stored)) return null;
+    batch.values.delete(key);
+    return said;
+  }
+
+  // ---- branches ----
+
+  /** What others wrote before the graph said anything stays: prompts, for example. */
+  async #beforeAll({ name, begin }: Branch): Promise<number> {
+    return begin ? before((await this.#thread.open()).on(name), begin) : 1;
+  }
+
+  async #open(branch: Branch): Promise<Set<string>> {
+    branch.open ??= openCalls(await (await this.#thread.open()).on(branch.name).state());
+    return new Set(branch.open);
+  }
+}
+
+/** Its messages go on to these, if the state may let go of its first ones. */
+const goesOn = ({ mirrored }: Branch, wanted: readonly Key[]): boolean =>
+  common(mirrored, wanted) === mirrored.length || overlap(mirrored, wanted) > 0;
