@@ -205,6 +205,7 @@ pub async fn run(args: ItemsArgs, store: &Connection, out: &mut Out) -> Result<(
             let request = pb::ItemsRequest {
                 ops,
                 idempotency_key: String::new(),
+                key_life_seconds: 0,
                 actor: person(actor),
             };
             store.items().batch(request).await?

@@ -1,6 +1,6 @@
 //! Events: what is kept, and in what envelope.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroU32};
 
 use bytes::Bytes;
 
@@ -221,6 +221,8 @@ pub struct AppendCommand<B = EventBody> {
     /// Appending again with the same key and content answers with the first
     /// result.
     pub idempotency_key: Option<String>,
+    /// Seconds for which the batch's key, or its events' own, are known; none: for ever.
+    pub key_life_seconds: Option<NonZeroU32>,
     /// In order.
     pub events: Vec<NewEvent<B>>,
     /// The first event of a conversation, in front of the others if it does not exist.
@@ -239,6 +241,7 @@ impl<B> AppendCommand<B> {
             namespace,
             expectations: Vec::new(),
             idempotency_key: None,
+            key_life_seconds: None,
             events,
             create_if_missing: None,
             expected_keys: Vec::new(),

@@ -21,7 +21,7 @@ use crate::{
     codec::body::{Encode, EncodedBody},
     domain::{
         AppendCommand, AppendOutcome, Appended, BranchId, Cause, ConversationId, EventBody,
-        EventHeader, ExpectedKey, Namespace, Need, PastBranch, Position, Revision,
+        EventHeader, ExpectedKey, Namespace, Need, PastBranch, Position, Revision, TimestampMicros,
         limits::PUBLISH_WAIT_MAX, with_causes,
     },
     log::{BlobRef, NotTaken, Record, WriterGone},
@@ -134,8 +134,8 @@ impl Inner {
         };
         // A batch with a key from before there were pseudonyms is there already, as it was said.
         if let Some(key) = &command.idempotency_key {
-            let used = self.views.load().key(&command.namespace, key);
-            if used.map_err(AppendError::of_views)?.1.is_some() {
+            let used = self.key_as_said(&command.namespace, key);
+            if used.map_err(AppendError::of_views)?.is_some() {
                 return Ok(());
             }
         }
@@ -145,8 +145,8 @@ impl Inner {
             let Some(key) = &event.idempotency_key else {
                 continue;
             };
-            let used = self.views.load().key(&command.namespace, key);
-            if used.map_err(AppendError::of_views)?.1.is_some() {
+            let used = self.key_as_said(&command.namespace, key);
+            if used.map_err(AppendError::of_views)?.is_some() {
                 let (actor, correlation) = (event.actor.clone(), event.correlation_id.clone());
                 said.push((index, key.clone(), actor, correlation));
             }
@@ -167,14 +167,24 @@ impl Inner {
         namespace: &Namespace,
         key: &str,
     ) -> Result<Option<crate::views::KeyEntry>, crate::views::ViewsError> {
-        let views = self.views.load();
-        let (_, entry) = views.key(namespace, key)?;
+        let entry = self.key_as_said(namespace, key)?;
         match &self.pseudonyms {
             Some(pseudonyms) if entry.is_none() => {
-                Ok(views.key(namespace, &pseudonyms.of(namespace, key))?.1)
+                self.key_as_said(namespace, &pseudonyms.of(namespace, key))
             }
             _ => Ok(entry),
         }
+    }
+
+    /// An idempotency key as it is stored, unless it has ended.
+    fn key_as_said(
+        &self,
+        namespace: &Namespace,
+        key: &str,
+    ) -> Result<Option<crate::views::KeyEntry>, crate::views::ViewsError> {
+        let (_, entry) = self.views.load().key(namespace, key)?;
+        let now = TimestampMicros::now();
+        Ok(entry.filter(|entry| !entry.has_ended(now)))
     }
 
     /// Loads what the decision looks at, so that the writer need not.

@@ -1,13 +1,16 @@
 //! What a stretch of the log changes in the views. The live path and the
 //! rebuild both make it here, so that they cannot disagree.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::{
     domain::{
         ApprovalStatus, BranchId, BranchName, BranchState, ChangedConversation, ContentHash,
         ConversationId, ConversationRow, ConversationState, EventBody, EventHeader, Namespace,
-        NamespaceUse, Placed, Tags,
+        NamespaceUse, Placed, Tags, TimestampMicros,
     },
     views::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ViewDelta},
 };
@@ -18,6 +21,10 @@ pub(super) struct DeltaBuilder {
     delta: ViewDelta,
     rows: BTreeMap<ConversationId, ConversationRow>,
     branches: BTreeMap<(ConversationId, BranchId), Arc<BranchState>>,
+    /// Which of the delta's keys end and have not by the last event, by namespace and end.
+    ending: BTreeSet<(Namespace, TimestampMicros, usize)>,
+    /// Which have.
+    ended: BTreeSet<usize>,
 }
 
 impl DeltaBuilder {
@@ -88,17 +95,39 @@ impl DeltaBuilder {
         });
     }
 
-    /// Notes an idempotency key.
+    /// Notes an idempotency key, once its event's header was noted.
     pub fn key(&mut self, entry: KeyEntry) {
+        let at = self.delta.keys.len();
+        let of = |ends_at| (entry.namespace.clone(), ends_at, at);
+        self.ending.extend(entry.ends_at.map(of));
         self.delta.keys.push(entry);
     }
 
-    /// Notes the id of an event, unless that says where its event is.
-    pub fn id(&mut self, header: &EventHeader, offset: u64) {
+    /// Notes of an event when it was recorded, and its id, unless that says where it is.
+    pub fn header(&mut self, header: &EventHeader, offset: u64) {
+        let recorded_to = &mut self.delta.recorded_to;
+        match recorded_to.get_mut(&header.namespace) {
+            Some(time) => *time = header.recorded_at.max(*time),
+            None => {
+                recorded_to.insert(header.namespace.clone(), header.recorded_at);
+            }
+        }
+        self.note_ended(header);
         if header.id.offset() != offset {
             let id = (header.namespace.clone(), header.id, offset);
             self.delta.ids.push(id);
         }
+    }
+
+    /// Of the keys that were noted, those have ended that end before this event.
+    fn note_ended(&mut self, header: &EventHeader) {
+        if self.ending.is_empty() {
+            return;
+        }
+        let from = (header.namespace.clone(), TimestampMicros(i64::MIN), 0);
+        let to = (header.namespace.clone(), header.recorded_at, usize::MAX);
+        let ended = self.ending.extract_if(from..=to, |_| true);
+        self.ended.extend(ended.map(|(_, _, at)| at));
     }
 
     /// Notes a stretch of the log that cannot be read; one that begins where a noted
@@ -191,8 +220,11 @@ impl DeltaBuilder {
 
     /// All changes up to an offset.
     pub fn finish(self, reached: u64) -> ViewDelta {
+        let keys = self.delta.keys.into_iter().enumerate();
+        let keys = keys.filter(|(at, _)| !self.ended.contains(at));
         ViewDelta {
             reached,
+            keys: keys.map(|(_, entry)| entry).collect(),
             conversations: self.rows.into_values().collect(),
             branches: self
                 .branches

@@ -438,7 +438,7 @@ impl ViewFold {
     }
 
     fn note_names(&mut self, offset: u64, record: &Record) {
-        self.builder.id(&record.header, offset);
+        self.builder.header(&record.header, offset);
         if let Some(key) = &record.append_key {
             self.builder.key(KeyEntry {
                 namespace: record.header.namespace.clone(),
@@ -447,6 +447,7 @@ impl ViewFold {
                 salt: key.salt.map(|salt| salt.0),
                 first_offset: offset,
                 events: key.events,
+                ends_at: key.ends_at,
             });
         }
     }

@@ -27,6 +27,8 @@ mod history;
 mod hit;
 mod indexer;
 pub mod items;
+#[cfg(test)]
+mod key_life_tests;
 mod lookup;
 #[cfg(test)]
 mod lookup_tests;

@@ -545,6 +545,59 @@ impl Model {
     }
 }
 
+// A feed comes again after something of it was erased. The events still say who they are, so
+// nothing is brought back, whatever a start or new views had to be made of; and of the content
+// nothing is left that tells one text from another.
+#[tokio::test]
+async fn what_is_erased_keeps_its_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Engine::open(OpenOptions::new(folder.path()));
+    let mut engine = open().await.unwrap();
+    let id = ConversationId::generate();
+    append(&engine, vec![created(id)]).await;
+    let feed = |one: &str, two: &str| {
+        let chosen = said(id, one).with_id(chosen(1));
+        skipping(vec![chosen, keyed(said(id, two), "own")])
+    };
+    engine.append(feed("one", "two")).await.unwrap();
+    append(&engine, vec![said(id, "three")]).await;
+    let mut erasing = engine.erase(EraseCommand {
+        namespace: ns(),
+        target: EraseTarget::Revisions {
+            conversation: id,
+            revisions: vec![2..=3],
+        },
+        keep_derived: false,
+        dry_run: false,
+        reason: String::new(),
+        actor: String::new(),
+    });
+    while let Some(item) = erasing.next().await {
+        item.unwrap();
+    }
+    drop(erasing);
+    let events = count(&engine).await;
+    for with_views in [true, true, false] {
+        for (one, two) in [("one", "two"), ("other", "else")] {
+            let outcome = engine.append(feed(one, two)).await.unwrap();
+            assert_eq!(outcome.known, [0, 1]);
+        }
+        assert_eq!(count(&engine).await, events);
+        assert_eq!(by_ids(&engine, vec![chosen(1)]).await, [Some(2)]);
+        let mut of_another = said(id, "one").with_id(chosen(1));
+        of_another.actor = "another".to_owned();
+        let rule = refused(&engine, skipping(vec![of_another])).await.rule;
+        assert!(matches!(rule, Rule::EventIdConflict { .. }), "{rule:?}");
+        check_views(&engine).await;
+        engine.close().await;
+        if !with_views {
+            std::fs::remove_file(folder.path().join("views.redb")).unwrap();
+        }
+        engine = open().await.unwrap();
+    }
+    engine.close().await;
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 

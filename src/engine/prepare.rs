@@ -1,7 +1,7 @@
 //! What is done before the writer sees a batch, on the caller's task: bounds,
 //! encoding, hashing, ids.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, num::NonZeroU32};
 
 use bytes::Bytes;
 
@@ -13,7 +13,7 @@ use crate::{
     },
     domain::{
         AppendCommand, ContentHash, ConversationId, EventBody, EventHeader, Limits, NewEvent,
-        check_key as check_event_key,
+        TimestampMicros, check_key as check_event_key,
         limits::{
             IDEMPOTENCY_KEY_BYTES_MAX, INLINE_BODY_BYTES_MAX, PATCHED_BODY_BYTES_MIN,
             SHORT_TEXT_BYTES_MAX,
@@ -183,6 +183,7 @@ impl Prepared {
             namespace: command.namespace,
             expectations: command.expectations,
             idempotency_key: command.idempotency_key,
+            key_life_seconds: command.key_life_seconds,
             events,
             create_if_missing: None,
             expected_keys: command.expected_keys,
@@ -320,9 +321,12 @@ impl Prepared {
         Some(self.own_of(at))
     }
 
-    /// The idempotency key that is kept with one of its events: the batch's with the first
-    /// one, or the event's own.
-    pub fn key_of(&self, index: usize) -> Option<AppendKey> {
+    /// The idempotency key that is kept with one of its events, when it is appended now: the
+    /// batch's with the first one, or the event's own.
+    pub fn key_of(&self, index: usize, now: TimestampMicros) -> Option<AppendKey> {
+        let life_us = |seconds: NonZeroU32| i64::from(seconds.get()) * 1_000_000;
+        let life_us = self.command.key_life_seconds.map(life_us);
+        let ends_at = life_us.map(|life_us| TimestampMicros(now.0.saturating_add(life_us)));
         if index == 0
             && let Some(key) = self.command.idempotency_key.clone()
         {
@@ -331,6 +335,7 @@ impl Prepared {
                 events: u32::try_from(self.bodies.len()).unwrap_or(u32::MAX),
                 content_hash: self.key_salt.hash(self.content_hash),
                 salt: Some(self.key_salt),
+                ends_at,
             });
         }
         let (content_hash, salt) = self.bodies[index].own_key?;
@@ -339,6 +344,7 @@ impl Prepared {
             events: 1,
             content_hash: salt.hash(content_hash),
             salt: Some(salt),
+            ends_at,
         })
     }
 
@@ -602,6 +608,7 @@ mod tests {
             salt: Some(first.key_salt.0),
             first_offset: 1,
             events: 1,
+            ends_at: None,
         };
         assert_ne!(first.key_salt, again.key_salt);
         assert!(first.may_be(&used) && again.may_be(&used));

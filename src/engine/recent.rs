@@ -11,7 +11,7 @@ use super::{
 use crate::{
     domain::{
         BranchId, ContentHash, ConversationId, EventHeader, EventId, ExpectedKey, Namespace,
-        NewestWithKey, Rejection, Rule, Tags,
+        NewestWithKey, Rejection, Rule, Tags, TimestampMicros,
     },
     views::{KeyEntry, Views},
 };
@@ -151,7 +151,12 @@ impl Recent {
     ///
     /// # Errors
     /// [`AppendError::Rejected`] when one cannot be what is there, or may not be passed over.
-    pub fn names(&self, prepared: &Prepared, facts: &NameFacts) -> Result<Names, AppendError> {
+    pub fn names(
+        &self,
+        prepared: &Prepared,
+        facts: &NameFacts,
+        now: TimestampMicros,
+    ) -> Result<Names, AppendError> {
         let command = &prepared.command;
         let mut known = Vec::new();
         for (own, event, body) in prepared.own_events() {
@@ -159,6 +164,7 @@ impl Recent {
             if let Some(key) = &event.idempotency_key {
                 let used = self.key(&command.namespace, key);
                 match used.or_else(|| facts.keys.get(key)) {
+                    Some(entry) if entry.has_ended(now) => {}
                     Some(entry) if body.may_be(entry) => {
                         known.push((own, entry.first_offset));
                         continue;

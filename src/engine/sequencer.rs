@@ -173,15 +173,23 @@ impl EngineSequencer {
             self.recent
                 .key(&command.namespace, key)
                 .or(request.key.as_ref()?.entry.as_ref())?;
-        request.prepared.may_be(entry).then(|| entry.clone())
+        let is_known = !entry.has_ended(self.now()) && request.prepared.may_be(entry);
+        is_known.then(|| entry.clone())
+    }
+
+    /// The time of the next batch. Each has one of its own: that is how a restored store knows
+    /// its batches.
+    fn now(&self) -> TimestampMicros {
+        TimestampMicros::now().max(TimestampMicros(self.last_time.0 + 1))
     }
 
     /// Decides what is not there already, and says what is; no decision: all of it is there.
     fn decide_new(
         &mut self,
         request: &mut WriteRequest,
+        now: TimestampMicros,
     ) -> Result<(Option<Decided>, KnownEvents), Stop> {
-        let known = self.pass_over(request)?;
+        let known = self.pass_over(request, now)?;
         if !known.is_empty() && request.prepared.is_all_known() {
             return Ok((None, known));
         }
@@ -242,11 +250,9 @@ impl EngineSequencer {
         &mut self,
         next_offset: u64,
         request: &WriteRequest,
-        mut decided: Decided,
+        (mut decided, now): (Decided, TimestampMicros),
     ) -> Result<Staged<WriteAnswer>, AppendError> {
         let prepared = &request.prepared;
-        // Each batch has a time of its own: that is how a restored store knows its batches.
-        let now = TimestampMicros::now().max(TimestampMicros(self.last_time.0 + 1));
         let mut batch = StagedBatch::new(next_offset, prepared.bodies.len());
         for (index, (placed, body)) in decided.events.iter().zip(&prepared.bodies).enumerate() {
             let stored = self.stored_body(request, body, &mut batch);
@@ -255,7 +261,7 @@ impl EngineSequencer {
                 Some(changed) => changed.row.chain_hash,
                 None => ContentHash::default(),
             };
-            let key = prepared.key_of(index);
+            let key = prepared.key_of(index, now);
             let salted = self.salts.at(batch.offset()).hash(body.hash);
             let record = Record::seal(previous, header, stored, salted, key).map_err(|error| {
                 AppendError::Storage {
@@ -375,7 +381,9 @@ impl Sequencer for EngineSequencer {
 
     fn stage(&mut self, next_offset: u64, mut request: WriteRequest) -> Staged<WriteAnswer> {
         self.forget_erased(&mut request);
-        match self.known_key(&request) {
+        // What is not known any more now is not known when the batch is recorded.
+        let now = self.now();
+        match self.known_key(&request, now) {
             Ok(None) => {}
             Ok(Some(entry)) if request.prepared.may_be(&entry) => {
                 return answer(WriteAnswer::Repeated(entry));
@@ -386,7 +394,7 @@ impl Sequencer for EngineSequencer {
             }
             Err(error) => return answer(WriteAnswer::Failed(error)),
         }
-        let (decided, known) = match self.decide_new(&mut request) {
+        let (decided, known) = match self.decide_new(&mut request, now) {
             Ok((Some(decided), known)) => (decided, known),
             Ok((None, known)) => return answer(WriteAnswer::Done(nothing_appended(), known)),
             Err(Stop::Failed(error)) => return answer(WriteAnswer::Failed(error)),
@@ -399,7 +407,7 @@ impl Sequencer for EngineSequencer {
         if let Err(error) = self.usage.check(&request.prepared) {
             return answer(WriteAnswer::Failed(error));
         }
-        match self.write(next_offset, &request, decided) {
+        match self.write(next_offset, &request, (decided, now)) {
             Ok(mut staged) => {
                 if let WriteAnswer::Done(_, beside) = &mut staged.answer {
                     *beside = known;

@@ -32,6 +32,8 @@ const PLACE_ERASED: u8 = 2;
 /// What stands before an optional field, or for it.
 const NONE: u8 = 0;
 const SOME: u8 = 1;
+/// Before an append key that has an end, which stands behind it.
+const ENDING: u8 = 2;
 
 /// Writes a header: what the chain hash covers of a record, but its body's hash.
 fn write_header(record: &Record, out: &mut Vec<u8>) {
@@ -52,10 +54,16 @@ fn write_header(record: &Record, out: &mut Vec<u8>) {
         out.push(NONE);
         return;
     };
-    out.push(SOME);
+    out.push(match key.ends_at {
+        None => SOME,
+        Some(_) => ENDING,
+    });
     write_text(&key.key, out);
     out.extend_from_slice(&key.events.to_le_bytes());
     out.extend_from_slice(&key.content_hash.0);
+    if let Some(ends_at) = key.ends_at {
+        out.extend_from_slice(&ends_at.0.to_le_bytes());
+    }
 }
 
 fn write_text(text: &str, out: &mut Vec<u8>) {
@@ -234,15 +242,7 @@ impl RecordReader {
             correlation_id: fields.text("correlation id")?.to_owned(),
         };
         let body_bytes = fields.number("body bytes")?;
-        let append_key = match fields.has("append key")? {
-            true => Some(AppendKey {
-                key: fields.text("append key")?.to_owned(),
-                events: fields.word("append key")?,
-                content_hash: ContentHash(fields.array("append key")?),
-                salt: None,
-            }),
-            false => None,
-        };
+        let append_key = append_key(&mut fields)?;
         match bytes.len() - fields.at {
             0 => Ok((header, body_bytes, append_key)),
             left => Err(RecordError::Header(format!("{left} bytes are left over"))),
@@ -258,6 +258,29 @@ impl RecordReader {
         self.namespace = Some(namespace.clone());
         Ok(namespace)
     }
+}
+
+/// The append key that ends a header, but for its salt.
+fn append_key(fields: &mut Cursor<'_>) -> Result<Option<AppendKey>, RecordError> {
+    const WHAT: &str = "append key";
+    let [there] = fields.array(WHAT)?;
+    if there == NONE {
+        return Ok(None);
+    }
+    Ok(Some(AppendKey {
+        key: fields.text(WHAT)?.to_owned(),
+        events: fields.word(WHAT)?,
+        content_hash: ContentHash(fields.array(WHAT)?),
+        salt: None,
+        ends_at: match there {
+            SOME => None,
+            ENDING => Some(fields.time(WHAT)?),
+            _ => {
+                let message = format!("its append key is of kind {there}, which is unknown");
+                return Err(RecordError::Header(message));
+            }
+        },
+    }))
 }
 
 /// A body, or where it is, or what is left of it.

@@ -15,7 +15,7 @@ use super::{
     port::LogError,
     salt::{KeySalt, Salt, SaltedHash},
 };
-use crate::domain::{ChainHash, ChainHashes as _, ContentHash, EventHeader};
+use crate::domain::{ChainHash, ChainHashes as _, ContentHash, EventHeader, TimestampMicros};
 
 /// A large body, kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,8 @@ pub struct AppendKey {
     pub content_hash: ContentHash,
     /// None: it was erased with something of the batch.
     pub salt: Option<KeySalt>,
+    /// From then on it is not known any more, and may be used again; none: it is for ever.
+    pub ends_at: Option<TimestampMicros>,
 }
 
 impl AppendKey {

@@ -1,6 +1,8 @@
 //! Append requests → commands. Bodies are decoded for the rules, and the bytes
 //! that were received are what is stored.
 
+use std::num::NonZeroU32;
+
 use prost::Message;
 use uuid::Uuid;
 
@@ -122,6 +124,7 @@ pub(super) async fn command(
         namespace: namespace.clone(),
         expectations,
         idempotency_key,
+        key_life_seconds: NonZeroU32::new(request.key_life_seconds),
         events,
         create_if_missing,
         expected_keys,

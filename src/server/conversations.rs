@@ -1,6 +1,7 @@
 //! The Conversations service: state, list, fork, lineage, diff, seal, erase.
 
 use futures::{StreamExt, stream::BoxStream};
+use prost::Message;
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -14,10 +15,12 @@ use super::{
 };
 use crate::{
     codec::pb::{self, conversations_server::Conversations},
-    domain::{AppendCommand, BranchId, BranchName, ConversationId, EventBody, NewEvent},
+    domain::{
+        AppendCommand, BranchId, BranchName, ConversationId, ConversationRow, EventBody, NewEvent,
+    },
     engine::{
-        EraseCommand, EraseTarget, ForkCommand, ForkOptions, ListFilter, ListQuery, Retention,
-        RewindCommand,
+        BranchAddress, EraseCommand, EraseTarget, ForkCommand, ForkOptions, ListFilter, ListQuery,
+        Retention, RewindCommand,
     },
 };
 
@@ -127,6 +130,32 @@ impl ConversationsService {
     }
 }
 
+impl ConversationsService {
+    /// The values of conversations, as many as an answer has room for.
+    async fn values_of(
+        &self,
+        call: &Call,
+        rows: &[ConversationRow],
+    ) -> Result<Vec<pb::BranchValues>, Status> {
+        let engine = &self.0.engine;
+        let mut room = LOOKUP_BYTES_MAX;
+        let mut all = Vec::with_capacity(rows.len());
+        for row in rows {
+            if row.damage.is_some() {
+                all.push(pb::BranchValues::default());
+                continue;
+            }
+            let address = BranchAddress::active(call.namespace.clone(), row.id);
+            let view = engine.conversation(&address, None).await?;
+            let values = engine.branch_values(&call.namespace, &view.branch, room);
+            let values = to_proto::branch_values(values.await?);
+            room = room.saturating_sub(values.encoded_len());
+            all.push(values);
+        }
+        Ok(all)
+    }
+}
+
 /// A branch has none of the fields that a new conversation may have.
 fn check_of_new_conversation(is_new: bool, fields: [(&str, bool); 5]) -> Result<(), Malformed> {
     let set = fields.iter().find(|(_, is_unset)| !is_unset);
@@ -178,12 +207,17 @@ impl Conversations for ConversationsService {
         let asked = pb::ListConversationsRequest {
             page_size: 0,
             page_token: String::new(),
+            with_values: false,
             ..request.clone()
         };
         let scope = Scope::of(engine, &call.namespace, &asked);
         let filter = self.list_filter(&call, asked).await?;
+        let max = match request.with_values {
+            true => PAGE_DEFAULT.min(max),
+            false => max,
+        };
         let query = ListQuery {
-            namespace: call.namespace,
+            namespace: call.namespace.clone(),
             limit: from_proto::page(request.page_size, PAGE_DEFAULT, max),
             after: from_proto::page_token(scope.open(&request.page_token)?)?,
             source: from_proto::optional("source", request.source)?,
@@ -191,7 +225,12 @@ impl Conversations for ConversationsService {
             ascending: request.ascending,
         };
         let page = engine.list_where(query, filter).await?;
+        let values = match request.with_values {
+            true => self.values_of(&call, &page.conversations).await?,
+            false => Vec::new(),
+        };
         Ok(Response::new(pb::ListConversationsResponse {
+            values,
             conversations: page.conversations.iter().map(to_proto::summary).collect(),
             next_page_token: scope.seal(&to_proto::page_token(page.next)),
         }))

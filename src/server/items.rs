@@ -1,6 +1,6 @@
 //! The Items service: what is remembered for long under a path and a key.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use tonic::{Request, Response, Status};
 
@@ -72,6 +72,7 @@ fn batch(call: Call, request: pb::ItemsRequest) -> Result<ItemBatch, Malformed> 
     Ok(ItemBatch {
         ops: ops?,
         idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
+        key_life_seconds: NonZeroU32::new(request.key_life_seconds),
         actor: call.caller.actor(request.actor),
         namespace: call.namespace,
         bytes_max: LOOKUP_BYTES_MAX,

@@ -225,6 +225,7 @@ pub(super) fn command(
         namespace,
         expectations: expectation.into_iter().collect(),
         idempotency_key: from_proto::idempotency_key(start.idempotency_key)?,
+        key_life_seconds: None,
         events: vec![NewEvent {
             branch,
             actor: start.actor,

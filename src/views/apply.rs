@@ -10,9 +10,10 @@ use crate::domain::{
 
 use super::{
     chunk::{CHUNK_EVENTS, Chunk, chunk_of},
-    codec::{self, CreatedRow, HeadRow, KeyRow},
+    codec::{self, CreatedRow, HeadRow},
     damage,
     delta::{EventEntry, PendingEntry, ViewDelta},
+    ends,
     error::ViewsError,
     finding, keys,
     layers::Writer,
@@ -24,8 +25,9 @@ use super::{
 };
 
 /// What a namespace's counts row holds: branches with waiting calls, those calls, events by
-/// kind, and what those count against a quota, in bytes. The other counts follow from these.
-pub(super) type CountsRow = (u64, u64, BTreeMap<u16, u64>, u64);
+/// kind, what those count against a quota, in bytes, and idempotency keys that end. The other
+/// counts follow from these.
+pub(super) type CountsRow = (u64, u64, BTreeMap<u16, u64>, u64, u64);
 
 /// By how much a namespace's waiting branches and calls have changed.
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -56,8 +58,9 @@ impl Views {
                 moved.apply(&mut table)?;
             }
             let waiting = apply_pending(&mut table, &delta.pending)?;
+            let ended = ends::forget(self, &mut table, delta)?;
             let mut rows = namespace_rows(delta, reached)?;
-            count(&table, delta, &waiting, &mut rows)?;
+            count(&table, delta, (&waiting, &ended), &mut rows)?;
             rows.write(&mut table);
             Ok(())
         })
@@ -293,15 +296,7 @@ fn namespace_rows(delta: &ViewDelta, reached: u64) -> Result<Rows, ViewsError> {
         }
     }
     for entry in &delta.keys {
-        let value: KeyRow = (
-            entry.content_hash,
-            entry.salt,
-            entry.first_offset,
-            entry.events,
-        );
-        rows.put(&keys::idempotency(&entry.namespace, &entry.key), |bytes| {
-            codec::encode(&value, bytes)
-        })?;
+        ends::put(&mut rows, entry)?;
     }
     for (namespace, id, offset) in &delta.ids {
         rows.put_bytes(&keys::event_id(namespace, *id), &offset.to_le_bytes())?;
@@ -346,7 +341,7 @@ fn apply_pending<'a>(
 fn count(
     table: &RawTable<'_>,
     delta: &ViewDelta,
-    waiting: &BTreeMap<&Namespace, Waiting>,
+    (waiting, ended): (&BTreeMap<&Namespace, Waiting>, &BTreeMap<&Namespace, u64>),
     rows: &mut Rows,
 ) -> Result<(), ViewsError> {
     let mut events: BTreeMap<&Namespace, BTreeMap<u16, u64>> = BTreeMap::new();
@@ -354,10 +349,14 @@ fn count(
         let kinds = events.entry(namespace).or_default();
         *kinds.entry(event.kind).or_default() += 1;
     }
-    for (namespace, _) in waiting
-        .iter()
-        .filter(|(_, change)| **change != Waiting::default())
-    {
+    let has_waited = |change: &Waiting| *change != Waiting::default();
+    let waiting_in = waiting.iter().filter(|(_, change)| has_waited(change));
+    let ending = delta.keys.iter().filter(|entry| entry.ends_at.is_some());
+    let also = waiting_in
+        .map(|(namespace, _)| *namespace)
+        .chain(ending.map(|entry| &entry.namespace))
+        .chain(ended.keys().copied());
+    for namespace in also {
         events.entry(namespace).or_default();
     }
     let mut bytes: BTreeMap<&Namespace, u64> = BTreeMap::new();
@@ -379,6 +378,9 @@ fn count(
         }
         let bytes = bytes.get(namespace).copied().unwrap_or_default();
         counts.3 = counts.3.saturating_add(bytes);
+        let ended = ended.get(namespace).copied().unwrap_or_default();
+        let ending = ends::added(delta, namespace);
+        counts.4 = counts.4.saturating_add(ending).saturating_sub(ended);
         rows.put(&key, |bytes| codec::encode(&counts, bytes))?;
     }
     Ok(())

@@ -22,7 +22,7 @@ use super::error::ViewsError;
 
 /// Version of everything in the views' file: tables, keys, rows, and the folds
 /// that fill them. A file with another one is rebuilt, never converted.
-pub const VIEWS_VERSION: u32 = 11;
+pub const VIEWS_VERSION: u32 = 12;
 
 const CONFIG: Configuration<LittleEndian, Fixint> = bincode::config::standard()
     .with_little_endian()
@@ -32,8 +32,14 @@ const CONFIG: Configuration<LittleEndian, Fixint> = bincode::config::standard()
 const CHECKSUM_BYTES: usize = 4;
 
 /// What an idempotency key was used for: hash and salt of the content, first offset,
-/// number of events.
-pub(super) type KeyRow = (ContentHash, Option<[u8; 16]>, u64, u32);
+/// number of events, and when it ends.
+pub(super) type KeyRow = (
+    ContentHash,
+    Option<[u8; 16]>,
+    u64,
+    u32,
+    Option<TimestampMicros>,
+);
 
 /// What changes with every event of a conversation.
 #[derive(Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use std::{
 
 use crate::domain::{
     BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationRow, EventId,
-    Namespace, Revision, Tags,
+    Namespace, Revision, Tags, TimestampMicros,
 };
 
 /// Where an event is, and what it is about.
@@ -69,6 +69,16 @@ pub struct KeyEntry {
     pub first_offset: u64,
     /// Events in the batch; they have consecutive offsets.
     pub events: u32,
+    /// It is not known any more from then on; none: it is for ever.
+    pub ends_at: Option<TimestampMicros>,
+}
+
+impl KeyEntry {
+    /// True when the key is not known any more, and may be used again.
+    #[must_use]
+    pub fn has_ended(&self, now: TimestampMicros) -> bool {
+        self.ends_at.is_some_and(|ends_at| ends_at <= now)
+    }
 }
 
 /// A branch whose calls that wait for a decision have become more, fewer or none.
@@ -109,8 +119,11 @@ pub struct ViewDelta {
     pub snapshots: Vec<(ConversationId, Arc<BranchState>)>,
     /// New calls.
     pub calls: Vec<CallEntry>,
-    /// New keys.
+    /// New keys. Those that have ended by an event behind theirs are left out.
     pub keys: Vec<KeyEntry>,
+    /// When the latest of each namespace's new events was recorded: keys that have ended by
+    /// then are forgotten.
+    pub recorded_to: BTreeMap<Namespace, TimestampMicros>,
     /// Ids that do not say where their events are, each with the offset of its event.
     pub ids: Vec<(Namespace, EventId, u64)>,
     /// Branches that gained or lost waiting calls.

@@ -26,8 +26,9 @@
 //! | | ns, 7, second, offset | a conversation, by when its last event happened |
 //! | | ns, 8, source, second, offset | the same, of one source |
 //! | | ns, 9, id | where an event is whose id does not say so |
+//! | | ns, 10, end, offset | an idempotency key that ends, by when it does |
 //!
-//! Numbers are big endian, so that they sort; of a second, the sign is turned round. A text is its length (LEB128) and
+//! Numbers are big endian, so that they sort; of a time, the sign is turned round. A text is its length (LEB128) and
 //! its bytes, so that no text is the beginning of another; an idempotency key is
 //! last in its row's key and needs no length; an event's key ends with a zero byte, which it
 //! cannot have, so that keys with a common beginning stand together.
@@ -62,6 +63,7 @@ const BLOB: u8 = 6;
 const HAPPENED: u8 = 7;
 const HAPPENED_OF_SOURCE: u8 = 8;
 const EVENT_ID: u8 = 9;
+const KEY_END: u8 = 10;
 
 /// Bytes of a conversation's id, after which comes what the row is.
 const ID_BYTES: usize = 16;
@@ -92,8 +94,8 @@ impl Key {
         self
     }
 
-    fn second(self, second: i64) -> Self {
-        self.number(second.cast_unsigned() ^ (1 << 63))
+    fn time(self, time: i64) -> Self {
+        self.number(time.cast_unsigned() ^ (1 << 63))
     }
 
     pub(super) fn bytes(mut self, bytes: &[u8]) -> Self {
@@ -256,7 +258,7 @@ pub(super) fn happened(
     first_offset: u64,
 ) -> Key {
     happenings(namespace, source)
-        .second(second(time))
+        .time(second(time))
         .number(first_offset)
 }
 
@@ -291,6 +293,20 @@ pub(super) fn source_id(namespace: &Namespace, source_id: &str, id: Conversation
 
 pub(super) fn idempotency(namespace: &Namespace, key: &str) -> Key {
     Key::under(namespace, KEY).bytes(key.as_bytes())
+}
+
+/// Under this: all idempotency keys that end, the first ones to do so first.
+pub(super) fn key_ends(namespace: &Namespace) -> Key {
+    Key::under(namespace, KEY_END)
+}
+
+/// Behind all idempotency keys that have ended at a time.
+pub(super) fn after_key_ends(namespace: &Namespace, time: TimestampMicros) -> Key {
+    key_ends(namespace).time(time.0).after_prefix()
+}
+
+pub(super) fn key_end(namespace: &Namespace, time: TimestampMicros, first_offset: u64) -> Key {
+    key_ends(namespace).time(time.0).number(first_offset)
 }
 
 pub(super) fn event_id(namespace: &Namespace, id: EventId) -> Key {
@@ -374,7 +390,7 @@ mod tests {
     #[test]
     fn no_namespace_is_inside_another() -> Result<(), crate::domain::NameError> {
         let (short, long) = (Namespace::new("team")?, Namespace::new("team-b")?);
-        for tag in 0..=9 {
+        for tag in 0..=10 {
             let inside = Key::under(&long, tag);
             assert!(!inside.as_bytes().starts_with(&Key::under(&short, tag).0));
         }

@@ -25,6 +25,7 @@ mod damage;
 #[cfg(feature = "redb")]
 mod digest;
 #[cfg(feature = "redb")]
+mod ends;
 mod error;
 #[cfg(feature = "redb")]
 mod finding;

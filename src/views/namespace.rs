@@ -82,7 +82,7 @@ impl Views {
     }
 
     /// What was appended with an idempotency key, and how far the views had come
-    /// when it was looked up.
+    /// when it was looked up. One that has ended may still be there.
     ///
     /// # Errors
     /// As every read.
@@ -96,14 +96,17 @@ impl Views {
                 &reader.table(NAMESPACES),
                 &keys::idempotency(namespace, key),
             )?;
-            let entry = found.map(|(content_hash, salt, first_offset, events)| KeyEntry {
-                namespace: namespace.clone(),
-                key: key.to_owned(),
-                content_hash,
-                salt,
-                first_offset,
-                events,
-            });
+            let entry = found.map(
+                |(content_hash, salt, first_offset, events, ends_at)| KeyEntry {
+                    namespace: namespace.clone(),
+                    key: key.to_owned(),
+                    content_hash,
+                    salt,
+                    first_offset,
+                    events,
+                    ends_at,
+                },
+            );
             Ok((reader.reached()?, entry))
         })
     }
@@ -159,7 +162,7 @@ impl Views {
         self.read(|reader| {
             let row = get(&reader.table(NAMESPACES), &keys::counts(namespace))?;
             let row: CountsRow = row.unwrap_or_default();
-            let (pending_branches, pending_calls, by_kind, event_bytes) = row;
+            let (pending_branches, pending_calls, by_kind, event_bytes, _) = row;
             let of = |kind: EventKind| by_kind.get(&kind.number()).copied().unwrap_or_default();
             let conversations = of(EventKind::ConversationCreated);
             Ok(NamespaceCounts {
@@ -181,7 +184,7 @@ impl Views {
     pub fn used(&self, namespace: &Namespace) -> Result<(u64, NamespaceUse), ViewsError> {
         self.read(|reader| {
             let row = get(&reader.table(NAMESPACES), &keys::counts(namespace))?;
-            let (_, _, by_kind, bytes): CountsRow = row.unwrap_or_default();
+            let (_, _, by_kind, bytes, _): CountsRow = row.unwrap_or_default();
             let created = EventKind::ConversationCreated.number();
             let used = NamespaceUse {
                 bytes,

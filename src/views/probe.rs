@@ -175,17 +175,16 @@ mod tests {
         tip.extend_from_slice(&encoded(&branch()));
         let attributes = [("color".to_owned(), "red".to_owned())].into();
         let large: LargeRow = ("state".to_owned(), "a/1".to_owned(), attributes);
-        let counts: CountsRow = (2, 3, [(28, 7), (29, 9)].into(), 5);
+        let ends_at = Some(crate::domain::TimestampMicros(7));
+        let key: KeyRow = (ContentHash([1; 32]), Some([2; 16]), 9, 2, ends_at);
+        let counts: CountsRow = (2, 3, [(28, 7), (29, 9)].into(), 5, 1);
         vec![
             (0, tip),
             (1, encoded(&created)),
             (2, encoded(&branch())),
             (3, chunk.as_bytes().to_vec()),
             (4, encoded(&(BranchId::MAIN, "bash"))),
-            (
-                5,
-                encoded(&(ContentHash([1; 32]), Some([2_u8; 16]), 9_u64, 2_u32)),
-            ),
+            (5, encoded(&key)),
             (6, encoded(&counts)),
             (7, encoded(&large)),
         ]

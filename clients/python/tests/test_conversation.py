@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -632,6 +634,21 @@ def test_answers_are_values(db: treering.Treering, conv: treering.Conversation) 
     assert sent == request and sent.tokens == request.tokens
     assert copy.deepcopy(request) == request
     assert pickle.loads(pickle.dumps(next(conv.events()))).kind == "conversation_created"
+
+
+# A key that is made for a write is there for sending again, not for ever; what a program gives
+# is, unless it says for how long.
+def test_keys_that_end(conv: treering.Conversation) -> None:
+    second = timedelta(seconds=1)
+    hello = [new.user("Hello")]
+    first = conv.append(hello, idempotency_key="hello", key_life=second)
+    assert conv.append(hello, idempotency_key="hello").repeated
+    time.sleep(1.02)
+    later = conv.append(hello, idempotency_key="hello", key_life=second)
+    assert not later.repeated and later.revision == first.revision + 1
+    with pytest.raises(ValueError, match="a second at least"):
+        conv.append(hello, idempotency_key="other", key_life=timedelta(0))
+    assert conv.head() == later.revision
 
 
 # Pop and clear: what went is told, the branch goes on without it, and nothing is lost.

@@ -30,7 +30,7 @@ import {
   ReadRequest,
 } from "./gen/treering/v1/events.js";
 import { Items } from "./items.js";
-import { keyOrNew } from "./keys.js";
+import { keyLifeSeconds, keyOrNew } from "./keys.js";
 import { findBinary, runCommand } from "./local/binary.js";
 import { Folder } from "./local/folder.js";
 import type { EventNamed } from "./lookup.js";
@@ -312,12 +312,13 @@ export class Treering implements AsyncDisposable {
   ): Promise<Receipt> {
     const { conversation = "", branch = "", expectations = [] } = options;
     const { expected, expectedKeys, skipKnown } = options;
-    const { key, harmless } = requests.appendKeys(events, options);
+    const { key, life, harmless } = requests.appendKeys(events, options);
     const request = requests.append(conversation, branch, events, {
       expected,
       expectedKeys,
       skipKnown,
       key,
+      life,
       actor: this.actor,
     });
     request.expectations = [...expectations];
@@ -353,7 +354,8 @@ export class Treering implements AsyncDisposable {
     for await (const [conversation, events] of batches) {
       // Events with keys of their own need none of their batch.
       const key = events.every((event) => event.idempotencyKey) ? "" : keyOrNew();
-      waiting.push(requests.append(conversation, "", events, { key, actor: this.actor }));
+      const life = key ? keyLifeSeconds("") : 0;
+      waiting.push(requests.append(conversation, "", events, { key, life, actor: this.actor }));
       if (waiting.length >= atOnce) {
         yield* this.#appendSome(waiting);
         waiting = [];

@@ -10,7 +10,7 @@ import {
   PathEnd,
   ReadItemsRequest,
 } from "./gen/treering/v1/items.js";
-import { keyOrNew } from "./keys.js";
+import { keyLifeSeconds, keyOrNew } from "./keys.js";
 import { items as itemsMethods } from "./methods.js";
 import type { WriteOptions } from "./requests.js";
 import type { CallOptions, Transport } from "./transport.js";
@@ -233,6 +233,7 @@ export class Items {
     const request = ItemsRequest.fromPartial({
       ops: [...ops],
       idempotencyKey: key,
+      keyLifeSeconds: keyLifeSeconds(options.idempotencyKey),
       actor: this.#actor,
     });
     const answer = await this.#transport.unary(itemsMethods.batch, request, { ...options, key });

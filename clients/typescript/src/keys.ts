@@ -5,5 +5,17 @@ import { randomUUID } from "node:crypto";
 /** The key that was given, or one for this write. */
 export const keyOrNew = (given?: string): string => given || randomUUID().replaceAll("-", "");
 
+/** How long the store knows a key that was made here, in seconds: longer than anybody sends again. */
+const OWN_KEY_LIFE_SECONDS = 24 * 60 * 60;
+
+/** For how long a write's key is known; 0: for ever, as one that was given without a life. */
+export function keyLifeSeconds(given: string | undefined, seconds?: number): number {
+  if (seconds === undefined) return given ? 0 : OWN_KEY_LIFE_SECONDS;
+  if (!Number.isInteger(seconds) || seconds < 1) {
+    throw new RangeError("a key lives for a whole number of seconds, at least one");
+  }
+  return seconds;
+}
+
 /** A few letters that nobody else has. */
 export const unique = (letters: number): string => keyOrNew().slice(-letters);

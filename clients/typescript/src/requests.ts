@@ -27,7 +27,7 @@ import {
   type SearchRequest,
 } from "./gen/treering/v1/search.js";
 import type { RecordResultRequest } from "./gen/treering/v1/tool.js";
-import { keyOrNew } from "./keys.js";
+import { keyLifeSeconds, keyOrNew } from "./keys.js";
 import type { ConfigOptions } from "./make.js";
 import type { CallOptions } from "./transport.js";
 import {
@@ -68,6 +68,11 @@ export interface AppendOptions extends WriteOptions {
   expectedKeys?: Readonly<Record<string, number | string | null>> | undefined;
   /** Pass over events whose ids are there already, with the same content: `make.withId`. */
   skipKnown?: boolean | undefined;
+  /**
+   * Seconds for which the keys of this append are known. Without it keys that are given are
+   * known for ever, and one that is made for a day.
+   */
+  keyLifeSeconds?: number | undefined;
 }
 
 /**
@@ -76,14 +81,14 @@ export interface AppendOptions extends WriteOptions {
  */
 export function appendKeys(
   events: readonly NewEvent[],
-  { idempotencyKey, skipKnown = false }: AppendOptions,
-): { key: string; harmless: string } {
+  { idempotencyKey, skipKnown = false, keyLifeSeconds: life }: AppendOptions,
+): { key: string; life: number; harmless: string } {
   if (idempotencyKey || !(skipKnown || events.some((event) => event.idempotencyKey))) {
     const key = keyOrNew(idempotencyKey);
-    return { key, harmless: key };
+    return { key, life: keyLifeSeconds(idempotencyKey, life), harmless: key };
   }
   const each = events.every((event) => event.idempotencyKey || (skipKnown && event.id));
-  return { key: "", harmless: each ? "each" : "" };
+  return { key: "", life: keyLifeSeconds("of events", life), harmless: each ? "each" : "" };
 }
 
 function expectedKey(key: string, newest: number | string | null): ExpectedKey {
@@ -282,9 +287,11 @@ export function append(
     expectedKeys = {},
     skipKnown = false,
     key,
+    life = 0,
     actor,
   }: Pick<AppendOptions, "expected" | "expectedKeys" | "skipKnown"> & {
     key: string;
+    life?: number;
     actor: string;
   },
 ): AppendRequest {
@@ -296,6 +303,7 @@ export function append(
     expectedKeys: Object.entries(expectedKeys).map(([name, newest]) => expectedKey(name, newest)),
     skipKnown,
     idempotencyKey: key,
+    keyLifeSeconds: life,
     events: actor
       ? events.map((event) => ({ ...event, actor: event.actor || actor }))
       : [...events],

@@ -617,6 +617,21 @@ test("answers are values", async () => {
   assert.deepEqual(JSON.parse(Buffer.from(request.raw).toString()), request.body);
 });
 
+// A key that is made for a write is there for sending again, not for ever; what a program gives
+// is, unless it says for how long.
+test("keys may end", async () => {
+  const conv = await open().create("Keys");
+  const hello = [make.user("Hello")];
+  const keyed = { idempotencyKey: "ts-hello", keyLifeSeconds: 1 };
+  const first = await conv.append(hello, keyed);
+  assert.ok((await conv.append(hello, keyed)).repeated);
+  await new Promise((ended) => setTimeout(ended, 1_020));
+  const later = await conv.append(hello, keyed);
+  assert.ok(!later.repeated);
+  assert.equal(later.revision, first.revision + 1);
+  await assert.rejects(conv.append(hello, { ...keyed, keyLifeSeconds: 0.5 }), RangeError);
+});
+
 // Pop and clear: what went is told, the branch goes on without it, and nothing is lost.
 test("a branch is taken back", async () => {
   const db = open();

@@ -12,7 +12,7 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, sync::atomic::Ordering, time::Duration};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -146,6 +146,8 @@ pub struct ItemBatch {
     pub ops: Vec<ItemOp>,
     /// See [`AppendCommand::idempotency_key`]. Without changes it says nothing.
     pub idempotency_key: Option<String>,
+    /// See [`AppendCommand::key_life_seconds`].
+    pub key_life_seconds: Option<NonZeroU32>,
     /// Who does it, or empty.
     pub actor: String,
     /// Values in the answer, together, in bytes; one that is larger goes alone.
@@ -357,6 +359,7 @@ impl Engine {
         let mut command = AppendCommand::new(namespace.clone(), events);
         command.create_if_missing = Some(Box::new(created));
         command.idempotency_key.clone_from(&batch.idempotency_key);
+        command.key_life_seconds = batch.key_life_seconds;
         Ok(Some(self.append(command).await?))
     }
 

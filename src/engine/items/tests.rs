@@ -52,6 +52,7 @@ fn batch(ops: Vec<ItemOp>) -> ItemBatch {
         namespace: Namespace::default(),
         ops,
         idempotency_key: None,
+        key_life_seconds: None,
         actor: "ada".to_owned(),
         bytes_max: usize::MAX,
     }

@@ -3,7 +3,7 @@
 
 use super::{EngineSequencer, Stop, WriteRequest};
 use crate::{
-    domain::{NewestWithKey, Rejection, Rule, Tags},
+    domain::{NewestWithKey, Rejection, Rule, Tags, TimestampMicros},
     engine::{
         error::AppendError,
         recent::{EventWithId, KnownEvents, Names, key_in_views},
@@ -13,10 +13,17 @@ use crate::{
 };
 
 impl EngineSequencer {
+    /// What a batch's key was used for, unless that has ended.
     pub(super) fn known_key(
         &self,
         request: &WriteRequest,
+        now: TimestampMicros,
     ) -> Result<Option<KeyEntry>, AppendError> {
+        let used = self.key_ever_used(request)?;
+        Ok(used.filter(|entry| !entry.has_ended(now)))
+    }
+
+    fn key_ever_used(&self, request: &WriteRequest) -> Result<Option<KeyEntry>, AppendError> {
         let command = &request.prepared.command;
         let (Some(key), Some(facts)) = (&command.idempotency_key, &request.key) else {
             return Ok(None);
@@ -31,11 +38,15 @@ impl EngineSequencer {
     }
 
     /// Leaves out of a batch what is there already, and says what that is.
-    pub(super) fn pass_over(&self, request: &mut WriteRequest) -> Result<KnownEvents, Stop> {
+    pub(super) fn pass_over(
+        &self,
+        request: &mut WriteRequest,
+        now: TimestampMicros,
+    ) -> Result<KnownEvents, Stop> {
         if !request.prepared.has_names() {
             return Ok(Vec::new());
         }
-        let names = self.recent.names(&request.prepared, &request.names);
+        let names = self.recent.names(&request.prepared, &request.names, now);
         match names.map_err(Stop::Failed)? {
             Names::LookAgain => Err(Stop::LookAgain),
             Names::Known(known) => {
@@ -87,7 +98,7 @@ impl EngineSequencer {
     /// Remembers what an event's names are: its id, its tags, an idempotency key.
     pub(super) fn note_names(&mut self, record: &Record, tags: &Tags, offset: u64) {
         let header = &record.header;
-        self.staged.id(header, offset);
+        self.staged.header(header, offset);
         if header.id.offset() != offset {
             self.recent.used_id(EventWithId {
                 offset,
@@ -104,6 +115,7 @@ impl EngineSequencer {
                 salt: key.salt.map(|salt| salt.0),
                 first_offset: offset,
                 events: key.events,
+                ends_at: key.ends_at,
             };
             self.staged.key(entry.clone());
             self.recent.used_key(entry);

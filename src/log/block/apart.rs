@@ -8,14 +8,15 @@ use super::{
     CHECK_BYTES,
     columns::{
         BODY_ERASED, BODY_HASH_GIVEN, BODY_IN_BLOBS, Before, CHAIN_GIVEN, COLUMNS, Column,
-        FIRST_LINK, HAS_APPEND_KEY, HAS_CAUSATION, HAS_OCCURRED_AT, Previous, id_parts,
+        FIRST_LINK, HAS_APPEND_KEY, HAS_CAUSATION, HAS_OCCURRED_AT, KEY_ENDING, KEY_SALTED,
+        Previous, id_parts,
     },
 };
 use crate::{
     domain::{ContentHash, EventHeader, EventId},
     log::{
         port::LogError,
-        record::{AppendKey, Record, RecordBody},
+        record::{Record, RecordBody},
         salt::{SaltNode, cover},
     },
 };
@@ -131,7 +132,7 @@ impl<'a> Writer<'a> {
         self.body(&record.body, &mut flags);
         self.hashes(record, conversation, &mut flags)?;
         self.causation(header, &mut flags);
-        self.append_key(record.append_key.as_ref(), &mut flags);
+        self.append_key(record, &mut flags);
         self.column(Column::Flags).push(flags);
         self.ids.insert(header.id, self.index);
         self.index += 1;
@@ -278,13 +279,23 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn append_key(&mut self, key: Option<&AppendKey>, flags: &mut u8) {
-        let Some(key) = key else { return };
+    fn append_key(&mut self, record: &Record, flags: &mut u8) {
+        let Some(key) = &record.append_key else {
+            return;
+        };
         *flags |= HAS_APPEND_KEY;
         let column = self.column(Column::AppendKey);
         put_text(column, &key.key);
         put(column, key.events.into());
-        put(column, key.salt.is_some().into());
+        let (salted, ending) = (key.salt.is_some(), key.ends_at.is_some());
+        put(
+            column,
+            u64::from(salted) * KEY_SALTED | u64::from(ending) * KEY_ENDING,
+        );
+        if let Some(ends_at) = key.ends_at {
+            let recorded_at = record.header.recorded_at;
+            put_difference(column, ends_at.0 as u64, recorded_at.0 as u64);
+        }
         self.given.extend_from_slice(&key.content_hash.0);
         if let Some(salt) = &key.salt {
             self.given.extend_from_slice(&salt.0);

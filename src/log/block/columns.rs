@@ -56,6 +56,10 @@ pub(super) const FIRST_LINK: u8 = 1 << 5;
 pub(super) const CHAIN_GIVEN: u8 = 1 << 6;
 pub(super) const BODY_ERASED: u8 = 1 << 7;
 
+/// What an append key has.
+pub(super) const KEY_SALTED: u64 = 1;
+pub(super) const KEY_ENDING: u64 = 1 << 1;
+
 /// Bytes of the end of an id, which is noise.
 pub(super) const ID_LOW_BYTES: usize = 4;
 

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
-    domain::{ContentHash, ConversationId, EventId, Revision},
+    domain::{ContentHash, ConversationId, EventId, Revision, TimestampMicros},
     log::{
         frame::tests::{a_record, documented, hex_lines},
         record::{AppendKey, Record, RecordBody},
@@ -68,6 +68,7 @@ pub(super) fn conversations_from(
             events: 6,
             content_hash: salt.hash(hash),
             salt: Some(salt),
+            ends_at: (index % 12 == 0).then(|| TimestampMicros(header.recorded_at.0 + 1)),
         });
         let body = RecordBody::Inline(body);
         let salted = salts.at(first_offset + index as u64).hash(hash);

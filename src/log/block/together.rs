@@ -10,7 +10,8 @@ use super::{
     CHECK_BYTES, TEXTS_BYTES_MAX,
     columns::{
         BODY_ERASED, BODY_HASH_GIVEN, BODY_IN_BLOBS, Before, CHAIN_GIVEN, COLUMNS, Column,
-        FIRST_LINK, HAS_APPEND_KEY, HAS_CAUSATION, HAS_OCCURRED_AT, ID_LOW_BYTES, Previous,
+        FIRST_LINK, HAS_APPEND_KEY, HAS_CAUSATION, HAS_OCCURRED_AT, ID_LOW_BYTES, KEY_ENDING,
+        KEY_SALTED, Previous,
     },
     hashes::{Kept, Link},
 };
@@ -262,7 +263,7 @@ impl<'a> Reader<'a> {
             false => None,
         };
         let append_key = match has(HAS_APPEND_KEY) {
-            true => Some(self.append_key()?),
+            true => Some(self.append_key(header.recorded_at)?),
             false => None,
         };
         let key_bytes = append_key
@@ -411,20 +412,31 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn append_key(&mut self) -> Result<AppendKey, Fault> {
+    fn append_key(&mut self, recorded_at: TimestampMicros) -> Result<AppendKey, Fault> {
         let key = self.column(Column::AppendKey).text()?;
         self.count_text(key)?;
         let events = self.number(Column::AppendKey)?;
-        let salted = self.number(Column::AppendKey)?;
+        let has = self.number(Column::AppendKey)?;
+        if has & !(KEY_SALTED | KEY_ENDING) != 0 {
+            return Err("an append key that has what is not known");
+        }
+        let ends_at = match has & KEY_ENDING {
+            0 => None,
+            _ => {
+                let column = self.column(Column::AppendKey);
+                let ends_at = column.difference(recorded_at.0 as u64)?;
+                Some(TimestampMicros(ends_at as i64))
+            }
+        };
         Ok(AppendKey {
             key: key.to_owned(),
             events: u32::try_from(events).map_err(|_| "a batch of too many events")?,
             content_hash: ContentHash(self.given.array()?),
-            salt: match salted {
+            salt: match has & KEY_SALTED {
                 0 => None,
-                1 => Some(KeySalt(self.given.array()?)),
-                _ => return Err("an append key that neither has nor lacks its salt"),
+                _ => Some(KeySalt(self.given.array()?)),
             },
+            ends_at,
         })
     }
 

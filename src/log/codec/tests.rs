@@ -21,12 +21,31 @@ struct Fields<'a> {
     causation_id: Option<[u8; 16]>,
     correlation_id: &'a str,
     body_bytes: u64,
-    append_key: Option<(&'a str, u32, [u8; 32])>,
+    /// 0: none, and nothing behind it; 2: there is an end, too.
+    key: u8,
+    append_key: Present<(&'a str, u32, [u8; 32])>,
+    key_ends_at: Present<i64>,
+}
+
+/// Nothing, where there is none.
+struct Present<T>(Option<T>);
+
+impl<T: Encode> Encode for Present<T> {
+    fn encode<E: bincode::enc::Encoder>(
+        &self,
+        encoder: &mut E,
+    ) -> Result<(), bincode::error::EncodeError> {
+        self.0
+            .as_ref()
+            .map_or(Ok(()), |value| value.encode(encoder))
+    }
 }
 
 impl<'a> Fields<'a> {
     fn of(record: &'a Record) -> Self {
         let header = &record.header;
+        let key = record.append_key.as_ref();
+        let ends_at = key.and_then(|key| key.ends_at);
         Self {
             id: header.id.0.into_bytes(),
             namespace: header.namespace.as_str(),
@@ -40,10 +59,9 @@ impl<'a> Fields<'a> {
             causation_id: header.causation_id.map(|id| id.0.into_bytes()),
             correlation_id: &header.correlation_id,
             body_bytes: record.body.bytes_len(),
-            append_key: record
-                .append_key
-                .as_ref()
-                .map(|key| (key.key.as_str(), key.events, key.content_hash.0)),
+            key: u8::from(key.is_some()) + u8::from(ends_at.is_some()),
+            append_key: Present(key.map(|key| (key.key.as_str(), key.events, key.content_hash.0))),
+            key_ends_at: Present(ends_at.map(|at| at.0)),
         }
     }
 }

@@ -50,12 +50,18 @@ pub(in crate::log) fn a_record() -> impl Strategy<Value = Record> {
         }),
     ];
     let salts = (any::<[u8; 16]>(), any::<Option<[u8; 16]>>());
-    let key = (".{1,30}", any::<u32>(), any::<[u8; 32]>());
-    let key = prop::option::of(key.prop_map(|(key, events, hash)| AppendKey {
+    let key = (
+        ".{1,30}",
+        any::<u32>(),
+        any::<[u8; 32]>(),
+        any::<Option<i64>>(),
+    );
+    let key = prop::option::of(key.prop_map(|(key, events, hash, ends_at)| AppendKey {
         key,
         events,
         content_hash: ContentHash(hash),
         salt: None,
+        ends_at: ends_at.map(TimestampMicros),
     }));
     let erased = prop::option::weighted(0.1, prop::collection::vec(any::<u8>(), 0..60));
     (a_header(), body, key, any::<[u8; 32]>(), salts, erased).prop_map(
@@ -364,6 +370,7 @@ pub(in crate::log) fn documented() -> Record {
         events: 1,
         content_hash: key_salt.hash(hash),
         salt: Some(key_salt),
+        ends_at: None,
     };
     Record::seal(
         ContentHash::default(),

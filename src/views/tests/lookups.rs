@@ -133,7 +133,7 @@ fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
         let found = views.by_source_id(namespace, source_id).unwrap();
         assert!(found.iter().eq(rows.map(|row| &row.id)));
     }
-    for (_, key) in model.keys.keys() {
+    for (_, key) in model.keys.keys().chain(&model.used) {
         let expected = model.keys.get(&(namespace.clone(), key.clone())).cloned();
         let found = views.key(namespace, key).unwrap();
         assert_eq!(found, (model.reached, expected));

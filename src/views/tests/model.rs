@@ -54,6 +54,8 @@ pub struct Model {
     pub entries: BTreeMap<(ConversationId, Revision), EventEntry>,
     pub calls: Vec<CallEntry>,
     pub keys: BTreeMap<(Namespace, String), KeyEntry>,
+    /// Keys that were used with an end, also those that have ended.
+    pub used: BTreeSet<(Namespace, String)>,
     pub pending: BTreeSet<(Namespace, ConversationId, BranchId)>,
     pub children: BTreeSet<(ConversationId, ConversationId)>,
     pub blobs: BTreeMap<(Namespace, ContentHash), u64>,
@@ -193,6 +195,7 @@ impl Model {
         };
         self.entries.insert((id, row.head), entry);
         let namespace = row.namespace.clone();
+        self.pass(&namespace, delta);
         let kinds = self.counts.entry(namespace.clone()).or_default();
         *kinds.entry(kind.number()).or_default() += 1;
         let bytes = self.reached % 7 * 100;
@@ -202,6 +205,22 @@ impl Model {
             .entry((namespace.clone(), id))
             .or_default() += bytes;
         delta.events.push((namespace, entry));
+    }
+
+    /// When a step is recorded: to and fro, as clocks are set.
+    fn now(&self) -> TimestampMicros {
+        let reached = self.reached.cast_signed();
+        TimestampMicros(reached * 4 + reached * 37 % 23 - 11)
+    }
+
+    /// The time of an event: keys that have ended by then are no more.
+    fn pass(&mut self, namespace: &Namespace, delta: &mut ViewDelta) {
+        let now = self.now();
+        let ended = |entry: &KeyEntry| entry.namespace == *namespace && entry.has_ended(now);
+        self.keys.retain(|_, entry| !ended(entry));
+        delta.keys.retain(|entry| !ended(entry));
+        let recorded_to = delta.recorded_to.entry(namespace.clone()).or_insert(now);
+        *recorded_to = now.max(*recorded_to);
     }
 
     fn facts(&mut self, step: Step, branch: BranchId, delta: &mut ViewDelta) {
@@ -226,9 +245,29 @@ impl Model {
                     salt: (step.what.is_multiple_of(2)).then_some([step.what; 16]),
                     first_offset: self.reached,
                     events: 1,
+                    ends_at: None,
                 };
                 self.keys
                     .insert((namespace, entry.key.clone()), entry.clone());
+                delta.keys.push(entry);
+            }
+            16..=23 => {
+                let key = (namespace.clone(), format!("ending {}", step.branch % 4));
+                self.used.insert(key.clone());
+                if self.keys.contains_key(&key) {
+                    return;
+                }
+                let life = i64::from(step.what - 15) * 8;
+                let entry = KeyEntry {
+                    key: key.1.clone(),
+                    namespace,
+                    content_hash: ContentHash([step.what; 32]),
+                    salt: None,
+                    first_offset: self.reached,
+                    events: 1,
+                    ends_at: Some(TimestampMicros(self.now().0 + life)),
+                };
+                self.keys.insert(key, entry.clone());
                 delta.keys.push(entry);
             }
             8..=13 => {

@@ -100,6 +100,7 @@ impl World {
                     salt: Some([7; 16]),
                     first_offset: self.offset,
                     events: events as u32,
+                    ends_at: None,
                 });
             }
             delta.conversations.push(row.clone());

@@ -1,5 +1,7 @@
 //! Append and AppendStream.
 
+use std::time::Duration;
+
 use futures::StreamExt;
 use prost::{
     Message,
@@ -408,6 +410,34 @@ async fn an_append_expects_the_newest_event_with_a_key() {
             "{status}"
         );
     }
+    server.stop().done().await;
+}
+
+// A client that makes a key for each append, so that sending again is harmless, says for how long:
+// the store need not know it for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_may_end() {
+    const LIFE: Duration = Duration::from_secs(1);
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let keyed = |life_seconds: u32| pb::AppendRequest {
+        idempotency_key: "k".into(),
+        key_life_seconds: life_seconds,
+        ..batch(&id, [message(Role::User, "a")])
+    };
+    let first = server.append(keyed(1)).await;
+    let again = server.append(keyed(0)).await;
+    assert!(again.repeated_key && again.events == first.events);
+    tokio::time::sleep(LIFE + Duration::from_millis(20)).await;
+    let known = pb::KnownKeysRequest {
+        idempotency_keys: vec!["k".into()],
+    };
+    let answer = server.events().known_keys(known).await.unwrap();
+    assert_eq!(answer.into_inner().known, [false]);
+    let anew = server.append(keyed(0)).await;
+    assert!(!anew.repeated_key);
+    assert_eq!(anew.events[0].revision, first.events[0].revision + 1);
     server.stop().done().await;
 }
 

@@ -230,5 +230,25 @@ async fn a_state_comes_with_its_values() {
     assert_eq!(now.active_context["cwd"], "\"/\"");
     assert_eq!(now.active_context.len(), 1);
     assert_eq!(now.left_out, ["active_context.large"]);
+
+    let events = [created("after"), prompt("be quick")];
+    server.append(batch("", events)).await;
+    let list = |with_values: bool, page_token: String| {
+        let request = pb::ListConversationsRequest {
+            with_values,
+            page_token,
+            page_size: 1,
+            ..Default::default()
+        };
+        let mut conversations = server.conversations();
+        async move { conversations.list(request).await.unwrap().into_inner() }
+    };
+    let first = list(true, String::new()).await;
+    assert_eq!(first.values[0].system_prompt.as_deref(), Some("be quick"));
+    let second = list(true, first.next_page_token.clone()).await;
+    assert_eq!(second.conversations[0].conversation_id, id);
+    assert_eq!(second.values, [state(0, true).await.unwrap()]);
+    let without = list(false, first.next_page_token).await;
+    assert!(without.values.is_empty() && without.conversations == second.conversations);
     server.stop().done().await;
 }

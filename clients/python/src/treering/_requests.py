@@ -78,6 +78,7 @@ def append(
     key: str,
     actor: str,
     *,
+    life_seconds: int = 0,
     skip_known: bool = False,
     newest: Mapping[str, int | str | None] | None = None,
 ) -> events_pb2.AppendRequest:
@@ -87,6 +88,7 @@ def append(
         branch=branch,
         expected=expectation(expected),
         idempotency_key=key,
+        key_life_seconds=life_seconds,
         events=events,
         skip_known=skip_known,
         expected_keys=expected_keys(newest),

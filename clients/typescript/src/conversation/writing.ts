@@ -66,13 +66,14 @@ export abstract class Writing implements CallHost {
    *     await conv.append([plan], { expectedKeys: { plan: first.revision } });
    */
   async append(events: readonly NewEvent[], options: AppendOptions = {}): Promise<Receipt> {
-    const { key, harmless } = requests.appendKeys(events, options);
+    const { key, life, harmless } = requests.appendKeys(events, options);
     const { expected, expectedKeys, skipKnown } = options;
     const request = requests.append(this.id, this.branch, events, {
       expected,
       expectedKeys,
       skipKnown,
       key,
+      life,
       actor: this.actor,
     });
     return this.wrote(

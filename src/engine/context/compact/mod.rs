@@ -383,6 +383,7 @@ impl Planned {
             namespace: command.address.namespace.clone(),
             expectations: expectations.into_iter().collect(),
             idempotency_key: command.idempotency_key.clone(),
+            key_life_seconds: None,
             events: vec![event],
         }
     }

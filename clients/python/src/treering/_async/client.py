@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from treering._async.reading import read_events
 from treering._async.subscription import AsyncContextWatch, AsyncSubscription
 from treering._async.transport import AsyncTransport
 from treering._entry import Entry
-from treering._keys import key_or_new
+from treering._keys import key_or_new, life_seconds
 from treering._local import Endpoint, Fixed, Local, run_command
 from treering._words import KindName, json_text, numbers
 from treering.new import NewEvent
@@ -139,7 +139,8 @@ class AsyncTreering:
         if tools := list(tools):
             events.append(new.tools(tools))
         key = key_or_new(idempotency_key)
-        request = _requests.append(id, "", events, None, key, self.actor)
+        life = life_seconds(idempotency_key, None)
+        request = _requests.append(id, "", events, None, key, self.actor, life_seconds=life)
         receipt = Receipt.of(await self._transport.unary(m.APPEND, request, key=key))
         self._transport.saw(receipt.position)
         return self.conversation(receipt.conversation_id)
@@ -247,6 +248,7 @@ class AsyncTreering:
         expected_keys: Mapping[str, int | str | None] | None = None,
         skip_known: bool = False,
         idempotency_key: str = "",
+        key_life: timedelta | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Appends a batch, all or nothing; its events may name related conversations and
@@ -254,7 +256,7 @@ class AsyncTreering:
 
         With `create_if_missing` the conversation is created with it when it does not exist,
         also by several at once; `conversation` may then be a name of your own, within the
-        `source` that is given there. `expected_keys` and `skip_known` are as in `conv.append`.
+        `source` that is given there. The others are as in `conv.append`.
         """
         key, harmless = _requests.append_keys(events, idempotency_key, skip_known=skip_known)
         request = _requests.append(
@@ -264,6 +266,7 @@ class AsyncTreering:
             expected,
             key,
             self.actor,
+            life_seconds=life_seconds(idempotency_key if key else "of events", key_life),
             skip_known=skip_known,
             newest=expected_keys,
         )
@@ -294,7 +297,11 @@ class AsyncTreering:
         for conversation, events in batches:
             # Events with keys of their own need none of their batch.
             key = "" if all(event.idempotency_key for event in events) else key_or_new()
-            waiting.append(_requests.append(conversation, "", events, None, key, self.actor))
+            life = life_seconds("", None) if key else 0
+            request = _requests.append(
+                conversation, "", events, None, key, self.actor, life_seconds=life
+            )
+            waiting.append(request)
             if len(waiting) == at_once:
                 async for answer in self._append_some(waiting):
                     yield answer

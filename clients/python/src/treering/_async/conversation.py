@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -16,7 +17,7 @@ from treering._async.replay import AsyncReplay
 from treering._async.subscription import AsyncContextWatch, AsyncSubscription
 from treering._async.transport import AsyncTransport
 from treering._background import despite_async
-from treering._keys import key_or_new
+from treering._keys import key_or_new, life_seconds
 from treering._words import (
     CompactionTriggerName,
     KindName,
@@ -91,6 +92,7 @@ class AsyncConversation:
         expected_keys: Mapping[str, int | str | None] | None = None,
         skip_known: bool = False,
         idempotency_key: str = "",
+        key_life: timedelta | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Appends events: all or none. They are on disk when this returns.
@@ -101,7 +103,8 @@ class AsyncConversation:
         A key is made for each append, so that a retry never doubles it; give one of your own
         where the *program* may come again with the same events, too. With `skip_known`, events
         whose ids are there already are passed over, see `new.with_id`; and of single events
-        with keys of their own, see `new.once`.
+        with keys of their own, see `new.once`. A key of yours is known for ever, or for its
+        `key_life`; one that is made, for a day.
 
         >>> batch = [new.user("Hello"), new.assistant("Hello to you.")]
         >>> first = await conv.append(batch, idempotency_key="greeting")
@@ -125,6 +128,7 @@ class AsyncConversation:
             expected,
             key,
             self.actor,
+            life_seconds=life_seconds(idempotency_key if key else "of events", key_life),
             skip_known=skip_known,
             newest=expected_keys,
         )

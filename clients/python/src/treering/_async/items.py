@@ -7,7 +7,7 @@ from typing import Any
 
 from treering._async.transport import AsyncTransport
 from treering._item_ops import Condition, conditions, delete_op, get_op, paths_op, put_op, search_op
-from treering._keys import key_or_new
+from treering._keys import key_or_new, life_seconds
 from treering._methods import ITEMS_BATCH, ITEMS_READ
 from treering.types import Item
 from treering.v1 import items_pb2 as pb
@@ -109,7 +109,12 @@ class AsyncItems:
         if not any(_changes(op) for op in ops):
             return await self._transport.unary(ITEMS_READ, pb.ReadItemsRequest(ops=ops))
         key = key_or_new(idempotency_key)
-        request = pb.ItemsRequest(ops=ops, idempotency_key=key, actor=self._actor)
+        request = pb.ItemsRequest(
+            ops=ops,
+            idempotency_key=key,
+            key_life_seconds=life_seconds(idempotency_key, None),
+            actor=self._actor,
+        )
         answer = await self._transport.unary(ITEMS_BATCH, request, key=key)
         self._transport.saw(answer.position.offset)
         return answer

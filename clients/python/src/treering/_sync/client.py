@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import grpc
 from treering import _methods as m
 from treering import _requests, errors, new
 from treering._entry import Entry
-from treering._keys import key_or_new
+from treering._keys import key_or_new, life_seconds
 from treering._local import Endpoint, Fixed, Local, run_command
 from treering._sync import context, lookup
 from treering._sync.conversation import Conversation
@@ -140,7 +140,8 @@ class Treering:
         if tools := list(tools):
             events.append(new.tools(tools))
         key = key_or_new(idempotency_key)
-        request = _requests.append(id, "", events, None, key, self.actor)
+        life = life_seconds(idempotency_key, None)
+        request = _requests.append(id, "", events, None, key, self.actor, life_seconds=life)
         receipt = Receipt.of(self._transport.unary(m.APPEND, request, key=key))
         self._transport.saw(receipt.position)
         return self.conversation(receipt.conversation_id)
@@ -248,6 +249,7 @@ class Treering:
         expected_keys: Mapping[str, int | str | None] | None = None,
         skip_known: bool = False,
         idempotency_key: str = "",
+        key_life: timedelta | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Appends a batch, all or nothing; its events may name related conversations and
@@ -255,7 +257,7 @@ class Treering:
 
         With `create_if_missing` the conversation is created with it when it does not exist,
         also by several at once; `conversation` may then be a name of your own, within the
-        `source` that is given there. `expected_keys` and `skip_known` are as in `conv.append`.
+        `source` that is given there. The others are as in `conv.append`.
         """
         key, harmless = _requests.append_keys(events, idempotency_key, skip_known=skip_known)
         request = _requests.append(
@@ -265,6 +267,7 @@ class Treering:
             expected,
             key,
             self.actor,
+            life_seconds=life_seconds(idempotency_key if key else "of events", key_life),
             skip_known=skip_known,
             newest=expected_keys,
         )
@@ -295,7 +298,11 @@ class Treering:
         for conversation, events in batches:
             # Events with keys of their own need none of their batch.
             key = "" if all(event.idempotency_key for event in events) else key_or_new()
-            waiting.append(_requests.append(conversation, "", events, None, key, self.actor))
+            life = life_seconds("", None) if key else 0
+            request = _requests.append(
+                conversation, "", events, None, key, self.actor, life_seconds=life
+            )
+            waiting.append(request)
             if len(waiting) == at_once:
                 for answer in self._append_some(waiting):
                     yield answer

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -11,7 +12,7 @@ from uuid import uuid4
 from treering import _answers, _requests, new
 from treering import _methods as m
 from treering._background import despite_sync
-from treering._keys import key_or_new
+from treering._keys import key_or_new, life_seconds
 from treering._sync import context, lookup
 from treering._sync.calls import ERROR_CHARS_MAX, Answer, Call
 from treering._sync.reading import read_events
@@ -90,6 +91,7 @@ class Conversation:
         expected_keys: Mapping[str, int | str | None] | None = None,
         skip_known: bool = False,
         idempotency_key: str = "",
+        key_life: timedelta | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Appends events: all or none. They are on disk when this returns.
@@ -100,7 +102,8 @@ class Conversation:
         A key is made for each append, so that a retry never doubles it; give one of your own
         where the *program* may come again with the same events, too. With `skip_known`, events
         whose ids are there already are passed over, see `new.with_id`; and of single events
-        with keys of their own, see `new.once`.
+        with keys of their own, see `new.once`. A key of yours is known for ever, or for its
+        `key_life`; one that is made, for a day.
 
         >>> batch = [new.user("Hello"), new.assistant("Hello to you.")]
         >>> first = conv.append(batch, idempotency_key="greeting")
@@ -124,6 +127,7 @@ class Conversation:
             expected,
             key,
             self.actor,
+            life_seconds=life_seconds(idempotency_key if key else "of events", key_life),
             skip_known=skip_known,
             newest=expected_keys,
         )

@@ -703,6 +703,7 @@ class ListConversationsRequest(google.protobuf.message.Message):
     SEALED_FIELD_NUMBER: builtins.int
     UPDATED_FROM_FIELD_NUMBER: builtins.int
     UPDATED_TO_FIELD_NUMBER: builtins.int
+    WITH_VALUES_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """At most so many; 0: the server's page size."""
     page_token: builtins.str
@@ -729,6 +730,8 @@ class ListConversationsRequest(google.protobuf.message.Message):
     @property
     def updated_to(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """… and before this one."""
+    with_values: builtins.bool
+    """With the values that each one's active branch refers to. A page has 100 at most then."""
     def __init__(
         self,
         *,
@@ -744,9 +747,10 @@ class ListConversationsRequest(google.protobuf.message.Message):
         sealed: builtins.bool | None = ...,
         updated_from: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         updated_to: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        with_values: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["_sealed", b"_sealed", "sealed", b"sealed", "updated_from", b"updated_from", "updated_to", b"updated_to"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["_sealed", b"_sealed", "ascending", b"ascending", "labels", b"labels", "metadata", b"metadata", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "sealed", b"sealed", "source", b"source", "title", b"title", "updated_from", b"updated_from", "updated_to", b"updated_to"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_sealed", b"_sealed", "ascending", b"ascending", "labels", b"labels", "metadata", b"metadata", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "sealed", b"sealed", "source", b"source", "title", b"title", "updated_from", b"updated_from", "updated_to", b"updated_to", "with_values", b"with_values"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_sealed", b"_sealed"]) -> typing_extensions.Literal["sealed"] | None: ...
 
 global___ListConversationsRequest = ListConversationsRequest
@@ -799,6 +803,7 @@ class ListConversationsResponse(google.protobuf.message.Message):
 
     CONVERSATIONS_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    VALUES_FIELD_NUMBER: builtins.int
     @property
     def conversations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ConversationSummary]: ...
     next_page_token: builtins.str
@@ -806,13 +811,20 @@ class ListConversationsResponse(google.protobuf.message.Message):
     is refused. In the order of creation nothing is on two pages and nothing on none,
     whatever is appended meanwhile.
     """
+    @property
+    def values(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BranchValues]:
+        """One for each conversation, in order, unless they were not asked for: all of a page have
+        3 MiB together, and what had no room is named as with Get. Of a damaged conversation there
+        are none.
+        """
     def __init__(
         self,
         *,
         conversations: collections.abc.Iterable[global___ConversationSummary] | None = ...,
         next_page_token: builtins.str = ...,
+        values: collections.abc.Iterable[global___BranchValues] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["conversations", b"conversations", "next_page_token", b"next_page_token"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["conversations", b"conversations", "next_page_token", b"next_page_token", "values", b"values"]) -> None: ...
 
 global___ListConversationsResponse = ListConversationsResponse
 

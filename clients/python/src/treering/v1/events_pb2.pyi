@@ -142,6 +142,7 @@ class AppendRequest(google.protobuf.message.Message):
     EXPECTATIONS_FIELD_NUMBER: builtins.int
     SKIP_KNOWN_FIELD_NUMBER: builtins.int
     EXPECTED_KEYS_FIELD_NUMBER: builtins.int
+    KEY_LIFE_SECONDS_FIELD_NUMBER: builtins.int
     CREATE_IF_MISSING_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
     """UUID, or the source's own id of an imported conversation. For a batch
@@ -155,7 +156,7 @@ class AppendRequest(google.protobuf.message.Message):
     idempotency_key: builtins.str
     """Appending again with the same key and content answers with the first
     result; with other content it is refused. Unique in the namespace, kept
-    for ever.
+    for ever, or for key_life_seconds.
     """
     @property
     def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.NewEvent]: ...
@@ -169,6 +170,11 @@ class AppendRequest(google.protobuf.message.Message):
     @property
     def expected_keys(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ExpectedKey]:
         """Checked when anything is appended, in one step with it; at most 4,096."""
+    key_life_seconds: builtins.int
+    """Seconds for which the request's idempotency key, or those of its events, are known; 0: for
+    ever. From then on a key is forgotten, and appends anew. For keys that only make sending
+    again harmless; longer than anybody sends again. A repeat does not change it.
+    """
     @property
     def create_if_missing(self) -> treering.v1.event_pb2.ConversationCreated:
         """What the conversation is created with when it does not exist: then its creation is the
@@ -188,10 +194,11 @@ class AppendRequest(google.protobuf.message.Message):
         expectations: collections.abc.Iterable[global___BranchExpectation] | None = ...,
         skip_known: builtins.bool = ...,
         expected_keys: collections.abc.Iterable[global___ExpectedKey] | None = ...,
+        key_life_seconds: builtins.int = ...,
         create_if_missing: treering.v1.event_pb2.ConversationCreated | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["create_if_missing", b"create_if_missing", "expected", b"expected"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "conversation_id", b"conversation_id", "create_if_missing", b"create_if_missing", "events", b"events", "expectations", b"expectations", "expected", b"expected", "expected_keys", b"expected_keys", "idempotency_key", b"idempotency_key", "skip_known", b"skip_known"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "conversation_id", b"conversation_id", "create_if_missing", b"create_if_missing", "events", b"events", "expectations", b"expectations", "expected", b"expected", "expected_keys", b"expected_keys", "idempotency_key", b"idempotency_key", "key_life_seconds", b"key_life_seconds", "skip_known", b"skip_known"]) -> None: ...
 
 global___AppendRequest = AppendRequest
 

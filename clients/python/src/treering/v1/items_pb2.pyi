@@ -73,20 +73,24 @@ class ItemsRequest(google.protobuf.message.Message):
     OPS_FIELD_NUMBER: builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     ACTOR_FIELD_NUMBER: builtins.int
+    KEY_LIFE_SECONDS_FIELD_NUMBER: builtins.int
     @property
     def ops(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemOp]:
         """At most 1,000, of which 100 may be searches and lists of paths."""
     idempotency_key: builtins.str
     """The same key again changes nothing again; what is read is read anew."""
     actor: builtins.str
+    key_life_seconds: builtins.int
+    """Seconds for which the key is known; 0: for ever. See AppendRequest.key_life_seconds."""
     def __init__(
         self,
         *,
         ops: collections.abc.Iterable[global___ItemOp] | None = ...,
         idempotency_key: builtins.str = ...,
         actor: builtins.str = ...,
+        key_life_seconds: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "idempotency_key", b"idempotency_key", "ops", b"ops"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "idempotency_key", b"idempotency_key", "key_life_seconds", b"key_life_seconds", "ops", b"ops"]) -> None: ...
 
 global___ItemsRequest = ItemsRequest
 

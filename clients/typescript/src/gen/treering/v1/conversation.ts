@@ -282,7 +282,11 @@ export interface ListConversationsRequest {
     | Date
     | undefined;
   /** … and before this one. */
-  updatedTo: Date | undefined;
+  updatedTo:
+    | Date
+    | undefined;
+  /** With the values that each one's active branch refers to. A page has 100 at most then. */
+  withValues: boolean;
 }
 
 export interface ListConversationsRequest_LabelsEntry {
@@ -319,6 +323,12 @@ export interface ListConversationsResponse {
    * whatever is appended meanwhile.
    */
   nextPageToken: string;
+  /**
+   * One for each conversation, in order, unless they were not asked for: all of a page have
+   * 3 MiB together, and what had no room is named as with Get. Of a damaged conversation there
+   * are none.
+   */
+  values: BranchValues[];
 }
 
 export interface ForkRequest {
@@ -2561,6 +2571,7 @@ function createBaseListConversationsRequest(): ListConversationsRequest {
     sealed: undefined,
     updatedFrom: undefined,
     updatedTo: undefined,
+    withValues: false,
   };
 }
 
@@ -2601,6 +2612,9 @@ export const ListConversationsRequest: MessageFns<ListConversationsRequest> = {
     }
     if (message.updatedTo !== undefined) {
       Timestamp.encode(toTimestamp(message.updatedTo), writer.uint32(98).fork()).join();
+    }
+    if (message.withValues !== false) {
+      writer.uint32(104).bool(message.withValues);
     }
     return writer;
   },
@@ -2720,6 +2734,14 @@ export const ListConversationsRequest: MessageFns<ListConversationsRequest> = {
             message.updatedTo = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
+          case 13: {
+            if (tag !== 104) {
+              break;
+            }
+
+            message.withValues = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2765,6 +2787,7 @@ export const ListConversationsRequest: MessageFns<ListConversationsRequest> = {
     message.sealed = object.sealed ?? undefined;
     message.updatedFrom = object.updatedFrom ?? undefined;
     message.updatedTo = object.updatedTo ?? undefined;
+    message.withValues = object.withValues ?? false;
     return message;
   },
 };
@@ -3038,7 +3061,7 @@ export const FindConversationsResponse: MessageFns<FindConversationsResponse> = 
 };
 
 function createBaseListConversationsResponse(): ListConversationsResponse {
-  return { conversations: [], nextPageToken: "" };
+  return { conversations: [], nextPageToken: "", values: [] };
 }
 
 export const ListConversationsResponse: MessageFns<ListConversationsResponse> = {
@@ -3048,6 +3071,9 @@ export const ListConversationsResponse: MessageFns<ListConversationsResponse> = 
     }
     if (message.nextPageToken !== "") {
       writer.uint32(18).string(message.nextPageToken);
+    }
+    for (const v of message.values) {
+      BranchValues.encode(v!, writer.uint32(26).fork()).join();
     }
     return writer;
   },
@@ -3081,6 +3107,14 @@ export const ListConversationsResponse: MessageFns<ListConversationsResponse> = 
             message.nextPageToken = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.values.push(BranchValues.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3100,6 +3134,7 @@ export const ListConversationsResponse: MessageFns<ListConversationsResponse> = 
     const message = createBaseListConversationsResponse();
     message.conversations = object.conversations?.map((e) => ConversationSummary.fromPartial(e)) || [];
     message.nextPageToken = object.nextPageToken ?? "";
+    message.values = object.values?.map((e) => BranchValues.fromPartial(e)) || [];
     return message;
   },
 };

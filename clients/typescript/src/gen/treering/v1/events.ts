@@ -77,7 +77,7 @@ export interface AppendRequest {
   /**
    * Appending again with the same key and content answers with the first
    * result; with other content it is refused. Unique in the namespace, kept
-   * for ever.
+   * for ever, or for key_life_seconds.
    */
   idempotencyKey: string;
   events: NewEvent[];
@@ -90,6 +90,12 @@ export interface AppendRequest {
   skipKnown: boolean;
   /** Checked when anything is appended, in one step with it; at most 4,096. */
   expectedKeys: ExpectedKey[];
+  /**
+   * Seconds for which the request's idempotency key, or those of its events, are known; 0: for
+   * ever. From then on a key is forgotten, and appends anew. For keys that only make sending
+   * again harmless; longer than anybody sends again. A repeat does not change it.
+   */
+  keyLifeSeconds: number;
   /**
    * What the conversation is created with when it does not exist: then its creation is the
    * first event of the batch, and `AppendResponse.created` says so. Of several that append at
@@ -793,6 +799,7 @@ function createBaseAppendRequest(): AppendRequest {
     expectations: [],
     skipKnown: false,
     expectedKeys: [],
+    keyLifeSeconds: 0,
     createIfMissing: undefined,
   };
 }
@@ -822,6 +829,9 @@ export const AppendRequest: MessageFns<AppendRequest> = {
     }
     for (const v of message.expectedKeys) {
       ExpectedKey.encode(v!, writer.uint32(66).fork()).join();
+    }
+    if (message.keyLifeSeconds !== 0) {
+      writer.uint32(72).uint32(message.keyLifeSeconds);
     }
     if (message.createIfMissing !== undefined) {
       ConversationCreated.encode(message.createIfMissing, writer.uint32(322).fork()).join();
@@ -906,6 +916,14 @@ export const AppendRequest: MessageFns<AppendRequest> = {
             message.expectedKeys.push(ExpectedKey.decode(reader, reader.uint32()));
             continue;
           }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.keyLifeSeconds = reader.uint32();
+            continue;
+          }
           case 40: {
             if (tag !== 322) {
               break;
@@ -941,6 +959,7 @@ export const AppendRequest: MessageFns<AppendRequest> = {
     message.expectations = object.expectations?.map((e) => BranchExpectation.fromPartial(e)) || [];
     message.skipKnown = object.skipKnown ?? false;
     message.expectedKeys = object.expectedKeys?.map((e) => ExpectedKey.fromPartial(e)) || [];
+    message.keyLifeSeconds = object.keyLifeSeconds ?? 0;
     message.createIfMissing = (object.createIfMissing !== undefined && object.createIfMissing !== null)
       ? ConversationCreated.fromPartial(object.createIfMissing)
       : undefined;

@@ -37,6 +37,8 @@ export interface ItemsRequest {
   /** The same key again changes nothing again; what is read is read anew. */
   idempotencyKey: string;
   actor: string;
+  /** Seconds for which the key is known; 0: for ever. See AppendRequest.key_life_seconds. */
+  keyLifeSeconds: number;
 }
 
 export interface ReadItemsRequest {
@@ -186,7 +188,7 @@ export interface ItemsResponse {
 }
 
 function createBaseItemsRequest(): ItemsRequest {
-  return { ops: [], idempotencyKey: "", actor: "" };
+  return { ops: [], idempotencyKey: "", actor: "", keyLifeSeconds: 0 };
 }
 
 export const ItemsRequest: MessageFns<ItemsRequest> = {
@@ -199,6 +201,9 @@ export const ItemsRequest: MessageFns<ItemsRequest> = {
     }
     if (message.actor !== "") {
       writer.uint32(26).string(message.actor);
+    }
+    if (message.keyLifeSeconds !== 0) {
+      writer.uint32(32).uint32(message.keyLifeSeconds);
     }
     return writer;
   },
@@ -240,6 +245,14 @@ export const ItemsRequest: MessageFns<ItemsRequest> = {
             message.actor = reader.string();
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.keyLifeSeconds = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -260,6 +273,7 @@ export const ItemsRequest: MessageFns<ItemsRequest> = {
     message.ops = object.ops?.map((e) => ItemOp.fromPartial(e)) || [];
     message.idempotencyKey = object.idempotencyKey ?? "";
     message.actor = object.actor ?? "";
+    message.keyLifeSeconds = object.keyLifeSeconds ?? 0;
     return message;
   },
 };

@@ -1,0 +1,153 @@
+//! Idempotency keys that end.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use super::{test_events::*, *};
+use crate::{
+    domain::{AppendCommand, AppendOutcome, NewEvent, Rule},
+    engine::AppendError,
+};
+
+const LIFE_SECONDS: u32 = 1;
+
+fn keyed(id: ConversationId, key: &str, text: &str, life_seconds: u32) -> AppendCommand {
+    AppendCommand {
+        idempotency_key: Some(key.to_owned()),
+        key_life_seconds: NonZeroU32::new(life_seconds),
+        ..AppendCommand::new(ns(), vec![said(id, text)])
+    }
+}
+
+/// Until keys that were appended just now have ended.
+async fn life() {
+    tokio::time::sleep(Duration::from_millis(u64::from(LIFE_SECONDS) * 1_000 + 20)).await;
+}
+
+fn head(engine: &Engine, id: ConversationId) -> u64 {
+    let views = engine.inner.views.load();
+    views.conversation(id).unwrap().unwrap().head.0
+}
+
+fn rows(engine: &Engine) -> usize {
+    let views = engine.inner.views.load();
+    (0..100)
+        .filter(|n| views.key(&ns(), &format!("key {n}")).unwrap().1.is_some())
+        .count()
+}
+
+async fn is_what_a_rebuild_makes(engine: &Engine) {
+    let before = engine.inner.views.load().digest().unwrap();
+    let mut rebuilding = engine.rebuild(true, false);
+    while let Some(item) = futures::StreamExt::next(&mut rebuilding).await {
+        item.unwrap();
+    }
+    assert_eq!(engine.inner.views.load().digest().unwrap(), before);
+}
+
+// A key that only makes sending again harmless was kept for ever, so twenty thousand appends grew
+// the views by megabytes. While it lives a repeat is answered with the first one; then it is
+// forgotten, also on the disk, and other content may use it.
+#[tokio::test]
+async fn a_key_is_known_while_it_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::open(OpenOptions::new(folder.path())).await.unwrap();
+    let id = ConversationId::generate();
+    append(&engine, vec![created(id)]).await;
+    for n in 0..100 {
+        let command = keyed(id, &format!("key {n}"), "once", LIFE_SECONDS);
+        engine.append(command.clone()).await.unwrap();
+        assert!(engine.append(command).await.unwrap().repeated_key);
+    }
+    assert_eq!((head(&engine, id), rows(&engine)), (101, 100));
+    life().await;
+    assert_eq!(
+        engine
+            .known_keys(&ns(), vec!["key 0".to_owned()])
+            .await
+            .unwrap(),
+        [false]
+    );
+    append(&engine, vec![said(id, "later")]).await;
+    assert_eq!(rows(&engine), 0);
+    let other = keyed(id, "key 7", "other", 60);
+    assert!(!engine.append(other.clone()).await.unwrap().repeated_key);
+    assert!(engine.append(other.clone()).await.unwrap().repeated_key);
+    assert_eq!((head(&engine, id), rows(&engine)), (103, 1));
+    is_what_a_rebuild_makes(&engine).await;
+    engine.close().await;
+
+    // Nor does what is known depend on where it stands: in a block of its own, and after a start.
+    let options = OpenOptions {
+        dense: Dense::WhenClosed,
+        ..OpenOptions::new(folder.path())
+    };
+    Engine::open(options).await.unwrap().close().await;
+    let engine = Engine::open(OpenOptions::new(folder.path())).await.unwrap();
+    assert!(engine.append(other).await.unwrap().repeated_key);
+    let conflict = engine.append(keyed(id, "key 7", "third", 0)).await;
+    assert!(
+        matches!(&conflict, Err(AppendError::Rejected(rejection)) if rejection.rule == Rule::IdempotencyConflict),
+        "{conflict:?}"
+    );
+    is_what_a_rebuild_makes(&engine).await;
+    engine.close().await;
+}
+
+// The writer knows keys that the views do not have yet, and views have keys that have ended and
+// that nothing was appended after: neither may answer for what is to be appended now.
+#[tokio::test]
+async fn a_key_that_has_ended_appends_anew() {
+    let engine = memory().await;
+    let id = ConversationId::generate();
+    append(&engine, vec![created(id)]).await;
+    let text = |n: u64| format!("text {n}");
+    for n in 0..3 {
+        let outcome = engine
+            .append(keyed(id, "again", &text(n), LIFE_SECONDS))
+            .await;
+        assert!(!outcome.unwrap().repeated_key);
+        assert_eq!(head(&engine, id), 2 + n);
+        life().await;
+    }
+    // For ever, from now on.
+    engine
+        .append(keyed(id, "again", "at last", 0))
+        .await
+        .unwrap();
+    life().await;
+    append(&engine, vec![said(id, "later")]).await;
+    let again = engine
+        .append(keyed(id, "again", "at last", LIFE_SECONDS))
+        .await;
+    assert!(again.unwrap().repeated_key);
+    is_what_a_rebuild_makes(&engine).await;
+    engine.close().await;
+}
+
+// Events with keys of their own come again in other batches: what is known of each ends by
+// itself.
+#[tokio::test]
+async fn keys_of_events_end_too() {
+    let engine = memory().await;
+    let id = ConversationId::generate();
+    append(&engine, vec![created(id)]).await;
+    let batch = |numbers: std::ops::Range<u64>| {
+        let event = |n| NewEvent {
+            idempotency_key: Some(format!("key {n}")),
+            ..said(id, format!("event {n}"))
+        };
+        AppendCommand {
+            key_life_seconds: NonZeroU32::new(LIFE_SECONDS),
+            ..AppendCommand::new(ns(), numbers.map(event).collect())
+        }
+    };
+    let nothing: [usize; 0] = [];
+    let known = |outcome: AppendOutcome| outcome.known;
+    assert_eq!(known(engine.append(batch(0..3)).await.unwrap()), nothing);
+    assert_eq!(known(engine.append(batch(1..4)).await.unwrap()), [0, 1]);
+    life().await;
+    assert_eq!(known(engine.append(batch(2..6)).await.unwrap()), nothing);
+    assert_eq!((head(&engine, id), rows(&engine)), (9, 4));
+    is_what_a_rebuild_makes(&engine).await;
+    engine.close().await;
+}
