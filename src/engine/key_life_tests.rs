@@ -2,10 +2,15 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use super::{test_events::*, *};
+use super::{
+    prepare::Prepared,
+    recent::{NameFacts, Names, Recent},
+    test_events::*,
+    *,
+};
 use crate::{
-    domain::{AppendCommand, AppendOutcome, NewEvent, Rule},
-    engine::AppendError,
+    domain::{AppendCommand, AppendOutcome, ContentHash, NewEvent, Rule},
+    views::KeyEntry,
 };
 
 const LIFE_SECONDS: u32 = 1;
@@ -150,4 +155,43 @@ async fn keys_of_events_end_too() {
     assert_eq!((head(&engine, id), rows(&engine)), (9, 4));
     is_what_a_rebuild_makes(&engine).await;
     engine.close().await;
+}
+
+// A key had ended when it was looked up; before the writer came to the batch another one had used
+// it again, and the views had that, so the writer had forgotten it. To take the first for all
+// there is would append twice what the second one has.
+#[test]
+fn what_had_ended_is_looked_up_again() {
+    let id = ConversationId::generate();
+    let event = NewEvent {
+        idempotency_key: Some("key".to_owned()),
+        ..said(id, "text")
+    };
+    let command = AppendCommand::new(ns(), vec![event]);
+    let prepared = Prepared::new(command, &Limits::default()).unwrap();
+    let entry = KeyEntry {
+        namespace: ns(),
+        key: "key".to_owned(),
+        content_hash: ContentHash::default(),
+        salt: None,
+        first_offset: 3,
+        events: 1,
+        ends_at: Some(TimestampMicros(70)),
+    };
+    let facts = |reached| NameFacts {
+        reached,
+        keys: [("key".to_owned(), entry.clone())].into(),
+        ..NameFacts::default()
+    };
+    let recent = Recent::new(9);
+    let names = |reached, now| {
+        let names = recent.names(&prepared, &facts(reached), TimestampMicros(now));
+        match names.unwrap() {
+            Names::Known(known) => Some(known),
+            Names::LookAgain => None,
+        }
+    };
+    assert_eq!(names(8, 69), Some(vec![(0, 3)]));
+    assert_eq!(names(8, 70), None);
+    assert_eq!(names(9, 70), Some(vec![]));
 }

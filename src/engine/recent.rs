@@ -163,8 +163,8 @@ impl Recent {
             let reject = |rule| AppendError::from(Rejection::event(own, rule));
             if let Some(key) = &event.idempotency_key {
                 let used = self.key(&command.namespace, key);
-                match used.or_else(|| facts.keys.get(key)) {
-                    Some(entry) if entry.has_ended(now) => {}
+                let used = used.or_else(|| facts.keys.get(key));
+                match used.filter(|entry| !entry.has_ended(now)) {
                     Some(entry) if body.may_be(entry) => {
                         known.push((own, entry.first_offset));
                         continue;
@@ -238,7 +238,7 @@ impl Recent {
     }
 }
 
-/// Asks the views themselves for an idempotency key.
+/// Asks the views themselves for an idempotency key that has not ended.
 ///
 /// # Errors
 /// [`AppendError::Unready`] while they lack keys that the writer does not know any more.
@@ -246,9 +246,11 @@ pub(super) fn key_in_views(
     views: &Views,
     (namespace, key): (&Namespace, &str),
     recent: &Recent,
+    now: TimestampMicros,
 ) -> Result<Option<KeyEntry>, AppendError> {
     let read = views.key(namespace, key);
     let (reached, entry) = read.map_err(AppendError::of_views)?;
+    let entry = entry.filter(|entry| !entry.has_ended(now));
     // A key that is not found in views that went back may have been used.
     if entry.is_none() && !recent.completes(reached) {
         return Err(AppendError::views_behind());

@@ -15,12 +15,10 @@ use super::{
 };
 use crate::{
     codec::pb::{self, conversations_server::Conversations},
-    domain::{
-        AppendCommand, BranchId, BranchName, ConversationId, ConversationRow, EventBody, NewEvent,
-    },
+    domain::{AppendCommand, BranchId, BranchName, ConversationId, EventBody, NewEvent},
     engine::{
-        BranchAddress, EraseCommand, EraseTarget, ForkCommand, ForkOptions, ListFilter, ListQuery,
-        Retention, RewindCommand,
+        BranchAddress, ConversationSummary, EraseCommand, EraseTarget, ForkCommand, ForkOptions,
+        ListFilter, ListQuery, Retention, RewindCommand,
     },
 };
 
@@ -135,17 +133,17 @@ impl ConversationsService {
     async fn values_of(
         &self,
         call: &Call,
-        rows: &[ConversationRow],
+        summaries: &[ConversationSummary],
     ) -> Result<Vec<pb::BranchValues>, Status> {
         let engine = &self.0.engine;
         let mut room = LOOKUP_BYTES_MAX;
-        let mut all = Vec::with_capacity(rows.len());
-        for row in rows {
-            if row.damage.is_some() {
+        let mut all = Vec::with_capacity(summaries.len());
+        for summary in summaries {
+            if summary.damage.is_some() {
                 all.push(pb::BranchValues::default());
                 continue;
             }
-            let address = BranchAddress::active(call.namespace.clone(), row.id);
+            let address = BranchAddress::active(call.namespace.clone(), summary.id);
             let view = engine.conversation(&address, None).await?;
             let values = engine.branch_values(&call.namespace, &view.branch, room);
             let values = to_proto::branch_values(values.await?);

@@ -14,6 +14,7 @@ use super::{
     named::Named,
     output::{Out, Tone},
     pb, read,
+    time_arg::term,
 };
 use bodies::{Call, CallResult, Config, Message, Prompt, Tools, Words};
 
@@ -45,6 +46,9 @@ pub struct AppendArgs {
     /// Appending again with the same key of idempotency changes nothing
     #[arg(long, value_name = "KEY", global = true)]
     key: Option<String>,
+    /// The key is known for so long, and forgotten then: 30s, 12h, 90d [default: for ever]
+    #[arg(long, value_name = "TIME", value_parser = life_seconds, requires = "key", global = true)]
+    key_life: Option<u32>,
     /// Only when the branch's head is this revision
     #[arg(long, value_name = "REVISION", global = true)]
     expect: Option<u64>,
@@ -52,6 +56,15 @@ pub struct AppendArgs {
     tags: TagsArgs,
     #[command(subcommand)]
     what: BodyArgs,
+}
+
+/// How long a key is known, in whole seconds.
+fn life_seconds(text: &str) -> Result<u32, String> {
+    let seconds = term(text)?.as_secs();
+    match u32::try_from(seconds) {
+        Ok(seconds @ 1..) => Ok(seconds),
+        _ => Err("a key is known for a second at least, and 136 years at most".to_owned()),
+    }
 }
 
 impl AppendArgs {
@@ -155,6 +168,7 @@ pub async fn run(args: AppendArgs, store: &Connection, out: &mut Out) -> Result<
         branch: args.branch.unwrap_or_default(),
         events,
         idempotency_key: args.key.unwrap_or_default(),
+        key_life_seconds: args.key_life.unwrap_or_default(),
         expected: args.expect.map(exactly),
         ..Default::default()
     };

@@ -19,22 +19,21 @@ impl EngineSequencer {
         request: &WriteRequest,
         now: TimestampMicros,
     ) -> Result<Option<KeyEntry>, AppendError> {
-        let used = self.key_ever_used(request)?;
-        Ok(used.filter(|entry| !entry.has_ended(now)))
-    }
-
-    fn key_ever_used(&self, request: &WriteRequest) -> Result<Option<KeyEntry>, AppendError> {
         let command = &request.prepared.command;
         let (Some(key), Some(facts)) = (&command.idempotency_key, &request.key) else {
             return Ok(None);
         };
-        if let Some(entry) = self.recent.key(&command.namespace, key) {
+        let lives = |entry: &&KeyEntry| !entry.has_ended(now);
+        if let Some(entry) = self.recent.key(&command.namespace, key).filter(lives) {
             return Ok(Some(entry.clone()));
         }
-        if facts.entry.is_some() || self.recent.completes(facts.reached) {
-            return Ok(facts.entry.clone());
+        // One that had ended may have been used again since.
+        let found = facts.entry.as_ref().filter(lives);
+        if found.is_some() || self.recent.completes(facts.reached) {
+            return Ok(found.cloned());
         }
-        key_in_views(&self.cache.views(), (&command.namespace, key), &self.recent)
+        let key = (&command.namespace, key.as_str());
+        key_in_views(&self.cache.views(), key, &self.recent, now)
     }
 
     /// Leaves out of a batch what is there already, and says what that is.
