@@ -13,6 +13,8 @@ pub const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Characters of what went wrong, and of what to do.
 pub const FAILURE_CHARS_MAX: usize = 600;
+/// Longest address of a resource that an error repeats, in bytes.
+pub const URI_BYTES_MAX: usize = 2 << 10;
 /// How long one call may take.
 pub const CALL_MAX: Duration = Duration::from_secs(60);
 /// A folder is let go when nothing was asked for so long: others may want to write to it.

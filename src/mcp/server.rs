@@ -13,9 +13,10 @@ use rmcp::{
     },
     service::RequestContext,
 };
+use serde_json::json;
 
 use super::{
-    bounds::CALL_MAX,
+    bounds::{CALL_MAX, URI_BYTES_MAX},
     failure::Failure,
     http::Callers,
     prompts, resources,
@@ -137,6 +138,12 @@ fn protocol_error(failure: &Failure) -> ErrorData {
     ErrorData::invalid_params(failure.text(), None)
 }
 
+/// That a resource was not read, and which: its client may have asked for several.
+fn unread(uri: &str, failure: &Failure) -> ErrorData {
+    let which = (uri.len() <= URI_BYTES_MAX).then(|| json!({"uri": uri}));
+    ErrorData::resource_not_found(failure.text(), which)
+}
+
 impl ServerHandler for AgentDoor {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
@@ -219,7 +226,7 @@ impl ServerHandler for AgentDoor {
         });
         match read.await {
             Ok(result) => Ok(result.into()),
-            Err(failure) => Err(ErrorData::resource_not_found(failure.text(), None)),
+            Err(failure) => Err(unread(uri, &failure)),
         }
     }
 

@@ -290,9 +290,14 @@ async fn wrong_calls_are_told_what_to_do() {
         ("prompts/get", json!({"name": "none"})),
         ("no/such", json!({})),
     ] {
-        let answer = agent.ask(method, params).await;
+        let answer = agent.ask(method, params.clone()).await;
         assert!(answer["error"]["code"].is_i64(), "{method}: {answer}");
+        // Which one it was, as the protocol wants it; of what is huge not.
+        assert_eq!(answer["error"]["data"]["uri"], params["uri"], "{answer}");
     }
+    let huge = json!({"uri": format!("treering:{}/1", "x".repeat(100_000))});
+    let answer = agent.ask("resources/read", huge).await.to_string();
+    assert!(answer.len() < 2_000, "{answer}");
     let said = agent
         .told("read", json!({"reference": format!("{id}#2")}))
         .await;
