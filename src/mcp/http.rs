@@ -26,8 +26,11 @@ use http::{
     request::Parts,
 };
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use rmcp::transport::streamable_http_server::{
-    StreamableHttpServerConfig, StreamableHttpService, session::never::NeverSessionManager,
+use rmcp::{
+    ServerHandler,
+    transport::streamable_http_server::{
+        StreamableHttpServerConfig, StreamableHttpService, session::never::NeverSessionManager,
+    },
 };
 use tokio::sync::{Notify, Semaphore};
 use tonic::body::Body;
@@ -58,7 +61,6 @@ const PAGE_HEADERS: &str = "authorization, content-type, accept, mcp-protocol-ve
 const NAMESPACE: &str = "default";
 
 type Answer = Response<Body>;
-type Service = StreamableHttpService<AgentDoor, NeverSessionManager>;
 
 /// How it is served.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +84,11 @@ impl fmt::Debug for Callers {
 }
 
 impl Callers {
+    async fn of(engine: Engine, keys: Arc<KeyRing>) -> Result<Arc<Self>, CliError> {
+        let store = Connection::to_engine(engine, Arc::clone(&keys)).await?;
+        Ok(Arc::new(Self { store, keys }))
+    }
+
     /// The store for a request that began like this.
     ///
     /// # Errors
@@ -130,19 +137,41 @@ impl HttpDoor {
         place: WebPlace,
         options: HttpOptions,
     ) -> Result<Self, CliError> {
-        let store = Connection::to_engine(engine, Arc::clone(&keys)).await?;
-        let callers = Arc::new(Callers { store, keys });
-        let gate = Gate {
-            service: service(&callers, options.allowed),
-            place,
-            origins: options.origins,
-            callers,
-            coming: Coming::default(),
-            requests: Semaphore::new(HTTP_REQUESTS_MAX),
-        };
-        Ok(Self {
-            gate: Arc::new(gate),
-        })
+        let callers = Callers::of(engine, keys).await?;
+        let door = AgentDoor::of_server(Arc::clone(&callers), options.allowed);
+        Ok(Self::to(door, callers, place, options.origins))
+    }
+
+    /// Opens it to other tools than a store's: requests pass the same, and this answers them.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_to(
+        handler: impl ServerHandler + Clone,
+        engine: Engine,
+        keys: Arc<KeyRing>,
+        place: WebPlace,
+    ) -> Result<Self, CliError> {
+        let callers = Callers::of(engine, keys).await?;
+        Ok(Self::to(handler, callers, place, Vec::new()))
+    }
+
+    fn to(
+        handler: impl ServerHandler + Clone,
+        callers: Arc<Callers>,
+        place: WebPlace,
+        origins: Vec<String>,
+    ) -> Self {
+        Self {
+            gate: Arc::new(Gate {
+                protocol: protocol(handler),
+                place,
+                origins,
+                callers,
+                coming: Coming::default(),
+                requests: Semaphore::new(HTTP_REQUESTS_MAX),
+            }),
+        }
     }
 
     /// What answers agents.
@@ -159,7 +188,7 @@ impl HttpDoor {
     pub async fn close(self) {
         // Whoever is still answered goes first, and what is left goes with them.
         let callers = Arc::into_inner(self.gate).map(|gate| {
-            drop(gate.service);
+            drop(gate.protocol);
             gate.callers
         });
         if let Some(callers) = callers.and_then(Arc::into_inner)
@@ -171,8 +200,7 @@ impl HttpDoor {
 }
 
 /// The protocol. Hosts and origins are the gate's matter.
-fn service(callers: &Arc<Callers>, allowed: Allowed) -> Service {
-    let door = AgentDoor::of_server(Arc::clone(callers), allowed);
+fn protocol(handler: impl ServerHandler + Clone) -> WebService {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
@@ -180,12 +208,17 @@ fn service(callers: &Arc<Callers>, allowed: Allowed) -> Service {
         .disable_allowed_origins()
         .with_max_request_body_bytes(MESSAGE_BYTES_MAX);
     let manager = Arc::new(NeverSessionManager::default());
-    StreamableHttpService::new(move || Ok(door.clone()), manager, config)
+    let service = StreamableHttpService::new(move || Ok(handler.clone()), manager, config);
+    let service = Arc::new(service);
+    WebService::new(move |request| {
+        let service = Arc::clone(&service);
+        async move { service.handle(request).await.map(Body::new) }
+    })
 }
 
 /// What a request passes before the protocol sees it.
 struct Gate {
-    service: Service,
+    protocol: WebService,
     place: WebPlace,
     origins: Vec<String>,
     callers: Arc<Callers>,
@@ -262,8 +295,8 @@ impl Gate {
             let text = "too many requests are under way: try again in a moment\n";
             return Err(told(StatusCode::SERVICE_UNAVAILABLE, text.into()).into());
         };
-        let request = Request::from_parts(parts, Full::new(body));
-        Ok(self.service.handle(request).await.map(Body::new))
+        let request = Request::from_parts(parts, Body::new(Full::new(body)));
+        Ok(self.protocol.answer(request).await)
     }
 }
 
