@@ -1,0 +1,128 @@
+//! A server for the protocol's own conformance suite: the tools, resources and prompts that its
+//! scenarios ask for, behind the door that `treering serve` has for agents (`/mcp`).
+//!
+//! What a request passes until a tool is called is the program's, its port, its transport and its
+//! reading of messages; only what is offered is made up. `.ci/mcp.sh` runs it.
+
+mod prompts;
+mod questions;
+mod resources;
+mod tools;
+
+use std::{error::Error, future::pending};
+
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler,
+    model::{
+        CallToolRequestParams, CallToolResponse, GetPromptRequestParams, GetPromptResponse,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+        PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
+        ServerCapabilities, ServerConfig, Tool,
+    },
+    service::RequestContext,
+};
+use tokio::net::TcpListener;
+use treering::{
+    access::KeyRing,
+    engine::{Engine, OpenOptions},
+    mcp::{HttpDoor, MCP_PATH},
+    server::{ServeOptions, WebPlace, serve},
+};
+
+/// What the suite asks for.
+#[derive(Clone, Copy, Debug)]
+struct Fixtures;
+
+impl ServerHandler for Fixtures {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_resources()
+            .enable_prompts()
+            .build();
+        ServerConfig::new(capabilities)
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(tools::offered()))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        tools::offered().into_iter().find(|tool| tool.name == name)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        tools::call(request, &context).await
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Ok(ListResourcesResult::with_all_items(resources::offered()))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(
+            resources::templates(),
+        ))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        resources::read(&request.uri).map(Into::into)
+    }
+
+    async fn list_prompts(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Ok(ListPromptsResult::with_all_items(prompts::offered()))
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let client = context.client_capabilities().unwrap_or_default();
+        prompts::get(request, client)
+    }
+}
+
+/// Serves until it is killed, and says where.
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    let keys = KeyRing::open(folder.path())?;
+    let engine = Engine::open(OpenOptions::new(folder.path())).await?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let place = WebPlace::new(address, Vec::new(), false);
+    let door = HttpDoor::open_to(Fixtures, engine.clone(), keys.clone(), place).await?;
+    let options = ServeOptions {
+        keys: Some(keys),
+        web: Some(door.web()),
+        ..ServeOptions::default()
+    };
+    println!("http://{address}{MCP_PATH}");
+    serve(engine, listener, pending(), options).await?;
+    Ok(())
+}
