@@ -215,7 +215,8 @@ enum Logging<'a> {
 /// Logs go to standard error. `TREERING_LOG` sets what, for example `debug`.
 fn log_to_stderr(logging: Logging<'_>) {
     let (default, traces) = match logging {
-        Logging::Served { traces } => ("treering=info,warn", traces),
+        // What agents ask wrongly is theirs to know.
+        Logging::Served { traces } => ("treering=info,rmcp=error,warn", traces),
         Logging::Command => (
             "error,treering::server::status=off,treering::engine::health=off",
             None,

@@ -1276,6 +1276,26 @@ async fn a_refusal_by_http2_is_an_answer() {
     process.kill().await.unwrap();
 }
 
+// A wrong question is its asker's matter. Each was a warning in the server's log, with the words of
+// whoever asked, as often as they liked.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_wrongly_is_not_logged() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = super::metrics::Watched::start(dir.path(), &[], &[]).await;
+    let endpoint = tonic::transport::Endpoint::new(server.url.clone()).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    let wrong = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "resources/read",
+        "params": {"uri": "treering:quokka/1"},
+    });
+    let (status, body) = child::asked(&channel, "POST", "/mcp", &[], &wrong.to_string()).await;
+    assert!(status == 200 && body.contains("quokka"), "{status}: {body}");
+    drop(channel);
+    let log = server.end().await;
+    assert!(log.contains("shutting down"), "{log}");
+    assert!(!log.contains("quokka"), "{log}");
+}
+
 // Once more with fewer options, and the agent had another store, or could write no longer, and
 // nobody had said so.
 #[tokio::test(flavor = "multi_thread")]
