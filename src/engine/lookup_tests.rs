@@ -171,7 +171,7 @@ async fn the_newest_of_a_type_and_of_a_kind() {
             &engine,
             vec![
                 custom(id, type_name, vec![1]),
-                said(id, &format!("{number}")),
+                said(id, format!("{number}")),
             ],
         )
         .await;
@@ -221,7 +221,7 @@ async fn events_come_back_by_id_and_place() {
     let mut appended = append(&engine, vec![created(id)]).await.events;
     for number in 0..40 {
         appended.extend(
-            append(&engine, vec![said(id, &format!("{number}"))])
+            append(&engine, vec![said(id, format!("{number}"))])
                 .await
                 .events,
         );

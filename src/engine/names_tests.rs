@@ -121,7 +121,7 @@ async fn an_event_keeps_the_id_that_its_author_chose() {
 async fn known_events_are_passed_over() {
     let (engine, id) = begun().await;
     let feed = |from: u64, to: u64| -> Vec<_> {
-        let event = |number: u64| said(id, &format!("n {number}")).with_id(chosen(number));
+        let event = |number: u64| said(id, format!("n {number}")).with_id(chosen(number));
         (from..to).map(event).collect()
     };
     append(&engine, feed(0, 3)).await;
@@ -206,7 +206,7 @@ async fn of_many_at_once_one_appends() {
     let (engine, id) = begun().await;
     let batch = |from: u64| -> Vec<_> {
         let event = |number: u64| {
-            let event = said(id, &format!("n {number}"));
+            let event = said(id, format!("n {number}"));
             match number % 2 {
                 0 => event.with_id(chosen(number)),
                 _ => keyed(event, &format!("k {number}")),
@@ -242,7 +242,7 @@ async fn of_many_at_once_one_appends() {
 async fn each_event_may_have_a_key_of_its_own() {
     let (engine, id) = begun().await;
     let feed = |from: u64, to: u64| -> Vec<_> {
-        let event = |number: u64| keyed(said(id, &format!("n {number}")), &format!("k{number}"));
+        let event = |number: u64| keyed(said(id, format!("n {number}")), &format!("k{number}"));
         (from..to).map(event).collect()
     };
     let first = append(&engine, feed(0, 3)).await;
@@ -466,7 +466,7 @@ impl Model {
             .filter(|(number, _, by_key)| seen.insert((*number, *by_key)))
             .collect();
         let event = |(number, other, by_key): &(u8, bool, bool)| {
-            let event = said(id, &format!("{number} {other}"));
+            let event = said(id, format!("{number} {other}"));
             match by_key {
                 true => keyed(event, &format!("key {number}")),
                 false => event.with_id(chosen(u64::from(*number))),

@@ -56,10 +56,10 @@ async fn whole_names_come_first_and_their_lack_is_told() {
     let (engine, last) = engine_with(vec![
         created(id),
         said(id, parts),
-        said(id, &format!("{parts} again")),
+        said(id, format!("{parts} again")),
         said(id, &long),
         said(id, flags),
-        said(id, &format!("{filler} get_feature_flags {filler}")),
+        said(id, format!("{filler} get_feature_flags {filler}")),
     ])
     .await;
     for (text, first, parts_only) in [
@@ -214,7 +214,7 @@ async fn small_words_do_not_decide() {
     let (engine, last) = engine_with(vec![
         created(id),
         said(id, chatter),
-        said(id, &format!("{chatter} the fix, the fix, the fix")),
+        said(id, format!("{chatter} the fix, the fix, the fix")),
         said(id, "a fix for a watcher"),
     ])
     .await;

@@ -464,6 +464,7 @@ async fn an_idempotency_key_answers_for_ever() {
         namespace: Namespace::new("elsewhere").unwrap(),
         expectations: Vec::new(),
         idempotency_key: Some("the key".into()),
+        key_life_seconds: None,
         events: vec![created(ConversationId::generate())],
     };
     assert!(!engine.append(elsewhere).await.unwrap().repeated_key);

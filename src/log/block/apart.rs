@@ -290,7 +290,7 @@ impl<'a> Writer<'a> {
         let (salted, ending) = (key.salt.is_some(), key.ends_at.is_some());
         put(
             column,
-            u64::from(salted) * KEY_SALTED | u64::from(ending) * KEY_ENDING,
+            (u64::from(salted) * KEY_SALTED) | (u64::from(ending) * KEY_ENDING),
         );
         if let Some(ends_at) = key.ends_at {
             let recorded_at = record.header.recorded_at;

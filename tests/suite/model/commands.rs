@@ -279,6 +279,7 @@ pub fn command(model: &Model, batch: &Batch) -> AppendCommand {
         namespace: Namespace::default(),
         expectations: expectations.collect(),
         idempotency_key: batch.key.map(|key| format!("key {key}")),
+        key_life_seconds: None,
         events: events.collect(),
     }
 }
