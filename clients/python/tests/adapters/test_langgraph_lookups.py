@@ -122,20 +122,23 @@ def test_what_a_first_call_reads_does_not_grow(db: treering.Treering, read: Read
 
 
 # Messages of a state are read in a stretch, of so many events as the state has. What others say
-# between them comes with it, and then some that are wanted do not: they are asked for by name.
-def test_what_others_say_between_messages_of_a_state(db: treering.Treering, read: Read) -> None:
+# between them comes with it, and then some that are wanted do not: they are read after that.
+@pytest.mark.parametrize("others", [1, 4])
+def test_what_others_say_between_messages_of_a_state(
+    db: treering.Treering, read: Read, others: int
+) -> None:
     saver = TreeringSaver(db)
     conv = saver.conversation("thread")
     config, said = CONFIG, list[BaseMessage]()
     for step in range(40):
         said = [*said, message(2 * step), message(2 * step + 1)]
         config = put(saver, config, step, {"messages": said})
-        conv.user(f"Another program {step}")
+        conv.append([new.message("user", f"Another program {step}") for _ in range(others)])
     read.since()
     for asked in (CONFIG, config):
         assert values_of(TreeringSaver(db), asked) == {"messages": said}
-        # 40 frames with their 80 messages, and some of the others'; the thread has 240 events.
-        assert 120 <= read.since() <= 160
+        # 40 frames, their 80 messages and most of the others'; the rows of the steps are 80 more.
+        assert 120 <= read.since() <= 150 + 40 * others
     assert values_of(TreeringSaver(db), CONFIG) == values_of(saver, CONFIG)
 
 

@@ -236,14 +236,12 @@ class Lookups:
         events: dict[int, pb.Event] = {}
         first, last = min(wanted), max(wanted)
         if len(wanted) > BY_NAME_MAX and last - first <= STRETCH_EVENTS_MAX * len(wanted):
-            # At once; and a read that has all that it may give ends with that.
-            spoken = max(1, sum(frames.values()))
-            with (
-                self._read(first=first, last=last, types=MESSAGES, limit=len(frames)) as said,
-                self._read(first=first, last=last, kinds=SPOKEN, limit=spoken) as held,
-            ):
-                events = {event.revision: event for read in (said, held) for event in read}
-        # Among those of a stretch may be others', and then not all that are wanted.
+            # A read that has all that it may give ends with that.
+            events = self._stretch(first, last, len(frames), max(1, sum(frames.values())))
+            missing = [at for at in wanted if at not in events]
+            # Among those of the stretch were others'.
+            if len(missing) > BY_NAME_MAX:
+                events |= self._stretch(min(missing), last)
         names = [(self._conversation.id, at) for at in wanted if at not in events]
         for event in self._db.get_events(names) if names else ():
             if event is None:
@@ -257,6 +255,16 @@ class Lookups:
         for content, (revision, count) in zip(contents, frames.items(), strict=True):
             own = [events[at] for at in range(revision + 1, revision + count + 1)]
             index.take_frame(revision, content, own)
+
+    def _stretch(
+        self, first: int, last: int, frames: int = 0, spoken: int = 0
+    ) -> dict[int, pb.Event]:
+        """At most so many frames, and events that stand behind them, by revision; 0: all."""
+        with (
+            self._read(first=first, last=last, types=MESSAGES, limit=frames) as said,
+            self._read(first=first, last=last, kinds=SPOKEN, limit=spoken) as held,
+        ):
+            return {event.revision: event for read in (said, held) for event in read}
 
 
 def _said(event: pb.Event) -> dict[str, Any]:
