@@ -36,4 +36,4 @@ def _installed() -> Iterator[Path]:
     for file in files or ():
         # In venvs, and with `--user` and `--prefix`, they are outside of the packages.
         if file.name == NAME and ".." in file.parts:
-            yield Path(str(file.locate()))
+            yield Path(str(file.locate())).resolve()

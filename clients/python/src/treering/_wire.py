@@ -42,6 +42,9 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.enable_retries", 0),
 ]
 
+READING = [("SingleThreadedUnaryStream", 1)]
+"""For answers that come until they end: whoever takes one waits for it, and no other thread."""
+
 
 def options(address: str) -> list[tuple[str, int]]:
     """Of a channel to there."""
@@ -86,6 +89,8 @@ class SyncWire:
         self._metadata = list(metadata)
         self._address = ""
         self._channel: grpc.Channel | None = None
+        # The same connection, with other threads.
+        self._reading: grpc.Channel | None = None
         # Of servers that are gone: to close them at once would cancel what others do.
         self._old: list[grpc.Channel] = []
         self._mutex = threading.Lock()
@@ -102,19 +107,22 @@ class SyncWire:
         with self._mutex:
             if self._channel is not None and address == self._address:
                 return self._channel
-            if self._channel is not None:
-                self._old.append(self._channel)
-            if self._credentials is None:
-                self._channel = grpc.insecure_channel(address, options=options(address))
-            else:
-                self._channel = grpc.secure_channel(
-                    address, self._credentials, options=options(address)
-                )
+            self._old += filter(None, (self._channel, self._reading))
+            self._channel = self._new_channel(address, [])
+            self._reading = self._new_channel(address, READING)
             self._address = address
             return self._channel
 
-    def _callable(self, method: Method[Req, Res]) -> Any:
+    def _new_channel(self, address: str, more: list[tuple[str, int]]) -> grpc.Channel:
+        given = [*options(address), *more]
+        if self._credentials is None:
+            return grpc.insecure_channel(address, options=given)
+        return grpc.secure_channel(address, self._credentials, options=given)
+
+    def _callable(self, method: Method[Req, Res], *, reads: bool = False) -> Any:
         channel = self._channel or self._open(self._endpoint.address())
+        if reads:
+            channel = self._reading or channel
         make = {
             (False, False): channel.unary_unary,
             (False, True): channel.unary_stream,
@@ -147,12 +155,15 @@ class SyncWire:
             raise errors.Unreachable(str(error)) from None
 
     def stream(
-        self, method: Method[Req, Res], request: object, timeout: float | None
+        self, method: Method[Req, Res], request: object, *, reads: bool = False
     ) -> SyncStream[Res]:
-        """One request (or, for a method that takes many, an iterable), many answers."""
+        """One request (or, for a method that takes many, an iterable), many answers.
+
+        A stream that reads comes to an end, and is not ended by another thread.
+        """
         try:
-            call = self._callable(method)
-            return SyncStream(call(request, timeout=timeout, metadata=self._metadata))
+            call = self._callable(method, reads=reads)
+            return SyncStream(call(request, metadata=self._metadata))
         except ValueError as error:
             raise errors.Unreachable(str(error)) from None
 
@@ -167,8 +178,8 @@ class SyncWire:
     def close(self) -> None:
         """Ends the connection."""
         with self._mutex:
-            channels = [*self._old, *filter(None, [self._channel])]
-            self._old, self._channel = [], None
+            channels = [*self._old, *filter(None, [self._channel, self._reading])]
+            self._old, self._channel, self._reading = [], None, None
         for channel in channels:
             channel.close()
         self._endpoint.close()
@@ -285,11 +296,14 @@ class AsyncWire:
             raise
 
     async def stream(
-        self, method: Method[Req, Res], request: object, timeout: float | None
+        self, method: Method[Req, Res], request: object, *, reads: bool = False
     ) -> AsyncStream[Res]:
-        """One request (or, for a method that takes many, an iterable), many answers."""
+        """One request (or, for a method that takes many, an iterable), many answers.
+
+        Whether it reads or follows is all one here.
+        """
         call = await self._callable(method)
-        return AsyncStream(call(request, timeout=timeout, metadata=self._metadata), self)
+        return AsyncStream(call(request, metadata=self._metadata), self)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Does what takes long."""

@@ -18,9 +18,11 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
 from treering import new
+from treering._sync.transport import Transport
 from treering.langgraph import TreeringSaver
 from treering.langgraph._index import is_list, list_key
 from treering.types import Event
+from treering.v1 import events_pb2
 
 from ..conftest import texts
 
@@ -57,17 +59,27 @@ def values_of(saver: TreeringSaver, config: RunnableConfig) -> dict[str, Any]:
 
 
 class Read:
-    """Counts the events that the client reads."""
+    """Counts the events that come from the server."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.events = 0
-        of = Event.of
+        read, unary = Transport.read, Transport.unary
 
-        def counted(proto: Any) -> Event:
-            self.events += 1
-            return of(proto)
+        def counted_read(*given: Any, **named: Any) -> Iterator[Any]:
+            for answer in read(*given, **named):
+                self.events += len(answer.events)
+                yield answer
 
-        patch.setattr(Event, "of", staticmethod(counted))
+        def counted_unary(*given: Any, **named: Any) -> Any:
+            answer: Any = unary(*given, **named)
+            if isinstance(answer, events_pb2.GetManyResponse):
+                self.events += sum(each.HasField("event") for each in answer.events)
+            elif isinstance(answer, events_pb2.LatestResponse):
+                self.events += sum(each.HasField("event") for each in answer.found)
+            return answer
+
+        patch.setattr(Transport, "read", counted_read)
+        patch.setattr(Transport, "unary", counted_unary)
 
     def since(self) -> int:
         """So many since it was asked last."""
@@ -108,6 +120,27 @@ def test_what_a_first_call_reads_does_not_grow(db: treering.Treering, read: Read
     assert counts[0] == counts[1]
     assert sum(counts[1]) < 60
     assert len(saver.conversation("thread").branches()) == 1
+    assert values_of(TreeringSaver(db), CONFIG) == values_of(saver, CONFIG)
+
+
+# Messages of a state are read in a stretch, of so many events as the state has. What others say
+# between them comes with it, and then some that are wanted do not: they are read after that.
+@pytest.mark.parametrize("others", [1, 4])
+def test_what_others_say_between_messages_of_a_state(
+    db: treering.Treering, read: Read, others: int
+) -> None:
+    saver = TreeringSaver(db)
+    conv = saver.conversation("thread")
+    config, said = CONFIG, list[BaseMessage]()
+    for step in range(40):
+        said = [*said, message(2 * step), message(2 * step + 1)]
+        config = put(saver, config, step, {"messages": said})
+        conv.append([new.message("user", f"Another program {step}") for _ in range(others)])
+    read.since()
+    for asked in (CONFIG, config):
+        assert values_of(TreeringSaver(db), asked) == {"messages": said}
+        # 40 frames, their 80 messages and most of the others'; the rows of the steps are 80 more.
+        assert 120 <= read.since() <= 150 + 40 * others
     assert values_of(TreeringSaver(db), CONFIG) == values_of(saver, CONFIG)
 
 

@@ -203,27 +203,29 @@ class _Held:
 
     def get(self, place: str, otherwise: Any) -> Any:
         """What is at a place."""
-        if place.endswith(".text") and (text := self._text(place)) is not None:
+        if place.endswith(".text") and (text := _text(place, self._events)) is not None:
             return text
         if self._all is None:
             self._all = dict(_held(self._events))
         return self._all.get(place, otherwise)
 
-    def _text(self, place: str) -> str | None:
-        """A text of a part, which most are; an item may have what only looks like a place."""
-        if (numbers := _numbers(place)) is None or numbers[0] >= len(self._events):
-            return None
-        event = self._events[numbers[0]]
-        which = event.WhichOneof("body")
-        if which == "message_appended":
-            parts = event.message_appended.parts
-        elif which == "tool_result_recorded":
-            parts = event.tool_result_recorded.parts
-        else:
-            return None
-        if numbers[1] >= len(parts) or parts[numbers[1]].WhichOneof("part") != "text":
-            return None
-        return parts[numbers[1]].text
+
+def text_of(packed: Any, events: Sequence[new.NewEvent | pb.Event]) -> str | None:
+    """The text that stands in the place of a value in a frame; None: it is no text of a part."""
+    if packed.__class__ is not dict or len(packed) != 1:
+        return None
+    place = packed.get(REFERENCE)
+    return _text(place, events) if place.__class__ is str else None
+
+
+def _text(place: str, events: Sequence[new.NewEvent | pb.Event]) -> str | None:
+    """A text of a part, which most are; an item may have what only looks like a place."""
+    if (numbers := _numbers(place)) is None or numbers[0] >= len(events):
+        return None
+    event, part = events[numbers[0]], numbers[1]
+    # What an event is not has no parts, and what a part is not is empty.
+    parts = event.message_appended.parts or event.tool_result_recorded.parts
+    return (parts[part].text or None) if part < len(parts) else None
 
 
 @lru_cache(1024)

@@ -8,6 +8,7 @@ from typing import Any
 from treering import _methods as m
 from treering._async.transport import AsyncTransport
 from treering._methods import Method
+from treering._wire import AsyncStream
 from treering.types import Event
 from treering.v1 import event_pb2, events_pb2
 
@@ -58,15 +59,18 @@ async def read_events(
 
 
 async def read_pages(
-    transport: AsyncTransport, request: events_pb2.ReadRequest
+    transport: AsyncTransport,
+    request: events_pb2.ReadRequest,
+    begun: AsyncStream[events_pb2.ReadResponse] | None = None,
 ) -> AsyncGenerator[Sequence[event_pb2.Event], None]:
     """Events as they come, in pages: much cheaper than one by one.
 
-    After a break it begins again, so events may come twice.
+    After a break it begins again, so events may come twice. `begun` is the request under way.
     """
     while True:
         stopped_at = None
-        answers = transport.read(m.READ, lambda: request)
+        answers = transport.read(m.READ, lambda: request, begun=begun)
+        begun = None
         try:
             async for answer in answers:
                 yield answer.events

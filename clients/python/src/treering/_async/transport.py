@@ -86,35 +86,47 @@ class AsyncTransport:
         *,
         key: str = "",
         timeout: float | None = None,
+        begun: AsyncStream[Res] | None = None,
     ) -> AsyncGenerator[Res, None]:
         """One request, many answers.
 
         `request` is asked again after a break: it says what is still to come. Time counts
-        while nothing comes.
+        while nothing comes. `begun` is what `begin` gave for the same request.
         """
         attempts = self._attempts(method, key, timeout)
-        stream: AsyncStream[Res] | None = None
+        stream = begun
         try:
             while True:
                 try:
-                    stream = await self._stream(method, request())
+                    if stream is None:
+                        stream = await self.wire.stream(method, request(), reads=True)
                     async for answer in stream:
                         self._met = True
                         attempts = self._attempts(method, key, timeout)
                         yield answer
                     return
                 except errors.TreeringError as error:
+                    stream = None
                     await self._before_next(attempts, error)
         finally:
             if stream is not None:
                 stream.cancel()
 
+    async def begin(self, method: Method[Req, Res], request: object) -> AsyncStream[Res] | None:
+        """Sends a request whose answers are read later, so that several are under way at once.
+
+        None: it could not be sent. `read` will find out why.
+        """
+        if self._closed:
+            return None
+        try:
+            return await self.wire.stream(method, request, reads=True)
+        except errors.TreeringError:
+            return None
+
     def follow(self, method: Method[Req, Res], request: Callable[[], Req]) -> Following[Res]:
         """One request, answers without an end: it goes on after every break."""
         return Following(self, method, request)
-
-    async def _stream(self, method: Method[Req, Res], request: object) -> AsyncStream[Res]:
-        return await self.wire.stream(method, request, None)
 
     def _attempts(self, method: Method[Req, Res], key: str, timeout: float | None) -> Attempts:
         if self._closed:
@@ -179,7 +191,7 @@ class Following(Generic[T]):
         while not self._closed:
             try:
                 if self._stream is None:
-                    self._stream = await self._transport._stream(self._method, self._request())
+                    self._stream = await self._transport.wire.stream(self._method, self._request())
                 answer = await self._stream.__anext__()
                 self._transport._met = True
                 self._attempts = self._transport._attempts(self._method, "", math.inf)

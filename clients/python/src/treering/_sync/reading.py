@@ -9,6 +9,7 @@ from typing import Any
 from treering import _methods as m
 from treering._methods import Method
 from treering._sync.transport import Transport
+from treering._wire import SyncStream
 from treering.types import Event
 from treering.v1 import event_pb2, events_pb2
 
@@ -59,15 +60,18 @@ def read_events(
 
 
 def read_pages(
-    transport: Transport, request: events_pb2.ReadRequest
+    transport: Transport,
+    request: events_pb2.ReadRequest,
+    begun: SyncStream[events_pb2.ReadResponse] | None = None,
 ) -> Generator[Sequence[event_pb2.Event], None, None]:
     """Events as they come, in pages: much cheaper than one by one.
 
-    After a break it begins again, so events may come twice.
+    After a break it begins again, so events may come twice. `begun` is the request under way.
     """
     while True:
         stopped_at = None
-        answers = transport.read(m.READ, lambda: request)
+        answers = transport.read(m.READ, lambda: request, begun=begun)
+        begun = None
         try:
             for answer in answers:
                 yield answer.events

@@ -87,35 +87,47 @@ class Transport:
         *,
         key: str = "",
         timeout: float | None = None,
+        begun: SyncStream[Res] | None = None,
     ) -> Generator[Res, None, None]:
         """One request, many answers.
 
         `request` is asked again after a break: it says what is still to come. Time counts
-        while nothing comes.
+        while nothing comes. `begun` is what `begin` gave for the same request.
         """
         attempts = self._attempts(method, key, timeout)
-        stream: SyncStream[Res] | None = None
+        stream = begun
         try:
             while True:
                 try:
-                    stream = self._stream(method, request())
+                    if stream is None:
+                        stream = self.wire.stream(method, request(), reads=True)
                     for answer in stream:
                         self._met = True
                         attempts = self._attempts(method, key, timeout)
                         yield answer
                     return
                 except errors.TreeringError as error:
+                    stream = None
                     self._before_next(attempts, error)
         finally:
             if stream is not None:
                 stream.cancel()
 
+    def begin(self, method: Method[Req, Res], request: object) -> SyncStream[Res] | None:
+        """Sends a request whose answers are read later, so that several are under way at once.
+
+        None: it could not be sent. `read` will find out why.
+        """
+        if self._closed:
+            return None
+        try:
+            return self.wire.stream(method, request, reads=True)
+        except errors.TreeringError:
+            return None
+
     def follow(self, method: Method[Req, Res], request: Callable[[], Req]) -> Following[Res]:
         """One request, answers without an end: it goes on after every break."""
         return Following(self, method, request)
-
-    def _stream(self, method: Method[Req, Res], request: object) -> SyncStream[Res]:
-        return self.wire.stream(method, request, None)
 
     def _attempts(self, method: Method[Req, Res], key: str, timeout: float | None) -> Attempts:
         if self._closed:
@@ -180,7 +192,7 @@ class Following(Generic[T]):
         while not self._closed:
             try:
                 if self._stream is None:
-                    self._stream = self._transport._stream(self._method, self._request())
+                    self._stream = self._transport.wire.stream(self._method, self._request())
                 answer = self._stream.__next__()
                 self._transport._met = True
                 self._attempts = self._transport._attempts(self._method, "", math.inf)

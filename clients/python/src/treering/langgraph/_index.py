@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol
 
 import ormsgpack
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from treering import new
-from treering._adapters import frames
-from treering.langgraph._messages import message_of
+from treering.langgraph._messages import Framed, Plain, filled, id_of, message_of
 from treering.langgraph._places import (
     IN_ROW,
     At,
@@ -127,11 +127,11 @@ class Index:
         self.rows: dict[str, dict[str, Row]] = {}
         self.writes: dict[Named, dict[tuple[str, int], Write]] = {}
         self.values: dict[Key, Stored] = {}
-        self.said: dict[Key, Any] = {}
-        """Messages of frames, as JSON says them."""
+        self.framed: dict[Key, Framed | Plain] = {}
+        """Messages of frames, as they came or as they were read."""
         self.lists: dict[Key, Spliced] = {}
-        self.places: dict[Key, Place] = {}
-        """Where values and messages are."""
+        self._places: dict[Key, Place] = {}
+        """Where values are."""
         self.holds: dict[int, Sequence[Key]] = {}
         """What rows and frames hold, by their revisions."""
         self.full: dict[tuple[int, str], Sequence[Run]] = {}
@@ -140,6 +140,8 @@ class Index:
         """Keys that programs in another language gave, by the keys that messages have here."""
         self._unsettled: dict[str, list[Key]] = {}
         """Messages of which the key here is not known, by their own ids."""
+        self._unsorted: list[Key] = []
+        """The newest of them, whose ids were not asked for."""
         self._serde = serde
         self._frame: tuple[list[Key], list[list[Any]], list[Any]] | None = None
         self._missing = 0
@@ -153,7 +155,7 @@ class Index:
 
     def has(self, key: Key) -> bool:
         """Whether a value is in."""
-        return key in self.values or key in self.said
+        return key in self.values or key in self.framed
 
     def begin(self, first: int) -> None:
         """It is to have the events from there on only."""
@@ -192,11 +194,27 @@ class Index:
 
         A message with another id is another message: only those with its own are made anew.
         """
+        for other in self._unsorted:
+            held = self.framed.get(other)
+            if held is not None:
+                self._unsettled.setdefault(str(id_of(held)), []).append(other)
+        self._unsorted.clear()
         for other in self._unsettled.pop(str(message_id), ()):
-            here = key_of(self._serde.dumps_typed(message_of(self.said[other])))
+            here = key_of(self._serde.dumps_typed(self._message(other)))
             if here != other:
                 self._aliases[here] = other
         return self._aliases.get(key, key)
+
+    def _message(self, key: Key) -> BaseMessage:
+        held = self.framed[key]
+        return held.message() if isinstance(held, Plain) else message_of(filled(held))
+
+    def place(self, key: Key) -> Place:
+        """Where a value or a message is."""
+        held = self.framed.get(key)
+        if held is None:
+            return self._places[key]
+        return held.place if isinstance(held, Plain) else held[2]
 
     def runs(self, channel: str, at: Runs) -> list[Run]:
         """A list in full."""
@@ -265,7 +283,7 @@ class Index:
         self.holds[revision] = [key for key, _, _ in said["new"]]
         for index, (key, kind, data) in enumerate(said["new"]):
             self.values[key] = (kind, data)
-            self.places.setdefault(key, (revision, index, IN_ROW))
+            self._places.setdefault(key, (revision, index, IN_ROW))
         for key, base, start, stop, added in said["lists"]:
             # A list whose base is not in is looked up where it is wanted.
             if base is None or base in self.lists:
@@ -328,37 +346,37 @@ class Index:
         self._frame = None
         frame = held[0][0] - 1 if held else revision
         on.mirrored += keys
-        on.ends += self._take_all(frame, keys, packed, held)
+        end = 0
+        for count, _ in packed:
+            end += count
+            on.ends.append(held[end - 1][0] if count else frame + end)
+        self._take_all(frame, keys, packed, [event for _, event in held])
 
     def take_frame(
-        self, frame: int, custom: pb.Custom, held: Sequence[tuple[int, pb.Event]]
-    ) -> list[int]:
-        """A frame with its events; of each message, the revision of its last event."""
-        content = json.loads(custom.data.decode())
+        self, frame: int, content: Mapping[str, Any], events: Sequence[pb.Event]
+    ) -> None:
+        """What a frame says, with its events."""
         keys = [bytes.fromhex(key) for key in content["beside"]["keys"]]
-        return self._take_all(frame, keys, content["items"], held)
+        self._take_all(frame, keys, content["items"], events)
 
     def _take_all(
         self,
         frame: int,
         keys: Sequence[Key],
         packed: Sequence[Sequence[Any]],
-        held: Sequence[tuple[int, pb.Event | new.NewEvent]],
-    ) -> list[int]:
+        events: Sequence[pb.Event | new.NewEvent],
+    ) -> None:
         self.holds[frame] = keys
-        ends = []
+        self._unsorted += keys
+        framed, values = self.framed, self.values
+        count_of_all = len(events)
         start = 0
         for index, (key, (count, item)) in enumerate(zip(keys, packed, strict=True)):
-            own = held[start : start + count]
-            start += count
-            ends.append(own[-1][0] if own else frame + start)
-            said = frames.filled(item, [event for _, event in own])
             # None: its bytes are in a row.
-            if said is not None and not self.has(key):
-                self.said[key] = said
-                self.places.setdefault(key, (frame, index, len(held)))
-                self._unsettled.setdefault(str(said.get("id")), []).append(key)
-        return ends
+            if item is not None and key not in framed and key not in values:
+                place = (frame, index, count_of_all)
+                framed[key] = (item, events[start : start + count], place)
+            start += count
 
 
 def _track_calls(on: Branch, which: str, event: pb.Event | new.NewEvent) -> None:

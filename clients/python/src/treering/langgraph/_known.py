@@ -53,11 +53,13 @@ class Written:
         if (noted := _noted(message, key)) is not None:
             self._next[id(message)] = noted
 
-    def note_read(self, message: BaseMessage, key: bytes) -> None:
+    def note_read(
+        self, message: BaseMessage, key: bytes, containers: Sequence[tuple[str, type]]
+    ) -> None:
         """It was read, has plain fields only, and may come back until the next list is put."""
-        values = tuple(message.__dict__.values())
-        empty = tuple([value for value in values if value.__class__ not in PLAIN])
-        self._read[id(message)] = (message, key, values, empty)
+        fields = message.__dict__
+        empty = tuple([fields[name] for name, _ in containers])
+        self._read[id(message)] = (message, key, tuple(fields.values()), empty)
 
     def turn(self) -> None:
         """The list is complete: what is not in it is forgotten."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import ormsgpack
 
+from treering import _methods as m
 from treering import _requests
+from treering._requests import EventFilters
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
 from treering._sync.reading import read_pages
+from treering._sync.transport import Transport
 from treering._words import KindName
 from treering.langgraph._index import (
     CHECKPOINT,
@@ -26,8 +31,8 @@ from treering.langgraph._index import (
     is_list,
 )
 from treering.langgraph._places import IN_ROW, Run, Runs, checkpoint_key, latest_key
-from treering.types import Event
 from treering.v1 import event_pb2 as pb
+from treering.v1 import events_pb2
 
 SPOKEN: tuple[KindName, ...] = (
     "message_appended",
@@ -40,6 +45,8 @@ BY_NAME_MAX = 48
 """So many events of frames are asked for one by one; of more, stretches are read."""
 STRETCH_EVENTS_MAX = 16
 """A stretch that has so many events for one that is wanted is not read."""
+NEW_EVENTS = 4
+"""So many new events are asked for by their places, which costs less than a read."""
 
 
 class NotSaidError(Exception):
@@ -51,7 +58,26 @@ class Found:
     """A checkpoint that was looked up, and the writes to it."""
 
     row: Row
-    writes: Sequence[Event]
+    writes: Sequence[pb.Event]
+
+
+class Reading:
+    """A read that is under way: others may be, meanwhile."""
+
+    def __init__(self, transport: Transport, request: events_pb2.ReadRequest) -> None:
+        self._transport = transport
+        self._request = request
+        self._begun = transport.begin(m.READ, request)
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._begun is not None:
+            self._begun.cancel()
+
+    def __iter__(self) -> Iterator[pb.Event]:
+        return chain.from_iterable(read_pages(self._transport, self._request, self._begun))
 
 
 class Lookups:
@@ -71,40 +97,50 @@ class Lookups:
         # On the active branch is the newest one, but where somebody has changed branches. Then
         # those that are newer are found when what is new is read.
         [newest] = self._db.latest([self._conversation.id], keys=[key])
-        if newest is None:
-            newest = next(self._events(key=key, backward=True, limit=1), None)
-        if newest is None:
+        at = newest.proto if newest else None
+        if at is None:
+            with self._read(key=key, backward=True, limit=1) as found:
+                at = next(iter(found), None)
+        if at is None:
             return 0
-        said = _said(newest)
+        said = _said(at)
         if said["ns"] != ns:
             raise NotSaidError
         ids = [said["top"] or said["id"]]
         seen = said["seen"] + said["before"]
-        if seen + 1 < newest.revision:
-            between = self._events(key=key, first=said["seen"] + 1, last=newest.revision - 1)
-            ids += [_said(event)["id"] for event in between]
+        if seen + 1 < at.revision:
+            with self._read(key=key, first=said["seen"] + 1, last=at.revision - 1) as between:
+                ids += [_said(event)["id"] for event in between]
         if max(ids) > said["id"]:
             raise NotSaidError
-        return newest.revision
+        return at.revision
 
-    def since(self, revision: int) -> Iterator[Event]:
-        """Every event from there on."""
-        return self._events(first=revision)
+    def since(self, revision: int, expected: int = NEW_EVENTS) -> Iterator[pb.Event]:
+        """Every event from there on. Of no more than are expected, there is no read."""
+        names = [(self._conversation.id, revision + number) for number in range(expected)]
+        for event in self._db.get_events(names) if names else ():
+            if event is None:
+                return
+            yield event.proto
+        with self._read(first=revision + expected) as events:
+            yield from events
 
     def named(self, index: Index, ns: str, id: str) -> Found | None:
         """A checkpoint by its id."""
-        events = list(self._events(key=checkpoint_key(ns, id)))
-        row: Row | None = None
-        for event in events:
-            custom = event.proto.custom
-            if custom.type_name == CHECKPOINT:
-                made = index.row_of(event.revision, event.proto.branch_id, custom)
-                row = made if (made.ns, made.id) == (ns, id) else row
-        if row is None:
-            return None
-        if self.is_anything_deleted(row.revision):
-            raise NotSaidError
-        return Found(row, [each for each in events if each.proto.custom.type_name == WRITES])
+        key = checkpoint_key(ns, id)
+        with self._read(types=DELETED, backward=True, limit=1, headers_only=True) as deleted:
+            with self._read(key=key) as read:
+                events = list(read)
+            row: Row | None = None
+            for event in events:
+                if event.custom.type_name == CHECKPOINT:
+                    made = index.row_of(event.revision, event.branch_id, event.custom)
+                    row = made if (made.ns, made.id) == (ns, id) else row
+            if row is None:
+                return None
+            if any(event.revision > row.revision for event in deleted):
+                raise NotSaidError
+        return Found(row, [each for each in events if each.custom.type_name == WRITES])
 
     def row(self, index: Index, revision: int) -> Row:
         """The checkpoint at a revision."""
@@ -113,39 +149,46 @@ class Lookups:
             raise NotSaidError
         return index.row_of(revision, event.proto.branch_id, event.proto.custom)
 
-    def writes(self, ns: str, id: str) -> Iterator[Event]:
+    def writes(self, ns: str, id: str) -> Reading:
         """Writes to a checkpoint, in their order."""
-        return self._events(key=checkpoint_key(ns, id), types=WRITES)
+        return self._read(key=checkpoint_key(ns, id), types=WRITES)
 
-    def is_anything_deleted(self, first: int, last: int = 0) -> bool:
+    def is_anything_deleted(self, first: int, last: int) -> bool:
         """Whether something was taken back between these revisions."""
-        found = self._events(types=DELETED, first=first, last=last, limit=1, headers_only=True)
-        return next(found, None) is not None
+        with self._read(types=DELETED, first=first, last=last, headers_only=True) as found:
+            return any(True for _ in found)
 
-    def _events(
+    def _read(
         self,
         *,
         key: str = "",
-        types: str | Sequence[str] = (),
+        types: str = "",
         kinds: Sequence[KindName] = (),
         first: int = 0,
         last: int = 0,
         backward: bool = False,
         limit: int = 0,
         headers_only: bool = False,
-    ) -> Iterator[Event]:
+    ) -> Reading:
         """Of all branches. Backward, `first` and `last` are not for it."""
-        return self._conversation.events(
-            key=key,
-            types=types,
+        filters: EventFilters = {}
+        if key:
+            filters["key"] = key
+        if types:
+            filters["types"] = types
+        request = _requests.read(
+            self._conversation.id,
+            "",
+            all_branches=True,
             kinds=kinds,
             first=first,
             last=last,
             backward=backward,
             limit=limit,
             headers_only=headers_only,
-            all_branches=True,
+            filters=filters,
         )
+        return Reading(self._db._transport, request)
 
     # ---- values ----
 
@@ -187,54 +230,47 @@ class Lookups:
     def _frames(self, index: Index, frames: dict[int, int]) -> None:
         if not frames:
             return
-        events = {event.revision: event for page in self._of_frames(frames) for event in page}
-        for revision, count in frames.items():
-            frame = events.get(revision)
-            if frame is None or frame.custom.type_name != MESSAGES:
+        wanted = [
+            revision + number for revision, count in frames.items() for number in range(count + 1)
+        ]
+        events: dict[int, pb.Event] = {}
+        first, last = min(wanted), max(wanted)
+        if len(wanted) > BY_NAME_MAX and last - first <= STRETCH_EVENTS_MAX * len(wanted):
+            # A read that has all that it may give ends with that.
+            events = self._stretch(first, last, len(frames), max(1, sum(frames.values())))
+            missing = [at for at in wanted if at not in events]
+            # Among those of the stretch were others'.
+            if len(missing) > BY_NAME_MAX:
+                events |= self._stretch(min(missing), last)
+        names = [(self._conversation.id, at) for at in wanted if at not in events]
+        for event in self._db.get_events(names) if names else ():
+            if event is None:
                 raise NotSaidError
-            try:
-                own = [(at, events[at]) for at in range(revision + 1, revision + count + 1)]
-            except KeyError:
-                raise NotSaidError from None
-            index.take_frame(revision, frame.custom, own)
-
-    def _of_frames(self, frames: dict[int, int]) -> Iterator[Iterable[pb.Event]]:
-        first = min(frames)
-        last = max(revision + count for revision, count in frames.items())
-        count = len(frames) + sum(frames.values())
-        if count <= BY_NAME_MAX or last - first > STRETCH_EVENTS_MAX * count:
-            names = [
-                (self._conversation.id, revision + number)
-                for revision, count in frames.items()
-                for number in range(count + 1)
-            ]
-            yield [event.proto for event in self._db.get_events(names) if event is not None]
-            return
-        yield from self._stretch(first, last, types=MESSAGES)
-        yield from self._stretch(first, last, kinds=SPOKEN)
+            events[event.revision] = event.proto
+        found = [events[revision].custom for revision in frames]
+        if any(custom.type_name != MESSAGES for custom in found):
+            raise NotSaidError
+        # One text is read faster than many.
+        contents = json.loads(b"[" + b",".join([custom.data for custom in found]) + b"]")
+        for content, (revision, count) in zip(contents, frames.items(), strict=True):
+            own = [events[at] for at in range(revision + 1, revision + count + 1)]
+            index.take_frame(revision, content, own)
 
     def _stretch(
-        self, first: int, last: int, *, types: str = "", kinds: Sequence[KindName] = ()
-    ) -> Iterator[Iterable[pb.Event]]:
-        request = _requests.read(
-            self._conversation.id,
-            "",
-            all_branches=True,
-            kinds=kinds,
-            first=first,
-            last=last,
-            backward=False,
-            limit=0,
-            headers_only=False,
-            filters={"types": types} if types else {},
-        )
-        return read_pages(self._db._transport, request)
+        self, first: int, last: int, frames: int = 0, spoken: int = 0
+    ) -> dict[int, pb.Event]:
+        """At most so many frames, and events that stand behind them, by revision; 0: all."""
+        with (
+            self._read(first=first, last=last, types=MESSAGES, limit=frames) as said,
+            self._read(first=first, last=last, kinds=SPOKEN, limit=spoken) as held,
+        ):
+            return {event.revision: event for read in (said, held) for event in read}
 
 
-def _said(event: Event) -> dict[str, Any]:
-    if event.proto.custom.type_name != LATEST:
+def _said(event: pb.Event) -> dict[str, Any]:
+    if event.custom.type_name != LATEST:
         raise NotSaidError
-    said: dict[str, Any] = ormsgpack.unpackb(event.proto.custom.data)
+    said: dict[str, Any] = ormsgpack.unpackb(event.custom.data)
     return said
 
 

@@ -6,16 +6,17 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core import messages as lc
 from langchain_core.messages import BaseMessage
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from treering import new
+from treering._adapters import frames
 from treering._adapters.responses import arguments, said
 from treering._words import RoleName
+from treering.langgraph._places import Place
 from treering.types import Event
 from treering.v1 import event_pb2 as pb
 
@@ -71,52 +72,127 @@ def _is_default(message: BaseMessage, field: str) -> bool:
     return field not in message.model_fields_set and value in (None, "", [], {}, False)
 
 
-@dataclass(frozen=True)
-class _Form:
-    """What validation made of fields of these classes."""
-
-    like: BaseMessage
-    given: Sequence[tuple[str, type]]
-    empty: Sequence[tuple[str, type]]
-    """Containers, each message of its own."""
+Named = Sequence[tuple[str, type]]
+"""Fields, and the classes of what is in them."""
 
 
-_FORMS: dict[tuple[str, ...], _Form | None] = {}
+class Form:
+    """Messages of one class with fields of the same names, all plain or empty containers."""
+
+    __slots__ = ("_class", "_extra", "_fields", "_names_set", "empty", "given")
+
+    def __init__(self, like: BaseMessage, given: Named, empty: Named) -> None:
+        self._class = type(like)
+        self._fields = like.__dict__.copy()
+        self._names_set = like.__pydantic_fields_set__.copy()
+        self._extra = like.__pydantic_extra__ is not None
+        self.given = given
+        self.empty = empty
+        """Containers, each message of its own."""
+
+    def fields(self) -> dict[str, Any]:
+        """All fields; what is given is to be put in."""
+        return self._fields.copy()
+
+    def message(self, fields: dict[str, Any]) -> BaseMessage:
+        """A message that has these fields, with containers of its own."""
+        for name, kind in self.empty:
+            fields[name] = kind()
+        made: BaseMessage = _new(self._class)
+        _set_dict(made, fields)
+        _set_names(made, self._names_set.copy())
+        _set_extra(made, {} if self._extra else None)
+        _set_private(made, None)
+        return made
+
+
+# What pydantic's own `copy` does by `object.__setattr__`, which looks for these each time.
+_new = object.__new__
+_set_dict = BaseModel.__dict__["__dict__"].__set__
+_set_names = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+_set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
+_set_private = BaseModel.__dict__["__pydantic_private__"].__set__
+
+
+class Plain:
+    """A message of a form, of which any number are made."""
+
+    __slots__ = ("_fields", "form", "place")
+
+    def __init__(self, form: Form, fields: dict[str, Any], place: Place) -> None:
+        self.form = form
+        self._fields = fields
+        self.place = place
+
+    @property
+    def id(self) -> Any:
+        """Its id."""
+        return self._fields.get("id")
+
+    def message(self) -> BaseMessage:
+        """The message, one of its own each time."""
+        return self.form.message(self._fields.copy())
+
+
+Framed = tuple[Any, Sequence[new.NewEvent | pb.Event], Place]
+"""A message as a frame has it, the events that hold its texts, and where it is."""
+
+_FORMS: dict[tuple[str, ...], Form | None] = {}
 """By class and names of fields; None: validation has to look at them."""
 FORMS_MAX = 256
+_NOWHERE: Place = (0, 0, 0)
+
+
+def filled(framed: Framed) -> dict[str, Any]:
+    """The message as JSON says it."""
+    said: dict[str, Any] = frames.filled(framed[0], framed[1])
+    return said
+
+
+def id_of(held: Framed | Plain) -> Any:
+    """The message's own id."""
+    if isinstance(held, Plain):
+        return held.id
+    id = held[0].get("id")
+    return id if id.__class__ is str else filled(held).get("id")
 
 
 def message_of(said: Mapping[str, Any]) -> BaseMessage:
     """The message again; what is no text, number or the like may be that of `said`."""
-    return plain_message(said) or _validated(said)
+    found = formed((said, (), _NOWHERE))
+    return found[0].message(found[1]) if found is not None else _validated(said)
 
 
-def plain_message(said: Mapping[str, Any]) -> BaseMessage | None:
-    """The message again, if all its fields are plain; one of its own each time.
+def formed(framed: Framed) -> tuple[Form, dict[str, Any]] | None:
+    """A message's form and its fields, if all of them are plain.
 
     Texts that are texts are as they were after validation, which takes most of the time. So it
     is done once for all messages that have the same fields.
     """
+    said, events, _ = framed
+    if "class" not in said:
+        return None
     names = (said["class"], *said)
     form = _FORMS.get(names)
     if form is None:
         if names in _FORMS or len(_FORMS) >= FORMS_MAX:
             return None
-        form = _FORMS[names] = _form_of(_validated(said), said)
+        whole = filled(framed)
+        form = _FORMS[names] = _form_of(_validated(whole), whole)
         if form is None:
             return None
-    fields = form.like.__dict__.copy()
+    fields = form.fields()
     for name, kind in form.given:
         value = said[name]
         if value.__class__ is not kind:
-            return None
+            value = frames.text_of(value, events) if kind is str else None
+            if value is None:
+                return None
         fields[name] = value
-    for name, kind in form.empty:
-        fields[name] = kind()
-    return with_fields(form.like, fields)
+    return form, fields
 
 
-def _form_of(message: BaseMessage, said: Mapping[str, Any]) -> _Form | None:
+def _form_of(message: BaseMessage, said: Mapping[str, Any]) -> Form | None:
     given = {name: value for name, value in said.items() if name not in ("class", "type")}
     fields = message.__dict__
     kept = {name: fields[name] for name in given if name in fields}
@@ -130,8 +206,8 @@ def _form_of(message: BaseMessage, said: Mapping[str, Any]) -> _Form | None:
     )
     if not is_plain or type(message.content) is not str:
         return None
-    return _Form(
-        message.model_copy(deep=True),
+    return Form(
+        message,
         [(name, value.__class__) for name, value in given.items()],
         [(name, value.__class__) for name, value in empty.items()],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -17,12 +18,14 @@ from treering._sync.conversation import Conversation
 from treering.langgraph._index import Index, Key, Row, Write, ordered
 from treering.langgraph._known import Read, Written
 from treering.langgraph._lookup import Lookups, NotSaidError
-from treering.langgraph._messages import message_of, plain_message
-from treering.types import Event
+from treering.langgraph._messages import Plain, filled, formed, message_of
+from treering.v1 import event_pb2 as pb
 
 LOOKED_UP_MAX = 4
 """So many older checkpoints are looked up; whoever wants more reads the thread once: the next ones
 are then faster than a look-up."""
+STEP_EVENTS = 8
+"""About so many events stand behind the one that says which checkpoint is the latest."""
 
 
 class ThreadReader:
@@ -51,6 +54,7 @@ class ThreadReader:
         self._thread = Thread(db, source, id, title=id)
         self._conversation: Conversation | None = None
         self._is_noted = False
+        self._has_loaded = False
         self._looked_up = 0
         self._brought = set[int]()
         self._has_writes = set[int]()
@@ -120,13 +124,14 @@ class ThreadReader:
         index.begin(revision)
         self.index = index
         self._forget()
-        for event in lookups.since(revision):
+        for event in lookups.since(revision, STEP_EVENTS):
             if self._conversation is None:
                 self._conversation = self._db.conversation(event.conversation_id)
             if event.revision == revision:
                 # A checkpoint stands on the branch that is the active one then.
-                index.active = event.proto.branch_id
-            index.apply(event.revision, event.proto.branch_id, event.proto, event.branch)
+                index.active = event.branch_id
+            if event.revision == index.seen + 1:
+                index.apply(event.revision, event.branch_id, event, event.branch)
         if index.lacks_deleted:
             raise NotSaidError
         return index
@@ -155,22 +160,24 @@ class ThreadReader:
             index.rows.setdefault(ns, {})[id] = found.row
         return found.row
 
-    def _take_writes(self, row: Row, writes: Iterable[Event]) -> None:
+    def _take_writes(self, row: Row, writes: Iterable[pb.Event]) -> None:
         """All of a checkpoint's writes, in their order; later ones may come again."""
         self.index.writes.pop((row.ns, row.id), None)
         for event in writes:
-            self.index.take_writes(event.proto.custom)
+            self.index.take_writes(event.custom)
 
     def _bring(self, row: Row, *, with_writes: bool = False) -> None:
         """Looks up what a checkpoint is made of, where that is not known."""
         if self.index.is_whole and self.index.seen:
             return
         lookups = self._lookups()
-        if row.revision not in self._brought:
-            lookups.bring(self.index, row)
-        if with_writes and row.revision not in self._has_writes:
-            # Some may have come before it, and before all that was read.
-            self._take_writes(row, lookups.writes(row.ns, row.id))
+        # Some may have come before it, and before all that was read.
+        wants_writes = with_writes and row.revision not in self._has_writes
+        with lookups.writes(row.ns, row.id) if wants_writes else nullcontext(()) as writes:
+            if row.revision not in self._brought:
+                lookups.bring(self.index, row)
+            if wants_writes:
+                self._take_writes(row, writes)
         if self.index.seen:
             self._brought.add(row.revision)
             if with_writes:
@@ -192,16 +199,19 @@ class ThreadReader:
         self._read(conversation)
 
     def _read(self, conversation: Conversation) -> None:
-        for event in conversation.events(first=self.index.seen + 1, all_branches=True):
-            if event.revision == self.index.seen + 1:
-                self.index.apply(event.revision, event.proto.branch_id, event.proto, event.branch)
+        index = self.index
+        lookups = Lookups(self._db, conversation)
+        new = lookups.since(index.seen + 1) if index.seen else lookups.since(1, 0)
+        for event in new:
+            if event.revision == index.seen + 1:
+                index.apply(event.revision, event.branch_id, event, event.branch)
 
     # ---- values ----
 
     def load(self, key: Key) -> Any:
         """A value."""
         if key in self.index.lists:
-            return [self._element(each) for each in self.index.expanded(key)]
+            return self._elements(self.index.expanded(key))
         return self._element(key)
 
     def loaded(self, row: Row) -> dict[str, Any]:
@@ -213,19 +223,39 @@ class ThreadReader:
         finally:
             self._is_noted = False
 
-    def _element(self, key: Key) -> Any:
-        said = self.index.said.get(key)
-        value: Any = plain_message(said) if said is not None else None
-        if value is not None:
+    def _elements(self, keys: Iterable[Key]) -> list[Any]:
+        """The elements of a list: there may be very many."""
+        framed = self.index.framed
+        made: list[Any] = []
+        for key in keys:
+            held = framed.get(key)
+            if isinstance(held, Plain):
+                form, message = held.form, held.message()
+            elif held is not None and (found := formed(held)) is not None:
+                form, fields = found
+                if self._has_loaded:
+                    framed[key] = Plain(form, fields.copy(), held[2])
+                message = form.message(fields)
+            else:
+                made.append(self._element(key))
+                continue
             if self._is_noted:
-                self._messages_written.note_read(value, key)
-            return value
+                self._messages_written.note_read(message, key, form.empty)
+            made.append(message)
+        # Whoever loads once need not be ready for more.
+        self._has_loaded = True
+        return made
+
+    def _element(self, key: Key) -> Any:
         if (known := self._messages_read.copy_of(key)) is not None:
             return known
-        if said is not None:
-            value = message_of(deepcopy(said))
-        else:
+        held = self.index.framed.get(key)
+        if held is None:
             value = self._serde.loads_typed(self.index.values[key])
+        elif isinstance(held, Plain):
+            return held.message()
+        else:
+            value = message_of(deepcopy(filled(held)))
         if isinstance(value, BaseMessage) and self._messages_read.keep(key, value):
             return self._messages_read.copy_of(key) or value
         return value

@@ -127,10 +127,10 @@ class GraphThread(ThreadReader):
 
     def _messages(self, batch: _Batch, messages: Sequence[BaseMessage]) -> list[Key]:
         keys: list[Key] = []
-        values, said = self.index.values, self.index.said
+        values, framed = self.index.values, self.index.framed
         known = self._messages_written.keys_of(messages)
         for key, message in zip(known, messages, strict=True):
-            if key is None or (key not in said and key not in values):
+            if key is None or (key not in framed and key not in values):
                 key = self._kept(batch, message)
                 self._messages_written.note(message, key)
             keys.append(key)
@@ -264,7 +264,7 @@ class GraphThread(ThreadReader):
             key: (OWN_ROW, index, IN_ROW) for index, key in enumerate(batch.values)
         }
         own.update(batch.framed)
-        known = self.index.places
+        known = self.index.place
         made = dict[str, Any]()
         for channel, key in values.items():
             old = before.at.get(channel) if before and before.at else None
@@ -276,7 +276,7 @@ class GraphThread(ThreadReader):
             elif key in batch.lists or key in self.index.lists:
                 at = self._runs(batch, before, channel, key, own)
             else:
-                at = own.get(key) or known[key]
+                at = own.get(key) or known(key)
             made[channel] = packed_at(at)
         return made
 
@@ -284,7 +284,7 @@ class GraphThread(ThreadReader):
         self, batch: _Batch, before: Row | None, channel: str, key: Key, own: dict[Key, Place]
     ) -> Runs:
         """A list: on from the one that was there before, if it is said as a part of that."""
-        known = self.index.places
+        known = self.index.place
         old = before.at.get(channel) if before and before.at else None
         added = batch.lists.get(key)
         runs: list[Run] = []
@@ -295,7 +295,7 @@ class GraphThread(ThreadReader):
             keys = self._expanded(added)
         else:
             keys = self.index.expanded(key)
-        runs += runs_of(own.get(each) or known[each] for each in keys)
+        runs += runs_of(own.get(each) or known(each) for each in keys)
         if not isinstance(old, Runs) or before is None:
             return Runs(0, 0, runs)
         base = old.base or before.revision
