@@ -21,7 +21,6 @@ from treering import new
 from treering._sync.transport import Transport
 from treering.langgraph import TreeringSaver
 from treering.langgraph._index import is_list, list_key
-from treering.types import Event
 from treering.v1 import events_pb2
 
 from ..conftest import texts
