@@ -23,7 +23,8 @@ const CANDIDATES_BATCH: usize = 1_024;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub context_lines: u32,
-    pub by_conversation: bool,
+    /// None: they are not asked for.
+    pub conversations_max: Option<usize>,
 }
 
 impl Inner {
@@ -52,7 +53,7 @@ impl Inner {
         let (mut texts, mut matching) = (HashSet::new(), HashSet::new());
         let (mut total, mut more) = (0_usize, candidates.more);
         let mut counts: HashMap<ConversationId, u64> = HashMap::new();
-        let counts_all = query.count_all || wanted.by_conversation;
+        let counts_all = query.count_all || wanted.conversations_max.is_some();
         let mut read_to = 0;
         let mut batch = Vec::new().into_iter();
         loop {
@@ -74,7 +75,7 @@ impl Inner {
                 continue;
             }
             if !texts.insert(candidate.text_hash) && query.copies == Copies::Folded {
-                if wanted.by_conversation && matching.contains(&candidate.text_hash) {
+                if wanted.conversations_max.is_some() && matching.contains(&candidate.text_hash) {
                     *counts.entry(candidate.conversation).or_default() += 1;
                 }
                 continue;
@@ -108,10 +109,12 @@ impl Inner {
         for (hit, copies) in hits.iter_mut().zip(copies) {
             self.add_copies(hit, copies, &names, query)?;
         }
-        let conversations = if wanted.by_conversation {
-            self.hits_by_conversation(counts, HashMap::new(), &mut names, query)?
-        } else {
-            Vec::new()
+        let conversations = match wanted.conversations_max {
+            Some(max) => {
+                let best = best_conversations(counts, &HashMap::new(), max);
+                self.hits_by_conversation(best, &mut names, query)?
+            }
+            None => Vec::new(),
         };
         let mut answer = self.answer(hits, candidates.reached, head);
         answer.total = total as u64;
@@ -121,33 +124,40 @@ impl Inner {
         Ok(answer)
     }
 
-    /// Conversations with hits, the best first, then those with most.
+    /// Conversations with hits, with what they are called.
     pub(super) fn hits_by_conversation(
         &self,
-        counts: HashMap<ConversationId, u64>,
-        scores: HashMap<ConversationId, f32>,
+        best: Vec<(ConversationId, u64, f32)>,
         names: &mut Names,
         query: &SearchQuery,
     ) -> Result<Vec<ConversationHits>, ReadError> {
-        let mut all = Vec::with_capacity(counts.len());
-        for (conversation, hits) in counts {
+        let named = best.into_iter().map(|(conversation, hits, score)| {
             let named = self.names(&query.namespace, conversation, names)?;
-            all.push(ConversationHits {
+            Ok(ConversationHits {
                 conversation,
                 source_id: named.source_id.clone(),
                 title: named.title.clone(),
                 hits,
-                score: scores.get(&conversation).copied().unwrap_or_default(),
-            });
-        }
-        all.sort_by(|a, b| {
-            let counts = || {
-                b.hits
-                    .cmp(&a.hits)
-                    .then(a.conversation.cmp(&b.conversation))
-            };
-            b.score.total_cmp(&a.score).then_with(counts)
+                score,
+            })
         });
-        Ok(all)
+        named.collect()
     }
+}
+
+/// Conversations with hits and scores, the best first, then those with most; so many of them.
+pub(super) fn best_conversations(
+    counts: HashMap<ConversationId, u64>,
+    scores: &HashMap<ConversationId, f32>,
+    max: usize,
+) -> Vec<(ConversationId, u64, f32)> {
+    let score_of = |id| scores.get(&id).copied().unwrap_or_default();
+    let all = counts.into_iter();
+    let mut all: Vec<_> = all.map(|(id, hits)| (id, hits, score_of(id))).collect();
+    all.sort_unstable_by(|(id, hits, score), (other, others, than)| {
+        let by_hits = || others.cmp(hits).then(id.cmp(other));
+        than.total_cmp(score).then_with(by_hits)
+    });
+    all.truncate(max);
+    all
 }

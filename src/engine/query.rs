@@ -698,6 +698,8 @@ pub struct SearchRequest {
     pub regex: bool,
     /// Count the hits of each conversation too.
     pub by_conversation: bool,
+    /// Of those, so many are told at most, the best: each takes a look-up of its title.
+    pub conversations_max: usize,
     /// At most so many hits.
     pub limit: usize,
     /// Skip so many.
@@ -788,6 +790,7 @@ impl SearchRequest {
             reading: Reading::Guess,
             regex: false,
             by_conversation: false,
+            conversations_max: usize::MAX,
             limit,
             offset: 0,
             conversation: None,

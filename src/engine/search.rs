@@ -10,7 +10,7 @@ use std::{
 use super::{
     Engine,
     error::SearchError,
-    grep::Wanted,
+    grep::{Wanted, best_conversations},
     hit::{Finds, HitDetails, HitReader, shortened},
     query::{ConversationHits, HitCopy, SearchAnswer, SearchRequest},
     work::{self, Lane},
@@ -154,7 +154,7 @@ impl Inner {
         if request.regex {
             let wanted = Wanted {
                 context_lines: request.context_lines,
-                by_conversation: request.by_conversation,
+                conversations_max: request.by_conversation.then_some(request.conversations_max),
             };
             return self.search_pattern(&query, wanted, head).await;
         }
@@ -194,7 +194,8 @@ impl Inner {
         answer.more_than_total = results.more_than_total;
         answer.read_as = results.read_as;
         if request.by_conversation {
-            answer.conversations = self.grouped(&index, &query, &mut names)?;
+            let max = request.conversations_max;
+            answer.conversations = self.grouped(&index, &query, &mut names, max)?;
         }
         Ok(answer)
     }
@@ -314,6 +315,7 @@ impl Inner {
         index: &Arc<SearchIndex>,
         query: &SearchQuery,
         names: &mut Names,
+        max: usize,
     ) -> Result<Vec<ConversationHits>, SearchError> {
         let best = SearchQuery {
             offset: 0,
@@ -330,8 +332,8 @@ impl Inner {
         }
         work::check()?;
         let counts = index.by_conversation(query).map_err(refused)?;
-        let counts = counts.into_iter().collect();
-        Ok(self.hits_by_conversation(counts, scores, names, query)?)
+        let best = best_conversations(counts.into_iter().collect(), &scores, max);
+        Ok(self.hits_by_conversation(best, names, query)?)
     }
 
     /// Why a search of this index has no answer. One that is damaged is made anew.

@@ -151,6 +151,41 @@ async fn equal_texts_are_one_hit_that_names_the_others() {
     }
 }
 
+// A page of hits names a handful of conversations, and a common word is in twenty thousand: each
+// one's title was looked up for it, which took seconds. Those that are told are the best.
+#[tokio::test]
+async fn only_the_best_conversations_are_told() {
+    let ids: Vec<_> = (0..5).map(|_| ConversationId::generate()).collect();
+    let engine = memory().await;
+    let mut last = Position::default();
+    for (n, id) in ids.iter().enumerate() {
+        let mut events = vec![created(*id)];
+        events.extend((0..=n).map(|at| said(*id, format!("watcher {n} {at}"))));
+        last = append(&engine, events).await.events[n].position;
+    }
+    for regex in [false, true] {
+        let best = |max| {
+            let request = SearchRequest {
+                regex,
+                by_conversation: true,
+                conversations_max: max,
+                ..asked("watcher", last)
+            };
+            let engine = engine.clone();
+            async move {
+                let answer = engine.search(request).await.unwrap();
+                let told = answer.conversations.into_iter();
+                told.map(|of| (of.conversation, of.hits))
+                    .collect::<Vec<_>>()
+            }
+        };
+        let all = best(usize::MAX).await;
+        assert_eq!(all.len(), 5);
+        assert_eq!(best(2).await, all[..2]);
+        assert!(!regex || all[0] == (ids[4], 5), "{all:?}");
+    }
+}
+
 // What a model considered and gave up was shown as what it said.
 #[tokio::test]
 async fn reasoning_is_told_apart() {

@@ -53,6 +53,10 @@ impl SearchService {
             reading: mode(request.mode)?,
             regex: request.regex,
             by_conversation: request.by_conversation,
+            conversations_max: match request.conversations_max {
+                0 => usize::MAX,
+                max => max as usize,
+            },
             limit: from_proto::page(request.limit, SEARCH_HITS_DEFAULT, limits.page_events_max),
             offset: usize::try_from(request.offset).unwrap_or(usize::MAX),
             conversation,

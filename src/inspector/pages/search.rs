@@ -109,6 +109,7 @@ async fn answer(visit: &Visit, text: &str) -> Result<pb::SearchResponse, PageFai
         regex: asked.is_set("regex"),
         active_branches_only: asked.is_set("active"),
         by_conversation: !asked.is_set("regex"),
+        conversations_max: CHIPS as u32,
         ..Default::default()
     };
     Ok(visit.store.search().search(request).await?.into_inner())

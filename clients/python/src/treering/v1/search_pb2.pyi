@@ -77,6 +77,7 @@ class SearchRequest(google.protobuf.message.Message):
     HAPPENED_TO_FIELD_NUMBER: builtins.int
     REGEX_FIELD_NUMBER: builtins.int
     BY_CONVERSATION_FIELD_NUMBER: builtins.int
+    CONVERSATIONS_MAX_FIELD_NUMBER: builtins.int
     EVERY_COPY_FIELD_NUMBER: builtins.int
     ACTIVE_BRANCHES_ONLY_FIELD_NUMBER: builtins.int
     NOT_SEALED_FIELD_NUMBER: builtins.int
@@ -150,6 +151,8 @@ class SearchRequest(google.protobuf.message.Message):
     """
     by_conversation: builtins.bool
     """Count the hits of each conversation too."""
+    conversations_max: builtins.int
+    """With `by_conversation`: only so many conversations are told, the best; 0: all."""
     every_copy: builtins.bool
     """Events of one kind whose whole text is equal (a file that was read twice, a session
     that came again as another conversation) are hits of their own. Otherwise they are
@@ -188,12 +191,13 @@ class SearchRequest(google.protobuf.message.Message):
         happened_to: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         regex: builtins.bool = ...,
         by_conversation: builtins.bool = ...,
+        conversations_max: builtins.int = ...,
         every_copy: builtins.bool = ...,
         active_branches_only: builtins.bool = ...,
         not_sealed: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["_success", b"_success", "at_least", b"at_least", "happened_from", b"happened_from", "happened_to", b"happened_to", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "success", b"success", "wait_max", b"wait_max"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "active_branches_only", b"active_branches_only", "at_least", b"at_least", "branch", b"branch", "by_conversation", b"by_conversation", "context_lines", b"context_lines", "conversation_id", b"conversation_id", "count_all", b"count_all", "every_copy", b"every_copy", "happened_from", b"happened_from", "happened_to", b"happened_to", "include_sub_contexts", b"include_sub_contexts", "kinds", b"kinds", "labels", b"labels", "limit", b"limit", "mode", b"mode", "not_sealed", b"not_sealed", "offset", b"offset", "paths", b"paths", "query", b"query", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "regex", b"regex", "roles", b"roles", "sources", b"sources", "success", b"success", "tools", b"tools", "wait_max", b"wait_max"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "active_branches_only", b"active_branches_only", "at_least", b"at_least", "branch", b"branch", "by_conversation", b"by_conversation", "context_lines", b"context_lines", "conversation_id", b"conversation_id", "conversations_max", b"conversations_max", "count_all", b"count_all", "every_copy", b"every_copy", "happened_from", b"happened_from", "happened_to", b"happened_to", "include_sub_contexts", b"include_sub_contexts", "kinds", b"kinds", "labels", b"labels", "limit", b"limit", "mode", b"mode", "not_sealed", b"not_sealed", "offset", b"offset", "paths", b"paths", "query", b"query", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "regex", b"regex", "roles", b"roles", "sources", b"sources", "success", b"success", "tools", b"tools", "wait_max", b"wait_max"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_success", b"_success"]) -> typing_extensions.Literal["success"] | None: ...
 
 global___SearchRequest = SearchRequest

@@ -102,6 +102,8 @@ export interface SearchRequest {
   regex: boolean;
   /** Count the hits of each conversation too. */
   byConversation: boolean;
+  /** With `by_conversation`: only so many conversations are told, the best; 0: all. */
+  conversationsMax: number;
   /**
    * Events of one kind whose whole text is equal (a file that was read twice, a session
    * that came again as another conversation) are hits of their own. Otherwise they are
@@ -296,6 +298,7 @@ function createBaseSearchRequest(): SearchRequest {
     happenedTo: undefined,
     regex: false,
     byConversation: false,
+    conversationsMax: 0,
     everyCopy: false,
     activeBranchesOnly: false,
     notSealed: false,
@@ -383,6 +386,9 @@ export const SearchRequest: MessageFns<SearchRequest> = {
     }
     if (message.byConversation !== false) {
       writer.uint32(192).bool(message.byConversation);
+    }
+    if (message.conversationsMax !== 0) {
+      writer.uint32(224).uint32(message.conversationsMax);
     }
     if (message.everyCopy !== false) {
       writer.uint32(200).bool(message.everyCopy);
@@ -621,6 +627,14 @@ export const SearchRequest: MessageFns<SearchRequest> = {
             message.byConversation = reader.bool();
             continue;
           }
+          case 28: {
+            if (tag !== 224) {
+              break;
+            }
+
+            message.conversationsMax = reader.uint32();
+            continue;
+          }
           case 25: {
             if (tag !== 200) {
               break;
@@ -690,6 +704,7 @@ export const SearchRequest: MessageFns<SearchRequest> = {
     message.happenedTo = object.happenedTo ?? undefined;
     message.regex = object.regex ?? false;
     message.byConversation = object.byConversation ?? false;
+    message.conversationsMax = object.conversationsMax ?? 0;
     message.everyCopy = object.everyCopy ?? false;
     message.activeBranchesOnly = object.activeBranchesOnly ?? false;
     message.notSealed = object.notSealed ?? false;
