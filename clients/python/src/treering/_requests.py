@@ -179,7 +179,7 @@ def build(
         as_of_revision=as_of,
         provider=number(context_pb2.Provider, "PROVIDER", provider),
         model=model,
-        policy=json_bytes(merged) if merged else b"",
+        policy=json_bytes(merged, "policy") if merged else b"",
         at_least=position(at_least),
     )
 

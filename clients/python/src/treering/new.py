@@ -31,6 +31,7 @@ from treering._words import (
     RoleName,
     json_bytes,
     json_text,
+    json_texts,
     number,
 )
 from treering.v1 import event_pb2 as pb
@@ -124,7 +125,7 @@ def rest(
         provider=provider,
         model=model,
         encoding=pb.RAW_ENCODING_REST,
-        data=json_bytes(dict(fields)),
+        data=json_bytes(dict(fields), "fields"),
     )
 
 
@@ -227,7 +228,9 @@ def tool(
     return pb.ToolDefinition(
         name=name,
         description=description,
-        input_schema=json_bytes(input_schema if input_schema is not None else {"type": "object"}),
+        input_schema=json_bytes(
+            {"type": "object"} if input_schema is None else input_schema, "input_schema"
+        ),
         approval=_requirement(needs_approval),
         guidance=guidance,
         discoverable=discoverable,
@@ -275,7 +278,7 @@ def tool_call(
         tool_call_requested=pb.ToolCallRequested(
             call_id=call_id,
             tool=tool,
-            arguments=json_bytes(arguments, as_is=True),
+            arguments=json_bytes(arguments, "arguments", as_is=True),
             approval=_requirement(needs_approval),
             message_revision=message_revision,
             item_id=item_id,
@@ -306,7 +309,7 @@ def tool_result(
             error_message=error,
             execution_time_ms=milliseconds,
             parts=parts(content),
-            structured=b"" if structured is None else json_bytes(structured),
+            structured=b"" if structured is None else json_bytes(structured, "structured"),
             raw=raw,
         )
     )
@@ -361,8 +364,7 @@ def config(
     model: str = "", *, mode: str = "", parameters: Mapping[str, Any] | None = None
 ) -> pb.Config:
     """Model settings."""
-    values = {name: json_text(value) for name, value in (parameters or {}).items()}
-    return pb.Config(model_id=model, mode=mode, parameters=values)
+    return pb.Config(model_id=model, mode=mode, parameters=json_texts(parameters, "parameters"))
 
 
 def created(
@@ -378,18 +380,17 @@ def created(
     metadata: Mapping[str, Any] | None = None,
 ) -> NewEvent:
     """The first event of a conversation."""
-    values = {name: json_text(value) for name, value in (policies or {}).items()}
     return NewEvent(
         conversation_created=pb.ConversationCreated(
             title=title,
             config=config,
             labels=labels or {},
-            policies=values,
+            policies=json_texts(policies, "policies"),
             source=source,
             source_id=source_id,
-            source_meta=b"" if source_meta is None else json_bytes(source_meta),
+            source_meta=b"" if source_meta is None else json_bytes(source_meta, "source_meta"),
             parent=parent,
-            metadata={name: json_text(value) for name, value in (metadata or {}).items()},
+            metadata=json_texts(metadata, "metadata"),
         )
     )
 
@@ -415,9 +416,9 @@ def conversation_changed(
             title=title,
             set_labels={name: value for name, value in labels.items() if value is not None},
             remove_labels=[name for name, value in labels.items() if value is None],
-            set_metadata={
-                name: json_text(value) for name, value in metadata.items() if value is not ...
-            },
+            set_metadata=json_texts(
+                {name: value for name, value in metadata.items() if value is not ...}, "metadata"
+            ),
             remove_metadata=[name for name, value in metadata.items() if value is ...],
         )
     )
@@ -448,7 +449,8 @@ def sealed(reason: str = "", summary: str = "") -> NewEvent:
 
 def context_set(key: str, value: Any, *, provider: str = "") -> NewEvent:
     """A key of the active context."""
-    return NewEvent(context_set=pb.ContextSet(key=key, value=json_bytes(value), provider=provider))
+    said = json_bytes(value, f"the value of {key!r}")
+    return NewEvent(context_set=pb.ContextSet(key=key, value=said, provider=provider))
 
 
 def context_removed(key: str) -> NewEvent:
@@ -525,7 +527,7 @@ def custom(
         content = data
         content_type = content_type or "application/octet-stream"
     else:
-        content = json_bytes(data)
+        content = json_bytes(data, "data")
         content_type = content_type or "application/json"
     said = pb.Custom(
         type_name=type_name,

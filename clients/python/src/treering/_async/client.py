@@ -21,7 +21,7 @@ from treering._async.transport import AsyncTransport
 from treering._entry import Entry
 from treering._keys import key_or_new, life_seconds
 from treering._local import Endpoint, Fixed, Local, run_command
-from treering._words import KindName, json_text, numbers
+from treering._words import KindName, json_texts, numbers
 from treering.new import NewEvent
 from treering.types import (
     ConversationSummary,
@@ -208,7 +208,7 @@ class AsyncTreering:
             ascending=oldest_first,
             page_size=page_size,
             labels=labels or {},
-            metadata={name: json_text(value) for name, value in (metadata or {}).items()},
+            metadata=json_texts(metadata, "metadata"),
             parent=parent,
             title=title,
             sealed=sealed,

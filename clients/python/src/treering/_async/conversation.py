@@ -23,7 +23,7 @@ from treering._words import (
     KindName,
     ProviderName,
     json_bytes,
-    json_text,
+    json_texts,
     number,
 )
 from treering.new import NewEvent, Part
@@ -484,7 +484,7 @@ class AsyncConversation:
         request = tool_pb2.GetResultRequest(
             conversation_id=self.id,
             branch=self.branch,
-            arguments=json_bytes(arguments, as_is=True),
+            arguments=json_bytes(arguments, "arguments", as_is=True),
         )
         return await self._get_result(request)
 
@@ -510,7 +510,7 @@ class AsyncConversation:
             conversation_id=self.id,
             branch=self.branch,
             tool=tool,
-            arguments=json_bytes({} if arguments is None else arguments, as_is=True),
+            arguments=json_bytes({} if arguments is None else arguments, "arguments", as_is=True),
             occurrence=occurrence,
         )
         answer = await self._transport.unary(m.RECORDED, request)
@@ -550,7 +550,7 @@ class AsyncConversation:
             conversation_id=self.id,
             branch=self.branch,
             tool=tool,
-            arguments=json_bytes({} if arguments is None else arguments, as_is=True),
+            arguments=json_bytes({} if arguments is None else arguments, "arguments", as_is=True),
         )
         return await self._transport.unary(m.SUGGEST_ARGUMENTS, request)
 
@@ -622,7 +622,7 @@ class AsyncConversation:
             branch=self.branch,
             keep_turns=keep_turns,
             model=model,
-            policy=json_bytes(policy) if policy else b"",
+            policy=json_bytes(policy, "policy") if policy else b"",
         )
         return (await self._transport.unary(m.PLAN_COMPACTION, request)).plan
 
@@ -1100,7 +1100,7 @@ class AsyncConversation:
             title=title,
             config=new.config(model) if model else None,
             system_prompt=system,
-            policies={name: json_text(value) for name, value in (policies or {}).items()},
+            policies=json_texts(policies, "policies"),
             labels=labels or {},
             child_id=id,
             idempotency_key=key,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from treering import errors, new
 from treering._background import despite_sync
-from treering._words import CancelReasonName, from_arguments, json_bytes, json_text
+from treering._words import CancelReasonName, from_arguments, json_bytes, told_text
 from treering.new import Part
 from treering.types import Receipt, ToolCall
 
@@ -52,7 +52,7 @@ class Call:
         self.conversation = conversation
         self.call_id = call_id
         self.tool = tool
-        self.raw_arguments = json_bytes(arguments, as_is=True)
+        self.raw_arguments = json_bytes(arguments, "arguments", as_is=True)
         """The arguments as JSON, byte for byte as they are stored."""
         self.needs_approval = needs_approval
         self.message_revision = message_revision
@@ -233,4 +233,4 @@ def _told(value: Any) -> list[Part]:
     """What a function returned, as content of a result."""
     if value is None:
         return []
-    return [value if isinstance(value, str) else json_text(value)]
+    return [value if isinstance(value, str) else told_text(value)]

@@ -24,7 +24,7 @@ from treering._words import (
     KindName,
     ProviderName,
     json_bytes,
-    json_text,
+    json_texts,
     number,
 )
 from treering.new import NewEvent, Part
@@ -477,7 +477,7 @@ class Conversation:
         request = tool_pb2.GetResultRequest(
             conversation_id=self.id,
             branch=self.branch,
-            arguments=json_bytes(arguments, as_is=True),
+            arguments=json_bytes(arguments, "arguments", as_is=True),
         )
         return self._get_result(request)
 
@@ -503,7 +503,7 @@ class Conversation:
             conversation_id=self.id,
             branch=self.branch,
             tool=tool,
-            arguments=json_bytes({} if arguments is None else arguments, as_is=True),
+            arguments=json_bytes({} if arguments is None else arguments, "arguments", as_is=True),
             occurrence=occurrence,
         )
         answer = self._transport.unary(m.RECORDED, request)
@@ -543,7 +543,7 @@ class Conversation:
             conversation_id=self.id,
             branch=self.branch,
             tool=tool,
-            arguments=json_bytes({} if arguments is None else arguments, as_is=True),
+            arguments=json_bytes({} if arguments is None else arguments, "arguments", as_is=True),
         )
         return self._transport.unary(m.SUGGEST_ARGUMENTS, request)
 
@@ -615,7 +615,7 @@ class Conversation:
             branch=self.branch,
             keep_turns=keep_turns,
             model=model,
-            policy=json_bytes(policy) if policy else b"",
+            policy=json_bytes(policy, "policy") if policy else b"",
         )
         return (self._transport.unary(m.PLAN_COMPACTION, request)).plan
 
@@ -1089,7 +1089,7 @@ class Conversation:
             title=title,
             config=new.config(model) if model else None,
             system_prompt=system,
-            policies={name: json_text(value) for name, value in (policies or {}).items()},
+            policies=json_texts(policies, "policies"),
             labels=labels or {},
             child_id=id,
             idempotency_key=key,
