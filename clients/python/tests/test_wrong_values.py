@@ -9,6 +9,9 @@ import pytest
 
 import treering
 from treering import items, new
+from treering._words import ProviderName
+
+from .conftest import texts
 
 NAN = float("nan")
 
@@ -41,3 +44,54 @@ def test_numbers_that_json_has_not(db: treering.Treering, conv: treering.Convers
     asked = conv.assistant(tool_calls=[("c", "f", '{"x": NaN}')]).calls[0]
     asked.run(lambda x: {"loss": x})
     assert conv.result("c").text == '{"loss":NaN}'
+
+
+# What was no answer (an error, a piece of a stream, another provider's shape) was stored as a model
+# that said nothing, and the agent went on as if it had been asked.
+def test_what_is_no_answer(conv: treering.Conversation) -> None:
+    error = {"error": {"type": "overloaded_error", "message": "secret"}}
+    piece = {"choices": [{"index": 0, "delta": {"content": "Hel"}}]}
+    chat = {"choices": [{"message": {"role": "assistant", "content": "Hello"}}]}
+    said: list[tuple[ProviderName, Any, str]] = [
+        ("anthropic", {"foo": 1}, "no answer of anthropic: it has no list `content`.*but foo"),
+        ("anthropic", {"type": "error", **error}, "it is an error"),
+        ("anthropic", chat, "but choices"),
+        ("anthropic", {"content": "Hello"}, "no list `content`"),
+        ("anthropic", {"content": [{"type": "tool_use", "name": "ls"}]}, "`id` is missing"),
+        ("anthropic", {"content": ["Hello"]}, "no answer of anthropic"),
+        ("openai-chat", error, "it is an error"),
+        ("openai-chat", piece, "no `message`: of a stream"),
+        ("openai-chat", {"choices": []}, "no list `choices`"),
+        ("openai-responses", {**error, "output": None}, "it is an error"),
+        ("gemini", {"promptFeedback": {"blockReason": "SAFETY"}}, "but promptFeedback"),
+        ("gemini", {}, "but nothing"),
+    ]
+    before = conv.head()
+    for provider, response, what in said:
+        with pytest.raises(ValueError, match=what) as refused:
+            conv.record(provider, response)
+        assert "secret" not in str(refused.value)
+    assert conv.head() == before
+    # Models may end without a word.
+    conv.record("anthropic", {"content": [], "stop_reason": "end_turn"})
+    conv.record("gemini", {"candidates": [{"finishReason": "SAFETY"}]})
+    conv.record("openai-responses", {"output": [], "status": "incomplete"})
+    conv.record("openai-chat", chat)
+    assert texts(conv) == ["", "", "", "Hello"]
+
+
+# A list with one bad message ended with `KeyError: 'role'`: which of a thousand was it?
+def test_a_message_of_a_list_that_is_none(conv: treering.Conversation) -> None:
+    fine = {"role": "user", "content": "Hello"}
+    said: list[tuple[ProviderName, Any, str]] = [
+        ("openai-chat", {"content": "x"}, "message 1 is none of openai-chat: `role` is missing"),
+        ("openai-chat", {"role": "robot", "content": "x"}, "message 1 .*`robot` is none of"),
+        ("openai-chat", "x", "message 1 .*neither a dict"),
+        ("openai-chat", {"role": "user", "content": ["x"]}, "message 1"),
+        ("anthropic", {"role": "user"}, "message 1 is none of anthropic: `content` is missing"),
+    ]
+    before = conv.head()
+    for provider, message, what in said:
+        with pytest.raises(ValueError, match=what):
+            conv.extend(provider, [fine, message])
+    assert conv.head() == before

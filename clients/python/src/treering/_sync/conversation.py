@@ -205,7 +205,8 @@ class Conversation:
     ) -> Answer:
         """Records a provider's answer as it came: text, reasoning, calls, usage.
 
-        `response` is the dict or the object of the provider's own package.
+        `response` is the dict or the object of the provider's own package. An error, a piece of
+        a stream, or what is no answer of this provider is refused with a `ValueError`.
 
         >>> answer = conv.record("anthropic", {
         ...     "id": "msg_1", "model": "claude-sonnet-4-5", "stop_reason": "tool_use",
