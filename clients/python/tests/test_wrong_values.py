@@ -95,3 +95,33 @@ def test_a_message_of_a_list_that_is_none(conv: treering.Conversation) -> None:
         with pytest.raises(ValueError, match=what):
             conv.extend(provider, [fine, message])
     assert conv.head() == before
+
+
+# Bytes, None and numbers in the place of text met protobuf's words for its own classes, and half
+# a surrogate pair (text that was cut in a character) Python's for its codecs.
+def test_what_is_no_text(db: treering.Treering, conv: treering.Conversation) -> None:
+    given: Any
+    for given, what in [(b"Hi", "bytes: decode them"), (None, "NoneType"), (5, "int")]:
+        for say in (conv.user, conv.assistant, conv.tool_call("f").result):
+            with pytest.raises(TypeError, match=f"content is {what}.*give texts"):
+                say(given)
+        with pytest.raises(TypeError, match=r"the prompt is .* and no text"):
+            conv.system(given)
+    half = "a\ud800b"
+    said: list[tuple[Callable[[], Any], str]] = [
+        (lambda: conv.user(half), "the text has half a surrogate pair at character 1"),
+        (lambda: conv.system(half), "the prompt has half"),
+        (lambda: conv.tool_call("f", {"x": half}), "the JSON of arguments has half"),
+        (lambda: conv.tool_call("f", half), "arguments has half"),
+        (lambda: conv.set_context({"k": half}), "the JSON of the value of 'k' has half"),
+        (lambda: db.items.put(("a",), "k", half), "the JSON of the value of 'k' has half"),
+        (lambda: db.create(half), "the title has half"),
+        (lambda: db.search(half), "the query has half"),
+    ]
+    for give, what in said:
+        with pytest.raises(ValueError, match=what) as refused:
+            give()
+        assert type(refused.value) is ValueError
+    conv.user("a\U0001f333b", half.encode(errors="replace").decode())
+    assert texts(conv) == ["a\U0001f333ba?b"]
+    assert conv.tool_calls() == []

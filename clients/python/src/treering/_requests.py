@@ -18,6 +18,7 @@ from treering._words import (
     json_bytes,
     number,
     numbers,
+    text,
 )
 from treering.v1 import (
     context_pb2,
@@ -409,7 +410,7 @@ def search(
     # Rather a part, and told so, than nothing.
     wait.FromMilliseconds(int(min(patience / 2, INDEX_WAIT_MAX) * 1000))
     return search_pb2.SearchRequest(
-        query=query,
+        query=text(query, "the query"),
         conversation_id=given["conversation"],
         branch=given["branch"],
         include_sub_contexts=given["sub_contexts"],

@@ -89,10 +89,26 @@ def word(enum: _EnumTypeWrapper[_Number], prefix: str, value: int) -> str:
     return found.name.removeprefix(f"{prefix}_").lower() if found else str(value)
 
 
+def text(value: Any, name: str) -> str:
+    """The same, if it is text that can be stored. `name` is what errors call it."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {type(value).__name__} and no text")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{name} has half a surrogate pair at character {error.start}, which is no text: "
+                "put another character there, as .encode(errors='replace').decode() does"
+            ) from None
+    return value
+
+
 def json_text(value: Any, name: str = "") -> str:
     """A value as JSON text. `name` is what errors call it."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        said = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text(said, f"the JSON of {name or 'the value'}")
     except ValueError:
         for place, number in _no_numbers(value, name or "the value", ()):
             raise ValueError(
@@ -111,7 +127,7 @@ def json_bytes(value: Any, name: str = "", *, as_is: bool = False) -> bytes:
     if as_is and isinstance(value, bytes):
         return value
     if as_is and isinstance(value, str):
-        return value.encode()
+        return text(value, name or "the JSON").encode()
     return json_text(value, name).encode()
 
 

@@ -34,6 +34,7 @@ from treering._words import (
     json_texts,
     number,
 )
+from treering._words import text as checked
 from treering.v1 import event_pb2 as pb
 
 Part = str | pb.ContentPart
@@ -85,7 +86,7 @@ def reasoning(
     """What a model thought. It goes back to its own provider and model family only."""
     return pb.ContentPart(
         reasoning=pb.Reasoning(
-            text=text,
+            text=text and checked(text, "the reasoning"),
             signature=signature.encode() if isinstance(signature, str) else signature,
             redacted=redacted,
             provider=provider,
@@ -97,7 +98,7 @@ def reasoning(
 
 def refusal(text: str) -> pb.ContentPart:
     """What a model said when it refused."""
-    return pb.ContentPart(refusal=text)
+    return pb.ContentPart(refusal=checked(text, "the refusal"))
 
 
 def json(value: Any) -> pb.ContentPart:
@@ -107,7 +108,19 @@ def json(value: Any) -> pb.ContentPart:
 
 def parts(content: Iterable[Part]) -> list[pb.ContentPart]:
     """Texts and parts as parts."""
-    return [pb.ContentPart(text=part) if isinstance(part, str) else part for part in content]
+    return [_part(part) for part in content]
+
+
+def _part(part: Part) -> pb.ContentPart:
+    if isinstance(part, str):
+        return pb.ContentPart(text=checked(part, "the text"))
+    if isinstance(part, pb.ContentPart):
+        return part
+    how = "decode them to text, or " if isinstance(part, bytes) else ""
+    raise TypeError(
+        f"a part of the content is {type(part).__name__}: {how}give texts, or what "
+        "new.image, new.file, new.json and the like make"
+    )
 
 
 def rest(
@@ -202,12 +215,14 @@ def assistant(
 
 def system(content: str, *, id: str = "") -> NewEvent:
     """The system prompt from here on."""
-    return NewEvent(system_prompt_set=pb.SystemPromptSet(id=id, content=content))
+    return NewEvent(
+        system_prompt_set=pb.SystemPromptSet(id=id, content=checked(content, "the prompt"))
+    )
 
 
 def user_prompt(content: str, *, id: str = "") -> NewEvent:
     """A prompt that stands as the first message of the user from here on."""
-    return NewEvent(user_prompt_set=pb.UserPromptSet(id=id, content=content))
+    return NewEvent(user_prompt_set=pb.UserPromptSet(id=id, content=checked(content, "the prompt")))
 
 
 # ---- tool calls ----
@@ -276,8 +291,8 @@ def tool_call(
     (OpenAI Responses: `fc_…`)."""
     return NewEvent(
         tool_call_requested=pb.ToolCallRequested(
-            call_id=call_id,
-            tool=tool,
+            call_id=checked(call_id, "the call's id"),
+            tool=checked(tool, "the tool"),
             arguments=json_bytes(arguments, "arguments", as_is=True),
             approval=_requirement(needs_approval),
             message_revision=message_revision,
@@ -304,9 +319,9 @@ def tool_result(
     """What a tool returned."""
     return NewEvent(
         tool_result_recorded=pb.ToolResultRecorded(
-            call_id=call_id,
+            call_id=checked(call_id, "the call's id"),
             success=success,
-            error_message=error,
+            error_message=error and checked(error, "the error"),
             execution_time_ms=milliseconds,
             parts=parts(content),
             structured=b"" if structured is None else json_bytes(structured, "structured"),
@@ -382,7 +397,7 @@ def created(
     """The first event of a conversation."""
     return NewEvent(
         conversation_created=pb.ConversationCreated(
-            title=title,
+            title=title and checked(title, "the title"),
             config=config,
             labels=labels or {},
             policies=json_texts(policies, "policies"),
@@ -533,7 +548,7 @@ def custom(
         type_name=type_name,
         content_type=content_type,
         data=content,
-        text=text,
+        text=text and checked(text, "the text"),
         delta_of=delta_of,
     )
     return found_by(NewEvent(custom=said), key, attributes)

@@ -125,6 +125,7 @@ class AsyncCall:
         milliseconds: int | None = None,
     ) -> Receipt:
         """Records what it returned. Large texts are sent in pieces."""
+        content = tuple(new.parts(content))
         await self.request()
         if milliseconds is None and self._began is not None:
             milliseconds = round((time.monotonic() - self._began) * 1000)

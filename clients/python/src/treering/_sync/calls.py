@@ -126,6 +126,7 @@ class Call:
         milliseconds: int | None = None,
     ) -> Receipt:
         """Records what it returned. Large texts are sent in pieces."""
+        content = tuple(new.parts(content))
         self.request()
         if milliseconds is None and self._began is not None:
             milliseconds = round((time.monotonic() - self._began) * 1000)
