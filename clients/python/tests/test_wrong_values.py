@@ -125,3 +125,27 @@ def test_what_is_no_text(db: treering.Treering, conv: treering.Conversation) -> 
     conv.user("a\U0001f333b", half.encode(errors="replace").decode())
     assert texts(conv) == ["a\U0001f333ba?b"]
     assert conv.tool_calls() == []
+
+
+# An address that is none was looked for as long as a server that is down, or met gRPC's words for
+# its own; a key with the end of its line sent people to the log of the server.
+def test_where_no_server_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = ["", " ", "not an address", "http://", "127.0.0.1:x", "127.0.0.1:99999", ":7171"]
+    for address in [*none, "ftp://127.0.0.1:7171", "http://127.0.0.1:7171/v1", "a:7171\n"]:
+        for connect in (treering.connect, treering.aio.connect):
+            with pytest.raises(ValueError, match="no address: give host:port"):
+                connect(address)
+    nothing: Any = None
+    with pytest.raises(TypeError, match="an address is text"):
+        treering.connect(nothing)
+    for address in ["localhost", "[::1]:7171", "::1", "https://a.example/", "unix:/run/x", "ä:1"]:
+        treering.connect(address).close()
+    for token in ("secret\n", "s\u00e4cret"):
+        with pytest.raises(ValueError, match="`token` has a character that cannot be sent") as said:
+            treering.connect(token=token)
+        assert "cret" not in str(said.value)
+    with pytest.raises(ValueError, match="`namespace` has"):
+        treering.connect(namespace="s\u00e4cret")
+    monkeypatch.setenv("TREERING_TOKEN", "secret\n")
+    with pytest.raises(ValueError, match="TREERING_TOKEN has a character"):
+        treering.connect()

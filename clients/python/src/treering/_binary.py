@@ -16,6 +16,8 @@ NAME = "treering.exe" if os.name == "nt" else "treering"
 def find_binary() -> str:
     """The `treering` program: of TREERING_BINARY, of the wheel, or of the PATH."""
     if given := os.environ.get("TREERING_BINARY"):
+        if not shutil.which(given):
+            raise NoBinary(f"TREERING_BINARY is {given}, and there is no program of that name")
         return given
     for path in _installed():
         if path.is_file():

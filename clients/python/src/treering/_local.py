@@ -21,7 +21,7 @@ from typing import IO, Any, Protocol
 
 from treering._binary import find_binary
 from treering._entry import Entry
-from treering.errors import CommandFailed, ServerNotStarted, StoreInUse
+from treering.errors import CommandFailed, NoBinary, ServerNotStarted, StoreInUse
 
 log = logging.getLogger("treering.server")
 
@@ -44,6 +44,29 @@ class Endpoint(Protocol):
         """Nobody here needs the server any more."""
 
 
+OTHER_WAYS = ("unix:", "unix-abstract:", "vsock:", "dns:", "ipv4:", "ipv6:", "xds:", "passthrough:")
+"""Names that gRPC has for other addresses."""
+
+
+def checked(address: str) -> str:
+    """The same, if it can be an address."""
+    if not isinstance(address, str):
+        raise TypeError(f"an address is text as in 127.0.0.1:7171, and not {address!r}")
+    if address.startswith(OTHER_WAYS):
+        return address
+    host, port = bare(address), "443"
+    # Of an IPv6 address without brackets, nobody knows where it ends.
+    if host.count(":") == 1 or "]:" in host:
+        host, _, port = host.rpartition(":")
+    is_host = host and host.isprintable() and not set(host) & set(" /?#@")
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 65_536
+    if not (is_host and is_port):
+        raise ValueError(
+            f"{address!r} is no address: give host:port, http://host:port or https://host:port"
+        )
+    return address
+
+
 def bare(address: str) -> str:
     """`http://host:port` and `host:port` as `host:port`."""
     for scheme in ("http://", "https://"):
@@ -55,7 +78,7 @@ class Fixed:
     """A server that somebody else runs."""
 
     def __init__(self, address: str) -> None:
-        self._address = bare(address)
+        self._address = bare(checked(address))
 
     def address(self) -> str:
         """As it was given."""
@@ -73,17 +96,21 @@ def run_command(
     entry: Entry, address: str, namespace: str, arguments: Sequence[str | os.PathLike[str]]
 ) -> list[Any]:
     """What a command of `treering` prints on a server, from its lines of JSON."""
-    done = subprocess.run(
-        [
-            *(find_binary(), *(os.fspath(each) for each in arguments), "--json"),
-            *("--server", entry.url(address), "--namespace", namespace),
-        ],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        stdin=subprocess.DEVNULL,
-        env=entry.environment(),
-    )
+    program = find_binary()
+    try:
+        done = subprocess.run(
+            [
+                *(program, *(os.fspath(each) for each in arguments), "--json"),
+                *("--server", entry.url(address), "--namespace", namespace),
+            ],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            stdin=subprocess.DEVNULL,
+            env=entry.environment(),
+        )
+    except OSError as error:
+        raise NoBinary(f"{program} cannot be run: {error.strerror}") from error
     if done.returncode:
         raise CommandFailed(done.stderr.strip(), done.returncode)
     return [json.loads(line) for line in done.stdout.splitlines() if line]
@@ -177,37 +204,44 @@ class _Server:
         self._owner = os.getpid()
         self._said: deque[str] = deque(maxlen=20)
         self._lines: queue.Queue[str] = queue.Queue()
-        environment: Mapping[str, str] = {"TREERING_LOG": "warn", **os.environ, "NO_COLOR": "1"}
-        self._process = subprocess.Popen(
-            [
-                find_binary(),
-                "serve",
-                "--json",
-                "--until-stdin-closes",
-                "--listen",
-                "127.0.0.1:0",
-                "--data",
-                path,
-                # Whoever has the folder is waited for here.
-                "--wait",
-                "0",
-                *options,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            env=environment,
-            # Ctrl-C is for the program; the server ends with it.
-            start_new_session=True,
-        )
+        self._program = find_binary()
+        self._process = self._begin(path, options)
         self._readers = [
             self._read(self._process.stdout, self._lines.put),
             self._read(self._process.stderr, self._hear),
         ]
         atexit.register(self.end)
+
+    def _begin(self, path: str, options: tuple[str, ...]) -> subprocess.Popen[str]:
+        environment: Mapping[str, str] = {"TREERING_LOG": "warn", **os.environ, "NO_COLOR": "1"}
+        try:
+            return subprocess.Popen(
+                [
+                    self._program,
+                    "serve",
+                    "--json",
+                    "--until-stdin-closes",
+                    "--listen",
+                    "127.0.0.1:0",
+                    "--data",
+                    path,
+                    # Whoever has the folder is waited for here.
+                    "--wait",
+                    "0",
+                    *options,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                env=environment,
+                # Ctrl-C is for the program; the server ends with it.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NoBinary(f"{self._program} cannot be run: {error.strerror}") from error
 
     @property
     def pid(self) -> int:
@@ -237,7 +271,9 @@ class _Server:
 
     def last_words(self) -> str:
         self._readers[1].join(timeout=1)
-        return "the server did not start: " + (" ".join(self._said) or "it said nothing")
+        ended = self._process.poll()
+        how = "it said nothing" if ended is None else f"it ended with {ended} and said nothing"
+        return f"{self._program} did not start: {' '.join(self._said) or how}"
 
     def end(self) -> None:
         """Lets it finish what it took."""

@@ -49,6 +49,7 @@ __all__ = [
     "CallNotOpen",
     "Cancelled",
     "CertificateUnknown",
+    "ClientClosed",
     "Closing",
     "CommandFailed",
     "Conflict",
@@ -95,6 +96,7 @@ __all__ = [
     "NotJson",
     "NotReady",
     "NotRecorded",
+    "OtherEventLoop",
     "OwnParent",
     "ParentIncomplete",
     "PermissionDenied",
@@ -225,6 +227,24 @@ class Unreachable(Unavailable):
     """Nothing answers there."""
 
     advice = "Is the server running, and is this its address?"
+
+
+class ClientClosed(Unreachable):
+    """This client was closed; nothing was sent."""
+
+    advice = "Make another one with `connect` or `local`, and close it after its last call."
+
+    def __init__(self, message: str = "this client was closed") -> None:
+        super().__init__(message)
+
+
+class OtherEventLoop(Invalid):
+    """A client for asyncio was used in another event loop than its first; nothing was sent."""
+
+    advice = "Make a client within each `asyncio.run`, or do all in one."
+
+    def __init__(self) -> None:
+        super().__init__("this client belongs to another event loop")
 
 
 class DeadlineExceeded(TreeringError):
