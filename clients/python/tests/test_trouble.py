@@ -382,6 +382,23 @@ def test_what_the_server_says_when_it_cannot_start(tmp_path: Path) -> None:
         treering.local(tmp_path / "file").stats()
 
 
+# The second program that opened a folder had an `error: …` on its screen, and all was well.
+def test_nothing_is_said_when_another_process_serves(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("DEBUG", logger="treering.server"):
+        with treering.local(server.folder) as db:
+            db.create("Served by the other")
+            assert db.address == server.address
+        assert [each.message for each in caplog.records if each.levelname != "DEBUG"] == []
+        # What is trouble is told.
+        (tmp_path / "file").write_text("no folder")
+        with pytest.raises(treering.ServerNotStarted):
+            treering.local(tmp_path / "file").stats()
+    told = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert "is a file" in told[0]
+
+
 # A program that is none was a bare FileNotFoundError, or "it said nothing": which program?
 def test_programs_that_are_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     none, mute = tmp_path / "none", tmp_path / "mute"

@@ -27,6 +27,8 @@ log = logging.getLogger("treering.server")
 
 END_WAIT = 20.0
 """Seconds for a server to finish what it took; then it is told to end, then killed."""
+HOLD_BACK = 1.0
+"""So long what a server says is kept until it is known whether it serves, in seconds."""
 LOCKED_WAIT = 10.0
 """Seconds for a process that holds the store without serving it to let go."""
 
@@ -182,6 +184,8 @@ class Local:
         while True:
             server = _Server(self._path, self._options)
             line = server.first_line(self._start_timeout)
+            # That another process serves the folder is no trouble.
+            server.tell(logging.DEBUG if "locked_by" in line else logging.WARNING)
             if "serving" in line:
                 self._server, self._address = server, bare(line["serving"])
                 return
@@ -204,6 +208,9 @@ class _Server:
         self._owner = os.getpid()
         self._said: deque[str] = deque(maxlen=20)
         self._lines: queue.Queue[str] = queue.Queue()
+        self._level: int | None = None
+        self._untold: list[str] = []
+        self._telling = threading.Lock()
         self._program = find_binary()
         self._process = self._begin(path, options)
         self._readers = [
@@ -252,11 +259,14 @@ class _Server:
 
     def first_line(self, timeout: float) -> dict[str, Any]:
         """What the server says of itself; empty when it ended or took too long."""
-        end = time.monotonic() + timeout
+        began = time.monotonic()
+        end = began + timeout
         while True:
             try:
                 line = self._lines.get(timeout=0.1)
             except queue.Empty:
+                if time.monotonic() > began + HOLD_BACK:
+                    self.tell(logging.WARNING)
                 late = time.monotonic() > end
                 if late:
                     self._said.append(f"it did not serve within {timeout:.0f} s")
@@ -296,9 +306,21 @@ class _Server:
             if pipe:
                 pipe.close()
 
+    def tell(self, level: int) -> None:
+        """Logs what it said, and from now on what it says."""
+        with self._telling:
+            self._level = level
+            untold, self._untold = self._untold, []
+            for line in untold:
+                log.log(level, "%s", line)
+
     def _hear(self, line: str) -> None:
         self._said.append(line.strip())
-        log.warning("%s", line.rstrip())
+        with self._telling:
+            if self._level is None:
+                self._untold.append(line.rstrip())
+            else:
+                log.log(self._level, "%s", line.rstrip())
 
     @staticmethod
     def _read(pipe: IO[str] | None, to: Any) -> threading.Thread:
