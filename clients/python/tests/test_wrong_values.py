@@ -149,3 +149,19 @@ def test_where_no_server_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREERING_TOKEN", "secret\n")
     with pytest.raises(ValueError, match="TREERING_TOKEN has a character"):
         treering.connect()
+
+
+# A result that no event holds was sent up to the bound, refused with that as its size, and with the
+# advice to send less at once; a call was recorded meanwhile that nobody had begun.
+def test_a_result_that_no_event_holds(conv: treering.Conversation) -> None:
+    size = (64 << 20) - (64 << 10) + 1
+    conv.assistant(tool_calls=[("c", "f", {})])
+    before = conv.head()
+    for give in (conv.tool_call("g").result, lambda *content: conv.tool_result("c", *content)):
+        for content in (["y" * size], ["y" * (size - 4), "\u00e9\u00e9"], [new.file(b"y" * size)]):
+            with pytest.raises(treering.TooLarge, match=r"at most 67043328.*in a file") as refused:
+                give(*content)
+            assert (refused.value.max, refused.value.reason) == (size - 1, "TOO_LARGE")
+            if len(content) == 1 and isinstance(content[0], str):
+                assert f"the result has {size} bytes" in str(refused.value)
+    assert conv.head() == before

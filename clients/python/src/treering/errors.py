@@ -659,7 +659,10 @@ class TooLarge(Invalid):
     """An event or a batch is larger than the store takes."""
 
     reason = "TOO_LARGE"
-    advice = "Append less at once; one event holds nearly 64 MiB."
+    advice = (
+        "Append less at once. One event holds up to 64 MiB less 64 KiB: keep what is larger in a "
+        "file, and record where it is."
+    )
 
     @property
     def max(self) -> int:

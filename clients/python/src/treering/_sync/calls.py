@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from treering import errors, new
+from treering import _requests, errors, new
 from treering._background import despite_sync
 from treering._words import CancelReasonName, from_arguments, json_bytes, told_text
 from treering.new import Part
@@ -125,8 +125,9 @@ class Call:
         structured: Any = None,
         milliseconds: int | None = None,
     ) -> Receipt:
-        """Records what it returned. Large texts are sent in pieces."""
-        content = tuple(new.parts(content))
+        """Records what it returned. Large texts are sent in pieces; it may
+        have 64 MiB less 64 KiB."""
+        content = tuple(_requests.fitting(content))
         self.request()
         if milliseconds is None and self._began is not None:
             milliseconds = round((time.monotonic() - self._began) * 1000)

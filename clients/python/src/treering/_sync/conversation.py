@@ -345,10 +345,11 @@ class Conversation:
         milliseconds: int | None = None,
         idempotency_key: str = "",
     ) -> Receipt:
-        """Records what an open call returned. Large texts are sent in pieces."""
+        """Records what an open call returned. Large texts are sent in pieces; it may have 64 MiB
+        less 64 KiB (`TooLarge`)."""
         event = new.tool_result(
             call_id,
-            *content,
+            *_requests.fitting(content),
             success=success,
             error=error,
             milliseconds=milliseconds,
