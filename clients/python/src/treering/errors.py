@@ -444,7 +444,10 @@ class AmbiguousSourceId(Refused):
     """Conversations of several sources have that id."""
 
     reason = "AMBIGUOUS_SOURCE_ID"
-    advice = "Use the conversation's UUID."
+    advice = (
+        "Use the conversation's UUID; `db.find(id)` lists them. `db.open` begins one only where "
+        "there is none, `db.create` each time."
+    )
 
 
 class Sealed(Refused):

@@ -113,6 +113,8 @@ class AsyncTreering:
         """Begins a conversation, with its prompt and tools in one step.
 
         `policies={"context": {...}}` is how its requests are built, `id` a UUID of your own.
+        Each call begins another one, also with a `source_id` that is there: use `open` for a
+        name of yours that is to mean one conversation.
 
         >>> conv = await db.create(
         ...     "Ports",
