@@ -63,6 +63,7 @@ def test_what_is_no_answer(conv: treering.Conversation) -> None:
         ("openai-chat", piece, "no `message`: of a stream"),
         ("openai-chat", {"choices": []}, "no list `choices`"),
         ("openai-responses", {**error, "output": None}, "it is an error"),
+        ("openai-responses", {**error, "output": [], "status": "failed"}, "it is an error"),
         ("gemini", {"promptFeedback": {"blockReason": "SAFETY"}}, "but promptFeedback"),
         ("gemini", {}, "but nothing"),
     ]

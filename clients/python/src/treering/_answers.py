@@ -67,7 +67,8 @@ def _refuse_none(provider: str, body: Mapping[str, Any]) -> None:
     held = HOLDS[provider]
     said = body.get(held)
     # A model may say nothing, but a choice or a candidate there is.
-    if isinstance(said, (list, tuple)) and (said or held in ("content", "output")):
+    may_be_empty = held in ("content", "output") and not body.get("error")
+    if isinstance(said, (list, tuple)) and (said or may_be_empty):
         if provider == "openai-chat" and not plain(said[0]).get("message"):
             raise ValueError("its choice has no `message`: of a stream, record the whole answer")
         return

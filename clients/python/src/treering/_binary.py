@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -25,6 +27,17 @@ def find_binary() -> str:
     if found := shutil.which(NAME):
         return found
     raise NoBinary("this installation of treering has no server in it")
+
+
+@contextmanager
+def starting(program: str) -> Iterator[None]:
+    """Says which program it is that cannot be run."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EACCES, errno.ENOEXEC):
+            raise
+        raise NoBinary(f"{program} cannot be run: {error.strerror}") from error
 
 
 def _installed() -> Iterator[Path]:

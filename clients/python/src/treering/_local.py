@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, Protocol
 
-from treering._binary import find_binary
+from treering._binary import find_binary, starting
 from treering._entry import Entry
-from treering.errors import CommandFailed, NoBinary, ServerNotStarted, StoreInUse
+from treering.errors import CommandFailed, ServerNotStarted, StoreInUse
 
 log = logging.getLogger("treering.server")
 
@@ -99,7 +99,7 @@ def run_command(
 ) -> list[Any]:
     """What a command of `treering` prints on a server, from its lines of JSON."""
     program = find_binary()
-    try:
+    with starting(program):
         done = subprocess.run(
             [
                 *(program, *(os.fspath(each) for each in arguments), "--json"),
@@ -111,8 +111,6 @@ def run_command(
             stdin=subprocess.DEVNULL,
             env=entry.environment(),
         )
-    except OSError as error:
-        raise NoBinary(f"{program} cannot be run: {error.strerror}") from error
     if done.returncode:
         raise CommandFailed(done.stderr.strip(), done.returncode)
     return [json.loads(line) for line in done.stdout.splitlines() if line]
@@ -221,7 +219,7 @@ class _Server:
 
     def _begin(self, path: str, options: tuple[str, ...]) -> subprocess.Popen[str]:
         environment: Mapping[str, str] = {"TREERING_LOG": "warn", **os.environ, "NO_COLOR": "1"}
-        try:
+        with starting(self._program):
             return subprocess.Popen(
                 [
                     self._program,
@@ -247,8 +245,6 @@ class _Server:
                 # Ctrl-C is for the program; the server ends with it.
                 start_new_session=True,
             )
-        except OSError as error:
-            raise NoBinary(f"{self._program} cannot be run: {error.strerror}") from error
 
     @property
     def pid(self) -> int:
