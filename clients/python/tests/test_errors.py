@@ -52,6 +52,17 @@ def test_refusals_have_their_classes(db: treering.Treering, conv: treering.Conve
         conv.user("more")
 
 
+# Who gave `create` one name twice had two conversations, and then an error that named neither them
+# nor the way to have one.
+def test_a_name_that_was_given_twice(db: treering.Treering) -> None:
+    twice = {db.create(source_id="sid").id, db.create(source_id="sid").id}
+    with pytest.raises(treering.AmbiguousSourceId, match=r"`db\.open` begins one only") as refused:
+        db.conversation("sid").user("?")
+    assert "`db.find(id)`" in refused.value.advice
+    assert {summary.conversation_id for summary in db.find("sid")} == twice
+    assert db.open("other").id == db.open("other").id
+
+
 def test_an_address_where_nobody_is() -> None:
     with treering.connect("127.0.0.1:1", timeout=30) as db:
         with pytest.raises(treering.Unreachable) as refused:

@@ -369,14 +369,65 @@ def test_objects_for_one_folder_share_a_server(tmp_path: Path) -> None:
     assert [*two.conversations()] == []
     two.create("Two")
     two.close()
-    with pytest.raises(treering.Unreachable):
+    # Whoever reads the error must not look for a server that is down.
+    with pytest.raises(treering.ClientClosed, match="this client was closed") as refused:
         two.create("Three")
+    assert isinstance(refused.value, treering.Unreachable)
+    assert "running" not in refused.value.advice
 
 
 def test_what_the_server_says_when_it_cannot_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(treering.ServerNotStarted, match="file"):
         treering.local(tmp_path / "file").stats()
+
+
+# The second program that opened a folder had an `error: …` on its screen, and all was well.
+def test_nothing_is_said_when_another_process_serves(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("DEBUG", logger="treering.server"):
+        with treering.local(server.folder) as db:
+            db.create("Served by the other")
+            assert db.address == server.address
+        assert [each.message for each in caplog.records if each.levelname != "DEBUG"] == []
+        # What is trouble is told.
+        (tmp_path / "file").write_text("no folder")
+        with pytest.raises(treering.ServerNotStarted):
+            treering.local(tmp_path / "file").stats()
+    told = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert "is a file" in told[0]
+
+
+# A program that is none was a bare FileNotFoundError, or "it said nothing": which program?
+def test_programs_that_are_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    none, mute = tmp_path / "none", tmp_path / "mute"
+    monkeypatch.setenv("TREERING_BINARY", str(none))
+    with pytest.raises(treering.NoBinary, match=f"TREERING_BINARY is {none}, and there is no"):
+        treering.local(tmp_path / "store").stats()
+    none.write_bytes(b"\x7fELF, and no more")
+    none.chmod(0o755)
+    with pytest.raises(treering.NoBinary, match=f"{none} cannot be run"):
+        treering.local(tmp_path / "store").stats()
+    mute.write_text("#!/bin/sh\nexit 3\n")
+    mute.chmod(0o755)
+    monkeypatch.setenv("TREERING_BINARY", str(mute))
+    with pytest.raises(treering.ServerNotStarted, match=f"{mute} did not start: it ended with 3"):
+        treering.local(tmp_path / "store").stats()
+
+
+# A client for asyncio that outlived its loop met asyncio's words for futures of others.
+def test_a_client_in_another_event_loop(open_async: Callable[[], AsyncTreering]) -> None:
+    db = open_async()
+
+    async def create() -> None:
+        await db.create("Here")
+
+    run(create())
+    for _ in range(2):
+        with pytest.raises(treering.OtherEventLoop, match=r"another event loop.*Make a client"):
+            run(create())
+    run(db.close())
 
 
 # Behind a proxy for the world outside, the server of this machine was asked for there.

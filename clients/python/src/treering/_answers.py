@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +47,48 @@ def read(provider: ProviderName, response: Any) -> AnswerParts:
     }
     if provider not in readers:
         raise ValueError(f"`{provider}` is none of {', '.join(readers)}")
-    return readers[provider](plain(response))
+    body = plain(response)
+    with _shaped(f"this is no answer of {provider}"):
+        _refuse_none(provider, body)
+        return readers[provider](body)
+
+
+HOLDS: Mapping[str, str] = {
+    "anthropic": "content",
+    "openai-chat": "choices",
+    "openai-responses": "output",
+    "gemini": "candidates",
+}
+"""The list that each answer has, be it empty."""
+
+
+def _refuse_none(provider: str, body: Mapping[str, Any]) -> None:
+    """Errors, pieces of streams, and answers of others look like answers that say nothing."""
+    held = HOLDS[provider]
+    said = body.get(held)
+    # A model may say nothing, but a choice or a candidate there is.
+    may_be_empty = held in ("content", "output") and not body.get("error")
+    if isinstance(said, (list, tuple)) and (said or may_be_empty):
+        if provider == "openai-chat" and not plain(said[0]).get("message"):
+            raise ValueError("its choice has no `message`: of a stream, record the whole answer")
+        return
+    if body.get("error"):
+        raise ValueError("it is an error: look at it, and ask again")
+    names = ", ".join(sorted(map(str, body))) or "nothing"
+    raise ValueError(f"it has no list `{held}` with something in it, but {names}")
+
+
+@contextmanager
+def _shaped(what: str) -> Iterator[None]:
+    """Says what was not in its provider's shape, without its text."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(f"{what}: `{error.args[0]}` is missing") from error
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"{what}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
 
 
 def _anthropic(body: Mapping[str, Any]) -> AnswerParts:
@@ -197,8 +239,10 @@ def messages(provider: ProviderName, history: Iterable[Any]) -> Iterator[list[ne
     readers = {"openai-chat": _chat_message, "anthropic": _anthropic_message}
     if provider not in readers:
         raise ValueError(f"`{provider}` is none of {', '.join(readers)}")
-    for message in history:
-        if events := readers[provider](plain(message)):
+    for index, message in enumerate(history):
+        with _shaped(f"message {index} is none of {provider}"):
+            events = readers[provider](plain(message))
+        if events:
             yield events
 
 

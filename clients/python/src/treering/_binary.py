@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -16,6 +18,8 @@ NAME = "treering.exe" if os.name == "nt" else "treering"
 def find_binary() -> str:
     """The `treering` program: of TREERING_BINARY, of the wheel, or of the PATH."""
     if given := os.environ.get("TREERING_BINARY"):
+        if not shutil.which(given):
+            raise NoBinary(f"TREERING_BINARY is {given}, and there is no program of that name")
         return given
     for path in _installed():
         if path.is_file():
@@ -23,6 +27,17 @@ def find_binary() -> str:
     if found := shutil.which(NAME):
         return found
     raise NoBinary("this installation of treering has no server in it")
+
+
+@contextmanager
+def starting(program: str) -> Iterator[None]:
+    """Says which program it is that cannot be run."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EACCES, errno.ENOEXEC):
+            raise
+        raise NoBinary(f"{program} cannot be run: {error.strerror}") from error
 
 
 def _installed() -> Iterator[Path]:

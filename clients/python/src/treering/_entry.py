@@ -13,6 +13,17 @@ TOKEN = "TREERING_TOKEN"
 CA = "TREERING_CA"
 
 
+def sendable(value: str, name: str) -> str:
+    """The same, if a header can hold it."""
+    if not (value.isascii() and value.isprintable()):
+        # It may be a key, which is in nobody's log: not even a piece of it.
+        raise ValueError(
+            f"{name} has a character that cannot be sent, such as an umlaut or the end of a line: "
+            "give it as it was made"
+        )
+    return value
+
+
 @dataclass(frozen=True)
 class Entry:
     """What is shown to a server, and how the server is known."""
@@ -24,9 +35,10 @@ class Entry:
     @classmethod
     def of(cls, address: str, token: str | None, ca: str | os.PathLike[str] | None) -> Entry:
         """What is not given is that of the environment."""
+        key, origin = (os.environ.get(TOKEN, ""), TOKEN) if token is None else (token, "`token`")
         return cls(
             is_secure=address.startswith("https://"),
-            token=os.environ.get(TOKEN, "") if token is None else token,
+            token=sendable(key, origin),
             ca=os.environ.get(CA, "") if ca is None else os.fspath(ca),
         )
 

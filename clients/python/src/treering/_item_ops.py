@@ -34,7 +34,8 @@ def put_op(
     """Puts a value. `ttl` is in seconds."""
     if ttl is not None and ttl <= 0:
         raise ValueError("ttl is not above 0: leave it out for an item that stays")
-    put = pb.PutItem(path=_labels(path), key=key, value=json_bytes(value), text=text)
+    said = json_bytes(value, f"the value of {key!r}")
+    put = pb.PutItem(path=_labels(path), key=key, value=said, text=text)
     if ttl is not None:
         put.ttl_ms = max(1, round(ttl * 1000))
     return pb.ItemOp(put=put)
@@ -57,7 +58,8 @@ def conditions(where: Iterable[Condition]) -> list[pb.ItemCondition]:
         if sign not in SIGNS:
             raise ValueError(f"`{sign}` is none of {' '.join(SIGNS)}")
         names = [field] if isinstance(field, str) else list(field)
-        made.append(pb.ItemCondition(field=names, comparison=SIGNS[sign], value=json_bytes(value)))
+        said = json_bytes(value, f"the value for {field!r}")
+        made.append(pb.ItemCondition(field=names, comparison=SIGNS[sign], value=said))
     return made
 
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, Protocol
 
-from treering._binary import find_binary
+from treering._binary import find_binary, starting
 from treering._entry import Entry
 from treering.errors import CommandFailed, ServerNotStarted, StoreInUse
 
@@ -27,6 +27,8 @@ log = logging.getLogger("treering.server")
 
 END_WAIT = 20.0
 """Seconds for a server to finish what it took; then it is told to end, then killed."""
+HOLD_BACK = 1.0
+"""So long what a server says is kept until it is known whether it serves, in seconds."""
 LOCKED_WAIT = 10.0
 """Seconds for a process that holds the store without serving it to let go."""
 
@@ -44,6 +46,29 @@ class Endpoint(Protocol):
         """Nobody here needs the server any more."""
 
 
+OTHER_WAYS = ("unix:", "unix-abstract:", "vsock:", "dns:", "ipv4:", "ipv6:", "xds:", "passthrough:")
+"""Names that gRPC has for other addresses."""
+
+
+def checked(address: str) -> str:
+    """The same, if it can be an address."""
+    if not isinstance(address, str):
+        raise TypeError(f"an address is text as in 127.0.0.1:7171, and not {address!r}")
+    if address.startswith(OTHER_WAYS):
+        return address
+    host, port = bare(address), "443"
+    # Of an IPv6 address without brackets, nobody knows where it ends.
+    if host.count(":") == 1 or "]:" in host:
+        host, _, port = host.rpartition(":")
+    is_host = host and host.isprintable() and not set(host) & set(" /?#@")
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 65_536
+    if not (is_host and is_port):
+        raise ValueError(
+            f"{address!r} is no address: give host:port, http://host:port or https://host:port"
+        )
+    return address
+
+
 def bare(address: str) -> str:
     """`http://host:port` and `host:port` as `host:port`."""
     for scheme in ("http://", "https://"):
@@ -55,7 +80,7 @@ class Fixed:
     """A server that somebody else runs."""
 
     def __init__(self, address: str) -> None:
-        self._address = bare(address)
+        self._address = bare(checked(address))
 
     def address(self) -> str:
         """As it was given."""
@@ -73,17 +98,19 @@ def run_command(
     entry: Entry, address: str, namespace: str, arguments: Sequence[str | os.PathLike[str]]
 ) -> list[Any]:
     """What a command of `treering` prints on a server, from its lines of JSON."""
-    done = subprocess.run(
-        [
-            *(find_binary(), *(os.fspath(each) for each in arguments), "--json"),
-            *("--server", entry.url(address), "--namespace", namespace),
-        ],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        stdin=subprocess.DEVNULL,
-        env=entry.environment(),
-    )
+    program = find_binary()
+    with starting(program):
+        done = subprocess.run(
+            [
+                *(program, *(os.fspath(each) for each in arguments), "--json"),
+                *("--server", entry.url(address), "--namespace", namespace),
+            ],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            stdin=subprocess.DEVNULL,
+            env=entry.environment(),
+        )
     if done.returncode:
         raise CommandFailed(done.stderr.strip(), done.returncode)
     return [json.loads(line) for line in done.stdout.splitlines() if line]
@@ -155,6 +182,8 @@ class Local:
         while True:
             server = _Server(self._path, self._options)
             line = server.first_line(self._start_timeout)
+            # That another process serves the folder is no trouble.
+            server.tell(logging.DEBUG if "locked_by" in line else logging.WARNING)
             if "serving" in line:
                 self._server, self._address = server, bare(line["serving"])
                 return
@@ -177,37 +206,45 @@ class _Server:
         self._owner = os.getpid()
         self._said: deque[str] = deque(maxlen=20)
         self._lines: queue.Queue[str] = queue.Queue()
-        environment: Mapping[str, str] = {"TREERING_LOG": "warn", **os.environ, "NO_COLOR": "1"}
-        self._process = subprocess.Popen(
-            [
-                find_binary(),
-                "serve",
-                "--json",
-                "--until-stdin-closes",
-                "--listen",
-                "127.0.0.1:0",
-                "--data",
-                path,
-                # Whoever has the folder is waited for here.
-                "--wait",
-                "0",
-                *options,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            env=environment,
-            # Ctrl-C is for the program; the server ends with it.
-            start_new_session=True,
-        )
+        self._level: int | None = None
+        self._untold: list[str] = []
+        self._telling = threading.Lock()
+        self._program = find_binary()
+        self._process = self._begin(path, options)
         self._readers = [
             self._read(self._process.stdout, self._lines.put),
             self._read(self._process.stderr, self._hear),
         ]
         atexit.register(self.end)
+
+    def _begin(self, path: str, options: tuple[str, ...]) -> subprocess.Popen[str]:
+        environment: Mapping[str, str] = {"TREERING_LOG": "warn", **os.environ, "NO_COLOR": "1"}
+        with starting(self._program):
+            return subprocess.Popen(
+                [
+                    self._program,
+                    "serve",
+                    "--json",
+                    "--until-stdin-closes",
+                    "--listen",
+                    "127.0.0.1:0",
+                    "--data",
+                    path,
+                    # Whoever has the folder is waited for here.
+                    "--wait",
+                    "0",
+                    *options,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                env=environment,
+                # Ctrl-C is for the program; the server ends with it.
+                start_new_session=True,
+            )
 
     @property
     def pid(self) -> int:
@@ -218,11 +255,14 @@ class _Server:
 
     def first_line(self, timeout: float) -> dict[str, Any]:
         """What the server says of itself; empty when it ended or took too long."""
-        end = time.monotonic() + timeout
+        began = time.monotonic()
+        end = began + timeout
         while True:
             try:
                 line = self._lines.get(timeout=0.1)
             except queue.Empty:
+                if time.monotonic() > began + HOLD_BACK:
+                    self.tell(logging.WARNING)
                 late = time.monotonic() > end
                 if late:
                     self._said.append(f"it did not serve within {timeout:.0f} s")
@@ -237,7 +277,9 @@ class _Server:
 
     def last_words(self) -> str:
         self._readers[1].join(timeout=1)
-        return "the server did not start: " + (" ".join(self._said) or "it said nothing")
+        ended = self._process.poll()
+        how = "it said nothing" if ended is None else f"it ended with {ended} and said nothing"
+        return f"{self._program} did not start: {' '.join(self._said) or how}"
 
     def end(self) -> None:
         """Lets it finish what it took."""
@@ -260,9 +302,21 @@ class _Server:
             if pipe:
                 pipe.close()
 
+    def tell(self, level: int) -> None:
+        """Logs what it said, and from now on what it says."""
+        with self._telling:
+            self._level = level
+            untold, self._untold = self._untold, []
+            for line in untold:
+                log.log(level, "%s", line)
+
     def _hear(self, line: str) -> None:
         self._said.append(line.strip())
-        log.warning("%s", line.rstrip())
+        with self._telling:
+            if self._level is None:
+                self._untold.append(line.rstrip())
+            else:
+                log.log(self._level, "%s", line.rstrip())
 
     @staticmethod
     def _read(pipe: IO[str] | None, to: Any) -> threading.Thread:

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from treering import errors, new
 from treering._keys import key_or_new
 from treering._words import (
     KindName,
@@ -18,6 +19,7 @@ from treering._words import (
     json_bytes,
     number,
     numbers,
+    text,
 )
 from treering.v1 import (
     context_pb2,
@@ -28,6 +30,8 @@ from treering.v1 import (
     tool_pb2,
 )
 
+BODY_BYTES_MAX = (64 << 20) - (64 << 10)
+"""What an event holds at most, in pieces or not: the server's bound."""
 CHUNK_BYTES = 256 << 10
 """A piece of a large result."""
 WHOLE_RESULT_BYTES_MAX = 1 << 20
@@ -128,6 +132,21 @@ def is_needed(needs: bool | Callable[[str, Any], bool], tool: str, arguments: An
     return needs if isinstance(needs, bool) else needs(tool, arguments)
 
 
+def fitting(content: Iterable[new.Part]) -> list[event_pb2.ContentPart]:
+    """Texts and parts of a result as parts. What no event can hold is not sent at all: the server
+    would refuse it in the middle, and not know how large it is."""
+    parts = new.parts(content)
+    size = sum(
+        len(part.text.encode()) if part.HasField("text") else part.ByteSize() for part in parts
+    )
+    if size > BODY_BYTES_MAX:
+        raise errors.TooLarge(
+            f"the result has {size} bytes, and one event holds at most {BODY_BYTES_MAX}",
+            metadata={"actual": str(size), "max": str(BODY_BYTES_MAX)},
+        )
+    return parts
+
+
 def large_text(result: event_pb2.ToolResultRecorded) -> bytes | None:
     """The text of a result of one large text."""
     if len(result.parts) != 1 or result.parts[0].WhichOneof("part") != "text":
@@ -179,7 +198,7 @@ def build(
         as_of_revision=as_of,
         provider=number(context_pb2.Provider, "PROVIDER", provider),
         model=model,
-        policy=json_bytes(merged) if merged else b"",
+        policy=json_bytes(merged, "policy") if merged else b"",
         at_least=position(at_least),
     )
 
@@ -409,7 +428,7 @@ def search(
     # Rather a part, and told so, than nothing.
     wait.FromMilliseconds(int(min(patience / 2, INDEX_WAIT_MAX) * 1000))
     return search_pb2.SearchRequest(
-        query=query,
+        query=text(query, "the query"),
         conversation_id=given["conversation"],
         branch=given["branch"],
         include_sub_contexts=given["sub_contexts"],

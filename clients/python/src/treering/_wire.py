@@ -232,6 +232,7 @@ class AsyncWire:
         self._metadata = list(metadata)
         self._address = ""
         self._channel: grpc.aio.Channel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         # Of servers that are gone: to close them at once would cancel what others do.
         self._old: list[grpc.aio.Channel] = []
         self.is_closed = False
@@ -245,6 +246,7 @@ class AsyncWire:
         await self._open(await asyncio.to_thread(self._endpoint.renew))
 
     async def _open(self, address: str) -> grpc.aio.Channel:
+        self._stays_in_its_loop()
         if self._channel is not None and address == self._address:
             return self._channel
         if self._channel is not None:
@@ -256,7 +258,15 @@ class AsyncWire:
         self._channel, self._address = channel, address
         return channel
 
+    def _stays_in_its_loop(self) -> None:
+        """A channel of gRPC's lives in the loop in which it was made."""
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if self._loop is not loop:
+            raise errors.OtherEventLoop()
+
     async def _callable(self, method: Method[Req, Res]) -> Any:
+        self._stays_in_its_loop()
         if self._channel is None:
             await self.connect()
         channel = cast(grpc.aio.Channel, self._channel)
@@ -292,7 +302,7 @@ class AsyncWire:
             raise errors.Unreachable(str(error)) from None
         except asyncio.CancelledError:
             if self.is_closed and not _task_is_cancelled():
-                raise errors.Unreachable("the connection was closed") from None
+                raise errors.ClientClosed() from None
             raise
 
     async def stream(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -88,18 +89,67 @@ def word(enum: _EnumTypeWrapper[_Number], prefix: str, value: int) -> str:
     return found.name.removeprefix(f"{prefix}_").lower() if found else str(value)
 
 
-def json_text(value: Any) -> str:
-    """A value as JSON text."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def text(value: Any, name: str) -> str:
+    """The same, if it is text that can be stored. `name` is what errors call it."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {type(value).__name__} and no text")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{name} has half a surrogate pair at character {error.start}, which is no text: "
+                "put another character there, as .encode(errors='replace').decode() does"
+            ) from None
+    return value
 
 
-def json_bytes(value: Any, *, as_is: bool = False) -> bytes:
+def json_text(value: Any, name: str = "") -> str:
+    """A value as JSON text. `name` is what errors call it."""
+    try:
+        said = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text(said, f"the JSON of {name or 'the value'}")
+    except ValueError:
+        for place, number in _no_numbers(value, name or "the value", ()):
+            raise ValueError(
+                f"{place} is {number}, which JSON has no number for: give None or a text instead"
+            ) from None
+        raise
+
+
+def json_texts(values: Mapping[str, Any] | None, name: str) -> dict[str, str]:
+    """Each value as JSON text."""
+    return {key: json_text(value, f"{name}[{key!r}]") for key, value in (values or {}).items()}
+
+
+def json_bytes(value: Any, name: str = "", *, as_is: bool = False) -> bytes:
     """A value as JSON. With `as_is`, `bytes` and `str` are JSON already."""
     if as_is and isinstance(value, bytes):
         return value
     if as_is and isinstance(value, str):
-        return value.encode()
-    return json_text(value).encode()
+        return text(value, name or "the JSON").encode()
+    return json_text(value, name).encode()
+
+
+def _no_numbers(value: Any, place: str, within: tuple[int, ...]) -> Iterator[tuple[str, str]]:
+    """Where a value has what is no number, and what it is there."""
+    if id(value) in within:
+        return
+    within = (*within, id(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        yield place, "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _no_numbers(key, f"a key of {place}", within)
+            yield from _no_numbers(each, f"{place}[{key!r}]", within)
+    elif isinstance(value, (list, tuple)):
+        for index, each in enumerate(value):
+            yield from _no_numbers(each, f"{place}[{index}]", within)
+
+
+def told_text(value: Any) -> str:
+    """What a tool returned as text for the model to read, which need not be JSON: `NaN` stays."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def from_arguments(data: bytes) -> Any:

@@ -49,6 +49,7 @@ __all__ = [
     "CallNotOpen",
     "Cancelled",
     "CertificateUnknown",
+    "ClientClosed",
     "Closing",
     "CommandFailed",
     "Conflict",
@@ -95,6 +96,7 @@ __all__ = [
     "NotJson",
     "NotReady",
     "NotRecorded",
+    "OtherEventLoop",
     "OwnParent",
     "ParentIncomplete",
     "PermissionDenied",
@@ -225,6 +227,24 @@ class Unreachable(Unavailable):
     """Nothing answers there."""
 
     advice = "Is the server running, and is this its address?"
+
+
+class ClientClosed(Unreachable):
+    """This client was closed; nothing was sent."""
+
+    advice = "Make another one with `connect` or `local`, and close it after its last call."
+
+    def __init__(self, message: str = "this client was closed") -> None:
+        super().__init__(message)
+
+
+class OtherEventLoop(Invalid):
+    """A client for asyncio was used in another event loop than its first; nothing was sent."""
+
+    advice = "Make a client within each `asyncio.run`, or do all in one."
+
+    def __init__(self) -> None:
+        super().__init__("this client belongs to another event loop")
 
 
 class DeadlineExceeded(TreeringError):
@@ -424,7 +444,10 @@ class AmbiguousSourceId(Refused):
     """Conversations of several sources have that id."""
 
     reason = "AMBIGUOUS_SOURCE_ID"
-    advice = "Use the conversation's UUID."
+    advice = (
+        "Use the conversation's UUID; `db.find(id)` lists them. `db.open` begins one only where "
+        "there is none, `db.create` each time."
+    )
 
 
 class Sealed(Refused):
@@ -639,7 +662,10 @@ class TooLarge(Invalid):
     """An event or a batch is larger than the store takes."""
 
     reason = "TOO_LARGE"
-    advice = "Append less at once; one event holds nearly 64 MiB."
+    advice = (
+        "Append less at once. One event holds up to 64 MiB less 64 KiB: keep what is larger in a "
+        "file, and record where it is."
+    )
 
     @property
     def max(self) -> int:

@@ -31,8 +31,10 @@ from treering._words import (
     RoleName,
     json_bytes,
     json_text,
+    json_texts,
     number,
 )
+from treering._words import text as checked
 from treering.v1 import event_pb2 as pb
 
 Part = str | pb.ContentPart
@@ -84,7 +86,7 @@ def reasoning(
     """What a model thought. It goes back to its own provider and model family only."""
     return pb.ContentPart(
         reasoning=pb.Reasoning(
-            text=text,
+            text=text and checked(text, "the reasoning"),
             signature=signature.encode() if isinstance(signature, str) else signature,
             redacted=redacted,
             provider=provider,
@@ -96,7 +98,7 @@ def reasoning(
 
 def refusal(text: str) -> pb.ContentPart:
     """What a model said when it refused."""
-    return pb.ContentPart(refusal=text)
+    return pb.ContentPart(refusal=checked(text, "the refusal"))
 
 
 def json(value: Any) -> pb.ContentPart:
@@ -106,7 +108,19 @@ def json(value: Any) -> pb.ContentPart:
 
 def parts(content: Iterable[Part]) -> list[pb.ContentPart]:
     """Texts and parts as parts."""
-    return [pb.ContentPart(text=part) if isinstance(part, str) else part for part in content]
+    return [_part(part) for part in content]
+
+
+def _part(part: Part) -> pb.ContentPart:
+    if isinstance(part, str):
+        return pb.ContentPart(text=checked(part, "the text"))
+    if isinstance(part, pb.ContentPart):
+        return part
+    how = "decode them to text, or " if isinstance(part, bytes) else ""
+    raise TypeError(
+        f"a part of the content is {type(part).__name__}: {how}give texts, or what "
+        "new.image, new.file, new.json and the like make"
+    )
 
 
 def rest(
@@ -124,7 +138,7 @@ def rest(
         provider=provider,
         model=model,
         encoding=pb.RAW_ENCODING_REST,
-        data=json_bytes(dict(fields)),
+        data=json_bytes(dict(fields), "fields"),
     )
 
 
@@ -201,12 +215,14 @@ def assistant(
 
 def system(content: str, *, id: str = "") -> NewEvent:
     """The system prompt from here on."""
-    return NewEvent(system_prompt_set=pb.SystemPromptSet(id=id, content=content))
+    return NewEvent(
+        system_prompt_set=pb.SystemPromptSet(id=id, content=checked(content, "the prompt"))
+    )
 
 
 def user_prompt(content: str, *, id: str = "") -> NewEvent:
     """A prompt that stands as the first message of the user from here on."""
-    return NewEvent(user_prompt_set=pb.UserPromptSet(id=id, content=content))
+    return NewEvent(user_prompt_set=pb.UserPromptSet(id=id, content=checked(content, "the prompt")))
 
 
 # ---- tool calls ----
@@ -227,7 +243,9 @@ def tool(
     return pb.ToolDefinition(
         name=name,
         description=description,
-        input_schema=json_bytes(input_schema if input_schema is not None else {"type": "object"}),
+        input_schema=json_bytes(
+            {"type": "object"} if input_schema is None else input_schema, "input_schema"
+        ),
         approval=_requirement(needs_approval),
         guidance=guidance,
         discoverable=discoverable,
@@ -273,9 +291,9 @@ def tool_call(
     (OpenAI Responses: `fc_…`)."""
     return NewEvent(
         tool_call_requested=pb.ToolCallRequested(
-            call_id=call_id,
-            tool=tool,
-            arguments=json_bytes(arguments, as_is=True),
+            call_id=checked(call_id, "the call's id"),
+            tool=checked(tool, "the tool"),
+            arguments=json_bytes(arguments, "arguments", as_is=True),
             approval=_requirement(needs_approval),
             message_revision=message_revision,
             item_id=item_id,
@@ -301,12 +319,12 @@ def tool_result(
     """What a tool returned."""
     return NewEvent(
         tool_result_recorded=pb.ToolResultRecorded(
-            call_id=call_id,
+            call_id=checked(call_id, "the call's id"),
             success=success,
-            error_message=error,
+            error_message=error and checked(error, "the error"),
             execution_time_ms=milliseconds,
             parts=parts(content),
-            structured=b"" if structured is None else json_bytes(structured),
+            structured=b"" if structured is None else json_bytes(structured, "structured"),
             raw=raw,
         )
     )
@@ -361,8 +379,7 @@ def config(
     model: str = "", *, mode: str = "", parameters: Mapping[str, Any] | None = None
 ) -> pb.Config:
     """Model settings."""
-    values = {name: json_text(value) for name, value in (parameters or {}).items()}
-    return pb.Config(model_id=model, mode=mode, parameters=values)
+    return pb.Config(model_id=model, mode=mode, parameters=json_texts(parameters, "parameters"))
 
 
 def created(
@@ -378,18 +395,17 @@ def created(
     metadata: Mapping[str, Any] | None = None,
 ) -> NewEvent:
     """The first event of a conversation."""
-    values = {name: json_text(value) for name, value in (policies or {}).items()}
     return NewEvent(
         conversation_created=pb.ConversationCreated(
-            title=title,
+            title=title and checked(title, "the title"),
             config=config,
             labels=labels or {},
-            policies=values,
+            policies=json_texts(policies, "policies"),
             source=source,
             source_id=source_id,
-            source_meta=b"" if source_meta is None else json_bytes(source_meta),
+            source_meta=b"" if source_meta is None else json_bytes(source_meta, "source_meta"),
             parent=parent,
-            metadata={name: json_text(value) for name, value in (metadata or {}).items()},
+            metadata=json_texts(metadata, "metadata"),
         )
     )
 
@@ -415,9 +431,9 @@ def conversation_changed(
             title=title,
             set_labels={name: value for name, value in labels.items() if value is not None},
             remove_labels=[name for name, value in labels.items() if value is None],
-            set_metadata={
-                name: json_text(value) for name, value in metadata.items() if value is not ...
-            },
+            set_metadata=json_texts(
+                {name: value for name, value in metadata.items() if value is not ...}, "metadata"
+            ),
             remove_metadata=[name for name, value in metadata.items() if value is ...],
         )
     )
@@ -448,7 +464,8 @@ def sealed(reason: str = "", summary: str = "") -> NewEvent:
 
 def context_set(key: str, value: Any, *, provider: str = "") -> NewEvent:
     """A key of the active context."""
-    return NewEvent(context_set=pb.ContextSet(key=key, value=json_bytes(value), provider=provider))
+    said = json_bytes(value, f"the value of {key!r}")
+    return NewEvent(context_set=pb.ContextSet(key=key, value=said, provider=provider))
 
 
 def context_removed(key: str) -> NewEvent:
@@ -525,13 +542,13 @@ def custom(
         content = data
         content_type = content_type or "application/octet-stream"
     else:
-        content = json_bytes(data)
+        content = json_bytes(data, "data")
         content_type = content_type or "application/json"
     said = pb.Custom(
         type_name=type_name,
         content_type=content_type,
         data=content,
-        text=text,
+        text=text and checked(text, "the text"),
         delta_of=delta_of,
     )
     return found_by(NewEvent(custom=said), key, attributes)

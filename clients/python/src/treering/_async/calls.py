@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from treering import errors, new
+from treering import _requests, errors, new
 from treering._background import despite_async
-from treering._words import CancelReasonName, from_arguments, json_bytes, json_text
+from treering._words import CancelReasonName, from_arguments, json_bytes, told_text
 from treering.new import Part
 from treering.types import Receipt, ToolCall
 
@@ -51,7 +51,7 @@ class AsyncCall:
         self.conversation = conversation
         self.call_id = call_id
         self.tool = tool
-        self.raw_arguments = json_bytes(arguments, as_is=True)
+        self.raw_arguments = json_bytes(arguments, "arguments", as_is=True)
         """The arguments as JSON, byte for byte as they are stored."""
         self.needs_approval = needs_approval
         self.message_revision = message_revision
@@ -124,7 +124,9 @@ class AsyncCall:
         structured: Any = None,
         milliseconds: int | None = None,
     ) -> Receipt:
-        """Records what it returned. Large texts are sent in pieces."""
+        """Records what it returned. Large texts are sent in pieces; it may
+        have 64 MiB less 64 KiB."""
+        content = tuple(_requests.fitting(content))
         await self.request()
         if milliseconds is None and self._began is not None:
             milliseconds = round((time.monotonic() - self._began) * 1000)
@@ -232,4 +234,4 @@ def _told(value: Any) -> list[Part]:
     """What a function returned, as content of a result."""
     if value is None:
         return []
-    return [value if isinstance(value, str) else json_text(value)]
+    return [value if isinstance(value, str) else told_text(value)]

@@ -21,7 +21,7 @@ from treering._async.transport import AsyncTransport
 from treering._entry import Entry
 from treering._keys import key_or_new, life_seconds
 from treering._local import Endpoint, Fixed, Local, run_command
-from treering._words import KindName, json_text, numbers
+from treering._words import KindName, json_texts, numbers
 from treering.new import NewEvent
 from treering.types import (
     ConversationSummary,
@@ -113,6 +113,8 @@ class AsyncTreering:
         """Begins a conversation, with its prompt and tools in one step.
 
         `policies={"context": {...}}` is how its requests are built, `id` a UUID of your own.
+        Each call begins another one, also with a `source_id` that is there: use `open` for a
+        name of yours that is to mean one conversation.
 
         >>> conv = await db.create(
         ...     "Ports",
@@ -208,7 +210,7 @@ class AsyncTreering:
             ascending=oldest_first,
             page_size=page_size,
             labels=labels or {},
-            metadata={name: json_text(value) for name, value in (metadata or {}).items()},
+            metadata=json_texts(metadata, "metadata"),
             parent=parent,
             title=title,
             sealed=sealed,

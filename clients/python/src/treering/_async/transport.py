@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from treering import errors
+from treering._entry import sendable
 from treering._local import Endpoint, Local
 from treering._methods import HEALTH, HEALTH_SERVING, Method, Req, Res
 from treering._retry import STRANGER_PATIENCE, Attempts
@@ -30,7 +31,7 @@ class AsyncTransport:
         credentials: grpc.ChannelCredentials | None,
         metadata: Iterable[tuple[str, str]],
     ) -> None:
-        tags = [("treering-namespace", namespace), *metadata]
+        tags = [("treering-namespace", sendable(namespace, "`namespace`")), *metadata]
         self.wire = AsyncWire(endpoint, credentials, tags)
         self.namespace = namespace
         self.timeout = timeout
@@ -130,7 +131,7 @@ class AsyncTransport:
 
     def _attempts(self, method: Method[Req, Res], key: str, timeout: float | None) -> Attempts:
         if self._closed:
-            raise errors.Unreachable("the connection was closed")
+            raise errors.ClientClosed()
         seconds = self.timeout if timeout is None else timeout
         return Attempts(
             again=method.again,

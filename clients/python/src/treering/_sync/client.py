@@ -22,7 +22,7 @@ from treering._sync.items import Items
 from treering._sync.reading import read_events
 from treering._sync.subscription import ContextWatch, Subscription
 from treering._sync.transport import Transport
-from treering._words import KindName, json_text, numbers
+from treering._words import KindName, json_texts, numbers
 from treering.new import NewEvent
 from treering.types import (
     ConversationSummary,
@@ -114,6 +114,8 @@ class Treering:
         """Begins a conversation, with its prompt and tools in one step.
 
         `policies={"context": {...}}` is how its requests are built, `id` a UUID of your own.
+        Each call begins another one, also with a `source_id` that is there: use `open` for a
+        name of yours that is to mean one conversation.
 
         >>> conv = db.create(
         ...     "Ports",
@@ -209,7 +211,7 @@ class Treering:
             ascending=oldest_first,
             page_size=page_size,
             labels=labels or {},
-            metadata={name: json_text(value) for name, value in (metadata or {}).items()},
+            metadata=json_texts(metadata, "metadata"),
             parent=parent,
             title=title,
             sealed=sealed,

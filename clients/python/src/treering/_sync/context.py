@@ -49,7 +49,9 @@ def change(
         conversation_id=conversation_id,
         branch=branch,
         set=[
-            event_pb2.ContextSet(key=name, value=json_bytes(value), provider=provider)
+            event_pb2.ContextSet(
+                key=name, value=json_bytes(value, f"the value of {name!r}"), provider=provider
+            )
             for name, value in values.items()
         ],
         remove=list(remove),

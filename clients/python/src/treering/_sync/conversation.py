@@ -24,7 +24,7 @@ from treering._words import (
     KindName,
     ProviderName,
     json_bytes,
-    json_text,
+    json_texts,
     number,
 )
 from treering.new import NewEvent, Part
@@ -205,7 +205,8 @@ class Conversation:
     ) -> Answer:
         """Records a provider's answer as it came: text, reasoning, calls, usage.
 
-        `response` is the dict or the object of the provider's own package.
+        `response` is the dict or the object of the provider's own package. An error, a piece of
+        a stream, or what is no answer of this provider is refused with a `ValueError`.
 
         >>> answer = conv.record("anthropic", {
         ...     "id": "msg_1", "model": "claude-sonnet-4-5", "stop_reason": "tool_use",
@@ -344,10 +345,11 @@ class Conversation:
         milliseconds: int | None = None,
         idempotency_key: str = "",
     ) -> Receipt:
-        """Records what an open call returned. Large texts are sent in pieces."""
+        """Records what an open call returned. Large texts are sent in pieces; it may have 64 MiB
+        less 64 KiB (`TooLarge`)."""
         event = new.tool_result(
             call_id,
-            *content,
+            *_requests.fitting(content),
             success=success,
             error=error,
             milliseconds=milliseconds,
@@ -477,7 +479,7 @@ class Conversation:
         request = tool_pb2.GetResultRequest(
             conversation_id=self.id,
             branch=self.branch,
-            arguments=json_bytes(arguments, as_is=True),
+            arguments=json_bytes(arguments, "arguments", as_is=True),
         )
         return self._get_result(request)
 
@@ -503,7 +505,7 @@ class Conversation:
             conversation_id=self.id,
             branch=self.branch,
             tool=tool,
-            arguments=json_bytes({} if arguments is None else arguments, as_is=True),
+            arguments=json_bytes({} if arguments is None else arguments, "arguments", as_is=True),
             occurrence=occurrence,
         )
         answer = self._transport.unary(m.RECORDED, request)
@@ -543,7 +545,7 @@ class Conversation:
             conversation_id=self.id,
             branch=self.branch,
             tool=tool,
-            arguments=json_bytes({} if arguments is None else arguments, as_is=True),
+            arguments=json_bytes({} if arguments is None else arguments, "arguments", as_is=True),
         )
         return self._transport.unary(m.SUGGEST_ARGUMENTS, request)
 
@@ -615,7 +617,7 @@ class Conversation:
             branch=self.branch,
             keep_turns=keep_turns,
             model=model,
-            policy=json_bytes(policy) if policy else b"",
+            policy=json_bytes(policy, "policy") if policy else b"",
         )
         return (self._transport.unary(m.PLAN_COMPACTION, request)).plan
 
@@ -1089,7 +1091,7 @@ class Conversation:
             title=title,
             config=new.config(model) if model else None,
             system_prompt=system,
-            policies={name: json_text(value) for name, value in (policies or {}).items()},
+            policies=json_texts(policies, "policies"),
             labels=labels or {},
             child_id=id,
             idempotency_key=key,

@@ -1,0 +1,168 @@
+"""What a program gives by mistake: it is told so, in its own words, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import treering
+from treering import items, new
+from treering._words import ProviderName
+
+from .conftest import texts
+
+NAN = float("nan")
+
+
+# NaN in arguments was stored as what no reader of JSON takes, and stood so in requests; in a
+# context or an item the server refused it without saying which, or what.
+def test_numbers_that_json_has_not(db: treering.Treering, conv: treering.Conversation) -> None:
+    said: list[tuple[Callable[[], Any], str]] = [
+        (lambda: conv.tool_call("f", {"x": NAN}), r"arguments\['x'\] is NaN"),
+        (lambda: conv.assistant(tool_calls=[("c", "f", {"x": [1, NAN]})]), r"\['x'\]\[1\] is NaN"),
+        (lambda: new.tool_call("c", "f", {"x": -float("inf")}), r"\['x'\] is -Infinity"),
+        (lambda: conv.set_context({"fine": 1, "odd": NAN}), "the value of 'odd' is NaN"),
+        (lambda: db.items.put(("a",), "k", {"n": {"m": NAN}}), r"of 'k'\['n'\]\['m'\] is NaN"),
+        (lambda: items.conditions([("n", "=", NAN)]), "the value for 'n' is NaN"),
+        (lambda: conv.tool_result("c", structured={NAN: 1}), "a key of structured is NaN"),
+        (lambda: db.create(parameters={"temperature": NAN}), r"parameters\['temperature'\] is NaN"),
+        (lambda: conv.change(metadata={"m": NAN}), r"metadata\['m'\] is NaN"),
+        (lambda: conv.request("anthropic", policy={"p": NAN}), r"policy\['p'\] is NaN"),
+    ]
+    before = conv.head()
+    for give, what in said:
+        with pytest.raises(ValueError, match=what + ".*give None or a text"):
+            give()
+    assert conv.head() == before
+    ring: list[Any] = []
+    ring.append(ring)
+    with pytest.raises(ValueError, match="Circular"):
+        new.tool_call("c", "f", ring)
+    # What a tool returns is text for the model, and what a model wrote stays as it wrote it.
+    asked = conv.assistant(tool_calls=[("c", "f", '{"x": NaN}')]).calls[0]
+    asked.run(lambda x: {"loss": x})
+    assert conv.result("c").text == '{"loss":NaN}'
+
+
+# What was no answer (an error, a piece of a stream, another provider's shape) was stored as a model
+# that said nothing, and the agent went on as if it had been asked.
+def test_what_is_no_answer(conv: treering.Conversation) -> None:
+    error = {"error": {"type": "overloaded_error", "message": "secret"}}
+    piece = {"choices": [{"index": 0, "delta": {"content": "Hel"}}]}
+    chat = {"choices": [{"message": {"role": "assistant", "content": "Hello"}}]}
+    said: list[tuple[ProviderName, Any, str]] = [
+        ("anthropic", {"foo": 1}, "no answer of anthropic: it has no list `content`.*but foo"),
+        ("anthropic", {"type": "error", **error}, "it is an error"),
+        ("anthropic", chat, "but choices"),
+        ("anthropic", {"content": "Hello"}, "no list `content`"),
+        ("anthropic", {"content": [{"type": "tool_use", "name": "ls"}]}, "`id` is missing"),
+        ("anthropic", {"content": ["Hello"]}, "no answer of anthropic"),
+        ("openai-chat", error, "it is an error"),
+        ("openai-chat", piece, "no `message`: of a stream"),
+        ("openai-chat", {"choices": []}, "no list `choices`"),
+        ("openai-responses", {**error, "output": None}, "it is an error"),
+        ("openai-responses", {**error, "output": [], "status": "failed"}, "it is an error"),
+        ("gemini", {"promptFeedback": {"blockReason": "SAFETY"}}, "but promptFeedback"),
+        ("gemini", {}, "but nothing"),
+    ]
+    before = conv.head()
+    for provider, response, what in said:
+        with pytest.raises(ValueError, match=what) as refused:
+            conv.record(provider, response)
+        assert "secret" not in str(refused.value)
+    assert conv.head() == before
+    # Models may end without a word.
+    conv.record("anthropic", {"content": [], "stop_reason": "end_turn"})
+    conv.record("gemini", {"candidates": [{"finishReason": "SAFETY"}]})
+    conv.record("openai-responses", {"output": [], "status": "incomplete"})
+    conv.record("openai-chat", chat)
+    assert texts(conv) == ["", "", "", "Hello"]
+
+
+# A list with one bad message ended with `KeyError: 'role'`: which of a thousand was it?
+def test_a_message_of_a_list_that_is_none(conv: treering.Conversation) -> None:
+    fine = {"role": "user", "content": "Hello"}
+    said: list[tuple[ProviderName, Any, str]] = [
+        ("openai-chat", {"content": "x"}, "message 1 is none of openai-chat: `role` is missing"),
+        ("openai-chat", {"role": "robot", "content": "x"}, "message 1 .*`robot` is none of"),
+        ("openai-chat", "x", "message 1 .*neither a dict"),
+        ("openai-chat", {"role": "user", "content": ["x"]}, "message 1"),
+        ("anthropic", {"role": "user"}, "message 1 is none of anthropic: `content` is missing"),
+    ]
+    before = conv.head()
+    for provider, message, what in said:
+        with pytest.raises(ValueError, match=what):
+            conv.extend(provider, [fine, message])
+    assert conv.head() == before
+
+
+# Bytes, None and numbers in the place of text met protobuf's words for its own classes, and half
+# a surrogate pair (text that was cut in a character) Python's for its codecs.
+def test_what_is_no_text(db: treering.Treering, conv: treering.Conversation) -> None:
+    given: Any
+    for given, what in [(b"Hi", "bytes: decode them"), (None, "NoneType"), (5, "int")]:
+        for say in (conv.user, conv.assistant, conv.tool_call("f").result):
+            with pytest.raises(TypeError, match=f"content is {what}.*give texts"):
+                say(given)
+        with pytest.raises(TypeError, match=r"the prompt is .* and no text"):
+            conv.system(given)
+    half = "a\ud800b"
+    said: list[tuple[Callable[[], Any], str]] = [
+        (lambda: conv.user(half), "the text has half a surrogate pair at character 1"),
+        (lambda: conv.system(half), "the prompt has half"),
+        (lambda: conv.tool_call("f", {"x": half}), "the JSON of arguments has half"),
+        (lambda: conv.tool_call("f", half), "arguments has half"),
+        (lambda: conv.set_context({"k": half}), "the JSON of the value of 'k' has half"),
+        (lambda: db.items.put(("a",), "k", half), "the JSON of the value of 'k' has half"),
+        (lambda: db.create(half), "the title has half"),
+        (lambda: db.search(half), "the query has half"),
+    ]
+    for give, what in said:
+        with pytest.raises(ValueError, match=what) as refused:
+            give()
+        assert type(refused.value) is ValueError
+    conv.user("a\U0001f333b", half.encode(errors="replace").decode())
+    assert texts(conv) == ["a\U0001f333ba?b"]
+    assert conv.tool_calls() == []
+
+
+# An address that is none was looked for as long as a server that is down, or met gRPC's words for
+# its own; a key with the end of its line sent people to the log of the server.
+def test_where_no_server_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = ["", " ", "not an address", "http://", "127.0.0.1:x", "127.0.0.1:99999", ":7171"]
+    for address in [*none, "ftp://127.0.0.1:7171", "http://127.0.0.1:7171/v1", "a:7171\n"]:
+        for connect in (treering.connect, treering.aio.connect):
+            with pytest.raises(ValueError, match="no address: give host:port"):
+                connect(address)
+    nothing: Any = None
+    with pytest.raises(TypeError, match="an address is text"):
+        treering.connect(nothing)
+    for address in ["localhost", "[::1]:7171", "::1", "https://a.example/", "unix:/run/x", "ä:1"]:
+        treering.connect(address).close()
+    for token in ("secret\n", "s\u00e4cret"):
+        with pytest.raises(ValueError, match="`token` has a character that cannot be sent") as said:
+            treering.connect(token=token)
+        assert "cret" not in str(said.value)
+    with pytest.raises(ValueError, match="`namespace` has"):
+        treering.connect(namespace="s\u00e4cret")
+    monkeypatch.setenv("TREERING_TOKEN", "secret\n")
+    with pytest.raises(ValueError, match="TREERING_TOKEN has a character"):
+        treering.connect()
+
+
+# A result that no event holds was sent up to the bound, refused with that as its size, and with the
+# advice to send less at once; a call was recorded meanwhile that nobody had begun.
+def test_a_result_that_no_event_holds(conv: treering.Conversation) -> None:
+    size = (64 << 20) - (64 << 10) + 1
+    conv.assistant(tool_calls=[("c", "f", {})])
+    before = conv.head()
+    for give in (conv.tool_call("g").result, lambda *content: conv.tool_result("c", *content)):
+        for content in (["y" * size], ["y" * (size - 4), "\u00e9\u00e9"], [new.file(b"y" * size)]):
+            with pytest.raises(treering.TooLarge, match=r"at most 67043328.*in a file") as refused:
+                give(*content)
+            assert (refused.value.max, refused.value.reason) == (size - 1, "TOO_LARGE")
+            if len(content) == 1 and isinstance(content[0], str):
+                assert f"the result has {size} bytes" in str(refused.value)
+    assert conv.head() == before
