@@ -74,8 +74,8 @@ def _pack(item: Any, events: Sequence[new.NewEvent]) -> Any:
     for place, value in held.items():
         if isinstance(value, str):
             strings.setdefault(value, place)
-        elif value is not None:
-            objects.setdefault(json_text(value), place)
+        elif value is not None and (text := _text_or_none(value)):
+            objects.setdefault(text, place)
     packed = _without(item, strings, objects)
     return packed if _same(_filled(packed, held), item) else {REFERENCE: {WHOLE: item}}
 

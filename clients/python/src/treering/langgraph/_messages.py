@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from treering import new
 from treering._adapters import frames
-from treering._adapters.responses import arguments, said
+from treering._adapters.odd import NOT_SHAPED, plainly, spoken
+from treering._adapters.responses import arguments, json_part, said
 from treering._words import RoleName
 from treering.langgraph._places import Place
 from treering.types import Event
@@ -238,12 +239,29 @@ def _validated(said: Mapping[str, Any]) -> BaseMessage:
 # ---- as events ----
 
 
-def typed(message: BaseMessage) -> list[new.NewEvent]:
-    """What a message says, as events; none where nothing can be made of it."""
-    try:
-        return list(_events(message))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return []
+def typed(message: BaseMessage) -> tuple[list[new.NewEvent], list[str]]:
+    """What a message says, as events, and what is odd about it; ids of calls are its own."""
+    return spoken(message, _events, _plain)
+
+
+SAID = (
+    "content",
+    "id",
+    "name",
+    "role",
+    "status",
+    "response_metadata",
+    "tool_call_id",
+    "tool_calls",
+    "invalid_tool_calls",
+    "usage_metadata",
+)
+"""The fields of a message of which events are made."""
+
+
+def _plain(message: BaseMessage) -> BaseMessage:
+    fields = message.__dict__
+    return with_fields(message, {**fields, **{n: plainly(fields[n]) for n in SAID if n in fields}})
 
 
 def _events(message: BaseMessage) -> Iterator[new.NewEvent]:
@@ -259,7 +277,7 @@ def _events(message: BaseMessage) -> Iterator[new.NewEvent]:
             role,
             *parts,
             author=message.name or "",
-            message_id=str(message.id or "")[:256],
+            message_id=str(message.id or ""),
             finish_reason=str(told.get("finish_reason") or told.get("stop_reason") or ""),
             usage=_usage(message, str(told.get("model_name") or told.get("model") or "")),
         )
@@ -301,8 +319,13 @@ def _parts(content: Any) -> Iterator[new.Part]:
     for block in content:
         if isinstance(block, str):
             yield block
-        elif part := _part(block):
-            yield part
+        else:
+            try:
+                part = _part(block)
+            except NOT_SHAPED:
+                part = json_part(block)
+            if part:
+                yield part
 
 
 def _part(block: Mapping[str, Any]) -> new.Part | None:
@@ -317,7 +340,7 @@ def _part(block: Mapping[str, Any]) -> new.Part | None:
         return new.reasoning(text, signature=block.get("signature") or "", provider="anthropic")
     if kind in IMAGES and (image := _image(block)):
         return image
-    return new.json(dict(block))
+    return json_part(dict(block))
 
 
 def _image(block: Mapping[str, Any]) -> pb.ContentPart | None:
