@@ -15,10 +15,9 @@ from pydantic import BaseModel, ValidationError
 from treering import new
 from treering._adapters import frames
 from treering._adapters.odd import NOT_SHAPED, plainly, spoken
-from treering._adapters.responses import arguments, json_part, said
+from treering._adapters.responses import arguments, json_part
 from treering._words import RoleName
 from treering.langgraph._places import Place
-from treering.types import Event
 from treering.v1 import event_pb2 as pb
 
 CLASSES: dict[str, type[BaseMessage]] = {
@@ -358,55 +357,3 @@ def _image(block: Mapping[str, Any]) -> pb.ContentPart | None:
         return new.image(base64.b64decode(str(data), validate=True), media_type)
     except (binascii.Error, TypeError, ValueError):
         return None
-
-
-# ---- what others said ----
-
-
-def messages_of(events: Iterator[Event]) -> Iterator[BaseMessage]:
-    """Events of any program as messages of LangChain."""
-    answer: lc.AIMessage | None = None
-    tools: dict[str, str] = {}
-    for event in events:
-        if event.kind == "tool_call_requested":
-            answer = answer or lc.AIMessage(content="")
-            tools[event.call_id] = event.tool
-            given = event.arguments
-            name = "invalid_arguments" if event.arguments_not_json else "value"
-            args = given if isinstance(given, dict) else {name: given}
-            answer.tool_calls.append(
-                lc.ToolCall(name=event.tool, args=args, id=event.call_id, type="tool_call")
-            )
-            continue
-        if event.kind == "message_appended" and event.role == "assistant":
-            if answer is not None:
-                yield answer
-            answer = lc.AIMessage(content=event.text)
-            continue
-        made = _message(event, tools)
-        if made is not None:
-            if answer is not None:
-                yield answer
-                answer = None
-            yield made
-    if answer is not None:
-        yield answer
-
-
-def _message(event: Event, tools: Mapping[str, str]) -> BaseMessage | None:
-    if event.kind == "tool_result_recorded":
-        result = event.proto.tool_result_recorded
-        return lc.ToolMessage(
-            content=said(result.parts) or result.error_message,
-            tool_call_id=result.call_id,
-            name=tools.get(result.call_id),
-            status="success" if result.success else "error",
-        )
-    if event.kind != "message_appended":
-        return None
-    if event.role == "tool":
-        message = event.proto.message_appended
-        return lc.ToolMessage(content=said(message.parts), tool_call_id=message.tool_call_id)
-    if event.role == "user":
-        return lc.HumanMessage(content=event.text)
-    return lc.SystemMessage(content=event.text)

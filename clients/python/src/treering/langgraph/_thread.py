@@ -34,6 +34,7 @@ from treering.langgraph._index import (
 )
 from treering.langgraph._lookup import NotSaidError
 from treering.langgraph._messages import message_of, plain, typed
+from treering.langgraph._others import echoes
 from treering.langgraph._places import (
     IN_ROW,
     OWN_FRAME,
@@ -93,6 +94,8 @@ class _Turn:
     name: str
     open: set[str]
     """Its calls without a result."""
+    last: int
+    """What is on the parent up to there is on it."""
     events: list[new.NewEvent] = field(default_factory=list)
     """Fork and activate, if it is another branch than before."""
     added: list[tuple[Key, BaseMessage]] = field(default_factory=list)
@@ -353,16 +356,16 @@ class GraphThread(ThreadReader):
         branch = self.index.branches[id]
         same = common(branch.mirrored, wanted)
         if same == len(branch.mirrored):
-            turn = _Turn(branch, branch.name, self._open(branch))
+            turn = _Turn(branch, branch.name, self._open(branch), branch.head)
         elif ending := overlap(branch.mirrored, wanted):
             # The state has let go of its first messages; the conversation need not.
             same = ending
-            turn = _Turn(branch, branch.name, self._open(branch))
+            turn = _Turn(branch, branch.name, self._open(branch), branch.head)
         else:
             name = f"from-{self.index.seen}"
             at = branch.ends[same - 1] if same else self._before_all(branch)
             forked = pb.BranchForked(name=name, parent_branch_id=id, fork_revision=at)
-            turn = _Turn(branch, name, self._open_at(branch, at))
+            turn = _Turn(branch, name, self._open_at(branch, at), at)
             turn.events.append(new.NewEvent(branch_forked=forked))
         if turn.events or id != self.index.active:
             turn.events.append(new.branch_activated())
@@ -418,7 +421,10 @@ class GraphThread(ThreadReader):
     def _spoken(self, batch: _Batch, turn: _Turn) -> list[list[new.NewEvent]]:
         """What the new messages say, in what the store takes."""
         start = len(batch.messages) - len(turn.added)
-        read = [typed(message) for _, message in turn.added]
+        branch = self.open().on(turn.parent.name)
+        # What others have said, and the state takes over, is there.
+        there = echoes(branch, (message for _, message in turn.added), turn.last)
+        read = [([], []) if message.id in there else typed(message) for _, message in turn.added]
         standing: odd.Standing = {}
         if any(odd.has_odd_result(events) for events, _ in read):
             for place, (_, message) in enumerate(batch.messages[:start]):
