@@ -92,17 +92,19 @@ def messages_in(conversation: Conversation, serde: Loads) -> list[BaseMessage]:
     ids = set[str]()
     events = conversation.events(kinds=[*SPOKEN, "custom"])
     for group in _groups(_noted(events, given)):
-        if isinstance(group, frames.Frame):
-            found = _own(group, given, serde)
-        else:
-            found = messages_of(group)
-        for message in found:
+        for message in _said(group, given, serde):
             # What a state has taken over stands where it was said.
             if message.id is None or message.id not in ids:
                 made.append(message)
             if message.id is not None:
                 ids.add(message.id)
     return made
+
+
+def _said(
+    group: frames.Frame | list[Event], given: Mapping[str, Stored], serde: Loads
+) -> Iterator[BaseMessage]:
+    return _own(group, given, serde) if isinstance(group, frames.Frame) else messages_of(group)
 
 
 def _noted(events: Iterable[Event], given: dict[str, Stored]) -> Iterator[Event]:

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 from pydantic_ai.conversation_store import (
@@ -24,6 +24,7 @@ from treering._sync.conversation import Conversation
 from treering.pydantic_ai._batch import Before, Made, batches, events_of
 from treering.pydantic_ai._line import Line, Placed, Prompt, end, newest, record_event, whole
 from treering.pydantic_ai._records import record_of
+from treering.pydantic_ai._returned import returned
 from treering.types import Branch, ConversationState, ConversationSummary, when
 from treering.v1 import event_pb2 as pb
 from treering.v1 import events_pb2
@@ -361,6 +362,16 @@ class Log:
             return events_of(added, target.before, waiting, now.branch, lessened)
 
         _said(record.conversation_id, len(target.events) + 1, make, append)
+
+    def note_returned(self, id: str, event: new.NewEvent) -> None:
+        """Keeps what a tool has returned until its request is stored."""
+        if found := self.conversation(id):
+            found.append([event])
+
+    def returned(self, id: str) -> dict[str, Any]:
+        """What tools have returned since the newest message, by the ids of the calls."""
+        found = self.conversation(id)
+        return returned(found.events(kinds=["custom"], backward=True)) if found else {}
 
     # ---- where it goes ----
 
