@@ -31,7 +31,8 @@ from claude_agent_sdk import (
 )
 
 from treering import _answers, errors, new
-from treering._adapters import frames
+from treering._adapters import frames, odd
+from treering._adapters.responses import arguments
 from treering._adapters.thread import (
     ATTEMPTS_MAX,
     Thread,
@@ -126,6 +127,7 @@ class TreeringSessionStore(SessionStore):
 
     def _append_batch(self, key: SessionKey, seen: _Seen, entries: list[SessionStoreEntry]) -> None:
         conversation = seen.thread.open()
+        lessened = odd.Lessened()
         is_typed = True
         for attempt in range(ATTEMPTS_MAX):
             if not seen.is_current:
@@ -140,7 +142,10 @@ class TreeringSessionStore(SessionStore):
             open = set(seen.open)
             cut = _cut(conversation, fresh) if is_typed else 0
             summary = self._folded(key, seen, fresh)
-            typed = [fitted(_typed(entry, cut), open) if is_typed else [] for entry in fresh]
+            read = _spoken(conversation, seen, fresh, cut) if is_typed else [([], [])] * len(fresh)
+            typed = [
+                fitted(lessened.of(index, events), open) for index, (events, _) in enumerate(read)
+            ]
             events = frames.frame(
                 FRAME,
                 list(zip(fresh, typed, strict=True)),
@@ -154,12 +159,16 @@ class TreeringSessionStore(SessionStore):
                 if attempt + 1 == ATTEMPTS_MAX:
                     raise
                 continue
-            except (errors.Refused, errors.Invalid):
+            except (errors.Refused, errors.Invalid) as refusal:
                 if not is_typed:
                     raise
                 # Better kept as a line only than not at all.
-                is_typed = False
+                is_typed = lessened.refused(refusal, odd.spans(typed))
+                seen.is_current = False
                 continue
+            for index, (_, notes) in enumerate(read):
+                said = notes + lessened.notes(index)
+                odd.warn(f"claude-agent-sdk, session {key['session_id'][:80]}, a line", said)
             seen.head, seen.open, seen.summary = receipt.revision, open, summary
             seen.uuids.update(uuid for entry in fresh if (uuid := entry.get("uuid")))
             return
@@ -360,13 +369,27 @@ def _is_summary(entry: Mapping[str, Any]) -> bool:
     return entry.get("type") == "user" and entry.get("isCompactSummary") is True
 
 
-def _typed(entry: SessionStoreEntry, cut: int) -> list[new.NewEvent]:
-    """What a line says, as events; none for lines that nobody said."""
-    try:
-        return list(_events(cast(Mapping[str, Any], entry), cut))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        # Not the shape that it has today: kept as it is.
-        return []
+def _spoken(
+    conversation: Conversation, seen: _Seen, entries: list[SessionStoreEntry], cut: int
+) -> list[tuple[list[new.NewEvent], list[str]]]:
+    """What lines say, as events, and what is odd about them; nothing for lines nobody said."""
+    given = [cast(Mapping[str, Any], entry) for entry in entries]
+    read = [odd.spoken(entry, lambda entry: _events(entry, cut)) for entry in given]
+    standing: odd.Standing = {}
+    if any(odd.has_odd_result(events) for events, _ in read):
+        standing = odd.standing_in(
+            conversation, FRAME, lambda entry: odd.spoken(entry, _called)[0], seen.open
+        )
+    made = []
+    for index, (entry, (events, notes)) in enumerate(zip(given, read, strict=True)):
+        seed = str(entry.get("uuid") or f"{seen.head}.{index}")
+        events, more = odd.within(events, seed, standing)
+        made.append((events, notes + more))
+    return made
+
+
+def _called(entry: Mapping[str, Any]) -> Iterator[new.NewEvent]:
+    return _events(entry, 0) if entry.get("type") == "assistant" else iter(())
 
 
 def _events(entry: Mapping[str, Any], cut: int) -> Iterator[new.NewEvent]:
@@ -374,6 +397,9 @@ def _events(entry: Mapping[str, Any], cut: int) -> Iterator[new.NewEvent]:
     if entry.get("type") not in ("user", "assistant") or not isinstance(message, Mapping):
         return
     if entry["type"] == "assistant":
+        content = message.get("content")
+        if isinstance(content, str):
+            message = {**message, "content": [{"type": "text", "text": content}]}
         answer = _answers.read("anthropic", message)
         if answer.parts:
             yield new.assistant(
@@ -382,8 +408,8 @@ def _events(entry: Mapping[str, Any], cut: int) -> Iterator[new.NewEvent]:
                 finish_reason=answer.finish_reason,
                 usage=answer.usage,
             )
-        for call_id, tool, arguments in answer.calls:
-            yield new.tool_call(call_id, tool, arguments)
+        for call_id, tool, given in answer.calls:
+            yield new.tool_call(call_id or "", tool or "", arguments(given))
         return
     [events] = _answers.messages("anthropic", [message])
     if cut and _is_summary(entry) and len(events) == 1:

@@ -37,10 +37,12 @@ from google.adk.sessions.state import State
 from pydantic_core import to_jsonable_python
 
 from treering import errors, new
-from treering._adapters import frames
+from treering._adapters import frames, odd
+from treering._adapters.odd import strict_json
+from treering._adapters.responses import arguments, json_part
 from treering._adapters.thread import ATTEMPTS_MAX, Thread, done, fitted, open_calls, rewind
 from treering._sync.client import Treering
-from treering._words import json_text
+from treering._sync.conversation import Conversation
 from treering.types import Event as Stored
 
 __all__ = ["TreeringSessionService"]
@@ -248,7 +250,7 @@ class TreeringSessionService(BaseSessionService):
         """Whether it was appended; false: it was there."""
         followed = self._at(name)
         with followed.lock:
-            typed = _typed(item)
+            lessened = odd.Lessened()
             for _ in range(ATTEMPTS_MAX):
                 if not followed.refresh() or not followed.exists:
                     raise SessionNotFoundError(f"Session {name[2]} not found.")
@@ -257,20 +259,34 @@ class TreeringSessionService(BaseSessionService):
                 if followed.updated > known:
                     raise _stale()
                 conversation = followed.thread.open()
-                held = fitted(typed, set(followed.open))
+                typed, notes = self._spoken(conversation, followed, item)
+                held = fitted(lessened.of(0, typed), set(followed.open))
                 given = _deltas((item.get("actions") or {}).get("state_delta") or {})
                 events = [*frames.frame(EVENT, [(item, held)]), *self._shared(name, given)]
                 try:
                     conversation.append(events, expected=followed.seen)
-                    followed.refresh()
-                    return True
                 except errors.Conflict:
                     continue
-                except (errors.Refused, errors.Invalid):
-                    if not typed:
+                except (errors.Refused, errors.Invalid) as refusal:
+                    if not lessened.refused(refusal, [(0, 1, 1 + len(held))]):
                         raise
-                    typed = []
+                    continue
+                odd.warn(f"google-adk, session {name[2][:80]}, an event", notes + lessened.notes(0))
+                followed.refresh()
+                return True
             raise errors.RevisionMismatch(f"others write to the session {name[2]} all the time")
+
+    def _spoken(
+        self, conversation: Conversation, followed: _Followed, item: dict[str, Any]
+    ) -> tuple[list[new.NewEvent], list[str]]:
+        events, notes = odd.spoken(item, _events)
+        standing: odd.Standing = {}
+        if odd.has_odd_result(events):
+            standing = odd.standing_in(
+                conversation, EVENT, lambda item: odd.spoken(item, _events)[0], followed.open
+            )
+        events, more = odd.within(events, str(item.get("id") or followed.seen), standing)
+        return events, notes + more
 
     def _shared(self, name: tuple[str, ...], given: Deltas) -> list[new.NewEvent]:
         """State of the app and of the user: events of their conversations, in the same batch."""
@@ -353,21 +369,14 @@ def _deltas(state: Mapping[str, Any]) -> Deltas:
 # ---- events ----
 
 
-def _typed(item: Mapping[str, Any]) -> list[new.NewEvent]:
-    """What an event of the kit says, as events; none for one that says nothing."""
-    try:
-        return list(_events(item))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return []
-
-
 def _events(item: Mapping[str, Any]) -> Iterator[new.NewEvent]:
     said: list[new.Part] = []
     calls: list[new.NewEvent] = []
     results: list[new.NewEvent] = []
     for part in (item.get("content") or {}).get("parts") or ():
         if call := part.get("function_call"):
-            calls.append(new.tool_call(call["id"], call["name"], call.get("args") or {}))
+            given = arguments(call.get("args"))
+            calls.append(new.tool_call(call.get("id") or "", call.get("name") or "", given))
         elif result := part.get("function_response"):
             results.append(_result(result))
         elif part.get("thought"):
@@ -375,7 +384,7 @@ def _events(item: Mapping[str, Any]) -> Iterator[new.NewEvent]:
         elif part.get("text"):
             said.append(new.parts([part["text"]])[0])
         else:
-            said.append(new.json(part))
+            said.append(json_part(part))
     yield from results
     author = str(item.get("author") or "")
     if said:
@@ -403,11 +412,11 @@ def _result(result: Mapping[str, Any]) -> new.NewEvent:
     response = result.get("response") or {}
     values: Sequence[Any] = list(response.values())
     is_text = len(values) == 1 and isinstance(values[0], str)
-    part = values[0] if is_text else new.json(response)
+    part = values[0] if is_text else json_part(response)
     error = response.get("error")
     return new.tool_result(
-        result["id"],
+        result.get("id") or "",
         part,
         success=error is None,
-        error="" if error is None else (error if isinstance(error, str) else json_text(error)),
+        error="" if error is None else (error if isinstance(error, str) else strict_json(error)),
     )

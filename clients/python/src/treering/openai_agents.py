@@ -16,13 +16,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agents.items import TResponseInputItem
 from agents.memory import SessionABC, SessionSettings
 
 from treering import errors, new
-from treering._adapters import frames
+from treering._adapters import frames, odd
 from treering._adapters.responses import item_of, typed
 from treering._adapters.thread import ATTEMPTS_MAX, Thread, before, done, fitted, open_calls, rewind
 from treering._sync.client import Treering
@@ -33,9 +34,6 @@ __all__ = ["TreeringSession"]
 
 SOURCE = "openai-agents"
 FRAME = "openai-agents.item"
-TYPED_ATTEMPTS_MAX = 3
-"""So often the typed form is tried; then items are kept as they are only."""
-
 EVENTS_OF_ITEM_MAX = 8
 """No item has more events."""
 
@@ -115,24 +113,22 @@ class TreeringSession(SessionABC):
 
     def _add(self, items: list[Any]) -> None:
         conversation = self.conversation
-        for attempt in range(TYPED_ATTEMPTS_MAX + 1):
-            is_typed = attempt < TYPED_ATTEMPTS_MAX
-            held = [typed(item) if is_typed else [] for item in items]
-            if any(_is_about_call(event) for events in held for event in events):
-                open = open_calls(conversation.state())
-                held = [fitted(events, open) for events in held]
-            events = [
-                event
-                for item, own in zip(items, held, strict=True)
-                for event in frames.frame(FRAME, [(item, own)])
-            ]
+        lessened = odd.Lessened()
+        is_typed = True
+        for _ in range(ATTEMPTS_MAX):
+            batch = _batch(conversation, items, lessened, is_typed)
             try:
-                conversation.append(events)
-                return
-            except (errors.Refused, errors.Invalid):
+                conversation.append(batch.events)
+            except (errors.Refused, errors.Invalid) as refusal:
                 # A call was opened or ended meanwhile, or the server takes no such event.
                 if not is_typed:
                     raise
+                is_typed = lessened.refused(refusal, batch.spans)
+                continue
+            for notes in batch.notes:
+                odd.warn(f"openai-agents, session {self.session_id[:80]}, an item", notes)
+            return
+        raise errors.RevisionMismatch(f"others write to {self.session_id} all the time")
 
     def _pop(self) -> TResponseInputItem | None:
         def newest(conversation: Conversation) -> tuple[int, TResponseInputItem] | None:
@@ -167,6 +163,41 @@ class TreeringSession(SessionABC):
                 if attempt + 1 == ATTEMPTS_MAX:
                     raise
         return None
+
+
+@dataclass
+class _Batch:
+    """Items with their events."""
+
+    events: list[new.NewEvent] = field(default_factory=list)
+    spans: list[tuple[int, int, int]] = field(default_factory=list)
+    """Of each item, where its typed events begin and end."""
+    notes: list[list[str]] = field(default_factory=list)
+    """What is odd about each."""
+
+
+def _batch(
+    conversation: Conversation, items: list[Any], lessened: odd.Lessened, is_typed: bool
+) -> _Batch:
+    read = [typed(item) if is_typed else ([], []) for item in items]
+    open = set[str]()
+    standing: odd.Standing = {}
+    head = 0
+    if any(_is_about_call(event) for events, _ in read for event in events):
+        state = conversation.state()
+        open, head = open_calls(state), state.branch.head
+    if any(odd.has_odd_result(events) for events, _ in read):
+        branch = conversation.on(state.branch.name)
+        standing = odd.standing_in(branch, FRAME, lambda item: typed(item)[0], open)
+    batch = _Batch()
+    for index, (item, (events, notes)) in enumerate(zip(items, read, strict=True)):
+        events, more = odd.within(events, f"{head}.{index}", standing)
+        own = fitted(lessened.of(index, events), open)
+        begin = len(batch.events) + 1
+        batch.spans.append((index, begin, begin + len(own)))
+        batch.notes.append([*notes, *more, *lessened.notes(index)])
+        batch.events += frames.frame(FRAME, [(item, own)])
+    return batch
 
 
 def _is_about_call(event: new.NewEvent) -> bool:

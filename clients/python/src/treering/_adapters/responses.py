@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from treering import new
-from treering._words import RoleName, json_text
+from treering._adapters.odd import spoken, strict_json
+from treering._words import RoleName
 from treering.types import Event
 from treering.v1 import event_pb2 as pb
 
@@ -46,12 +47,9 @@ HOSTED = {
 # ---- items as events ----
 
 
-def typed(item: Any) -> list[new.NewEvent]:
-    """What an item says, as events; none for one that says nothing, or of an unknown shape."""
-    try:
-        return list(_events(item))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return []
+def typed(item: Any) -> tuple[list[new.NewEvent], list[str]]:
+    """What an item says, as events, and what is odd about it; ids of calls are the item's own."""
+    return spoken(item, _events)
 
 
 def _events(item: Mapping[str, Any]) -> Iterator[new.NewEvent]:
@@ -71,7 +69,7 @@ def _events(item: Mapping[str, Any]) -> Iterator[new.NewEvent]:
             )
         )
     elif kind in CALLS:
-        tool = item.get("name") or kind.removesuffix("_call")
+        tool = item.get("name", kind.removesuffix("_call")) or ""
         call_id, item_id = _call_id(item), str(item.get("id") or "")
         yield new.tool_call(
             call_id,
@@ -92,34 +90,33 @@ def _events(item: Mapping[str, Any]) -> Iterator[new.NewEvent]:
             call_id,
             *_parts(item.get(came) or ""),
             success=not error and item.get("status") != "failed",
-            error=error if isinstance(error, str) else json_text(error),
+            error=error if isinstance(error, str) else strict_json(error),
         )
 
 
 def _call_id(item: Mapping[str, Any]) -> str:
-    call_id = item.get("call_id") or item.get("id")
-    if not isinstance(call_id, str) or not call_id:
-        raise ValueError("a call without an id")
-    return call_id
+    call_id = item.get("call_id")
+    call_id = item.get("id") if call_id is None else call_id
+    return call_id if isinstance(call_id, str) else ""
 
 
 def arguments(given: Any) -> str:
     """Arguments as the model wrote them, be they JSON or not; a value as JSON."""
     if isinstance(given, str):
-        try:
-            given.encode()
-            return given
-        except ValueError:
-            # Half a surrogate pair is no text.
-            return json_text({"raw": given})
-    return json_text({} if given is None else given)
+        return given
+    return strict_json({} if given is None else given)
+
+
+def json_part(value: Any) -> pb.ContentPart:
+    """A part that is JSON."""
+    return pb.ContentPart(json=strict_json(value))
 
 
 def _parts(content: Any) -> list[new.Part]:
     if isinstance(content, str):
         return [content] if content else []
     if not isinstance(content, list):
-        return [new.json(content)]
+        return [json_part(content)]
     return [_part(part) for part in content]
 
 
@@ -131,7 +128,7 @@ def _part(part: Any) -> new.Part:
         return new.refusal(part["refusal"])
     if kind == "input_image" and isinstance(part.get("image_url"), str):
         return _image(part["image_url"], str(part.get("detail") or ""))
-    return new.json(part)
+    return json_part(part)
 
 
 def _image(url: str, detail: str) -> pb.ContentPart:

@@ -53,6 +53,13 @@ class Dumps(Protocol):
         """A value as type and bytes."""
 
 
+class Loads(Protocol):
+    """The part of a serializer that reading needs."""
+
+    def loads_typed(self, data: Stored) -> Any:
+        """A value from type and bytes."""
+
+
 @dataclass(frozen=True)
 class Spliced:
     """A list as a part of another one, and what comes after that."""

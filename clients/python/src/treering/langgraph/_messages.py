@@ -14,10 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 from treering import new
 from treering._adapters import frames
-from treering._adapters.responses import arguments, said
+from treering._adapters.odd import NOT_SHAPED, plainly, spoken
+from treering._adapters.responses import arguments, json_part
 from treering._words import RoleName
 from treering.langgraph._places import Place
-from treering.types import Event
 from treering.v1 import event_pb2 as pb
 
 CLASSES: dict[str, type[BaseMessage]] = {
@@ -238,12 +238,29 @@ def _validated(said: Mapping[str, Any]) -> BaseMessage:
 # ---- as events ----
 
 
-def typed(message: BaseMessage) -> list[new.NewEvent]:
-    """What a message says, as events; none where nothing can be made of it."""
-    try:
-        return list(_events(message))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return []
+def typed(message: BaseMessage) -> tuple[list[new.NewEvent], list[str]]:
+    """What a message says, as events, and what is odd about it; ids of calls are its own."""
+    return spoken(message, _events, _plain)
+
+
+SAID = (
+    "content",
+    "id",
+    "name",
+    "role",
+    "status",
+    "response_metadata",
+    "tool_call_id",
+    "tool_calls",
+    "invalid_tool_calls",
+    "usage_metadata",
+)
+"""The fields of a message of which events are made."""
+
+
+def _plain(message: BaseMessage) -> BaseMessage:
+    fields = message.__dict__
+    return with_fields(message, {**fields, **{n: plainly(fields[n]) for n in SAID if n in fields}})
 
 
 def _events(message: BaseMessage) -> Iterator[new.NewEvent]:
@@ -259,7 +276,7 @@ def _events(message: BaseMessage) -> Iterator[new.NewEvent]:
             role,
             *parts,
             author=message.name or "",
-            message_id=str(message.id or "")[:256],
+            message_id=str(message.id or ""),
             finish_reason=str(told.get("finish_reason") or told.get("stop_reason") or ""),
             usage=_usage(message, str(told.get("model_name") or told.get("model") or "")),
         )
@@ -301,8 +318,13 @@ def _parts(content: Any) -> Iterator[new.Part]:
     for block in content:
         if isinstance(block, str):
             yield block
-        elif part := _part(block):
-            yield part
+        else:
+            try:
+                part = _part(block)
+            except NOT_SHAPED:
+                part = json_part(block)
+            if part:
+                yield part
 
 
 def _part(block: Mapping[str, Any]) -> new.Part | None:
@@ -317,7 +339,7 @@ def _part(block: Mapping[str, Any]) -> new.Part | None:
         return new.reasoning(text, signature=block.get("signature") or "", provider="anthropic")
     if kind in IMAGES and (image := _image(block)):
         return image
-    return new.json(dict(block))
+    return json_part(dict(block))
 
 
 def _image(block: Mapping[str, Any]) -> pb.ContentPart | None:
@@ -335,55 +357,3 @@ def _image(block: Mapping[str, Any]) -> pb.ContentPart | None:
         return new.image(base64.b64decode(str(data), validate=True), media_type)
     except (binascii.Error, TypeError, ValueError):
         return None
-
-
-# ---- what others said ----
-
-
-def messages_of(events: Iterator[Event]) -> Iterator[BaseMessage]:
-    """Events of any program as messages of LangChain."""
-    answer: lc.AIMessage | None = None
-    tools: dict[str, str] = {}
-    for event in events:
-        if event.kind == "tool_call_requested":
-            answer = answer or lc.AIMessage(content="")
-            tools[event.call_id] = event.tool
-            given = event.arguments
-            name = "invalid_arguments" if event.arguments_not_json else "value"
-            args = given if isinstance(given, dict) else {name: given}
-            answer.tool_calls.append(
-                lc.ToolCall(name=event.tool, args=args, id=event.call_id, type="tool_call")
-            )
-            continue
-        if event.kind == "message_appended" and event.role == "assistant":
-            if answer is not None:
-                yield answer
-            answer = lc.AIMessage(content=event.text)
-            continue
-        made = _message(event, tools)
-        if made is not None:
-            if answer is not None:
-                yield answer
-                answer = None
-            yield made
-    if answer is not None:
-        yield answer
-
-
-def _message(event: Event, tools: Mapping[str, str]) -> BaseMessage | None:
-    if event.kind == "tool_result_recorded":
-        result = event.proto.tool_result_recorded
-        return lc.ToolMessage(
-            content=said(result.parts) or result.error_message,
-            tool_call_id=result.call_id,
-            name=tools.get(result.call_id),
-            status="success" if result.success else "error",
-        )
-    if event.kind != "message_appended":
-        return None
-    if event.role == "tool":
-        message = event.proto.message_appended
-        return lc.ToolMessage(content=said(message.parts), tool_call_id=message.tool_call_id)
-    if event.role == "user":
-        return lc.HumanMessage(content=event.text)
-    return lc.SystemMessage(content=event.text)

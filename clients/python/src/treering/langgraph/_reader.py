@@ -58,6 +58,7 @@ class ThreadReader:
         self._looked_up = 0
         self._brought = set[int]()
         self._has_writes = set[int]()
+        self._warned = set[Key]()
 
     def open(self) -> Conversation:
         """The conversation; begins it the first time."""

@@ -25,6 +25,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.types import Interrupt
 
@@ -32,7 +33,7 @@ from treering._adapters.thread import done
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
 from treering.langgraph._index import Row, Write, ordered
-from treering.langgraph._messages import messages_of
+from treering.langgraph._others import messages_in
 from treering.langgraph._thread import GraphThread, Put
 
 __all__ = ["TreeringSaver", "messages"]
@@ -42,15 +43,17 @@ THREADS_MAX = 128
 """Threads of which what was read is kept in memory."""
 
 
-def messages(conversation: Conversation) -> list[BaseMessage]:
-    """What was said in a conversation, by whatever program, as messages of LangChain."""
-    return list(
-        messages_of(
-            conversation.events(
-                kinds=["message_appended", "tool_call_requested", "tool_result_recorded"]
-            )
-        )
-    )
+def messages(
+    conversation: Conversation, *, serde: SerializerProtocol | None = None
+) -> list[BaseMessage]:
+    """What was said in a conversation, by whatever program, as messages of LangChain.
+
+    Messages of graphs are those that they gave, others have an id that says where they are:
+    `CONVERSATION#REVISION`. So a graph that is given all of them goes on after what others said:
+    those that its state has stay as they are, and nothing is said twice. `serde` is the saver's,
+    if it has one of its own.
+    """
+    return messages_in(conversation, serde or JsonPlusSerializer())
 
 
 class TreeringSaver(BaseCheckpointSaver[str]):

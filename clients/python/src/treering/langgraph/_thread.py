@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import Checkpoint
 
 from treering import errors, new
-from treering._adapters import frames
+from treering._adapters import frames, odd
 from treering._adapters.thread import ATTEMPTS_MAX, before, fitted, open_calls, rewind
 from treering._sync.conversation import Conversation
 from treering.langgraph._index import (
@@ -34,6 +34,7 @@ from treering.langgraph._index import (
 )
 from treering.langgraph._lookup import NotSaidError
 from treering.langgraph._messages import message_of, plain, typed
+from treering.langgraph._others import echoes
 from treering.langgraph._places import (
     IN_ROW,
     OWN_FRAME,
@@ -53,8 +54,6 @@ from treering.langgraph._reader import ThreadReader
 from treering.types import Receipt
 from treering.v1 import event_pb2 as pb
 
-REFUSALS_MAX = 3
-"""So often the typed form of messages is tried; then they are kept as values only."""
 MSGPACK = "application/msgpack"
 
 
@@ -81,6 +80,10 @@ class _Batch:
     has_messages: bool = False
     framed: dict[Key, Place] = field(default_factory=dict)
     """Where messages will be that go to the frame."""
+    spans: list[tuple[Key, int, int]] = field(default_factory=list)
+    """Of each message of the frame, where its events begin and end in it."""
+    notes: dict[Key, list[str]] = field(default_factory=dict)
+    """What is odd about messages."""
 
 
 @dataclass
@@ -91,6 +94,8 @@ class _Turn:
     name: str
     open: set[str]
     """Its calls without a result."""
+    last: int
+    """What is on the parent up to there is on it."""
     events: list[new.NewEvent] = field(default_factory=list)
     """Fork and activate, if it is another branch than before."""
     added: list[tuple[Key, BaseMessage]] = field(default_factory=list)
@@ -145,27 +150,32 @@ class GraphThread(ThreadReader):
         """Stores a checkpoint."""
         conversation = self.open()
         self._know(put.ns)
-        refusals = 0
+        lessened = odd.Lessened()
+        is_mirrored = True
         for _ in range(ATTEMPTS_MAX):
+            batch, turn, first = _Batch(), None, 0
             try:
                 before = self._parent(put)
-                batch = _Batch()
                 values = self._values(batch, put, before)
-                is_typed = batch.has_messages and refusals < REFUSALS_MAX
-                turn = self._turn(batch) if is_typed else None
-                framed = self._frame(batch, turn) if turn else []
+                turn = self._turn(batch) if batch.has_messages and is_mirrored else None
+                framed = self._frame(batch, turn, lessened) if turn else []
                 rows = self._rows(batch, put, before, values, turn)
+                first = len(turn.events) + len(rows) if turn else 0
                 self._append(conversation, turn, rows, framed)
+                self._warn(batch)
                 return
             except NotSaidError:
                 self._read_all(conversation)
             except errors.Conflict:
                 # Another program wrote to the thread.
                 self._read(conversation)
-            except (errors.Refused, errors.Invalid, errors.NotFound):
-                if not is_typed:
-                    raise
-                refusals += 1
+            except (errors.Refused, errors.Invalid, errors.NotFound) as refusal:
+                spans = [(key, first + begin, first + end) for key, begin, end in batch.spans]
+                if not lessened.refused(refusal, spans):
+                    if turn is None:
+                        raise
+                    # Better kept as values only than not at all.
+                    is_mirrored = False
                 self._read(conversation)
                 for known in self.index.branches.values():
                     known.open = None
@@ -346,16 +356,16 @@ class GraphThread(ThreadReader):
         branch = self.index.branches[id]
         same = common(branch.mirrored, wanted)
         if same == len(branch.mirrored):
-            turn = _Turn(branch, branch.name, self._open(branch))
+            turn = _Turn(branch, branch.name, self._open(branch), branch.head)
         elif ending := overlap(branch.mirrored, wanted):
             # The state has let go of its first messages; the conversation need not.
             same = ending
-            turn = _Turn(branch, branch.name, self._open(branch))
+            turn = _Turn(branch, branch.name, self._open(branch), branch.head)
         else:
             name = f"from-{self.index.seen}"
             at = branch.ends[same - 1] if same else self._before_all(branch)
             forked = pb.BranchForked(name=name, parent_branch_id=id, fork_revision=at)
-            turn = _Turn(branch, name, self._open_at(branch, at))
+            turn = _Turn(branch, name, self._open_at(branch, at), at)
             turn.events.append(new.NewEvent(branch_forked=forked))
         if turn.events or id != self.index.active:
             turn.events.append(new.branch_activated())
@@ -391,28 +401,58 @@ class GraphThread(ThreadReader):
 
         return max((id for id, on in self.index.branches.items() if not on.archived), key=worth)
 
-    def _frame(self, batch: _Batch, turn: _Turn) -> list[new.NewEvent]:
+    def _frame(self, batch: _Batch, turn: _Turn, lessened: odd.Lessened) -> list[new.NewEvent]:
         """The messages that are new on the branch."""
         if not turn.added:
             return []
-        items = [self._framed(batch, *each, turn.open) for each in turn.added]
-        count = sum(len(events) for _, events in items)
+        items: list[tuple[Any, list[new.NewEvent]]] = []
+        end = 1
+        for (key, message), events in zip(turn.added, self._spoken(batch, turn), strict=True):
+            batch.notes[key] += lessened.notes(key)
+            own = fitted(lessened.of(key, events), turn.open)
+            items.append((self._item(batch, key, message), own))
+            batch.spans.append((key, end, end + len(own)))
+            end += len(own)
         for index, ((key, _), (said, _)) in enumerate(zip(turn.added, items, strict=True)):
             if said is not None:
-                batch.framed[key] = (OWN_FRAME, index, count)
+                batch.framed[key] = (OWN_FRAME, index, end - 1)
         return frames.frame(MESSAGES, items, {"keys": [key.hex() for key, _ in turn.added]})
 
-    def _framed(
-        self, batch: _Batch, key: Key, message: BaseMessage, open: set[str]
-    ) -> tuple[Any, list[new.NewEvent]]:
-        """A message with its events; its fields go to the frame, or else its bytes to the row."""
-        events = fitted(typed(message), open)
+    def _spoken(self, batch: _Batch, turn: _Turn) -> list[list[new.NewEvent]]:
+        """What the new messages say, in what the store takes."""
+        start = len(batch.messages) - len(turn.added)
+        branch = self.open().on(turn.parent.name)
+        # What others have said, and the state takes over, is there.
+        there = echoes(branch, (message for _, message in turn.added), turn.last)
+        read = [([], []) if message.id in there else typed(message) for _, message in turn.added]
+        standing: odd.Standing = {}
+        if any(odd.has_odd_result(events) for events, _ in read):
+            for place, (_, message) in enumerate(batch.messages[:start]):
+                odd.within(typed(message)[0], message.id or str(place), standing)
+        made = []
+        for place, ((key, message), (events, notes)) in enumerate(
+            zip(turn.added, read, strict=True), start
+        ):
+            events, more = odd.within(events, message.id or str(place), standing)
+            batch.notes[key] = notes + more
+            made.append(events)
+        return made
+
+    def _item(self, batch: _Batch, key: Key, message: BaseMessage) -> Any:
+        """A message's fields, which go to the frame; None: its bytes go to the row."""
         stored = batch.values.get(key)
         said = plain(message) if stored else None
         if said is None or self._serde.dumps_typed(message_of(said)) != stored:
-            return None, events
+            return None
         del batch.values[key]
-        return said, events
+        return said
+
+    def _warn(self, batch: _Batch) -> None:
+        """Says once of each message what is not in the log as it is in the state."""
+        for key, notes in batch.notes.items():
+            if notes and key not in self._warned:
+                self._warned.add(key)
+                odd.warn(f"langgraph, thread {self.id[:80]}, a message", notes)
 
     def _before_all(self, branch: Branch) -> int:
         """What others wrote before the graph said anything stays: prompts, for example."""

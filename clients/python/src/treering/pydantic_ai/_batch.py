@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,8 @@ from pydantic_ai.conversation_store import ConversationEntry
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 
 from treering import new
-from treering._adapters import frames
+from treering._adapters import frames, odd
+from treering._sync.conversation import Conversation
 from treering.pydantic_ai._line import ENTRY, Prompt
 from treering.pydantic_ai._messages import plain, typed
 from treering.v1 import conversation_pb2
@@ -58,7 +60,7 @@ def batches(entries: Sequence[ConversationEntry]) -> list[list[ConversationEntry
     size = 0
     for entry in entries:
         # Of a single one it makes no difference.
-        more = len(ModelMessagesTypeAdapter.dump_json([entry.message])) if len(entries) > 1 else 0
+        more = _size(entry) if len(entries) > 1 else 0
         if made[-1] and (len(made[-1]) == ENTRIES_AT_ONCE_MAX or size + more > BYTES_AT_ONCE_MAX):
             made.append([])
             size = 0
@@ -67,34 +69,77 @@ def batches(entries: Sequence[ConversationEntry]) -> list[list[ConversationEntry
     return made
 
 
+def _size(entry: ConversationEntry) -> int:
+    try:
+        return len(ModelMessagesTypeAdapter.dump_json([entry.message]))
+    except ValueError:
+        # Half a character has no bytes.
+        return len(repr(entry.message))
+
+
+@dataclass
+class Made:
+    """Entries as frames and events."""
+
+    events: list[new.NewEvent] = field(default_factory=list)
+    spans: list[tuple[str, int, int]] = field(default_factory=list)
+    """Of each entry, where its typed events begin and end."""
+    notes: list[list[str]] = field(default_factory=list)
+    """What is odd about each."""
+
+
 def events_of(
     entries: Sequence[ConversationEntry],
     before: Before,
     waiting: Collection[str],
-    *,
-    is_typed: bool,
-) -> list[new.NewEvent]:
-    """The entries' frames and events. `waiting` are calls that somebody must approve."""
+    conversation: Conversation | None,
+    lessened: odd.Lessened | None,
+) -> Made:
+    """The entries' frames and events; without `lessened` they are frames only.
+
+    `waiting` are calls that somebody must approve, `conversation` is what is there.
+    """
     open_calls = dict(before.calls)
     prompt, prompt_text = before.prompt, before.prompt_text
-    made: list[new.NewEvent] = []
+    made = Made()
+    standing: odd.Standing = {}
+    is_looked_up = False
     for entry in entries:
         message = plain(entry.message)
         own: list[new.NewEvent] = []
-        if is_typed:
-            text = message.get("instructions")
+        begin = 0
+        if lessened is not None:
+            text = odd.plainly(message.get("instructions"))
             if text and text != prompt_text:
                 own.append(new.system(text))
                 prompt, prompt_text = None, text
-            elif text and prompt and len(text) >= PROMPT_CHARS_MIN:
+            elif prompt and len(text or "") >= PROMPT_CHARS_MIN and text == message["instructions"]:
                 message["instructions"] = {
                     "conversation_id": prompt.conversation_id,
                     "revision": prompt.revision,
                 }
+            events, notes = typed(message, waiting)
+            if not is_looked_up and odd.has_odd_result(events):
+                is_looked_up = True
+                for id, earlier in _standing(conversation, before).items():
+                    standing.setdefault(id, deque()).extendleft(reversed(earlier))
+            events, more = odd.within(events, entry.id, standing)
+            begin = len(own)
             denied = _denied(message)
-            own += _fitted(typed(message, waiting), open_calls, denied)
-        made += frames.frame(ENTRY, [({"id": entry.id, "message": message}, own)])
+            own += _fitted(lessened.of(entry.id, events), open_calls, denied)
+            made.notes.append([*notes, *more, *lessened.notes(entry.id)])
+        end = len(made.events) + 1 + len(own)
+        made.spans.append((entry.id, end - len(own) + begin, end))
+        made.events += frames.frame(ENTRY, [({"id": entry.id, "message": message}, own)])
     return made
+
+
+def _standing(conversation: Conversation | None, before: Before) -> odd.Standing:
+    if conversation is None:
+        return {}
+    return odd.standing_in(
+        conversation, ENTRY, lambda item: typed(item["message"])[0], before.calls
+    )
 
 
 def _denied(message: dict[str, Any]) -> set[str]:

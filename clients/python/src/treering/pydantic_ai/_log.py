@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 from pydantic_ai.conversation_store import (
@@ -17,12 +17,14 @@ from pydantic_ai.conversation_store import (
 )
 
 from treering import errors, new
+from treering._adapters import odd
 from treering._adapters.thread import ATTEMPTS_MAX, Thread, before, rewind, short
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
-from treering.pydantic_ai._batch import Before, batches, events_of
+from treering.pydantic_ai._batch import Before, Made, batches, events_of
 from treering.pydantic_ai._line import Line, Placed, Prompt, end, newest, record_event, whole
 from treering.pydantic_ai._records import record_of
+from treering.pydantic_ai._returned import returned
 from treering.types import Branch, ConversationState, ConversationSummary, when
 from treering.v1 import event_pb2 as pb
 from treering.v1 import events_pb2
@@ -100,6 +102,32 @@ class _Target:
     restarts: bool = False
     head: int | None = None
     """Of the branch, when it is another one than the active one."""
+
+
+def _said(
+    id: str,
+    offset: int,
+    make: Callable[[odd.Lessened | None], Made],
+    append: Callable[[Made], None],
+) -> None:
+    """Appends entries, those that the store refuses with less of what they say."""
+    lessened: odd.Lessened | None = odd.Lessened()
+    for _ in range(ATTEMPTS_MAX):
+        made = make(lessened)
+        try:
+            append(made)
+        except (errors.Refused, errors.Invalid) as refusal:
+            if lessened is None:
+                raise
+            spans = [(entry, offset + first, offset + end) for entry, first, end in made.spans]
+            if not lessened.refused(refusal, spans):
+                # Better kept as messages of the library only than not at all.
+                lessened = None
+            continue
+        for notes in made.notes:
+            odd.warn(f"pydantic-ai, conversation {id[:80]}, a message", notes)
+        return
+    raise errors.RevisionMismatch(f"others write to the conversation {id} all the time")
 
 
 class Log:
@@ -288,16 +316,15 @@ class Log:
                 )
             )
         key = short(f"open:{SOURCE}:{id}", 256)
-        for is_typed in (True, False):
-            made = events_of(entries, Before(), waiting, is_typed=is_typed)
-            try:
-                self._db.append(
-                    [created, record_event(record, len(entries)), *made], idempotency_key=key
-                )
-                return
-            except (errors.Refused, errors.Invalid):
-                if not is_typed:
-                    raise
+        first = [created, record_event(record, len(entries))]
+
+        def append(made: Made) -> None:
+            self._db.append([*first, *made.events], idempotency_key=key)
+
+        def make(lessened: odd.Lessened | None) -> Made:
+            return events_of(entries, Before(), waiting, None, lessened)
+
+        _said(id, len(first), make, append)
 
     def _append(
         self,
@@ -309,33 +336,42 @@ class Log:
     ) -> None:
         target = self._target(now, after)
         added = [*target.copied, *entries]
-        for is_typed in (True, False):
-            made = events_of(added, target.before, waiting, is_typed=is_typed)
-            kept = record_event(record, len(added), restarts=target.restarts)
-            for event in (kept, *made):
+        kept = record_event(record, len(added), restarts=target.restarts)
+        expectations = []
+        if target.head is not None:
+            expectations.append(
+                events_pb2.BranchExpectation(
+                    conversation_id=now.conversation.id,
+                    branch=target.branch,
+                    expected=events_pb2.ExpectedRevision(revision=target.head),
+                )
+            )
+
+        def append(made: Made) -> None:
+            for event in (kept, *made.events):
                 event.branch = target.branch
-            expectations = []
-            if target.head is not None:
-                expectations.append(
-                    events_pb2.BranchExpectation(
-                        conversation_id=now.conversation.id,
-                        branch=target.branch,
-                        expected=events_pb2.ExpectedRevision(revision=target.head),
-                    )
-                )
-            try:
-                self._db.append(
-                    [*target.events, kept, *made],
-                    conversation=now.conversation.id,
-                    branch=now.state.branch.name,
-                    expected=now.state.branch.head,
-                    expectations=expectations,
-                )
-                return
-            except (errors.Refused, errors.Invalid):
-                # Better kept as messages of the library only than not at all.
-                if not is_typed:
-                    raise
+            self._db.append(
+                [*target.events, kept, *made.events],
+                conversation=now.conversation.id,
+                branch=now.state.branch.name,
+                expected=now.state.branch.head,
+                expectations=expectations,
+            )
+
+        def make(lessened: odd.Lessened | None) -> Made:
+            return events_of(added, target.before, waiting, now.branch, lessened)
+
+        _said(record.conversation_id, len(target.events) + 1, make, append)
+
+    def note_returned(self, id: str, event: new.NewEvent) -> None:
+        """Keeps what a tool has returned until its request is stored."""
+        if found := self.conversation(id):
+            found.append([event])
+
+    def returned(self, id: str) -> dict[str, Any]:
+        """What tools have returned since the newest message, by the ids of the calls."""
+        found = self.conversation(id)
+        return returned(found.events(kinds=["custom"], backward=True)) if found else {}
 
     # ---- where it goes ----
 

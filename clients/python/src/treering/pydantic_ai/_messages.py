@@ -11,12 +11,12 @@ from pydantic_ai import messages as ai
 from pydantic_ai.usage import RequestUsage
 
 from treering import new
-from treering._adapters.responses import arguments, said
+from treering._adapters.odd import spoken
+from treering._adapters.responses import arguments, json_part, said
 from treering.types import Event
 from treering.v1 import event_pb2 as pb
 
 URLS = ("image-url", "audio-url", "document-url", "video-url")
-NAMED_CHARS_MAX = 256
 UNKNOWN_TOOL = "unknown"
 """The tool of a result whose call is not there."""
 
@@ -55,16 +55,18 @@ def message_of(given: dict[str, Any]) -> ai.ModelMessage:
 # ---- as events ----
 
 
-def typed(message: Mapping[str, Any], waiting: Collection[str] = ()) -> list[new.NewEvent]:
-    """What a message says, as events; none where nothing can be made of it.
+def typed(
+    message: Mapping[str, Any], waiting: Collection[str] = ()
+) -> tuple[list[new.NewEvent], list[str]]:
+    """What a message says, as events, and what is odd about it; ids of calls are its own.
 
     `waiting` are the ids of calls that somebody must approve.
     """
-    try:
-        is_answer = message["kind"] == "response"
-        return list(_answer(message, waiting) if is_answer else _request(message))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return []
+
+    def read(said: Mapping[str, Any]) -> Iterator[new.NewEvent]:
+        return _answer(said, waiting) if said["kind"] == "response" else _request(said)
+
+    return spoken(message, read)
 
 
 def _request(message: Mapping[str, Any]) -> Iterator[new.NewEvent]:
@@ -118,7 +120,7 @@ def _message(content: list[new.Part]) -> list[new.NewEvent]:
 
 def _finish(answer: pb.MessageAppended, message: Mapping[str, Any]) -> None:
     used = message.get("usage") or {}
-    answer.message_id = str(message.get("provider_response_id") or "")[:NAMED_CHARS_MAX]
+    answer.message_id = str(message.get("provider_response_id") or "")
     answer.finish_reason = str(message.get("finish_reason") or "")
     if any(used.values()):
         answer.usage.CopyFrom(
@@ -167,7 +169,7 @@ def _said(part: Mapping[str, Any], model: str = "") -> Iterator[new.Part]:
             redacted=part.get("id") == "redacted_thinking",
             provider=part.get("provider_name") or "",
             model=model,
-            id=str(part.get("id") or "")[:NAMED_CHARS_MAX],
+            id=str(part.get("id") or ""),
         )
     elif kind == "speech":
         if part.get("transcript"):
@@ -190,7 +192,7 @@ def _parts(content: Any) -> Iterator[new.Part]:
         for each in content:
             yield from _parts(each)
     elif not _is_said(content):
-        yield new.json(content)
+        yield json_part(content)
     elif content["kind"] in ("text-content", "structured-content"):
         yield from _parts(content["content"])
     elif content["kind"] in URLS:
@@ -198,7 +200,7 @@ def _parts(content: Any) -> Iterator[new.Part]:
     elif content["kind"] == "binary":
         yield _media(content)
     elif content["kind"] != "cache-point":
-        yield new.json(content)
+        yield json_part(content)
 
 
 def _is_said(content: Any) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,21 @@ from pydantic_ai.conversation_store import (
     ConversationEntry,
     ConversationRecord,
 )
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelResponse,
+    ToolCallPart,
+)
 from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RunUsage
 
 from treering._adapters.thread import done
 from treering.errors import TreeringError
 from treering.pydantic_ai._log import Log
 from treering.pydantic_ai._records import unanswered
+from treering.pydantic_ai._returned import is_awaited, returned_event
 
 if TYPE_CHECKING:
     from treering.pydantic_ai._store import TreeringConversationStore
@@ -32,9 +40,10 @@ class Steps(AbstractCapability[Any]):
     """Stores what a run says as soon as it is said: see `TreeringConversationStore.steps`.
 
     A prompt and what tools returned are stored before the model is asked, an answer before its
-    tools run. A program that is killed goes on from there: load the conversation and run it
-    without a prompt. A run whose conversation is not as it was loaded raises
-    `ConversationConflict` before it asks the model: what is to be said anew takes a `branch`.
+    tools run; of several calls of one answer each result when it is there. A program that is killed
+    goes on from there: load the conversation and run it without a prompt. A run whose conversation
+    is not as it was loaded raises `ConversationConflict` before it asks the model: what is to be
+    said anew takes a `branch`.
     """
 
     def __init__(self, store: TreeringConversationStore, log: Log, scope: str | None) -> None:
@@ -64,10 +73,15 @@ class _Run(Steps):
         """Messages of the run that are stored, or were before."""
         self._to_approve: set[str] = set()
         """Tools whose calls somebody must approve."""
+        self._returned: dict[str, Any] = {}
+        """What calls had returned when the program that ran them ended."""
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
         """Finds what of the history is stored, and stores the rest."""
         await self._begin(ctx.conversation_id or "", ctx.messages)
+        if is_awaited(ctx.messages):
+            id = ctx.conversation_id or ""
+            self._returned = await asyncio.to_thread(self._log.returned, id)
         await self._step(ctx)
 
     async def before_model_request(
@@ -84,6 +98,28 @@ class _Run(Steps):
         if ctx.messages and self._is_answered(ctx.messages[-1]):
             await self._step(ctx)
         return result
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[Any],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: dict[str, Any],
+        handler: Callable[[dict[str, Any]], Awaitable[Any]],
+    ) -> Any:
+        """Keeps what a tool returned; one that had returned before is not run again."""
+        if call.tool_call_id in self._returned:
+            return self._returned.pop(call.tool_call_id)
+        value = await handler(args)
+        if is_awaited(ctx.messages):
+            event = returned_event(call.tool_name, call.tool_call_id, value)
+            if event is not None:
+                # If the store cannot be reached, the request that follows says so.
+                with suppress(TreeringError):
+                    id = ctx.conversation_id or ""
+                    await done(lambda: self._log.note_returned(id, event))
+        return value
 
     async def on_run_error(
         self, ctx: RunContext[Any], *, error: BaseException

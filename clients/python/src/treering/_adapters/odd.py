@@ -1,0 +1,294 @@
+"""What a framework says and the store does not take, as what it does take.
+
+The framework's own value stays as it is; this is about the typed events beside it. An id that is
+empty or too long gets a stand-in, under which the call's result is found too. What JSON or UTF-8
+has no form for is said as text. What is refused all the same is said by its text, or not at all,
+and what follows it is said all the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from datetime import date, time
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+from treering import errors, new
+from treering._adapters import frames
+from treering._adapters.thread import SHORT_BYTES_MAX
+from treering._sync.conversation import Conversation
+from treering.types import Event
+from treering.v1 import event_pb2 as pb
+
+log = logging.getLogger("treering.adapters")
+
+T = TypeVar("T")
+
+UNNAMED = "unnamed"
+"""The tool of a call that names none."""
+STAND_IN_BYTES = 12
+REFUSALS_MAX = 3
+"""So often a refusal may be due to what others did meanwhile."""
+ODD_MAX = 8
+"""So many refusals are put down to one item each; then to all."""
+TEXT_ONLY, NOTHING = 1, 2
+
+NOT_SHAPED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+"""What reading a shape raises that is not the one of today."""
+
+AS_TEXT = "what neither JSON nor UTF-8 can say is said as text"
+IN_PART = "not all of it can be said: what was not understood is kept as a value only"
+
+Standing = dict[str, "deque[str]"]
+"""By a framework's own id of a call: the ids that stand for it, of calls without a result."""
+
+
+# ---- values ----
+
+
+def strict_json(value: Any) -> str:
+    """A value as JSON that any program reads; raises where there is none."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text.encode()
+    return text
+
+
+def plainly(value: Any) -> Any:
+    """The same as JSON can say it: what it cannot say is text."""
+    if isinstance(value, str):
+        return _text(value)
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else json.dumps(value)
+    if isinstance(value, Mapping):
+        return {_text(str(key)): plainly(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return [plainly(each) for each in value]
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode()
+    if dump := getattr(value, "model_dump", None):
+        return plainly(dump())
+    return _text(str(value))
+
+
+def _text(text: str) -> str:
+    """Halves of surrogate pairs are joined, or say that there was something."""
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+# ---- items as events ----
+
+
+def spoken(
+    item: T, read: Callable[[T], Iterable[new.NewEvent]], plain: Callable[[T], T] = plainly
+) -> tuple[list[new.NewEvent], list[str]]:
+    """What an item says, as events, and what is odd about it."""
+    made: list[new.NewEvent] = []
+    try:
+        return list(read(item)), []
+    except NOT_SHAPED:
+        pass
+    try:
+        for event in read(plain(item)):
+            made.append(event)
+        return made, [AS_TEXT]
+    except NOT_SHAPED:
+        return made, [IN_PART]
+
+
+def within(
+    events: Sequence[new.NewEvent], seed: str, standing: Standing
+) -> tuple[list[new.NewEvent], list[str]]:
+    """The events with ids and names that the store takes, and what is odd about them.
+
+    `seed` is the item's own id or its place, from which stand-ins are made.
+    """
+    notes: list[str] = []
+    calls = 0
+    for event in events:
+        which = event.WhichOneof("body")
+        if which == "tool_call_requested":
+            _call(event.tool_call_requested, f"{seed}/{calls}", standing, notes)
+            calls += 1
+        elif which in ("tool_result_recorded", "tool_call_cancelled"):
+            ended = getattr(event, which)
+            if is_odd(ended.call_id):
+                waiting = standing.get(ended.call_id)
+                ended.call_id = waiting.popleft() if waiting else cut(ended.call_id)
+        elif which == "message_appended":
+            _bounded(event.message_appended, MESSAGE_NAMES, notes)
+            _bounded(event.message_appended.usage, ("model",), notes)
+        for part in _parts(event):
+            held = part.WhichOneof("part")
+            if held == "reasoning":
+                _bounded(part.reasoning, ("provider", "model", "id"), notes)
+            elif held in ("image", "file", "audio"):
+                _bounded(getattr(part, held), ("media_type", "name", "detail"), notes)
+    return list(events), notes
+
+
+def stand_in(seed: str) -> str:
+    """An id made of a message's own, or of its place, and of the call's place in it."""
+    digest = blake2b(seed.encode(errors="replace"), digest_size=STAND_IN_BYTES)
+    return f"call_{digest.hexdigest()}"
+
+
+MESSAGE_NAMES = ("author", "message_id", "finish_reason", "tool_call_id", "tool_name")
+
+
+def _call(call: pb.ToolCallRequested, seed: str, standing: Standing, notes: list[str]) -> None:
+    if is_odd(call.call_id):
+        problem = "empty" if not call.call_id else "too long"
+        named = (
+            "call_" + blake2b(seed.encode(errors="replace"), digest_size=STAND_IN_BYTES).hexdigest()
+        )
+        standing.setdefault(call.call_id, deque()).append(named)
+        notes.append(f"the id of a call is {problem}: {named} stands for it")
+        call.call_id = named
+    if not call.tool:
+        call.tool = UNNAMED
+        notes.append(f"a call names no tool: it is `{UNNAMED}`")
+    _bounded(call, ("tool", "item_id"), notes)
+
+
+def _bounded(of: Any, names: Sequence[str], notes: list[str]) -> None:
+    for name in names:
+        if len(given := getattr(of, name)) > SHORT_BYTES_MAX // 4 and is_odd(given):
+            setattr(of, name, cut(given))
+            notes.append(f"its `{name}` is too long, and was cut")
+
+
+def is_odd(id: str) -> bool:
+    """An id of a call that the store does not take."""
+    return not id or len(id.encode()) > SHORT_BYTES_MAX
+
+
+def cut(text: str) -> str:
+    """As much of it as a name may have."""
+    return text.encode()[:SHORT_BYTES_MAX].decode(errors="ignore")
+
+
+def has_odd_result(events: Iterable[new.NewEvent]) -> bool:
+    """Whether stand-ins must be known to say these."""
+    return any(
+        event.WhichOneof("body") in ("tool_result_recorded", "tool_call_cancelled")
+        and is_odd(getattr(event, event.WhichOneof("body") or "").call_id)
+        for event in events
+    )
+
+
+def standing_in(
+    conversation: Conversation,
+    frame_type: str,
+    typed: Callable[[Any], Sequence[new.NewEvent]],
+    open: Iterable[str],
+) -> Standing:
+    """The stand-ins in a conversation: frames have the ids that frameworks gave."""
+    waiting = set(open)
+    standing: Standing = {}
+    for found in frames.read(frame_type, conversation.events()):
+        for framed in found.items if isinstance(found, frames.Frame) else ():
+            named = [event.call_id for event in framed.events if _asks(event)]
+            given = [
+                event.tool_call_requested.call_id
+                for event in typed(framed.item)
+                if event.WhichOneof("body") == "tool_call_requested"
+            ]
+            for own, id in zip(given, named, strict=False):
+                if is_odd(own) and id in waiting:
+                    standing.setdefault(own, deque()).append(id)
+    return standing
+
+
+def _asks(event: Event) -> bool:
+    return event.kind == "tool_call_requested"
+
+
+# ---- what is refused ----
+
+
+class Lessened:
+    """How much is said of items that the store refused: their text, or nothing."""
+
+    def __init__(self) -> None:
+        self._levels: dict[Hashable, int] = {}
+        self._refusals = 0
+
+    def of(self, item: Hashable, events: Sequence[new.NewEvent]) -> Sequence[new.NewEvent]:
+        """The events that are said of an item."""
+        level = self._levels.get(item, 0)
+        if level == 0:
+            return events
+        return text_only(events) if level == TEXT_ONLY else []
+
+    def notes(self, item: Hashable) -> list[str]:
+        """What is odd about an item."""
+        level = self._levels.get(item, 0)
+        if level == 0:
+            return []
+        held = "its text alone" if level == TEXT_ONLY else "nothing"
+        return [f"the store refused its events: {held} is said of it"]
+
+    def refused(
+        self, refusal: errors.TreeringError, items: Sequence[tuple[Hashable, int, int]]
+    ) -> bool:
+        """Says less of what was refused; false when there is nothing left to leave out.
+
+        `items` are the items, each with where its events begin and end in the batch.
+        """
+        self._refusals += 1
+        if not isinstance(refusal, errors.Invalid) and self._refusals < REFUSALS_MAX:
+            # What others did meanwhile may be why.
+            return True
+        index = refusal.metadata.get("event_index", "")
+        at = int(index) if index.isdecimal() and self._refusals < ODD_MAX else -1
+        odd = [item for item, first, end in items if first <= at < end]
+        if not odd:
+            odd = [item for item, first, end in items if first < end]
+        for item in odd:
+            self._levels[item] = min(NOTHING, self._levels.get(item, 0) + 1)
+        return bool(odd)
+
+
+def spans(items: Iterable[Sequence[new.NewEvent]]) -> list[tuple[int, int, int]]:
+    """The items of one frame, each with where its events begin and end in the batch."""
+    made = []
+    end = 1
+    for index, events in enumerate(items):
+        made.append((index, end, end + len(events)))
+        end += len(events)
+    return made
+
+
+def text_only(events: Iterable[new.NewEvent]) -> list[new.NewEvent]:
+    """What of events is text, as messages."""
+    made = []
+    for event in events:
+        role = event.message_appended.role or pb.ROLE_TOOL
+        texts = [pb.ContentPart(text=part.text) for part in _parts(event) if part.text]
+        if texts:
+            body = pb.MessageAppended(role=role, parts=texts)
+            made.append(pb.NewEvent(message_appended=body))
+    return made
+
+
+def _parts(event: new.NewEvent) -> Sequence[pb.ContentPart]:
+    return event.message_appended.parts or event.tool_result_recorded.parts
+
+
+def warn(what: str, notes: Iterable[str]) -> None:
+    """Says once what is not said as it was given."""
+    if said := "; ".join(dict.fromkeys(notes)):
+        log.warning("%s: %s", what, said)

@@ -1,0 +1,181 @@
+"""What was said in a conversation, by whatever program, as messages of LangChain.
+
+A graph's own messages come back as it gave them. Others have an id that says which event they
+begin with, so that a state takes each once, and what the log has is not said there again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import ormsgpack
+from langchain_core import messages as lc
+from langchain_core.messages import BaseMessage
+
+from treering._adapters import frames
+from treering._adapters.odd import NOT_SHAPED
+from treering._adapters.responses import said
+from treering._sync.conversation import Conversation
+from treering._words import KindName
+from treering.langgraph._index import CHECKPOINT, MESSAGES, Loads, Stored
+from treering.langgraph._messages import message_of
+from treering.types import Event
+
+SPOKEN: tuple[KindName, ...] = (
+    "message_appended",
+    "tool_call_requested",
+    "tool_result_recorded",
+)
+PLACE = re.compile(r"([0-9a-f-]{36})#([1-9][0-9]*)")
+"""The id of what others said: conversation and revision of its first event."""
+
+
+def place_of(message: BaseMessage, conversation_id: str) -> int:
+    """The revision with which a message begins that was read from the log; 0: it was not."""
+    found = PLACE.fullmatch(message.id) if isinstance(message.id, str) else None
+    return int(found[2]) if found and found[1] == conversation_id else 0
+
+
+def echoes(conversation: Conversation, messages: Iterable[BaseMessage], last: int) -> set[str]:
+    """The ids of those of the messages that the branch has already, said by others.
+
+    Who changes one says another one: that is not there.
+    """
+    given = {place: each for each in messages if (place := place_of(each, conversation.id))}
+    if not given:
+        return set()
+    events = conversation.events(first=min(given), last=last, kinds=[*SPOKEN, "custom"])
+    there = set[str]()
+    for message in _others_in(_until(events, max(given))):
+        one = given.get(place_of(message, conversation.id))
+        # Its tool's name is said by a call, which may be before all that was read.
+        if one is not None and one.id and one == message.model_copy(update={"name": one.name}):
+            there.add(one.id)
+    return there
+
+
+def _until(events: Iterable[Event], last: int) -> Iterator[Event]:
+    """Events up to the message that begins there, all of it: an answer goes on with its calls."""
+    for event in events:
+        if event.revision > last and event.kind not in ("tool_call_requested", "custom"):
+            return
+        yield event
+
+
+def _others_in(events: Iterable[Event]) -> Iterator[BaseMessage]:
+    for found in _groups(events):
+        if not isinstance(found, frames.Frame):
+            yield from messages_of(found)
+
+
+def _groups(events: Iterable[Event]) -> Iterator[frames.Frame | list[Event]]:
+    """A graph's own frames, and what others said between them."""
+    others: list[Event] = []
+    for found in frames.read(MESSAGES, events):
+        if isinstance(found, frames.Frame):
+            yield others
+            others = []
+            yield found
+        elif found.kind != "custom":
+            others.append(found)
+    yield others
+
+
+# ---- reading ----
+
+
+def messages_in(conversation: Conversation, serde: Loads) -> list[BaseMessage]:
+    """Everything that was said on the branch."""
+    given: dict[str, Stored] = {}
+    made: list[BaseMessage] = []
+    ids = set[str]()
+    events = conversation.events(kinds=[*SPOKEN, "custom"])
+    for group in _groups(_noted(events, given)):
+        for message in _said(group, given, serde):
+            # What a state has taken over stands where it was said.
+            if message.id is None or message.id not in ids:
+                made.append(message)
+            if message.id is not None:
+                ids.add(message.id)
+    return made
+
+
+def _said(
+    group: frames.Frame | list[Event], given: Mapping[str, Stored], serde: Loads
+) -> Iterator[BaseMessage]:
+    return _own(group, given, serde) if isinstance(group, frames.Frame) else messages_of(group)
+
+
+def _noted(events: Iterable[Event], given: dict[str, Stored]) -> Iterator[Event]:
+    """The same events; notes the bytes that are in rows, by their keys."""
+    for event in events:
+        if event.kind == "custom" and event.proto.custom.type_name == CHECKPOINT:
+            for key, kind, data in ormsgpack.unpackb(event.proto.custom.data)["new"]:
+                given[key.hex()] = (kind, data)
+        yield event
+
+
+def _own(frame: frames.Frame, given: Mapping[str, Stored], serde: Loads) -> Iterator[BaseMessage]:
+    """A graph's own messages."""
+    for key, framed in zip(frame.beside["keys"], frame.items, strict=False):
+        try:
+            value = (
+                serde.loads_typed(given[key]) if framed.item is None else message_of(framed.item)
+            )
+        except NOT_SHAPED:
+            value = None
+        if isinstance(value, BaseMessage):
+            yield value
+        else:
+            # The bytes of another serializer.
+            yield from messages_of(framed.events)
+
+
+def messages_of(events: Iterable[Event]) -> Iterator[BaseMessage]:
+    """Events of any program as messages."""
+    answer: lc.AIMessage | None = None
+    tools: dict[str, str] = {}
+    for event in events:
+        id = f"{event.proto.conversation_id}#{event.revision}"
+        if event.kind == "tool_call_requested":
+            answer = answer or lc.AIMessage(content="", id=id)
+            tools[event.call_id] = event.tool
+            answer.tool_calls.append(_called(event))
+            continue
+        if answer is not None:
+            yield answer
+            answer = None
+        if event.kind == "message_appended" and event.role == "assistant":
+            answer = lc.AIMessage(content=event.text, id=id)
+        elif (made := _message(event, tools)) is not None:
+            made.id = id
+            yield made
+    if answer is not None:
+        yield answer
+
+
+def _called(event: Event) -> lc.ToolCall:
+    given = event.arguments
+    name = "invalid_arguments" if event.arguments_not_json else "value"
+    args = given if isinstance(given, dict) else {name: given}
+    return lc.ToolCall(name=event.tool, args=args, id=event.call_id, type="tool_call")
+
+
+def _message(event: Event, tools: Mapping[str, str]) -> BaseMessage | None:
+    if event.kind == "tool_result_recorded":
+        result = event.proto.tool_result_recorded
+        return lc.ToolMessage(
+            content=said(result.parts) or result.error_message,
+            tool_call_id=result.call_id,
+            name=tools.get(result.call_id),
+            status="success" if result.success else "error",
+        )
+    if event.kind != "message_appended":
+        return None
+    if event.role == "tool":
+        message = event.proto.message_appended
+        return lc.ToolMessage(content=said(message.parts), tool_call_id=message.tool_call_id)
+    if event.role == "user":
+        return lc.HumanMessage(content=event.text)
+    return lc.SystemMessage(content=event.text)

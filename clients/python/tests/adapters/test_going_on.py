@@ -1,0 +1,159 @@
+"""Graphs that go on with what other frameworks said: nothing is missed, nothing is said twice."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+
+import treering
+
+pytest.importorskip("langgraph")
+
+from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+
+from treering import new
+from treering.langgraph import TreeringSaver, messages
+
+from ..conftest import texts
+from .model import Model
+from .test_langgraph import agent, ask
+from .test_odd_langgraph import says
+
+CONFIG: RunnableConfig = {"configurable": {"thread_id": "thread"}}
+
+
+def others_say(conv: treering.Conversation, name: str) -> None:
+    """A turn with a call, as any program may append it."""
+    conv.append(
+        [
+            new.user(f"Question of {name}"),
+            new.assistant("I look."),
+            new.tool_call(name, "look", {"at": name}),
+            new.tool_result(name, f"Found by {name}"),
+            new.assistant(f"Answer to {name}"),
+        ]
+    )
+
+
+OF_ONE = ["Question of one", "I look.", "Found by one", "Answer to one"]
+
+
+def kinds(conv: treering.Conversation) -> list[str]:
+    spoken: Any = ["message_appended", "tool_call_requested", "tool_result_recorded"]
+    return [event.text for event in conv.events(kinds=spoken)]
+
+
+# The graph's model was sent the new prompt only; and with `messages(conv)` the whole conversation
+# was appended again.
+def test_a_graph_goes_on_after_others(db: treering.Treering, model: Model) -> None:
+    saver = TreeringSaver(db)
+    conv = saver.conversation("thread")
+    others_say(conv, "one")
+    before = kinds(conv)
+    graph = agent(saver, model)
+    graph.invoke({"messages": [*messages(conv), ("user", "And on")]}, CONFIG)
+    sent = [each["content"] for each in model.requests[-1]["messages"]]
+    assert sent == [*OF_ONE, "And on"]
+    assert kinds(conv) == [*before, "And on", "Answer 2 to: And on"]
+    assert len(conv.branches()) == 1
+    # Again, with nothing new, with what others say next, and by a program that knows nothing.
+    others_say(conv, "two")
+    graph = agent(TreeringSaver(db), model)
+    graph.invoke({"messages": [*messages(conv), ("user", "Still on")]}, CONFIG)
+    said = kinds(conv)
+    assert said == [
+        *before,
+        "And on",
+        "Answer 2 to: And on",
+        *[text.replace("one", "two") for text in before],
+        "Still on",
+        "Answer 4 to: Still on",
+    ]
+    assert len(conv.branches()) == 1
+    state = graph.get_state(CONFIG).values["messages"]
+    assert state == messages(conv)
+    graph.update_state(CONFIG, {"messages": messages(conv)})
+    assert kinds(conv) == said
+    assert len(conv.request("anthropic", model="claude-sonnet-4-5")["messages"]) == 12
+    assert TreeringSaver(db).get_tuple(CONFIG) is not None
+
+
+# A graph began, others went on, and the graph missed what they said: `messages` has its own
+# messages as it gave them, with their ids, so the state takes the others only.
+def test_a_graph_takes_over_what_it_missed(db: treering.Treering, model: Model) -> None:
+    saver = TreeringSaver(db)
+    graph = agent(saver, model)
+    ask(graph, 'call weather {"city": "Bergen"}')
+    own = graph.get_state(CONFIG).values["messages"]
+    conv = saver.conversation("thread")
+    assert messages(conv) == own
+    others_say(conv, "one")
+    ask(graph, "Missed?")
+    graph.invoke({"messages": messages(conv)}, CONFIG)
+    state = graph.get_state(CONFIG).values["messages"]
+    assert sorted(message.text for message in state[:-1]) == sorted(
+        message.text for message in messages(conv)[:-1]
+    )
+    assert kinds(conv).count("Found by one") == 1
+    # In the order in which it was said.
+    every = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *messages(conv), ("user", "In order")]
+    graph.invoke({"messages": every}, CONFIG)
+    state = graph.get_state(CONFIG).values["messages"]
+    assert [message.text for message in state] == [message.text for message in messages(conv)]
+    assert [message.text for message in state][4:8] == OF_ONE
+
+
+# A message that somebody changed, or whose event is on another branch, is not there.
+def test_what_is_not_there_is_said(db: treering.Treering, model: Model) -> None:
+    saver = TreeringSaver(db)
+    graph = agent(saver, model)
+    ask(graph, "One")
+    past = graph.get_state(CONFIG).config
+    conv = saver.conversation("thread")
+    others_say(conv, "one")
+    taken = messages(conv)
+    ask(graph, "Two")
+    changed = taken[2].model_copy(update={"content": "Another question"})
+    graph.invoke({"messages": [changed, *taken[3:], ("user", "On")]}, past)
+    assert len(conv.branches()) == 2
+    said = ["Another question", *OF_ONE[1:], "On"]
+    assert [message.text for message in messages(conv)][2:-1] == said
+    assert texts(conv)[:3] == ["One", "Answer 1 to: One", "Another question"]
+    assert "Found by one" in kinds(conv)
+    # Another thread has nothing of it.
+    other: RunnableConfig = {"configurable": {"thread_id": "other"}}
+    graph.invoke({"messages": [*taken, ("user", "There")]}, other)
+    assert texts(saver.conversation("other"))[-2] == "There"
+    assert "Question of one" in texts(saver.conversation("other"))
+
+
+# Messages of which the bytes are kept, as JSON cannot say them, come back as they were given, too.
+def test_odd_messages_have_their_ids(db: treering.Treering) -> None:
+    saver = TreeringSaver(db)
+    args = {"on": date(2026, 3, 1)}
+    call: Any = {"name": "f", "args": args, "id": ""}
+    graph = says(saver, [AIMessage("hmm", tool_calls=[call]), AIMessage("giraffe")])
+    for number in range(2):
+        graph.invoke({"messages": [("user", f"Question {number}")]}, CONFIG)
+    conv = saver.conversation("thread")
+    found = messages(conv)
+    assert found == graph.get_state(CONFIG).values["messages"]
+    assert isinstance(found[2], ToolMessage) and found[2].id
+    said = kinds(conv)
+    graph.update_state(CONFIG, {"messages": found})
+    assert kinds(conv) == said
+
+
+# What a branch says of others has ids that tell where it is, on each branch the same.
+def test_ids_follow_from_events(db: treering.Treering) -> None:
+    conv = db.create("Any")
+    others_say(conv, "one")
+    ids = [message.id for message in messages(conv)]
+    assert ids == [f"{conv.id}#{revision}" for revision in (2, 3, 5, 6)]
+    forked = conv.fork(at=5, name="other")
+    assert [message.id for message in messages(forked)] == ids[:3]
+    assert [message.id for message in messages(conv.on("main"))] == ids

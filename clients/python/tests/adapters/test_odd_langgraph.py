@@ -1,0 +1,175 @@
+"""What LangGraph keeps and the store's API does not take: a thread is mirrored all the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import date
+from typing import Any, cast
+
+import pytest
+
+import treering
+
+pytest.importorskip("langgraph")
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.graph import START, MessagesState, StateGraph
+
+from treering._adapters import odd
+from treering.langgraph import TreeringSaver, messages
+
+from ..conftest import texts
+from .test_odd_others import warned
+
+CONFIG: RunnableConfig = {"configurable": {"thread_id": "thread"}}
+
+
+def calling(id: Any = "c", name: str = "f", args: Any = None) -> AIMessage:
+    return AIMessage("hmm", tool_calls=[{"name": name, "args": args or {}, "id": id}])
+
+
+def says(saver: TreeringSaver, answers: Sequence[BaseMessage]) -> Any:
+    """A graph that gives the next of these answers, whatever it is asked."""
+
+    def answer(state: MessagesState) -> dict[str, Any]:
+        asked = sum(message.type == "human" for message in state["messages"])
+        answer = answers[asked - 1]
+        made: list[BaseMessage] = [answer]
+        for call in getattr(answer, "tool_calls", None) or ():
+            made.append(ToolMessage("the tool's", tool_call_id=call["id"] or ""))
+        return {"messages": made}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("answer", answer)
+    builder.add_edge(START, "answer")
+    return builder.compile(checkpointer=saver)
+
+
+ODD = {
+    "no id": calling(None),
+    "an empty id": calling(""),
+    "a long id": calling("c" * 600),
+    "no name": calling(name=""),
+    "a long name": calling(name="ñ" * 400),
+    "a date": calling(args={"on": date(2026, 3, 1)}),
+    "no number": calling(args={"x": float("nan")}),
+    "half a character": calling(args={"x": "a\ud800"}),
+}
+
+
+# One odd call ended the mirror of a thread: what was said after it was in the state, and in no
+# log, search or request, for good, and nothing said so.
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_call_is_mirrored_and_what_follows_it(
+    db: treering.Treering, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    saver = TreeringSaver(db)
+    given = ODD[name].model_copy()
+    graph = says(saver, [AIMessage("zebra"), given, AIMessage("giraffe"), AIMessage("lion")])
+    for number in range(4):
+        state = graph.invoke({"messages": [("user", f"Question {number}")]}, CONFIG)
+    assert len(warned(caplog)) == 1
+    conv = saver.conversation("thread")
+    said = ["zebra", "hmm", "giraffe", "lion"]
+    assert texts(conv) == [each for n in range(4) for each in (f"Question {n}", said[n])]
+    # The call and its result belong together, and are sent so.
+    [call] = conv.tool_calls()
+    assert call.status == "succeeded"
+    assert 0 < len(call.call_id.encode()) <= 512
+    assert 0 < len(call.tool.encode()) <= 512
+    assert [each.type for each in messages(conv)] == [each.type for each in state["messages"]]
+    body = conv.request("openai-chat", model="gpt-4o")
+    assert len(body["messages"]) == 9
+    json.dumps(body["messages"], allow_nan=False).encode()
+    assert db.search("giraffe")
+    # What the graph gets back is what it said.
+    kept = TreeringSaver(db).get_tuple(CONFIG)
+    assert kept is not None
+    for one in (kept.checkpoint["channel_values"]["messages"][3], state["messages"][3]):
+        assert isinstance(one, AIMessage)
+        assert repr(one.tool_calls) == repr(given.tool_calls)
+
+
+# Texts with half a character were in no log, without a word.
+def test_a_text_with_half_a_character(
+    db: treering.Treering, caplog: pytest.LogCaptureFixture
+) -> None:
+    saver = TreeringSaver(db)
+    graph = says(saver, [AIMessage("hm\ud800m"), AIMessage("and on")])
+    for number in range(2):
+        graph.invoke({"messages": [("user", f"Question {number}")]}, CONFIG)
+    conv = saver.conversation("thread")
+    assert texts(conv) == ["Question 0", "hm\ufffdm", "Question 1", "and on"]
+    assert len(warned(caplog)) == 1
+    assert "hm" not in warned(caplog)[0]
+    state = says(TreeringSaver(db), []).get_state(CONFIG)
+    assert state.values["messages"][1].text == "hm\ud800m"
+
+
+# Calls that have no ids are told apart, and each result is that of its call, in their order, also
+# when it comes with a later step, put by another program.
+def test_results_of_calls_without_ids(db: treering.Treering) -> None:
+    calls: list[Any] = [{"name": name, "args": {}, "id": ""} for name in ("one", "two")]
+    asked: list[BaseMessage] = [
+        HumanMessage("Go", id="h"),
+        AIMessage("", id="a", tool_calls=calls),
+    ]
+    first = ToolMessage("of one", tool_call_id="", id="t1")
+    second = ToolMessage("of two", tool_call_id="", id="t2")
+    parent: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
+    for step, said in enumerate(([], [first], [first, second])):
+        checkpoint = empty_checkpoint()
+        checkpoint["id"] = str(uuid6(clock_seq=step))
+        checkpoint["channel_values"] = {"messages": [*asked, *said]}
+        checkpoint["channel_versions"] = {"messages": f"{step + 1:032}.0"}
+        versions = cast(Any, checkpoint["channel_versions"])
+        saver = TreeringSaver(db)
+        metadata: Any = {"source": "loop", "step": step}
+        parent = saver.put(parent, checkpoint, metadata, versions)
+    conv = saver.conversation("thread")
+    assert {call.tool: call.status for call in conv.tool_calls()} == {
+        "one": "succeeded",
+        "two": "succeeded",
+    }
+    results = {event.call_id: event.text for event in conv.events(kinds=["tool_result_recorded"])}
+    for call in conv.tool_calls():
+        assert results[call.call_id] == f"of {call.tool}"
+
+
+# A rule of the store that this client does not know refuses a message: it is said by its text, or
+# not at all, and what is put with it and after it is said.
+def test_what_the_store_refuses_alone_is_left_out(
+    db: treering.Treering, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(odd, "within", lambda events, seed, standing: (list(events), []))
+    saver = TreeringSaver(db)
+    graph = says(saver, [calling(name=""), AIMessage("giraffe")])
+    mute = AIMessage("", tool_calls=[{"name": "", "args": {}, "id": "m"}])
+    graph.invoke({"messages": [("user", "Question 0")]}, CONFIG)
+    state = graph.invoke({"messages": [mute, ("user", "Question 1")]}, CONFIG)
+    assert len(state["messages"]) == 6
+    conv = saver.conversation("thread")
+    assert texts(conv) == ["Question 0", "hmm", "the tool's", "Question 1", "giraffe"]
+    assert len(conv.branches()) == 1
+    assert len(warned(caplog)) == 2
+
+
+# A thread that an older version left behind an odd message has, after its next step, all of it.
+def test_a_thread_whose_mirror_had_ended_goes_on(
+    db: treering.Treering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = TreeringSaver(db)
+    answers = [AIMessage("zebra"), calling(""), AIMessage("giraffe"), AIMessage("lion")]
+    graph = says(saver, answers)
+    graph.invoke({"messages": [("user", "Question 0")]}, CONFIG)
+    with monkeypatch.context() as patched:
+        patched.setattr("treering.langgraph._thread.GraphThread._turn", lambda *_: None)
+        graph.invoke({"messages": [("user", "Question 1")]}, CONFIG)
+    assert texts(saver.conversation("thread")) == ["Question 0", "zebra"]
+    says(TreeringSaver(db), answers).invoke({"messages": [("user", "Question 2")]}, CONFIG)
+    said = texts(saver.conversation("thread"))
+    assert said == ["Question 0", "zebra", "Question 1", "hmm", "Question 2", "giraffe"]
