@@ -2,10 +2,24 @@
 
 import type { ContentPart } from "../gen/treering/v1/event.js";
 import { jsonText } from "../words.js";
+import { warnOnce } from "./warning.js";
 
-/** Arguments as the model wrote them, be they JSON or not; a value as JSON. */
-export const givenArguments = (given: unknown): string =>
-  typeof given === "string" ? given : jsonText(given ?? {});
+/** Arguments as the model wrote them, be they JSON or not; a value as JSON, as far as it has it. */
+export function givenArguments(given: unknown): string {
+  if (typeof given === "string") return given.toWellFormed();
+  try {
+    return jsonText(given ?? {});
+  } catch {
+    warnOnce("of arguments that JSON cannot say, the conversation's events have texts instead");
+    return JSON.stringify(given, sayable);
+  }
+}
+
+/** A number that JSON lacks as its text. */
+function sayable(_key: string, value: unknown): unknown {
+  const isLacking = typeof value === "number" && !Number.isFinite(value);
+  return isLacking || typeof value === "bigint" ? String(value) : value;
+}
 
 /** The text of parts. */
 export const said = (parts: readonly ContentPart[]): string =>

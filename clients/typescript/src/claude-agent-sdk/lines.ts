@@ -48,7 +48,9 @@ function events(entry: SessionStoreEntry, cut: number): NewEvent[] {
 }
 
 function answered(message: Parsed): NewEvent[] {
-  const { parts, calls, ...facts } = readAnswer("anthropic", message);
+  const { content } = message;
+  const blocks = typeof content === "string" ? [{ type: "text", text: content }] : content;
+  const { parts, calls, ...facts } = readAnswer("anthropic", { ...message, content: blocks });
   const asked = calls.map(({ id, tool, arguments: given }) => make.toolCall(id, tool, given));
   return parts.length ? [make.assistant(parts, facts), ...asked] : asked;
 }

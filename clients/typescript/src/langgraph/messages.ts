@@ -2,6 +2,7 @@
 
 import * as lc from "@langchain/core/messages";
 import { givenArguments, said } from "../adapters/responses.js";
+import { warnOnce } from "../adapters/warning.js";
 import type { ContentPart, NewEvent, Usage } from "../gen/treering/v1/event.js";
 import * as make from "../make.js";
 import { image, json, reasoning, text } from "../parts.js";
@@ -89,13 +90,15 @@ export function canonical(serialized: Parsed): string {
 
 // ---- as events ----
 
-/** What a message says, as events; none where nothing can be made of it. */
+/** What a message says, as events: its text at least, none where it has none. */
 export function typed(message: lc.BaseMessage): NewEvent[] {
   try {
     return [...events(message)];
-  } catch (error) {
-    if (error instanceof TypeError) return [];
-    throw error;
+  } catch {
+    // Of another shape than it is said to have.
+    warnOnce("a message with contents of an unknown shape is in its conversation in part or not");
+    const { text } = message;
+    return typeof text === "string" && text ? [make.message(roleOf(message), text)] : [];
   }
 }
 
@@ -112,7 +115,7 @@ function* events(message: lc.BaseMessage): Generator<NewEvent> {
   if (parts.length || !calls.length) {
     yield make.message(roleOf(message), parts, {
       author: name ?? "",
-      messageId: String(id ?? "").slice(0, 256),
+      messageId: String(id ?? ""),
       finishReason: String(told.finish_reason || told.stop_reason || ""),
       usage: usageOf(message, String(told.model_name || told.model || "")),
     });

@@ -1,6 +1,7 @@
 // The messages of a graph's state, as events on branches of its thread's conversation.
 
 import { frame } from "../adapters/frames.js";
+import type { Lessened } from "../adapters/lessened.js";
 import { before, fitted, forked, openCalls } from "../adapters/thread.js";
 import * as errors from "../errors/index.js";
 import type { NewEvent } from "../gen/treering/v1/event.js";
@@ -24,6 +25,8 @@ export interface Turn {
   /** Fork and activate, if it is another branch than before. */
   events: NewEvent[];
   added: Mirrored[];
+  /** So many messages of the state come before these. */
+  first: number;
 }
 
 /** The messages of one thread. */
@@ -52,7 +55,8 @@ export class Mirror {
     const hasAll = same === parent.mirrored.length;
     // Where the state has let go of its first messages, the conversation need not.
     const ending = hasAll ? 0 : overlap(parent.mirrored, wanted);
-    const turn = { parent, added: messages.slice(ending || same) };
+    const first = ending || same;
+    const turn = { parent, added: messages.slice(first), first };
     if (!hasAll && !ending) return { ...turn, ...(await this.#fork(id, parent, same)) };
     const events = id === rows.active ? [] : [make.branchActivated()];
     return { ...turn, name: parent.name, open: await this.#open(parent), events };
@@ -112,14 +116,28 @@ export class Mirror {
 
   // ---- frames ----
 
-  /** The messages that are new on the branch. */
-  async frame(batch: Batch, turn: Turn): Promise<NewEvent[]> {
+  /**
+   * The messages that are new on the branch: of each what the store takes, so that those which
+   * follow on one that is odd are there too. `first` is the frame's place in its batch.
+   */
+  async frame(
+    batch: Batch,
+    turn: Turn,
+    lessened: Lessened<Key>,
+    first: number,
+  ): Promise<NewEvent[]> {
     if (!turn.added.length) return [];
     const items: [unknown, NewEvent[]][] = [];
-    for (const mirrored of turn.added) {
-      const events = fitted(typed(mirrored.message), turn.open);
+    for (const [index, mirrored] of turn.added.entries()) {
+      const { key, message } = mirrored;
+      const of = String(message.id || turn.first + index);
+      const events = fitted(lessened.of(key, typed(message)), turn.open, of);
       items.push([await this.#fields(batch, mirrored), events]);
     }
+    lessened.sends(
+      turn.added.map(({ key }, index) => [key, items[index]?.[1].length ?? 0]),
+      first + 1,
+    );
     const count = items.reduce((sum, [, events]) => sum + events.length, 0);
     for (const [index, { key }] of turn.added.entries()) {
       if (items[index]?.[0] !== null) batch.framed.set(key, [OWN_FRAME, index, count]);
