@@ -222,3 +222,29 @@ test("of what is added at once, only the odd item is kept as it is", async () =>
   const events = await all((await session.conversation()).events());
   assert.ok(events.every(({ kind }) => kind !== "tool_call_requested"));
 });
+
+// Half of a surrogate pair became U+FFFD also where a framework reads its own words again.
+test("texts that are no Unicode come back as they were", async () => {
+  const db = open();
+  const half = "giraffe \ud800 of a text that is long enough to be referred to";
+  const saver = new TreeringSaver(db);
+  const call = { id: "c1", name: "f\ud800", args: { half } };
+  const state = await talk(saver, [[asks(call, half)], [new AIMessage("after")]]);
+  const again: Parsed = await new TreeringSaver(db).getTuple(CONFIG);
+  assert.deepEqual(told(again.checkpoint.channel_values.messages), told(state));
+  const shown = half.replace("\ud800", "\ufffd");
+  const conv = await saver.conversation("thread");
+  assert.deepEqual(await texts(conv), ["Question 0", shown, "Question 1", "after"]);
+  const chats = chatStore(db);
+  const chatId = await chats.createChat();
+  const output = { state: "output-available", input: {}, output: half };
+  const parts = [
+    { type: "text", text: half },
+    { type: "tool-f", toolCallId: "c", ...output },
+  ];
+  const messages = [{ id: "a", role: "assistant", parts }] as Parsed[];
+  await chats.saveChat({ chatId, messages });
+  assert.deepEqual(await chatStore(db).loadChat(chatId), messages);
+  await chats.saveChat({ chatId, messages: [{ ...messages[0], metadata: { seen: true } }] });
+  assert.deepEqual(await texts(await chats.conversation(chatId)), [shown]);
+});

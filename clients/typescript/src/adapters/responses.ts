@@ -1,7 +1,7 @@
 // What OpenAI's Responses API, and what speaks its words, says of calls and contents.
 
 import type { ContentPart } from "../gen/treering/v1/event.js";
-import { jsonText } from "../words.js";
+import { jsonText, laxJsonText } from "../words.js";
 import { warnOnce } from "./warning.js";
 
 /** Arguments as the model wrote them, be they JSON or not; a value as JSON, as far as it has it. */
@@ -11,14 +11,8 @@ export function givenArguments(given: unknown): string {
     return jsonText(given ?? {});
   } catch {
     warnOnce("of arguments that JSON cannot say, the conversation's events have texts instead");
-    return JSON.stringify(given, sayable);
+    return laxJsonText(given);
   }
-}
-
-/** A number that JSON lacks as its text. */
-function sayable(_key: string, value: unknown): unknown {
-  const isLacking = typeof value === "number" && !Number.isFinite(value);
-  return isLacking || typeof value === "bigint" ? String(value) : value;
 }
 
 /** The text of parts. */
