@@ -214,3 +214,13 @@ test("a client that was closed", async () => {
     });
   }
 });
+
+// `create` with an id that is there makes another conversation, as its page says, and `open` none.
+test("one source id, twice", async () => {
+  const db = open();
+  const first = await db.open("once", { source: "example" });
+  assert.equal((await db.open("once", { source: "example" })).id, first.id);
+  const second = await db.create("", { source: "example", sourceId: "once" });
+  assert.notEqual(second.id, first.id);
+  await assert.rejects(db.conversation("once").head(), treering.AmbiguousSourceId);
+});
