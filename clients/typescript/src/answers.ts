@@ -49,8 +49,48 @@ export function readAnswer(provider: ProviderName, response: unknown): AnswerPar
     "openai-responses": openaiResponses,
     gemini,
   };
-  return readerOf<AnswerParts>(readers, provider)(response);
+  const reader = readerOf<AnswerParts>(readers, provider);
+  mustBeAnswer(provider, response);
+  return reader(response);
 }
+
+/** The list that an answer of each provider has. */
+const LISTS: Partial<Record<ProviderName, string>> = {
+  anthropic: "content",
+  "openai-chat": "choices",
+  "openai-responses": "output",
+  gemini: "candidates",
+};
+
+/** What was no answer would be a model that said nothing. */
+function mustBeAnswer(provider: ProviderName, response: Parsed): void {
+  const no = (why: string) => new TypeError(`this is no answer of ${provider}: ${why}`);
+  if (typeof response !== "object" || response === null) {
+    throw no(`it is ${response === null ? "null" : typeof response}`);
+  }
+  const name = LISTS[provider] ?? "";
+  const { [name]: list, error } = response;
+  if (error && (!Array.isArray(list) || !list.length)) throw no("it is an error");
+  const mayBeEmpty = provider === "anthropic" || provider === "openai-responses";
+  if (!Array.isArray(list) || !(list.length || mayBeEmpty)) {
+    const has = Object.keys(response).join(", ") || "nothing";
+    throw no(`it has no list \`${name}\`, but ${has}`);
+  }
+  const strange = list.findIndex((each) => typeof each !== "object" || each === null);
+  if (strange >= 0) throw no(`\`${name}.${strange}\` is ${typeof list[strange]}`);
+  if (provider === "openai-chat" && typeof list[0].message !== "object") {
+    throw no("its choice has no `message`: of a stream, put the pieces together first");
+  }
+  if (provider !== "anthropic") return;
+  for (const [index, block] of list.entries()) {
+    if (block.type !== "tool_use") continue;
+    const lacking = ["id", "name"].find((field) => typeof block[field] !== "string");
+    if (lacking) throw no(`\`content.${index}\` is a call whose \`${lacking}\` is missing`);
+  }
+}
+
+/** An answer in Anthropic's shape, whatever of it is odd. */
+export const readBlocks = (body: unknown): AnswerParts => anthropic(body);
 
 function anthropic(body: Parsed): AnswerParts {
   const answer = empty();
@@ -182,7 +222,21 @@ function gemini(body: Parsed): AnswerParts {
 export function readMessages(provider: ProviderName, history: Iterable<unknown>): NewEvent[] {
   const readers = { "openai-chat": chatMessage, anthropic: anthropicMessage };
   const reader = readerOf<NewEvent[]>(readers, provider);
-  return [...history].flatMap((message) => reader(message));
+  return [...history].flatMap((message, index) => {
+    mustBeMessage(provider, message, index);
+    return reader(message);
+  });
+}
+
+function mustBeMessage(provider: ProviderName, message: Parsed, index: number): void {
+  const isObject = typeof message === "object" && message !== null;
+  const hasContent =
+    provider !== "anthropic" ||
+    typeof message?.content === "string" ||
+    Array.isArray(message?.content);
+  if (isObject && typeof message.role === "string" && hasContent) return;
+  const lacks = isObject && typeof message.role === "string" ? "content" : "role";
+  throw new TypeError(`messages.${index} is none of ${provider}: it has no \`${lacks}\``);
 }
 
 function chatMessage(message: Parsed): NewEvent[] {

@@ -12,7 +12,7 @@ import {
   type CancelReasonName,
   fromArguments,
   fromJson,
-  jsonText,
+  laxJsonText,
   type Parsed,
 } from "./words.js";
 
@@ -252,5 +252,5 @@ export class Answer {
 /** What a function returned, as content of a result. */
 function told(value: unknown): Content {
   if (value === undefined) return [];
-  return typeof value === "string" ? value : jsonText(value);
+  return typeof value === "string" ? value : laxJsonText(value);
 }

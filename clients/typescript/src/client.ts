@@ -190,6 +190,9 @@ export class Treering implements AsyncDisposable {
    *       tools: [make.tool("grep", "Looks for a pattern")],
    *       labels: { team: "search" },
    *     });
+   *
+   * Each call makes one, also with a `sourceId` that is there: two with the same are no longer
+   * found by it (`AmbiguousSourceId`). Use `open` for one that may be there.
    */
   async create(title = "", options: Omit<NewConversation, "title"> = {}): Promise<Conversation> {
     const { labels, policies, source, sourceId, sourceMeta, system } = options;

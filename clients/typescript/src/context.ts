@@ -53,7 +53,7 @@ export async function changeContext(
     ...of,
     set: Object.entries(values).map(([name, value]) => ({
       key: name,
-      value: jsonBytes(value),
+      value: jsonBytes(value, name),
       provider,
     })),
     remove: [...remove],

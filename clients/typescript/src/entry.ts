@@ -2,6 +2,7 @@
 
 import { readFileSync } from "node:fs";
 import { type ChannelCredentials, credentials } from "@grpc/grpc-js";
+import { Invalid } from "./errors/index.js";
 
 /** What is not given is that of the environment. */
 export interface EntryOptions {
@@ -9,6 +10,16 @@ export interface EntryOptions {
   token?: string | undefined;
   /** A file with the certificate of a private CA, in PEM (else TREERING_CA). */
   ca?: string | undefined;
+}
+
+/** The same, if a header can hold it. */
+function sendable(value: string, name: string): string {
+  if (/^[\x20-\x7e]*$/.test(value)) return value;
+  // It may be a key, which is in nobody's log: not even a piece of it.
+  throw new Invalid(
+    `${name} has a character that cannot be sent, such as an umlaut or the end of a line: ` +
+      "give it as it was made",
+  );
 }
 
 /** What is shown to a server, and how the server is known. */
@@ -19,7 +30,11 @@ export class Entry {
 
   constructor(address = "", options: EntryOptions = {}) {
     this.#isSecure = address.startsWith("https://");
-    this.#token = options.token ?? process.env.TREERING_TOKEN ?? "";
+    const { token } = options;
+    this.#token =
+      token === undefined
+        ? sendable(process.env.TREERING_TOKEN ?? "", "TREERING_TOKEN")
+        : sendable(token, "`token`");
     this.#ca = options.ca ?? process.env.TREERING_CA ?? "";
   }
 

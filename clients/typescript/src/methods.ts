@@ -1,6 +1,7 @@
 // Every call of the API, once: its name, its messages, and whether it may be sent twice.
 // Names and messages are the generated ones; a test holds that no call is missing.
 
+import type { BinaryWriter } from "@bufbuild/protobuf/wire";
 import { AdminDefinition } from "./gen/treering/v1/admin.js";
 import { ContextsDefinition } from "./gen/treering/v1/context.js";
 import { ConversationsDefinition } from "./gen/treering/v1/conversation.js";
@@ -12,7 +13,7 @@ import { StatusValue, StringValue } from "./health.js";
 
 /** How messages of a type are written and read. */
 export interface Codec<T> {
-  encode(message: T): { finish(): Uint8Array };
+  encode(message: T, writer?: BinaryWriter): { finish(): Uint8Array };
   decode(input: Uint8Array): T;
 }
 

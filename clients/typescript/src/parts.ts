@@ -1,7 +1,7 @@
 // Parts of messages and results.
 
 import type { ContentPart, Media } from "./gen/treering/v1/event.js";
-import { jsonText, utf8 } from "./words.js";
+import { jsonText, unicode, utf8 } from "./words.js";
 
 /** Text, or what `image`, `file`, `audio`, `reasoning`, `refusal` and `json` make. */
 export type Part = string | ContentPart;
@@ -11,8 +11,13 @@ export type Content = Part | readonly Part[];
 
 /** Texts and parts as parts. */
 export function parts(content: Content): ContentPart[] {
-  const all = typeof content === "string" || "part" in content ? [content] : content;
-  return all.map((part) => (typeof part === "string" ? text(part) : part));
+  const all: readonly unknown[] = Array.isArray(content) ? content : [content];
+  return all.map((part) => {
+    if (typeof part === "string") return text(part);
+    if (typeof part === "object" && part !== null && "part" in part) return part as ContentPart;
+    const given = part === null ? "null" : typeof part;
+    throw new TypeError(`a part is a text, or what \`make.image\` and the like make: not ${given}`);
+  });
 }
 
 /** A text. */
@@ -79,7 +84,7 @@ export function reasoning(text: string, options: ReasoningOptions = {}): Content
   const { signature = "" } = options;
   const value = {
     text,
-    signature: typeof signature === "string" ? utf8(signature) : signature,
+    signature: typeof signature === "string" ? utf8(unicode(signature)) : signature,
     redacted: options.redacted ?? false,
     provider: options.provider ?? "",
     model: options.model ?? "",

@@ -38,6 +38,7 @@ import {
   type ProviderName,
   type QueryModeName,
   type RoleName,
+  unicode,
   utf8,
 } from "./words.js";
 
@@ -315,7 +316,7 @@ export function largeText(result: ToolResultRecorded): Uint8Array | undefined {
   const [only, ...others] = result.parts;
   if (others.length || only?.part?.$case !== "text") return undefined;
   if (only.part.value.length <= WHOLE_RESULT_BYTES_MAX / 4) return undefined;
-  const encoded = utf8(only.part.value);
+  const encoded = utf8(unicode(only.part.value));
   return encoded.length > WHOLE_RESULT_BYTES_MAX ? encoded : undefined;
 }
 

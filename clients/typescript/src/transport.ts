@@ -3,7 +3,13 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ChannelCredentials } from "@grpc/grpc-js";
 import type { Endpoint } from "./endpoint.js";
-import { Closing, DeadlineExceeded, TreeringError, Unreachable } from "./errors/index.js";
+import {
+  ClientClosed,
+  Closing,
+  DeadlineExceeded,
+  TreeringError,
+  Unreachable,
+} from "./errors/index.js";
 import { SERVING } from "./health.js";
 import { health, type Method } from "./methods.js";
 import { Attempts, isBreak, STRANGER_PATIENCE_MS } from "./retry.js";
@@ -141,7 +147,7 @@ export class Transport {
     method: Method<Q, S>,
     { key = "", timeoutMs = this.timeoutMs }: Sending,
   ): Attempts {
-    if (this.#isClosed) throw new Unreachable("the connection was closed");
+    if (this.#isClosed) throw new ClientClosed();
     const patience = this.#isMet ? undefined : STRANGER_PATIENCE_MS;
     return new Attempts(method.needsKey, key, Date.now() + timeoutMs, patience);
   }

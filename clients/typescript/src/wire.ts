@@ -14,8 +14,9 @@ import {
   Metadata,
   type ServiceError,
 } from "@grpc/grpc-js";
+import { encoded } from "./encoding.js";
 import type { Endpoint } from "./endpoint.js";
-import { Unreachable } from "./errors/index.js";
+import { ClientClosed } from "./errors/index.js";
 import { fromRpc } from "./errors/translate.js";
 import type { Codec, Method } from "./methods.js";
 
@@ -150,7 +151,7 @@ export class Wire {
 
   /** Nobody starts a server for a client that is closed. */
   #mustBeOpen(): void {
-    if (this.#isClosed) throw new Unreachable("the connection was closed");
+    if (this.#isClosed) throw new ClientClosed();
   }
 
   #open(address: string): Client {
@@ -276,7 +277,7 @@ const options = ({ deadline }: Bounds): CallOptions => (deadline === Infinity ? 
 const writer =
   <T>(codec: Codec<T>) =>
   (message: T): Buffer => {
-    const bytes = codec.encode(message).finish();
+    const bytes = encoded(codec, message);
     return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   };
 

@@ -1,5 +1,6 @@
 // Words for what protobuf numbers: "user" for `Role.USER`, and JSON in and out.
 
+import { Invalid } from "./errors/index.js";
 import type {
   CancelReason,
   CompactionTrigger,
@@ -64,23 +65,52 @@ const decoder = new TextDecoder();
 /** Text as UTF-8. */
 export const utf8 = (text: string): Uint8Array => encoder.encode(text);
 
+/** The same, if it is Unicode: half of a surrogate pair would be stored as another character. */
+export function unicode(text: string): string {
+  if (text.isWellFormed()) return text;
+  const place = text.search(/\p{Surrogate}/u);
+  throw new Invalid(`the text has half of a surrogate pair at place ${place}: it is no Unicode`);
+}
+
 /** UTF-8 as text; what is no UTF-8 becomes U+FFFD. */
 export const fromUtf8 = (bytes: Uint8Array): string => decoder.decode(bytes);
 
-/** A value as JSON text. */
-export function jsonText(value: unknown): string {
+/** A value as JSON text. What it is called is for the error of one that JSON cannot say. */
+export function jsonText(value: unknown, name = ""): string {
   const text = JSON.stringify(value);
   if (text === undefined) throw new TypeError(`${typeof value} cannot be said in JSON`);
+  // That is what numbers become that JSON lacks.
+  if (text.includes("null")) mustBeSayable(value, name);
   return text;
 }
 
+function mustBeSayable(value: unknown, path: string): void {
+  if (typeof value === "number" && !Number.isFinite(value)) {
+    const where = path ? `\`${path}\`` : "the value";
+    throw new TypeError(`${where} is ${value}, which JSON lacks: give null or a text`);
+  }
+  if (typeof value !== "object" || value === null || ArrayBuffer.isView(value)) return;
+  // What says itself how it is in JSON has said it.
+  if (typeof (value as { toJSON?: unknown }).toJSON === "function") return;
+  for (const [key, each] of Object.entries(value)) {
+    mustBeSayable(each, path ? `${path}.${key}` : key);
+  }
+}
+
+/** A value as JSON text, with a text in the place of a number that JSON lacks. */
+export const laxJsonText = (value: unknown): string =>
+  JSON.stringify(value, (_key, each: unknown) => {
+    const isLacking = typeof each === "number" && !Number.isFinite(each);
+    return isLacking || typeof each === "bigint" ? String(each) : each;
+  });
+
 /** A value as JSON. */
-export const jsonBytes = (value: unknown): Uint8Array => utf8(jsonText(value));
+export const jsonBytes = (value: unknown, name = ""): Uint8Array => utf8(jsonText(value, name));
 
 /** The same, but bytes and strings are JSON already. */
 export function asJsonBytes(value: unknown): Uint8Array {
   if (value instanceof Uint8Array) return value;
-  return typeof value === "string" ? utf8(value) : jsonBytes(value);
+  return typeof value === "string" ? utf8(unicode(value)) : jsonBytes(value);
 }
 
 /** A value from JSON; undefined from nothing. */
@@ -104,6 +134,6 @@ export function jsonTexts(
   values: Readonly<Record<string, unknown>> | undefined,
 ): Record<string, string> {
   return Object.fromEntries(
-    Object.entries(values ?? {}).map(([key, value]) => [key, jsonText(value)]),
+    Object.entries(values ?? {}).map(([key, value]) => [key, jsonText(value, key)]),
   );
 }

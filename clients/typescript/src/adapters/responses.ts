@@ -1,11 +1,19 @@
 // What OpenAI's Responses API, and what speaks its words, says of calls and contents.
 
 import type { ContentPart } from "../gen/treering/v1/event.js";
-import { jsonText } from "../words.js";
+import { jsonText, laxJsonText } from "../words.js";
+import { warnOnce } from "./warning.js";
 
-/** Arguments as the model wrote them, be they JSON or not; a value as JSON. */
-export const givenArguments = (given: unknown): string =>
-  typeof given === "string" ? given : jsonText(given ?? {});
+/** Arguments as the model wrote them, be they JSON or not; a value as JSON, as far as it has it. */
+export function givenArguments(given: unknown): string {
+  if (typeof given === "string") return given.toWellFormed();
+  try {
+    return jsonText(given ?? {});
+  } catch {
+    warnOnce("of arguments that JSON cannot say, the conversation's events have texts instead");
+    return laxJsonText(given);
+  }
+}
 
 /** The text of parts. */
 export const said = (parts: readonly ContentPart[]): string =>

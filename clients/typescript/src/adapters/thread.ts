@@ -9,6 +9,7 @@ import * as make from "../make.js";
 import type { Receipt } from "../types.js";
 import { fromUtf8, utf8 } from "../words.js";
 import { blake2b } from "./blake2b.js";
+import { bounded, unnamedCall } from "./bounds.js";
 
 /** Longest source, source id or call id that the store takes. */
 const SHORT_BYTES_MAX = 512;
@@ -119,11 +120,17 @@ export async function rewind(
   const id = branch?.branchId ?? 0;
   const old = `${name}~${summary?.head ?? 0}`;
   const events = [onBranch(name, make.branchRenamed(old)), forked(name, id, to)];
-  if (summary?.activeBranchId === id) events.push(onBranch(name, make.branchActivated()));
+  if (isActive({ branch, summary })) events.push(onBranch(name, make.branchActivated()));
   events.push(onBranch(old, make.branchArchived("taken back")));
   events.push(...then.map((event) => onBranch(name, event)));
   return conversation.on(name).append(events, { expected: branch?.head });
 }
+
+const isActive = ({ branch, summary }: Pick<ConversationState, "branch" | "summary">): boolean =>
+  summary?.activeBranchId === (branch?.branchId ?? 0);
+
+/** So many events `rewind` puts before those with which it goes on. */
+export const rewindEvents = (state: ConversationState): number => (isActive(state) ? 4 : 3);
 
 /** The revision of the branch's last event before one of its events. */
 export async function before(conversation: Conversation, revision: number): Promise<number> {
@@ -137,14 +144,19 @@ export const openCalls = ({ branch }: ConversationState): Set<string> =>
   new Set(branch?.openCalls.map(({ callId }) => callId));
 
 /**
- * The events as a branch with these open calls takes them; keeps `open` up to date.
+ * The events of an item as a branch with these open calls takes them; keeps `open` up to date.
  *
- * A call whose id is open supersedes that one; a result of no call is a message of a tool.
+ * A call whose id is open supersedes that one; a result of no call is a message of a tool. `of`
+ * is what the ids of calls that have none follow from.
  */
-export function fitted(events: readonly NewEvent[], open: Set<string>): NewEvent[] {
+export function fitted(events: readonly NewEvent[], open: Set<string>, of: string): NewEvent[] {
   const made: NewEvent[] = [];
-  for (const event of events) {
+  let calls = 0;
+  for (const given of events) {
+    const event = bounded(given, of, calls);
     const { body } = event;
+    if (body?.$case === "toolCallRequested") calls += 1;
+    if (body?.$case === "toolResultRecorded") body.value.callId ||= unnamedCall(open) ?? "";
     if (body?.$case === "toolCallRequested") {
       const { callId } = body.value;
       if (open.has(callId)) made.push(make.toolCancelled(callId, "superseded"));

@@ -12,6 +12,7 @@
 // its own. `ai` itself is not loaded here.
 
 import type { UIMessage } from "ai";
+import { callIdFor } from "../adapters/bounds.js";
 import type { Treering } from "../client.js";
 import type { Conversation } from "../conversation/index.js";
 import { NotFound, Refused, RevisionMismatch } from "../errors/index.js";
@@ -206,7 +207,9 @@ class Chats {
   async decide({ chatId, toolCallId, approved, reason, by }: ToolDecision): Promise<void> {
     const conv = await this.find(chatId);
     const branch = (await conv.state()).branch?.name ?? "";
-    const waiting = (await conv.on(branch).pending()).find((call) => call.callId === toolCallId);
+    // Of a call with a long id; one without any is known by the id that it has here.
+    const callId = callIdFor(toolCallId, toolCallId);
+    const waiting = (await conv.on(branch).pending()).find((call) => call.callId === callId);
     if (!waiting) throw new NotFound(`no call ${toolCallId} waits for a decision`);
     await (approved
       ? this.#db.approve(waiting, { reason, by })

@@ -1,6 +1,7 @@
 // What must be appended, so that a chat is what the UI says that it is.
 
 import { isDeepStrictEqual } from "node:util";
+import { callIdFor, toolFor, wellFormed } from "../adapters/bounds.js";
 import type { ContentPart, NewEvent } from "../gen/treering/v1/event.js";
 import * as make from "../make.js";
 import type { Content } from "../parts.js";
@@ -126,7 +127,7 @@ function write(
   hashOf: HashOf,
 ): { events: NewEvent[]; isPart: boolean } {
   const writer = new Writer(message, stored, hashOf);
-  const slots = message.parts.map((part, index) => writer.slot(part, stored?.slots[index]));
+  const slots = message.parts.map((part, index) => writer.slot(part, index, stored?.slots[index]));
   writer.endStep();
   const keep = commonPrefix(stored?.slots ?? [], slots);
   const { id, role, metadata } = message;
@@ -192,24 +193,30 @@ class Writer {
   }
 
   /** Where a part is, after what it says was written. */
-  slot(part: UIPart, before: Slot | undefined): Slot {
+  slot(part: UIPart, index: number, before: Slot | undefined): Slot {
     if (part.type === "step-start") this.endStep();
     const tool = toolOf(part);
-    if (tool !== undefined) return this.#callSlot(part, tool, before);
+    if (tool !== undefined) return this.#callSlot(part, tool, index, before);
     if (before && "content" in before) {
       const { text: _, url: __, mediaType: ___, ...rest } = part;
       if (rest.filename !== "") delete rest.filename;
       return { content: before.content, rest: { ...rest, type: part.type } };
     }
+    if (before && "inline" in before && isDeepStrictEqual(before.inline, part)) return before;
     const found = contentOf(part);
     if (!found) return { inline: part };
-    this.#content.push(found.content);
+    this.#content.push(wellFormed(found.content));
     this.#contents += 1;
+    // The event has it as it can be said, and the layout as it is.
+    if (this.#content.at(-1) !== found.content) return { inline: part };
     return { content: this.#contents - 1, rest: found.rest };
   }
 
-  #callSlot(part: UIPart, tool: string, before: Slot | undefined): Slot {
-    const callId = String(part.toolCallId);
+  #callSlot(part: UIPart, tool: string, index: number, before: Slot | undefined): Slot {
+    const callId =
+      before && "call" in before
+        ? before.call
+        : callIdFor(part.toolCallId, `${this.#message.id}/${index}`);
     if (part.state === "input-streaming") return { inline: part };
     let call = before && "call" in before ? this.#stored?.calls.get(callId) : undefined;
     const isNew = call === undefined;
@@ -231,7 +238,8 @@ class Writer {
     this.#flush();
     const needsApproval = part.approval !== undefined;
     const input = part.input ?? part.rawInput ?? {};
-    this.#say(make.toolCall(callId, tool, JSON.stringify(input), { needsApproval }));
+    const given = JSON.stringify(input);
+    this.#say(make.toolCall(callId, toolFor(tool), given, { needsApproval }));
     return { callId, tool, input, needsApproval };
   }
 
@@ -255,7 +263,7 @@ class Writer {
     if (state === "output-available" && part.preliminary !== true) {
       this.#happened.push(make.toolResult(callId, told(output)));
     } else if (state === "output-error") {
-      const error = String(errorText ?? "");
+      const error = wellFormed(String(errorText ?? ""));
       this.#happened.push(make.toolResult(callId, [], { success: false, error }));
     } else if (state === "output-denied") {
       const { reason = "" } = approvalOf(part) ?? {};
@@ -272,10 +280,14 @@ function asRequested(part: UIPart): UIPart {
 
 const formOf = (output: unknown): OutputForm => {
   if (output === undefined) return "none";
-  return typeof output === "string" ? "text" : "json";
+  return isText(output) ? "text" : "json";
 };
+
+/** JSON can say half of a surrogate pair, and a text of the store cannot. */
+const isText = (output: unknown): output is string =>
+  typeof output === "string" && output.isWellFormed();
 
 function told(output: unknown): Content {
   if (output === undefined || output === "") return [];
-  return typeof output === "string" ? output : JSON.stringify(output);
+  return isText(output) ? output : JSON.stringify(output);
 }

@@ -18,6 +18,7 @@ import {
   type SessionSummaryEntry,
 } from "@anthropic-ai/claude-agent-sdk";
 import * as frames from "../adapters/frames.js";
+import { Lessened } from "../adapters/lessened.js";
 import { ATTEMPTS_MAX, fitted, Mutex, openCalls, rewind, Thread } from "../adapters/thread.js";
 import type { Treering } from "../client.js";
 import type { Conversation } from "../conversation/index.js";
@@ -133,7 +134,7 @@ export class TreeringSessionStore implements SessionStore {
 
   async #append(key: SessionKey, seen: Seen, entries: SessionStoreEntry[]): Promise<void> {
     const conversation = await seen.thread.open();
-    let isTyped = true;
+    const lessened = new Lessened<SessionStoreEntry>();
     for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt += 1) {
       if (!seen.isCurrent) await this.#look(key, seen);
       const fresh = withoutKnown(entries, seen.uuids);
@@ -144,7 +145,7 @@ export class TreeringSessionStore implements SessionStore {
         continue;
       }
       try {
-        await this.#write(key, seen, conversation, fresh, isTyped);
+        await this.#write(key, seen, conversation, fresh, lessened);
         return;
       } catch (error) {
         if (error instanceof errors.Conflict) {
@@ -152,10 +153,9 @@ export class TreeringSessionStore implements SessionStore {
           seen.isCurrent = false;
           continue;
         }
-        const isRefused = error instanceof errors.Refused || error instanceof errors.Invalid;
-        if (!isTyped || !isRefused) throw error;
         // Better kept as a line only than not at all.
-        isTyped = false;
+        if (!lessened.isToRepeat(error)) throw error;
+        if (!(error instanceof errors.Invalid)) seen.isCurrent = false;
       }
     }
     throw new errors.RevisionMismatch(`others write to ${seen.thread.sourceId} all the time`);
@@ -166,15 +166,19 @@ export class TreeringSessionStore implements SessionStore {
     seen: Seen,
     conversation: Conversation,
     fresh: SessionStoreEntry[],
-    isTyped: boolean,
+    lessened: Lessened<SessionStoreEntry>,
   ): Promise<void> {
     const open = new Set(seen.open);
-    const cut = isTyped && fresh.some(isSummary) ? await cutOf(conversation) : 0;
+    const cut = fresh.some(isSummary) ? await cutOf(conversation) : 0;
     const summary = folded(key, seen.summary, fresh);
     const items = fresh.map((entry): [SessionStoreEntry, NewEvent[]] => [
       entry,
-      isTyped ? fitted(typed(entry, cut), open) : [],
+      fitted(lessened.of(entry, typed(entry, cut)), open, entry.uuid ?? ""),
     ]);
+    lessened.sends(
+      items.map(([entry, { length }]) => [entry, length]),
+      1,
+    );
     const beside = summary && { [SUMMARY]: summary.data };
     const events = frames.frame(FRAME, items, beside);
     const { revision } = await conversation.append(events, { expected: seen.head });

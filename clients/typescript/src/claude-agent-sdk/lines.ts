@@ -1,7 +1,7 @@
 // Lines of the Claude Agent SDK's transcripts as typed events.
 
 import type { SessionStoreEntry } from "@anthropic-ai/claude-agent-sdk";
-import { readAnswer, readMessages } from "../answers.js";
+import { readBlocks, readMessages } from "../answers.js";
 import { type NewEvent, RawEncoding } from "../gen/treering/v1/event.js";
 import * as make from "../make.js";
 import { textOf } from "../parts.js";
@@ -48,7 +48,9 @@ function events(entry: SessionStoreEntry, cut: number): NewEvent[] {
 }
 
 function answered(message: Parsed): NewEvent[] {
-  const { parts, calls, ...facts } = readAnswer("anthropic", message);
+  const { content } = message;
+  const blocks = typeof content === "string" ? [{ type: "text", text: content }] : content;
+  const { parts, calls, ...facts } = readBlocks({ ...message, content: blocks });
   const asked = calls.map(({ id, tool, arguments: given }) => make.toolCall(id, tool, given));
   return parts.length ? [make.assistant(parts, facts), ...asked] : asked;
 }

@@ -108,6 +108,22 @@ export class Unreachable extends Unavailable {
   static override readonly advice: string = "Is the server running, and is this its address?";
 }
 
+/** This client was closed; nothing was sent. */
+export class ClientClosed extends Unreachable {
+  static override readonly advice: string =
+    "Make another one with `connect` or `local`, and close it after its last call.";
+
+  constructor(message = "this client was closed") {
+    super(message);
+  }
+}
+
+/** A store cannot be at that path. */
+export class NoFolder extends TreeringError {
+  static override readonly advice: string =
+    "Name a folder that can be made, and that this program may write to.";
+}
+
 /** The call took longer than its `timeoutMs`. A write may be done or not. */
 export class DeadlineExceeded extends TreeringError {
   static override readonly advice: string =

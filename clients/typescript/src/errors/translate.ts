@@ -8,6 +8,8 @@ import * as reasons from "./reasons.js";
 type ErrorClass = new (message: string, facts?: base.ErrorFacts) => base.TreeringError;
 
 const DETAILS = "grpc-status-details-bin";
+/** What gRPC says in front of what `encoding.ts` says. */
+const NOT_ENCODED = "Request message serialization failure: ";
 
 /** The class of each reason. */
 export const BY_REASON: ReadonlyMap<string, ErrorClass> = new Map(
@@ -46,6 +48,10 @@ export function fromRpc(error: ServiceError): base.TreeringError {
   const facts: base.ErrorFacts = { code: error.code };
   for (const value of error.metadata?.get(DETAILS) ?? []) {
     if (typeof value !== "string") readDetails(value, facts);
+  }
+  // Nothing was sent: what was given is none of what the call takes.
+  if (error.details?.startsWith(NOT_ENCODED)) {
+    return new base.Invalid(error.details.slice(NOT_ENCODED.length));
   }
   return makeError(error.details || status[error.code] || error.message, facts);
 }

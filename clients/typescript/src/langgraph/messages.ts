@@ -1,11 +1,11 @@
 // LangChain's messages as typed events, and back.
 
 import * as lc from "@langchain/core/messages";
-import { givenArguments, said } from "../adapters/responses.js";
+import { givenArguments } from "../adapters/responses.js";
+import { warnOnce } from "../adapters/warning.js";
 import type { ContentPart, NewEvent, Usage } from "../gen/treering/v1/event.js";
 import * as make from "../make.js";
 import { image, json, reasoning, text } from "../parts.js";
-import type { Event } from "../types.js";
 import { jsonText, type Parsed, type RoleName } from "../words.js";
 
 type Fields = Record<string, Parsed>;
@@ -89,13 +89,15 @@ export function canonical(serialized: Parsed): string {
 
 // ---- as events ----
 
-/** What a message says, as events; none where nothing can be made of it. */
+/** What a message says, as events: its text at least, none where it has none. */
 export function typed(message: lc.BaseMessage): NewEvent[] {
   try {
     return [...events(message)];
-  } catch (error) {
-    if (error instanceof TypeError) return [];
-    throw error;
+  } catch {
+    // Of another shape than it is said to have.
+    warnOnce("a message with contents of an unknown shape is in its conversation in part or not");
+    const { text } = message;
+    return typeof text === "string" && text ? [make.message(roleOf(message), text)] : [];
   }
 }
 
@@ -112,7 +114,7 @@ function* events(message: lc.BaseMessage): Generator<NewEvent> {
   if (parts.length || !calls.length) {
     yield make.message(roleOf(message), parts, {
       author: name ?? "",
-      messageId: String(id ?? "").slice(0, 256),
+      messageId: String(id ?? ""),
       finishReason: String(told.finish_reason || told.stop_reason || ""),
       usage: usageOf(message, String(told.model_name || told.model || "")),
     });
@@ -199,53 +201,4 @@ function imageOf(block: Parsed): ContentPart | undefined {
   if (data instanceof Uint8Array) return image(data, { mediaType });
   if (typeof data !== "string" || !BASE64.test(data)) return undefined;
   return image(Buffer.from(data, "base64"), { mediaType });
-}
-
-// ---- what others said ----
-
-/** Events of any program as messages of LangChain. */
-export async function* messagesOf(events: AsyncIterable<Event>): AsyncGenerator<lc.BaseMessage> {
-  let answer: lc.AIMessage | undefined;
-  const tools = new Map<string, string>();
-  for await (const event of events) {
-    if (event.body?.$case === "toolCallRequested") {
-      answer ??= new lc.AIMessage({ content: "" });
-      tools.set(event.callId, event.tool);
-      const given = event.arguments;
-      const name = event.argumentsNotJson ? "invalid_arguments" : "value";
-      const args = typeof given === "object" && given !== null ? given : { [name]: given };
-      answer.tool_calls?.push({ name: event.tool, args, id: event.callId, type: "tool_call" });
-      continue;
-    }
-    const isAnswer = event.role === "assistant";
-    const made = isAnswer ? undefined : messageOfEvent(event, tools);
-    if (!isAnswer && !made) continue;
-    if (answer) yield answer;
-    answer = isAnswer ? new lc.AIMessage({ content: event.text }) : undefined;
-    if (made) yield made;
-  }
-  if (answer) yield answer;
-}
-
-function messageOfEvent(
-  event: Event,
-  tools: ReadonlyMap<string, string>,
-): lc.BaseMessage | undefined {
-  const { body } = event;
-  if (body?.$case === "toolResultRecorded") {
-    const { callId, parts, errorMessage, success } = body.value;
-    return new lc.ToolMessage({
-      content: said(parts) || errorMessage,
-      tool_call_id: callId,
-      name: tools.get(callId) ?? "",
-      status: success ? "success" : "error",
-    });
-  }
-  if (body?.$case !== "messageAppended") return undefined;
-  const { parts, toolCallId } = body.value;
-  if (event.role === "tool") {
-    return new lc.ToolMessage({ content: said(parts), tool_call_id: toolCallId });
-  }
-  if (event.role === "user") return new lc.HumanMessage({ content: event.text });
-  return new lc.SystemMessage({ content: event.text });
 }

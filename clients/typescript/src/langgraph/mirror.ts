@@ -1,6 +1,7 @@
 // The messages of a graph's state, as events on branches of its thread's conversation.
 
 import { frame } from "../adapters/frames.js";
+import type { Lessened } from "../adapters/lessened.js";
 import { before, fitted, forked, openCalls } from "../adapters/thread.js";
 import * as errors from "../errors/index.js";
 import type { NewEvent } from "../gen/treering/v1/event.js";
@@ -14,6 +15,7 @@ import { messageOf, plain, typed } from "./messages.js";
 import { OWN_FRAME } from "./places.js";
 import type { ThreadReader } from "./reader.js";
 import { MESSAGES } from "./rows.js";
+import { eventOf, heardIn } from "./said.js";
 
 /** Where the messages of a checkpoint go. */
 export interface Turn {
@@ -24,6 +26,10 @@ export interface Turn {
   /** Fork and activate, if it is another branch than before. */
   events: NewEvent[];
   added: Mirrored[];
+  /** So many messages of the state come before these. */
+  first: number;
+  /** Of another branch than before: the last revision that is on it. */
+  last: number;
 }
 
 /** The messages of one thread. */
@@ -52,7 +58,8 @@ export class Mirror {
     const hasAll = same === parent.mirrored.length;
     // Where the state has let go of its first messages, the conversation need not.
     const ending = hasAll ? 0 : overlap(parent.mirrored, wanted);
-    const turn = { parent, added: messages.slice(ending || same) };
+    const first = ending || same;
+    const turn = { parent, added: messages.slice(first), first, last: 0 };
     if (!hasAll && !ending) return { ...turn, ...(await this.#fork(id, parent, same)) };
     const events = id === rows.active ? [] : [make.branchActivated()];
     return { ...turn, name: parent.name, open: await this.#open(parent), events };
@@ -64,7 +71,7 @@ export class Mirror {
     const at = same ? (parent.ends[same - 1] ?? 1) : await this.#beforeAll(parent);
     const conversation = (await this.#thread.open()).on(parent.name);
     const open = openCalls(await conversation.state({ asOf: at }));
-    return { name, open, events: [forked(name, id, at), make.branchActivated()] };
+    return { name, open, last: at, events: [forked(name, id, at), make.branchActivated()] };
   }
 
   /** The branch that has most of these messages, if possible with no others after them. */
@@ -112,19 +119,56 @@ export class Mirror {
 
   // ---- frames ----
 
-  /** The messages that are new on the branch. */
-  async frame(batch: Batch, turn: Turn): Promise<NewEvent[]> {
+  /**
+   * The messages that are new on the branch: of each what the store takes, so that those which
+   * follow on one that is odd are there too. `first` is the frame's place in its batch.
+   */
+  async frame(
+    batch: Batch,
+    turn: Turn,
+    lessened: Lessened<Key>,
+    first: number,
+  ): Promise<NewEvent[]> {
     if (!turn.added.length) return [];
+    const known = await this.#saidByOthers(turn);
     const items: [unknown, NewEvent[]][] = [];
-    for (const mirrored of turn.added) {
-      const events = fitted(typed(mirrored.message), turn.open);
+    for (const [index, mirrored] of turn.added.entries()) {
+      const { key, message } = mirrored;
+      const of = String(message.id || turn.first + index);
+      const said = known.has(key) ? [] : lessened.of(key, typed(message));
+      const events = fitted(said, turn.open, of);
       items.push([await this.#fields(batch, mirrored), events]);
     }
+    lessened.sends(
+      turn.added.map(({ key }, index) => [key, items[index]?.[1].length ?? 0]),
+      first + 1,
+    );
     const count = items.reduce((sum, [, events]) => sum + events.length, 0);
     for (const [index, { key }] of turn.added.entries()) {
       if (items[index]?.[0] !== null) batch.framed.set(key, [OWN_FRAME, index, count]);
     }
     return frame(MESSAGES, items, { keys: turn.added.map(({ key }) => key) });
+  }
+
+  /** Those that others said on this branch, and the graph is told only now: they are there. */
+  async #saidByOthers({ parent, added, last }: Turn): Promise<Set<Key>> {
+    const told = added.filter(({ message }) => eventOf(message) !== undefined);
+    if (!told.length) return new Set();
+    const conversation = await this.#thread.open();
+    const events = await this.#thread.eventsBy(told.map(({ message }) => eventOf(message) ?? ""));
+    const revisions = events.flatMap((event) =>
+      event?.conversationId === conversation.id ? [event.revision] : [],
+    );
+    if (!revisions.length) return new Set();
+    const stretch = { first: Math.min(...revisions), last };
+    const heard = await heardIn(conversation.on(parent.name).events(stretch));
+    const here = new Map(heard.map(({ message }) => [message.id, message]));
+    // One that was changed since is said anew.
+    const isSame = ({ message }: Mirrored): boolean => {
+      const found = here.get(message.id);
+      return found?.type === message.type && found.text === message.text;
+    };
+    return new Set(told.filter(isSame).map(({ key }) => key));
   }
 
   /** A message's fields go to the frame, or else (`null`) its bytes to the row. */

@@ -22,8 +22,8 @@ import {
 import type { Treering } from "../client.js";
 import type { Conversation } from "../conversation/index.js";
 import { fromUtf8, type Parsed, utf8 } from "../words.js";
-import { messagesOf } from "./messages.js";
 import type { Row } from "./rows.js";
+import { heardIn } from "./said.js";
 import { GraphThread } from "./thread.js";
 
 const SOURCE = "langgraph";
@@ -45,12 +45,24 @@ export interface SaverOptions {
   threadsMax?: number | undefined;
 }
 
-/** What was said in a conversation, by whatever program, as messages of LangChain. */
-export async function messages(conversation: Conversation): Promise<BaseMessage[]> {
-  const kinds = ["message_appended", "tool_call_requested", "tool_result_recorded"] as const;
-  const found: BaseMessage[] = [];
-  for await (const message of messagesOf(conversation.events({ kinds }))) found.push(message);
-  return found;
+/** What events of a conversation its messages are read from. */
+const SAID = ["message_appended", "tool_call_requested", "tool_result_recorded", "custom"] as const;
+
+/**
+ * What was said in a conversation, by whatever program, as messages of LangChain.
+ *
+ * Their ids are those that the graph gave, or follow from the events: a state that has one does
+ * not get it twice. With `others`, only what other programs said and no graph was told yet:
+ *
+ *     const others = await messages(conversation, { others: true });
+ *     await graph.invoke({ messages: [...others, prompt] }, thread);
+ */
+export async function messages(
+  conversation: Conversation,
+  { others = false } = {},
+): Promise<BaseMessage[]> {
+  const heard = await heardIn(conversation.events({ kinds: SAID }));
+  return heard.filter(({ isOfGraph }) => !(others && isOfGraph)).map(({ message }) => message);
 }
 
 /**

@@ -5,6 +5,7 @@ import {
   type Checkpoint,
   WRITES_IDX_MAP,
 } from "@langchain/langgraph-checkpoint";
+import { Lessened } from "../adapters/lessened.js";
 import { ATTEMPTS_MAX, rewind } from "../adapters/thread.js";
 import type { Conversation } from "../conversation/index.js";
 import * as errors from "../errors/index.js";
@@ -20,9 +21,9 @@ import { checkpointKey, latestKey, packedAt } from "./places.js";
 import { ThreadReader } from "./reader.js";
 import { CHECKPOINT, DELETED, LATEST, type Row, WRITES } from "./rows.js";
 
-/** So often the typed form of messages is tried; then they are kept as values only. */
-const REFUSALS_MAX = 3;
 const MSGPACK = "application/msgpack";
+/** A checkpoint, and what says in front of it that it is the latest one. */
+const ROWS = 2;
 
 /** A checkpoint on its way in. */
 export interface Put {
@@ -44,11 +45,10 @@ export class GraphThread extends ThreadReader {
   async put(put: Put): Promise<void> {
     const conversation = await this.open();
     await this.#know(put.ns);
-    let refusals = 0;
+    const lessened = new Lessened<Key>();
     for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt += 1) {
-      const isTyped = refusals < REFUSALS_MAX;
       try {
-        await this.#attempt(conversation, put, isTyped);
+        await this.#attempt(conversation, put, lessened);
         return;
       } catch (error) {
         if (error instanceof NotSaidError) {
@@ -56,8 +56,7 @@ export class GraphThread extends ThreadReader {
           continue;
         }
         if (!(error instanceof errors.Conflict)) {
-          if (!isTyped || !isRefused(error)) throw error;
-          refusals += 1;
+          if (!lessened.isToRepeat(error)) throw error;
           for (const branch of this.rows.branches.values()) branch.open = undefined;
         }
         // Another program wrote to the thread.
@@ -78,12 +77,13 @@ export class GraphThread extends ThreadReader {
     if (!this.rows.seen) await this.readAll(await this.open());
   }
 
-  async #attempt(conversation: Conversation, put: Put, isTyped: boolean): Promise<void> {
+  async #attempt(conversation: Conversation, put: Put, lessened: Lessened<Key>): Promise<void> {
     const before = await this.#parent(put);
     const batch = new Batch(this);
     const values = await this.#values(batch, put, before);
-    const turn = isTyped && batch.messages ? await this.#mirror.turn(batch.messages) : undefined;
-    const framed = turn ? await this.#mirror.frame(batch, turn) : [];
+    const turn = batch.messages && (await this.#mirror.turn(batch.messages));
+    const first = (turn?.events.length ?? 0) + ROWS;
+    const framed = turn ? await this.#mirror.frame(batch, turn, lessened, first) : [];
     const isMirrored =
       turn !== undefined || (put.ns === "" && (await this.#mirror.isMirrored(values)));
     const row = await this.#row(put, batch, before, values, isMirrored);
@@ -238,9 +238,6 @@ export class GraphThread extends ThreadReader {
     return undefined;
   }
 }
-
-const isRefused = (error: unknown): boolean =>
-  [errors.Refused, errors.Invalid, errors.NotFound].some((kind) => error instanceof kind);
 
 /** A map as rows have it. */
 const mapped = <T>(values: ReadonlyMap<string, T>, said: (each: T) => Packable): Packable =>

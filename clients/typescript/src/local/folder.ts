@@ -1,10 +1,10 @@
 // The server of a folder: started here, or that of another process.
 
-import { mkdirSync, realpathSync } from "node:fs";
-import { resolve } from "node:path";
+import { existsSync, mkdirSync, realpathSync, statSync } from "node:fs";
+import { dirname, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { bare, type Endpoint } from "../endpoint.js";
-import { StoreInUse, Unreachable } from "../errors/index.js";
+import { ClientClosed, NoFolder, StoreInUse } from "../errors/index.js";
 import { findBinary } from "./binary.js";
 import { ServerProcess } from "./process.js";
 
@@ -88,7 +88,7 @@ export class Folder implements Endpoint {
   }
 
   async #start(): Promise<string> {
-    if (this.#users <= 0) throw new Unreachable("the connection was closed");
+    if (this.#users <= 0) throw new ClientClosed();
     const { binary, serve, startTimeoutMs, onServerLog } = this.#options;
     const program = findBinary(binary);
     const end = Date.now() + LOCKED_WAIT_MS;
@@ -115,9 +115,26 @@ export class Folder implements Endpoint {
   }
 }
 
+/** Node's own recursion does not end where nothing can be made, as below `/proc`. */
+function makeFolder(path: string): void {
+  if (existsSync(path) && statSync(path).isDirectory()) return;
+  const above = dirname(path);
+  if (!existsSync(above)) makeFolder(above);
+  try {
+    mkdirSync(path);
+  } catch (error) {
+    // Another program may have been first.
+    if (!existsSync(path) || !statSync(path).isDirectory()) throw error;
+  }
+}
+
 function realPath(path: string): string {
   const full = resolve(path);
   // Two names of one folder are one store, also before there is one.
-  mkdirSync(full, { recursive: true });
-  return realpathSync(full);
+  try {
+    makeFolder(full);
+    return realpathSync(full);
+  } catch (error) {
+    throw new NoFolder(`no store can be at ${full}: ${(error as Error).message}`);
+  }
 }

@@ -5,7 +5,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import type { Socket } from "node:net";
 import { createInterface } from "node:readline";
-import { ServerNotStarted } from "../errors/index.js";
+import { NoBinary, ServerNotStarted } from "../errors/index.js";
 
 /** Time for a server to finish what it took; then it is told to end, then killed. */
 const END_WAIT_MS = 20_000;
@@ -24,10 +24,12 @@ export interface FirstLine {
 }
 
 export class ServerProcess {
+  readonly #binary: string;
   readonly #process: ChildProcess;
   readonly #said: string[] = [];
   readonly #ended: Promise<void>;
   #hasEnded = false;
+  #cannotRun = false;
 
   constructor(
     binary: string,
@@ -35,6 +37,7 @@ export class ServerProcess {
     options: readonly string[],
     hear: (line: string) => void,
   ) {
+    this.#binary = binary;
     const serve = ["serve", "--json", "--until-stdin-closes", "--listen", "127.0.0.1:0"];
     // Whoever has the folder is waited for here.
     this.#process = spawn(binary, [...serve, "--data", path, "--wait", "0", ...options], {
@@ -46,7 +49,10 @@ export class ServerProcess {
     });
     this.#ended = new Promise((resolve) => {
       const end = (error?: unknown) => {
-        if (error instanceof Error) this.#said.push(error.message);
+        if (error instanceof Error) {
+          this.#said.push(error.message);
+          this.#cannotRun = this.pid === undefined;
+        }
         this.#hasEnded = true;
         resolve();
       };
@@ -114,10 +120,12 @@ export class ServerProcess {
   }
 
   /** Why it did not start. */
-  notStarted(): ServerNotStarted {
-    return new ServerNotStarted(
-      `the server did not start: ${this.#said.join(" ") || "it said nothing"}`,
-    );
+  notStarted(): ServerNotStarted | NoBinary {
+    const said = this.#said.join(" ");
+    if (this.#cannotRun) return new NoBinary(`${this.#binary} cannot be run: ${said}`);
+    const { exitCode } = this.#process;
+    const how = exitCode === null ? "it" : `it ended with ${exitCode} and`;
+    return new ServerNotStarted(`${this.#binary} did not start: ${said || `${how} said nothing`}`);
   }
 
   /** Lets it finish what it took. */

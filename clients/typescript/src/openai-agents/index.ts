@@ -19,6 +19,7 @@ import {
   UserError,
 } from "@openai/agents";
 import { frame } from "../adapters/frames.js";
+import { Lessened } from "../adapters/lessened.js";
 import {
   ATTEMPTS_MAX,
   before,
@@ -26,6 +27,7 @@ import {
   Mutex,
   openCalls,
   rewind,
+  rewindEvents,
   Thread,
 } from "../adapters/thread.js";
 import type { Treering } from "../client.js";
@@ -38,8 +40,6 @@ import { isSame, type Plain, plain } from "./json.js";
 import { checked, hashOf, rewritten } from "./transactions.js";
 
 const SOURCE = "openai-agents";
-/** So often the typed form is tried; then items are kept as they are only. */
-const TYPED_ATTEMPTS_MAX = 3;
 
 /** Which branch a session is on, and what its conversation begins with. */
 export interface SessionOptions {
@@ -191,16 +191,16 @@ export class TreeringSession
 
   async #add(items: readonly Plain[]): Promise<void> {
     const conversation = await this.conversation();
-    for (let attempt = 0; ; attempt += 1) {
-      const isTyped = attempt < TYPED_ATTEMPTS_MAX;
-      const isAboutCalls = isTyped && items.some(({ item }) => typed(item).some(isAboutCall));
+    const lessened = new Lessened<number>();
+    for (;;) {
+      const isAboutCalls = items.some(({ item }) => typed(item).some(isAboutCall));
       const open = isAboutCalls ? openCalls(await conversation.state()) : new Set<string>();
       try {
-        await conversation.append(framed(items, isTyped, open));
+        await conversation.append(framed(items, lessened, open));
         return;
       } catch (error) {
         // A call was opened or ended meanwhile, or the server takes no such event.
-        if (!isTyped || !isRefused(error)) throw error;
+        if (!lessened.isToRepeat(error)) throw error;
       }
     }
   }
@@ -212,15 +212,14 @@ export class TreeringSession
   ): Promise<void> {
     await this.#mutex.run(async () => {
       if (!begins && !(await this.#found())) return;
-      let refusals = 0;
+      const lessened = new Lessened<number>();
       for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt += 1) {
         try {
-          await this.#changeOnce(plan, refusals < TYPED_ATTEMPTS_MAX);
+          await this.#changeOnce(plan, lessened);
           return;
         } catch (error) {
           const isLate = error instanceof errors.Conflict;
-          if (!isLate && (!isRefused(error) || refusals === TYPED_ATTEMPTS_MAX)) throw error;
-          if (!isLate) refusals += 1;
+          if (!isLate && !lessened.isToRepeat(error)) throw error;
         }
       }
       throw new errors.RevisionMismatch(`others write to ${this.sessionId} all the time`);
@@ -229,7 +228,7 @@ export class TreeringSession
 
   async #changeOnce(
     plan: (history: History) => Promise<Change | undefined>,
-    isTyped: boolean,
+    lessened: Lessened<number>,
   ): Promise<void> {
     const conversation = await this.conversation();
     const state = await conversation.state();
@@ -240,35 +239,42 @@ export class TreeringSession
     const { from, items = [], forgets } = change;
     const gone = from && !forgets ? history.operationsSince(from.revision) : {};
     const operations = { ...gone, ...change.operations };
+    const given = items.map(plain);
     if (!from) {
-      const events = framed(items.map(plain), isTyped, openCalls(state), operations);
+      const events = framed(given, lessened, openCalls(state), { operations });
       if (events.length) await branch.append(events, { expected: state.branch?.head });
       return;
     }
     const to = await before(branch, from.revision);
     const open = items.length ? openCalls(await branch.state({ asOf: to })) : new Set<string>();
-    await rewind(conversation, state, to, framed(items.map(plain), isTyped, open, operations));
+    const first = rewindEvents(state);
+    await rewind(conversation, state, to, framed(given, lessened, open, { operations, first }));
   }
 }
 
 const isAboutCall = ({ body }: NewEvent): boolean =>
   body?.$case === "toolCallRequested" || body?.$case === "toolResultRecorded";
 
-const isRefused = (error: unknown): boolean =>
-  error instanceof errors.Refused || error instanceof errors.Invalid;
-
-/** A frame for each item, with its events; the first one has what was applied with them. */
+/**
+ * A frame for each item, with its events; the first one has what was applied with them. `first`
+ * is its place in the batch.
+ */
 function framed(
   items: readonly Plain[],
-  isTyped: boolean,
+  lessened: Lessened<number>,
   open: Set<string>,
-  operations: Operations = {},
+  { operations = {}, first = 0 }: { operations?: Operations; first?: number } = {},
 ): NewEvent[] {
   const applied = Object.keys(operations).length ? { operations } : {};
   if (!items.length) return "operations" in applied ? frame(FRAME, [], applied) : [];
-  return items.flatMap(({ item, bytes }, index) => {
+  const made = items.map(({ item, bytes }, index) => {
     const beside = { ...(bytes.length ? { bytes } : {}), ...(index ? {} : applied) };
-    const events = isTyped ? fitted(typed(item), open) : [];
+    const events = fitted(lessened.of(index, typed(item)), open, String(item.id ?? ""));
     return frame(FRAME, [[item, events]], Object.keys(beside).length ? beside : undefined);
   });
+  lessened.sends(
+    made.map(({ length }, index) => [index, length]),
+    first,
+  );
+  return made.flat();
 }

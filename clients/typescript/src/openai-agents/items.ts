@@ -63,11 +63,8 @@ function events(item: Parsed): NewEvent[] {
   return [make.toolResult(callId(item), partsOf(item[output]), { success })];
 }
 
-function callId(item: Parsed): string {
-  const id = item.callId || item.call_id || item.id;
-  if (typeof id !== "string" || !id) throw new TypeError("a call without an id");
-  return id;
-}
+/** Empty: one is made, or the call is looked for that it may be for. */
+const callId = (item: Parsed): string => String(item.callId || item.call_id || item.id || "");
 
 function thought({ id, content = [], rawContent, providerData }: Parsed): NewEvent {
   const parts = content.length ? content : (rawContent ?? []);

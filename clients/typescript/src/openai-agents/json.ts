@@ -35,7 +35,8 @@ function copied(value: unknown, path: Path, bytes: Path[]): Parsed {
   if (!isSaid && value !== undefined) {
     throw new TypeError(`an item of a session cannot hold a ${typeof value}`);
   }
-  return value ?? null;
+  // As JSON has it.
+  return typeof value === "number" && !Number.isFinite(value) ? null : (value ?? null);
 }
 
 /** The item again; takes it over. */

@@ -1,0 +1,114 @@
+// What frameworks let through and the store does not take: calls without an id or a name, long
+// ones, and halves of surrogate pairs. The events say it as it can be said; the framework's own
+// value, in the frame beside them, keeps what it was.
+
+import { createHash } from "node:crypto";
+import type { NewEvent } from "../gen/treering/v1/event.js";
+import { unique } from "../keys.js";
+import { utf8 } from "../words.js";
+import { warnOnce } from "./warning.js";
+
+/** Longest id or name that the store takes. */
+const SHORT_BYTES_MAX = 512;
+const DIGITS = 24;
+/** An id that was made here, or by `conv.toolCall`. */
+const MADE = /^call_[0-9a-f]{24}$/;
+const UNNAMED = "unnamed";
+
+/** The id of a call that has none: the same whenever the same message is stored. */
+const madeId = (of: string): string =>
+  `call_${createHash("blake2b512").update(utf8(of)).digest("hex").slice(0, DIGITS)}`;
+
+const isLong = (text: string): boolean => utf8(text).length > SHORT_BYTES_MAX;
+
+/**
+ * The id under which a call is stored. Of one that is too long it follows from the id alone:
+ * its result, which may come much later, finds it.
+ */
+export function callIdFor(id: unknown, of: string): string {
+  const given = asText(id);
+  if (given && !isLong(given)) return given;
+  warnOnce("a tool call whose id is empty or has more than 512 bytes is stored under another id");
+  return madeId(given || of);
+}
+
+/** The name under which a call's tool is stored. */
+export function toolFor(name: unknown): string {
+  const given = asText(name);
+  if (given && !isLong(given)) return given;
+  warnOnce("a tool whose name is empty or has more than 512 bytes is stored under another name");
+  return given ? cut(given) : UNNAMED;
+}
+
+/** Of the calls that are open, the one that a result without an id is for. */
+export function unnamedCall(open: ReadonlySet<string>): string | undefined {
+  const ids = [...open];
+  return ids.find((id) => MADE.test(id)) ?? (ids.length === 1 ? ids[0] : undefined);
+}
+
+/**
+ * The event as the store takes it. `of` is what the ids of an item's calls follow from, where
+ * they have none; empty: they follow from nothing.
+ */
+export function bounded(event: NewEvent, of: string, index: number): NewEvent {
+  const body = wellFormed(event.body);
+  const same = body === event.body ? event : { ...event, body };
+  switch (body?.$case) {
+    case "messageAppended": {
+      const { author, messageId, finishReason } = body.value;
+      const ids = {
+        author: cut(author),
+        messageId: cut(messageId),
+        finishReason: cut(finishReason),
+      };
+      return { ...same, body: { ...body, value: { ...body.value, ...ids } } };
+    }
+    case "toolCallRequested": {
+      const { callId, tool, itemId } = body.value;
+      const names = {
+        callId: callIdFor(callId, `${of || unique(DIGITS)}/${index}`),
+        tool: toolFor(tool),
+        itemId: cut(itemId),
+      };
+      return { ...same, body: { ...body, value: { ...body.value, ...names } } };
+    }
+    case "toolResultRecorded": {
+      const { callId } = body.value;
+      if (!callId || !isLong(callId)) return same;
+      return {
+        ...same,
+        body: { ...body, value: { ...body.value, callId: callIdFor(callId, "") } },
+      };
+    }
+    default:
+      return same;
+  }
+}
+
+const asText = (value: unknown): string =>
+  typeof value === "string" ? value.toWellFormed() : String(value ?? "");
+
+/** So much of a text as the store takes; a character that is cut is left out. */
+function cut(text: unknown): string {
+  const given = asText(text);
+  const encoded = utf8(given);
+  if (encoded.length <= SHORT_BYTES_MAX) return given;
+  return new TextDecoder().decode(encoded.subarray(0, SHORT_BYTES_MAX), { stream: true });
+}
+
+/** The same where all of its texts are Unicode; else with U+FFFD for halves of pairs. */
+export function wellFormed<T>(value: T): T {
+  if (typeof value === "string") {
+    if (value.isWellFormed()) return value;
+    warnOnce(
+      "of a text with half of a surrogate pair, the conversation's events have U+FFFD there",
+    );
+    return value.toWellFormed() as T;
+  }
+  if (typeof value !== "object" || value === null || value instanceof Uint8Array) return value;
+  if (value instanceof Date) return value;
+  const before = Object.entries(value);
+  const after = before.map(([key, each]) => [key, wellFormed(each)] as const);
+  if (after.every(([, each], at) => each === before[at]?.[1])) return value;
+  return (Array.isArray(value) ? after.map(([, each]) => each) : Object.fromEntries(after)) as T;
+}

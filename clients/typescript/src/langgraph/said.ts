@@ -1,0 +1,131 @@
+// What was said in a conversation, by whatever program, as messages of LangChain.
+//
+// Those that a graph said are as they are in its state. Those of others get ids that follow from
+// their events: a state that has them already does not get them twice, and they are not appended
+// to the conversation from which they come.
+
+import * as lc from "@langchain/core/messages";
+import { read } from "../adapters/frames.js";
+import { said } from "../adapters/responses.js";
+import type { Event } from "../types.js";
+import { messageOf } from "./messages.js";
+import { MESSAGES } from "./rows.js";
+
+/** The id of what another program said, by its first event. */
+const OTHERS = /^treering-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$/;
+const idBy = (event: Event): string => `treering-${event.id}`;
+
+/** A message, and whether a graph has it in its state. */
+export interface Heard {
+  message: lc.BaseMessage;
+  isOfGraph: boolean;
+}
+
+/** The event with which a message of others begins; undefined for a message of a graph. */
+export const eventOf = ({ id }: lc.BaseMessage): string | undefined => OTHERS.exec(id ?? "")?.[1];
+
+/** Messages in their order, those once that a graph was told. */
+export async function heardIn(events: AsyncIterable<Event>): Promise<Heard[]> {
+  const all: Heard[] = [];
+  const tools = new Map<string, string>();
+  const others = new Spoken(tools, idBy);
+  for await (const found of read(MESSAGES, events)) {
+    if (!("items" in found)) {
+      all.push(...others.take(found).map(asOthers));
+      continue;
+    }
+    all.push(...others.end().map(asOthers));
+    for (const { item, events: held } of found.items) {
+      for (const { callId, tool } of held) if (tool) tools.set(callId, tool);
+      const message = item && messageOf(item);
+      all.push(...(message ? [message] : spokenBy(held, tools)).map(asOfGraph));
+    }
+  }
+  all.push(...others.end().map(asOthers));
+  const told = new Set(all.filter(isTold).map(({ message }) => message.id));
+  // A graph that was told has it where it was said.
+  return all
+    .filter((heard) => !isTold(heard))
+    .map(({ message, isOfGraph }) => ({ message, isOfGraph: isOfGraph || told.has(message.id) }));
+}
+
+const asOthers = (message: lc.BaseMessage): Heard => ({ message, isOfGraph: false });
+const asOfGraph = (message: lc.BaseMessage): Heard => ({ message, isOfGraph: true });
+
+const isTold = ({ message, isOfGraph }: Heard): boolean => isOfGraph && !!eventOf(message);
+
+/** A message of a graph of which only the events can be read. */
+function spokenBy(events: readonly Event[], tools: Map<string, string>): lc.BaseMessage[] {
+  const ownId = ({ body }: Event): string =>
+    body?.$case === "messageAppended" ? body.value.messageId : "";
+  const spoken = new Spoken(tools, (event) => ownId(event) || idBy(event));
+  return [...events.flatMap((event) => spoken.take(event)), ...spoken.end()];
+}
+
+/** Events as messages: what an assistant said, and the calls that follow, are one. */
+class Spoken {
+  readonly #tools: Map<string, string>;
+  readonly #idOf: (event: Event) => string;
+  #answer: lc.AIMessage | undefined;
+
+  constructor(tools: Map<string, string>, idOf: (event: Event) => string) {
+    this.#tools = tools;
+    this.#idOf = idOf;
+  }
+
+  /** Messages that are whole, now that this event is there. */
+  take(event: Event): lc.BaseMessage[] {
+    if (event.body?.$case === "toolCallRequested") {
+      this.#answer ??= new lc.AIMessage({ content: "", id: this.#idOf(event) });
+      this.#call(this.#answer, event);
+      return [];
+    }
+    if (event.role === "assistant") {
+      const whole = this.end();
+      this.#answer = new lc.AIMessage({ content: event.text, id: this.#idOf(event) });
+      return whole;
+    }
+    const made = messageOfEvent(event, this.#idOf(event), this.#tools);
+    return made ? [...this.end(), made] : [];
+  }
+
+  /** The last one. */
+  end(): lc.BaseMessage[] {
+    const answer = this.#answer;
+    this.#answer = undefined;
+    return answer ? [answer] : [];
+  }
+
+  #call(answer: lc.AIMessage, event: Event): void {
+    this.#tools.set(event.callId, event.tool);
+    const given = event.arguments;
+    const name = event.argumentsNotJson ? "invalid_arguments" : "value";
+    const args = typeof given === "object" && given !== null ? given : { [name]: given };
+    answer.tool_calls?.push({ name: event.tool, args, id: event.callId, type: "tool_call" });
+  }
+}
+
+function messageOfEvent(
+  event: Event,
+  id: string,
+  tools: ReadonlyMap<string, string>,
+): lc.BaseMessage | undefined {
+  const { body } = event;
+  if (body?.$case === "toolResultRecorded") {
+    const { callId, parts, errorMessage, success } = body.value;
+    return new lc.ToolMessage({
+      id,
+      content: said(parts) || errorMessage,
+      tool_call_id: callId,
+      name: tools.get(callId) ?? "",
+      status: success ? "success" : "error",
+    });
+  }
+  if (body?.$case !== "messageAppended") return undefined;
+  const { parts, toolCallId } = body.value;
+  if (event.role === "tool") {
+    return new lc.ToolMessage({ id, content: said(parts), tool_call_id: toolCallId });
+  }
+  if (event.role === "user") return new lc.HumanMessage({ id, content: event.text });
+  return new lc.SystemMessage({ id, content: event.text });
+}

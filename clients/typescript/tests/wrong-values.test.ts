@@ -1,0 +1,226 @@
+// What a program gives by mistake: it is told so, in its own words, before anything is sent.
+
+import assert from "node:assert/strict";
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import * as treering from "../src/index.js";
+import { itemOps, make } from "../src/index.js";
+import type { Parsed, ProviderName } from "../src/words.js";
+import { shared, temporary, texts } from "./support.js";
+
+const open = shared();
+const NAN = Number.NaN;
+
+// `JSON.stringify` makes `null` of a number that JSON lacks: a tool was asked for something else
+// than the model, or the program, had said.
+test("numbers that JSON lacks", async () => {
+  const db = open();
+  const conv = await db.create("Example");
+  const before = await conv.head();
+  const given: [() => unknown, RegExp][] = [
+    [() => conv.toolCall("f", { x: NAN }), /`x` is NaN/],
+    [() => conv.assistant([], { toolCalls: [{ tool: "f", arguments: { x: [1, NAN] } }] }), /`x.1`/],
+    [() => make.toolCall("c", "f", { x: -Infinity }), /`x` is -Infinity/],
+    [() => make.toolCall("c", "f", NAN), /the value is NaN/],
+    [() => conv.setContext({ fine: null, odd: NAN }), /`odd` is NaN/],
+    [() => db.setContext({ odd: { deep: NAN } }), /`odd.deep` is NaN/],
+    [() => itemOps.put(["a"], "k", { n: { m: NAN } }), /`n.m` is NaN/],
+    [() => make.config("m", { parameters: { temperature: NAN } }), /`temperature` is NaN/],
+    [() => conv.request("anthropic", { policy: { p: NAN } }), /`p` is NaN/],
+  ];
+  for (const [give, said] of given) {
+    await assert.rejects(
+      async () => give(),
+      (error: Error) => {
+        assert.ok(error instanceof TypeError);
+        assert.match(error.message, said);
+        assert.match(error.message, /null or a text/);
+        return true;
+      },
+    );
+  }
+  assert.equal(await conv.head(), before);
+  // What a tool returns is text for the model, and what a model wrote stays as it wrote it.
+  const asked = { id: "c", tool: "f", arguments: '{"x": NaN}' };
+  const [call] = (await conv.assistant([], { toolCalls: [asked] })).calls;
+  assert.equal(call?.arguments, '{"x": NaN}');
+  await (await conv.toolCall("g", { x: null }, { callId: "d" })).run(() => ({ loss: NAN }));
+  assert.equal((await conv.result("d")).text, '{"loss":"NaN"}');
+});
+
+// Half of a surrogate pair was stored as U+FFFD, without a word.
+test("texts that are no Unicode", async () => {
+  const db = open();
+  const conv = await db.create("Example");
+  const before = await conv.head();
+  const half = "a\ud800b";
+  const given: (() => Promise<unknown>)[] = [
+    async () => conv.user(half),
+    async () => conv.assistant(["fine", make.reasoning(half)]),
+    async () => conv.assistant(make.reasoning("fine", { signature: half })),
+    async () => conv.toolCall("f", half),
+    async () => conv.system(half),
+    async () => db.create(half),
+    async () => db.search(half),
+    async () => conv.append([make.custom("x", {}, { key: half })]),
+    async () => conv.toolResult("c", half.repeat(1 << 20)),
+  ];
+  for (const give of given) {
+    await assert.rejects(give, (error: Error) => {
+      assert.ok(error instanceof treering.Invalid, String(error));
+      assert.match(error.message, /half of a surrogate pair/);
+      return true;
+    });
+  }
+  await assert.rejects(conv.user(half), /events\.0\.body\.value\.parts\.0\.part\.value: .*place 1/);
+  assert.equal(await conv.head(), before);
+  // JSON can say it.
+  const call = await conv.toolCall("f", { half });
+  assert.deepEqual(call.arguments, { half });
+  assert.deepEqual((await conv.toolCalls())[0]?.arguments, { half });
+  await conv.user("whole: \ud83d\ude00");
+  assert.deepEqual(await texts(conv), ["whole: 😀"]);
+});
+
+// What is no part of a message was an error of the language's own, which names none of ours.
+test("what is no content", async () => {
+  const conv = await open().create("Example");
+  for (const content of [null, undefined, 5, {}, [null], [5], [{ type: "text" }]] as Parsed[]) {
+    await assert.rejects(async () => conv.user(content), /text, or what `make\.image`/);
+  }
+  assert.equal(await conv.head(), 1);
+  for (const [provider, message] of [
+    ["openai-chat", { content: "x" }],
+    ["openai-chat", null],
+    ["anthropic", { content: "x" }],
+    ["anthropic", { role: "user" }],
+  ] as [ProviderName, unknown][]) {
+    await assert.rejects(conv.extend(provider, [message]), /messages\.0 is none of /);
+  }
+  assert.equal(await conv.head(), 1);
+});
+
+// What was no answer (an error, a piece of a stream, another provider's shape) was stored as a
+// model that said nothing, and the agent went on as if it had been asked.
+test("what is no answer", async () => {
+  const conv = await open().create("Example");
+  const error = { error: { type: "overloaded_error", message: "secret" } };
+  const piece = { choices: [{ index: 0, delta: { content: "Hel" } }] };
+  const chat = { choices: [{ message: { role: "assistant", content: "Hello" } }] };
+  const given: [ProviderName, unknown, RegExp][] = [
+    ["anthropic", { foo: 1 }, /no answer of anthropic: it has no list `content`, but foo/],
+    ["anthropic", { type: "error", ...error }, /it is an error/],
+    ["anthropic", chat, /but choices/],
+    ["anthropic", { content: "Hello" }, /no list `content`/],
+    ["anthropic", { content: [{ type: "tool_use", name: "ls" }] }, /`id`/],
+    ["anthropic", { content: ["Hello"] }, /no answer of anthropic/],
+    ["anthropic", null, /it is null/],
+    ["openai-chat", error, /it is an error/],
+    ["openai-chat", piece, /no `message`: of a stream/],
+    ["openai-chat", { choices: [] }, /no list `choices`/],
+    ["openai-responses", { ...error, output: null }, /it is an error/],
+    ["openai-responses", chat, /no list `output`/],
+    ["gemini", { promptFeedback: { blockReason: "SAFETY" } }, /but promptFeedback/],
+    ["gemini", {}, /but nothing/],
+  ];
+  for (const [provider, response, said] of given) {
+    await assert.rejects(conv.record(provider, response), (refused: Error) => {
+      assert.ok(refused instanceof TypeError);
+      assert.match(refused.message, said);
+      assert.doesNotMatch(refused.message, /secret/);
+      return true;
+    });
+  }
+  assert.equal(await conv.head(), 1);
+  // Models may end without a word.
+  await conv.record("anthropic", { content: [], stop_reason: "end_turn" });
+  await conv.record("gemini", { candidates: [{ finishReason: "SAFETY" }] });
+  await conv.record("openai-responses", { output: [], status: "incomplete", error: null });
+  await conv.record("openai-chat", chat);
+  assert.deepEqual(await texts(conv), ["", "", "", "Hello"]);
+});
+
+// Errors of the system came as they are, and a program that catches ours ended by them.
+test("places where no store can be", async () => {
+  const file = join(temporary(), "file");
+  writeFileSync(file, "x");
+  for (const path of [file, join(file, "below"), "/proc/nowhere"]) {
+    assert.throws(
+      () => treering.local(path),
+      (error: Error) => {
+        assert.ok(error instanceof treering.NoFolder, String(error));
+        assert.match(error.message, new RegExp(path));
+        assert.match(error.advice, /folder/);
+        return true;
+      },
+    );
+  }
+  for (const address of ["", "http://", "not an address", "host:port", "host:0", "host:70000"]) {
+    assert.throws(
+      () => treering.connect(address),
+      (error: Error) => {
+        assert.ok(error instanceof treering.Invalid, String(error));
+        assert.match(error.message, /is no address: give host:port/);
+        return true;
+      },
+    );
+  }
+  for (const address of ["localhost:7171", "http://[::1]:7171/", "https://x", "unix:/run/x"]) {
+    await treering.connect(address).close();
+  }
+  assert.throws(
+    () => treering.connect("localhost:1", { token: "nöpe\n" }),
+    (error: Error) => {
+      assert.ok(error instanceof treering.Invalid, String(error));
+      assert.match(error.message, /`token` has a character that cannot be sent/);
+      assert.doesNotMatch(error.message, /pe/);
+      return true;
+    },
+  );
+});
+
+// A program that is not there, or is another one, was named by none of the errors.
+test("programs that are no server", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "treering-ts-"));
+  const none = treering.local(folder, { binary: "/nonexistent/treering" });
+  await assert.rejects(none.connect(), (error: Error) => {
+    assert.ok(error instanceof treering.NoBinary, String(error));
+    assert.match(error.message, /\/nonexistent\/treering/);
+    return true;
+  });
+  await none.close();
+  const other = treering.local(folder, { binary: "/bin/false" });
+  await assert.rejects(other.connect(), (error: Error) => {
+    assert.ok(error instanceof treering.ServerNotStarted, String(error));
+    assert.match(error.message, /\/bin\/false did not start: it ended with 1 and said nothing/);
+    return true;
+  });
+  await other.close();
+});
+
+// After `close` the advice was to look whether the server runs.
+test("a client that was closed", async () => {
+  const db = treering.local(temporary());
+  const conv = await db.create("Example");
+  await db.close();
+  for (const call of [() => db.stats(), () => conv.user("?"), () => conv.head()]) {
+    await assert.rejects(call, (error: Error) => {
+      assert.ok(error instanceof treering.ClientClosed && error instanceof treering.Unreachable);
+      assert.match(error.message, /this client was closed/);
+      assert.match(error.advice, /Make another one/);
+      return true;
+    });
+  }
+});
+
+// `create` with an id that is there makes another conversation, as its page says, and `open` none.
+test("one source id, twice", async () => {
+  const db = open();
+  const first = await db.open("once", { source: "example" });
+  assert.equal((await db.open("once", { source: "example" })).id, first.id);
+  const second = await db.create("", { source: "example", sourceId: "once" });
+  assert.notEqual(second.id, first.id);
+  await assert.rejects(db.conversation("once").head(), treering.AmbiguousSourceId);
+});
