@@ -15,7 +15,7 @@ import { messageOf, plain, typed } from "./messages.js";
 import { OWN_FRAME } from "./places.js";
 import type { ThreadReader } from "./reader.js";
 import { MESSAGES } from "./rows.js";
-import { eventOf, heardIn } from "./said.js";
+import { heardIn, isOfOthers, placeOf } from "./said.js";
 
 /** Where the messages of a checkpoint go. */
 export interface Turn {
@@ -152,15 +152,12 @@ export class Mirror {
 
   /** Those that others said on this branch, and the graph is told only now: they are there. */
   async #saidByOthers({ parent, added, last }: Turn): Promise<Set<Key>> {
-    const told = added.filter(({ message }) => eventOf(message) !== undefined);
-    if (!told.length) return new Set();
+    if (!added.some(({ message }) => isOfOthers(message))) return new Set();
     const conversation = await this.#thread.open();
-    const events = await this.#thread.eventsBy(told.map(({ message }) => eventOf(message) ?? ""));
-    const revisions = events.flatMap((event) =>
-      event?.conversationId === conversation.id ? [event.revision] : [],
-    );
-    if (!revisions.length) return new Set();
-    const stretch = { first: Math.min(...revisions), last };
+    const told = added.filter(({ message }) => placeOf(message, conversation.id));
+    if (!told.length) return new Set();
+    const places = told.map(({ message }) => placeOf(message, conversation.id));
+    const stretch = { first: Math.min(...places), last };
     const heard = await heardIn(conversation.on(parent.name).events(stretch));
     const here = new Map(heard.map(({ message }) => [message.id, message]));
     // One that was changed since is said anew.

@@ -72,11 +72,6 @@ export class ThreadReader {
     return this.#conversation;
   }
 
-  /** Events of any conversation by their ids; undefined where there is none. */
-  eventsBy(ids: readonly string[]): Promise<(Event | undefined)[]> {
-    return this.#db.getEvents(ids, { headersOnly: true });
-  }
-
   // ---- reading ----
 
   /** Reads all of the thread, or what is new; false when there is no such thread. */

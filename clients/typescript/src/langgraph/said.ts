@@ -11,9 +11,9 @@ import type { Event } from "../types.js";
 import { messageOf } from "./messages.js";
 import { MESSAGES } from "./rows.js";
 
-/** The id of what another program said, by its first event. */
-const OTHERS = /^treering-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$/;
-const idBy = (event: Event): string => `treering-${event.id}`;
+/** The id of what another program said, by its first event; Python's is the same. */
+const OTHERS = /^([0-9a-f-]{36})#([1-9][0-9]*)$/;
+const idBy = (event: Event): string => `${event.conversationId}#${event.revision}`;
 
 /** A message, and whether a graph has it in its state. */
 export interface Heard {
@@ -21,8 +21,14 @@ export interface Heard {
   isOfGraph: boolean;
 }
 
-/** The event with which a message of others begins; undefined for a message of a graph. */
-export const eventOf = ({ id }: lc.BaseMessage): string | undefined => OTHERS.exec(id ?? "")?.[1];
+/** Whether others said it, in whatever conversation. */
+export const isOfOthers = ({ id }: lc.BaseMessage): boolean => OTHERS.test(id ?? "");
+
+/** The revision with which a message begins that others said in a conversation; 0: they did not. */
+export function placeOf({ id }: lc.BaseMessage, conversationId: string): number {
+  const found = OTHERS.exec(id ?? "");
+  return found?.[1] === conversationId ? Number(found[2]) : 0;
+}
 
 /** Messages in their order, those once that a graph was told. */
 export async function heardIn(events: AsyncIterable<Event>): Promise<Heard[]> {
@@ -52,7 +58,7 @@ export async function heardIn(events: AsyncIterable<Event>): Promise<Heard[]> {
 const asOthers = (message: lc.BaseMessage): Heard => ({ message, isOfGraph: false });
 const asOfGraph = (message: lc.BaseMessage): Heard => ({ message, isOfGraph: true });
 
-const isTold = ({ message, isOfGraph }: Heard): boolean => isOfGraph && !!eventOf(message);
+const isTold = ({ message, isOfGraph }: Heard): boolean => isOfGraph && isOfOthers(message);
 
 /** A message of a graph of which only the events can be read. */
 function spokenBy(events: readonly Event[], tools: Map<string, string>): lc.BaseMessage[] {
