@@ -236,7 +236,8 @@ class TreeringSessionService(BaseSessionService):
                 followed.refresh()
                 if followed.exists:
                     raise AlreadyExistsError(f"Session with id {name[2]} already exists.")
-                created = new.custom(SESSION, {"state": given["session"], "at": time.time()})
+                said = json_ascii({"state": given["session"], "at": time.time()})
+                created = new.custom(SESSION, said.encode(), content_type="application/json")
                 events = [created, *self._shared(name, given)]
                 try:
                     conversation.append(events, expected=followed.seen)

@@ -161,9 +161,18 @@ async def what_is_refused(service: BaseSessionService, events: list[Event]) -> A
     return [refused, found.state, len(found.events)]
 
 
+async def half_a_character(service: BaseSessionService, events: list[Event]) -> Any:
+    for name in ("a", "app:a", "user:a"):
+        state = {name: "x\ud800", "list": ["\udc00"]}
+        await service.create_session(**ADA, session_id=f"of {name}", state=state)
+    kept = [await service.get_session(**ADA, session_id=f"of {n}") for n in ("a", "user:a")]
+    return [session.state for session in kept if session]
+
+
 STORIES: list[Callable[[BaseSessionService, list[Event]], Awaitable[Any]]] = [
     one_session,
     several,
+    half_a_character,
     what_is_refused,
 ]
 

@@ -428,7 +428,8 @@ def test_messages_are_messages_calls_and_results(db: treering.Treering) -> None:
 
         # Another framework goes on in the same conversation, and its words can be taken over.
         run(TreeringSession("thread", db).add_items([{"role": "user", "content": "From there"}]))
-        assert messages(conv)[-1] == HumanMessage("From there")
+        last = messages(conv)[-1]
+        assert last == HumanMessage("From there", id=last.id)
         ask(graph, "From here")
         assert said(conv)[-3:] == ["From there", "From here", "Answer 2 to: From here"]
 

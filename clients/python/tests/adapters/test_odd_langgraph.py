@@ -173,3 +173,20 @@ def test_a_thread_whose_mirror_had_ended_goes_on(
     says(TreeringSaver(db), answers).invoke({"messages": [("user", "Question 2")]}, CONFIG)
     said = texts(saver.conversation("thread"))
     assert said == ["Question 0", "zebra", "Question 1", "hmm", "Question 2", "giraffe"]
+
+
+# SQLite and memory take an empty thread id; here it was refused.
+def test_a_thread_without_an_id(db: treering.Treering) -> None:
+    config: RunnableConfig = {"configurable": {"thread_id": ""}}
+    saver = TreeringSaver(db)
+    graph = says(saver, [AIMessage("zebra"), AIMessage("giraffe")])
+    for number in range(2):
+        graph.invoke({"messages": [("user", f"Question {number}")]}, config)
+    again = TreeringSaver(db)
+    kept = says(again, []).get_state(config).values["messages"]
+    assert [each.text for each in kept] == ["Question 0", "zebra", "Question 1", "giraffe"]
+    assert texts(again.conversation("")) == [each.text for each in kept]
+    listed = list(again.list(None))
+    assert listed and {each.config["configurable"]["thread_id"] for each in listed} == {""}
+    again.delete_thread("")
+    assert again.get_tuple(config) is None

@@ -24,6 +24,8 @@ from treering.v1 import event_pb2 as pb
 LOOKED_UP_MAX = 4
 """So many older checkpoints are looked up; whoever wants more reads the thread once: the next ones
 are then faster than a look-up."""
+UNNAMED = "langgraph: no thread id"
+"""The source id of the thread whose id is empty."""
 STEP_EVENTS = 8
 """About so many events stand behind the one that says which checkpoint is the latest."""
 
@@ -51,7 +53,7 @@ class ThreadReader:
         self._messages_written = Written()
         self._serde = serde
         self._mirrored_channel = mirrored_channel
-        self._thread = Thread(db, source, id, title=id)
+        self._thread = Thread(db, source, id or UNNAMED, title=id)
         self._conversation: Conversation | None = None
         self._is_noted = False
         self._has_loaded = False

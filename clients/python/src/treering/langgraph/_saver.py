@@ -34,6 +34,7 @@ from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
 from treering.langgraph._index import Row, Write, ordered
 from treering.langgraph._others import messages_in
+from treering.langgraph._reader import UNNAMED
 from treering.langgraph._thread import GraphThread, Put
 
 __all__ = ["TreeringSaver", "messages"]
@@ -346,7 +347,8 @@ class TreeringSaver(BaseCheckpointSaver[str]):
 
     def _all(self) -> Iterator[GraphThread]:
         for summary in list(self._db.conversations(source=SOURCE)):
-            yield self._thread(summary.title or summary.source_id)
+            id = summary.title or summary.source_id
+            yield self._thread("" if summary.source_id == UNNAMED else id)
 
 
 def _encrypts(serde: SerializerProtocol) -> bool:
