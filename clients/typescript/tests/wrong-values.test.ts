@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import * as treering from "../src/index.js";
 import { itemOps, make } from "../src/index.js";
+import { findBinary } from "../src/local/binary.js";
 import type { Parsed, ProviderName } from "../src/words.js";
 import { shared, temporary, texts } from "./support.js";
 
@@ -191,6 +192,17 @@ test("programs that are no server", async () => {
     return true;
   });
   await none.close();
+  const { TREERING_BINARY: program } = process.env;
+  const served = treering.local(temporary(), { binary: findBinary() });
+  const commanded = treering.connect(await served.address());
+  try {
+    process.env.TREERING_BINARY = "/nonexistent/treering";
+    await assert.rejects(commanded.command("ls"), treering.NoBinary);
+  } finally {
+    process.env.TREERING_BINARY = program;
+  }
+  await commanded.close();
+  await served.close();
   const other = treering.local(folder, { binary: "/bin/false" });
   await assert.rejects(other.connect(), (error: Error) => {
     assert.ok(error instanceof treering.ServerNotStarted, String(error));

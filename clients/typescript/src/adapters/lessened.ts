@@ -42,7 +42,7 @@ export class Lessened<K> {
 
   /** Whether to try again, and with less: the store did not take what was sent. */
   isToRepeat(error: unknown): boolean {
-    if (!isRefused(error)) return false;
+    if (!isRefused(error) || isTooLarge(error)) return false;
     this.#refusals += 1;
     const isOfState = !(error instanceof errors.Invalid);
     if (isOfState && this.#refusals < STATE_REFUSALS_MAX) return true;
@@ -81,9 +81,12 @@ export class Lessened<K> {
   }
 }
 
-/** The store does not take it; a smaller form of what is too large is as large in its frame. */
-const isRefused = (error: unknown): boolean =>
-  !(error instanceof errors.TooLarge || error instanceof errors.MessageTooLarge) &&
+/** What is too large is as large in its frame. */
+const isTooLarge = (error: unknown): boolean =>
+  error instanceof errors.TooLarge || error instanceof errors.MessageTooLarge;
+
+/** The store does not take it. */
+export const isRefused = (error: unknown): boolean =>
   [errors.Refused, errors.Invalid, errors.NotFound].some((kind) => error instanceof kind);
 
 /** An event as a message of its text; none where it has none. */

@@ -5,7 +5,7 @@ import {
   type Checkpoint,
   WRITES_IDX_MAP,
 } from "@langchain/langgraph-checkpoint";
-import { Lessened } from "../adapters/lessened.js";
+import { isRefused, Lessened } from "../adapters/lessened.js";
 import { ATTEMPTS_MAX, rewind } from "../adapters/thread.js";
 import type { Conversation } from "../conversation/index.js";
 import * as errors from "../errors/index.js";
@@ -46,9 +46,10 @@ export class GraphThread extends ThreadReader {
     const conversation = await this.open();
     await this.#know(put.ns);
     const lessened = new Lessened<Key>();
+    let isMirrored = true;
     for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt += 1) {
       try {
-        await this.#attempt(conversation, put, lessened);
+        await this.#attempt(conversation, put, isMirrored ? lessened : undefined);
         return;
       } catch (error) {
         if (error instanceof NotSaidError) {
@@ -56,7 +57,11 @@ export class GraphThread extends ThreadReader {
           continue;
         }
         if (!(error instanceof errors.Conflict)) {
-          if (!lessened.isToRepeat(error)) throw error;
+          if (!lessened.isToRepeat(error)) {
+            // The state is kept, whatever becomes of its messages; the next ones are tried anew.
+            if (!isMirrored || !isRefused(error)) throw error;
+            isMirrored = false;
+          }
           for (const branch of this.rows.branches.values()) branch.open = undefined;
         }
         // Another program wrote to the thread.
@@ -77,13 +82,18 @@ export class GraphThread extends ThreadReader {
     if (!this.rows.seen) await this.readAll(await this.open());
   }
 
-  async #attempt(conversation: Conversation, put: Put, lessened: Lessened<Key>): Promise<void> {
+  /** Without `lessened`, messages are values only. */
+  async #attempt(
+    conversation: Conversation,
+    put: Put,
+    lessened: Lessened<Key> | undefined,
+  ): Promise<void> {
     const before = await this.#parent(put);
     const batch = new Batch(this);
     const values = await this.#values(batch, put, before);
-    const turn = batch.messages && (await this.#mirror.turn(batch.messages));
+    const turn = lessened && batch.messages && (await this.#mirror.turn(batch.messages));
     const first = (turn?.events.length ?? 0) + ROWS;
-    const framed = turn ? await this.#mirror.frame(batch, turn, lessened, first) : [];
+    const framed = turn && lessened ? await this.#mirror.frame(batch, turn, lessened, first) : [];
     const isMirrored =
       turn !== undefined || (put.ns === "" && (await this.#mirror.isMirrored(values)));
     const row = await this.#row(put, batch, before, values, isMirrored);

@@ -10,6 +10,9 @@ import type { Parsed } from "../words.js";
 
 const NAME = process.platform === "win32" ? "treering.exe" : "treering";
 
+/** What the system says of a program that it cannot run. */
+const NOT_RUN = ["ENOENT", "EACCES", "ENOEXEC"];
+
 /** Longest output of a command, in bytes. */
 const OUTPUT_BYTES_MAX = 1 << 30;
 
@@ -78,6 +81,10 @@ export async function runCommand(
       { env, maxBuffer: OUTPUT_BYTES_MAX, windowsHide: true },
       (error, stdout, stderr) => {
         if (error) {
+          if (NOT_RUN.includes(String(error.code))) {
+            reject(new NoBinary(`${binary} cannot be run: ${error.message}`));
+            return;
+          }
           const code = typeof error.code === "number" ? error.code : -1;
           reject(new CommandFailed(stderr.trim() || error.message, code));
           return;
