@@ -31,7 +31,7 @@ use crate::{
             place::ConversationPlace,
             time,
         },
-        transcript::step::deed_of,
+        transcript::step::{deed_of, fault_of},
         visit::{At, Visit},
     },
 };
@@ -422,9 +422,10 @@ fn list(visit: &Visit, calls: &[&CountedCall], titles: Option<&Titles>) -> Marku
 fn call_row(visit: &Visit, one: &CountedCall, titles: Option<&Titles>) -> Markup {
     let call = &one.call;
     let deed = deed_of(&call.tool, &String::from_utf8_lossy(&call.arguments));
-    let said = match call.error_message.is_empty() {
-        true => &call.result_head,
-        false => &call.error_message,
+    let said = match (call.error_message.as_str(), CallOutcome::of(call.status())) {
+        ("", CallOutcome::Failed) => fault_of(&call.result_head),
+        ("", _) => call.result_head.as_str(),
+        (message, _) => fault_of(message),
     };
     let title = titles.and_then(|titles| titles.get(&one.conversation));
     html! {
