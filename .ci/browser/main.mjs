@@ -7,6 +7,7 @@ import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
 import { Agent } from "./agent.mjs";
 import { reading } from "./reading.mjs";
+import { texts } from "./texts.mjs";
 
 const [, , binary, serving, screenshots] = process.argv;
 const { serving: url, inspector } = JSON.parse(fs.readFileSync(serving, "utf8").split("\n")[0]);
@@ -251,6 +252,7 @@ test("the keyboard is enough", async () => {
 
 const browsed = { test, opened, go, checkWidth, checkForEveryReader, agent, own };
 reading(browsed);
+texts(browsed);
 
 let failed = 0;
 const only = process.env.ONLY ?? "";

@@ -138,7 +138,7 @@ export function reading({ test, opened, go, checkWidth, checkForEveryReader, age
     await page.locator("#at").focus();
     await page.keyboard.press("ArrowLeft");
     await page.waitForURL(/at=/);
-    await page.waitForFunction(() => document.activeElement.id === "at");
+    await page.locator("#at:focus").waitFor();
     const at = new URL(page.url()).searchParams.get("at");
     assert.ok(await page.locator("#at").isVisible());
     assert.ok(await page.evaluate(() => scrollY > 1000), "it opened at its beginning");
