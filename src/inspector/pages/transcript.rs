@@ -206,13 +206,19 @@ impl View<'_> {
         }
     }
 
+    /// The last revision of the branch: those after it are of others, and no moment of this one.
+    fn tip(&self) -> u64 {
+        let mut branches = self.state.branches.iter();
+        let own = branches.find(|branch| branch.name == self.history.branch);
+        own.map_or(self.summary.head, |branch| branch.head)
+    }
+
     /// Which branch, and as of when: a form that works by itself, and sends itself.
     fn moment(&self) -> Markup {
-        let (visit, summary) = (self.visit, self.summary);
-        let shown_at = if self.history.at == 0 {
-            summary.head
-        } else {
-            self.history.at
+        let (visit, tip) = (self.visit, self.tip());
+        let shown_at = match self.history.at {
+            0 => tip,
+            at => at,
         };
         let path = format!("/c/{}", path_part(&self.history.conversation));
         html! {
@@ -231,7 +237,7 @@ impl View<'_> {
                     }
                 }
                 label.grow for="at" { "As of " output for="at" { "#" (shown_at) } }
-                input #at type="range" name="at" min="1" max=(summary.head.max(1)) value=(shown_at)
+                input #at type="range" name="at" min="1" max=(tip.max(1)) value=(shown_at)
                     aria-label="as of which event";
                 button.quiet { "Show" }
                 @if self.history.at != 0 {
@@ -239,7 +245,7 @@ impl View<'_> {
                 }
             }
             @if self.history.at != 0 {
-                p.notice.wait { "As it was at #" (self.history.at) " of " (count(summary.head)) "." }
+                p.notice.wait { "As it was at #" (self.history.at) " of " (count(tip)) "." }
             }
         }
     }
@@ -318,8 +324,8 @@ impl View<'_> {
             count(first.revision),
             count(last.revision),
             count(match self.history.at {
-                0 => self.summary.head,
-                at => at.min(self.summary.head),
+                0 => self.tip(),
+                at => at,
             })
         );
         let (is_later, is_earlier) = (self.window.has_after, self.window.has_before);
