@@ -6,6 +6,8 @@ import path from "node:path";
 import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
 import { Agent } from "./agent.mjs";
+import { reading } from "./reading.mjs";
+import { texts } from "./texts.mjs";
 
 const [, , binary, serving, screenshots] = process.argv;
 const { serving: url, inspector } = JSON.parse(fs.readFileSync(serving, "utf8").split("\n")[0]);
@@ -223,9 +225,9 @@ test("what was recorded stays text, whatever it is", async () => {
   await go(page, `/c/${small}/call/h1?branch=main`);
   const result = await page.locator("#result").innerText();
   assert.ok(result.includes("<script>window.taken = 1</script>") && result.includes("U+202E"), result.slice(0, 400));
-  await page.getByRole("link", { name: /Go on/ }).click();
+  await page.getByRole("link", { name: /Go on/ }).first().click();
   assert.match(await page.locator("#result .range").innerText(), /bytes [1-9]/);
-  await page.getByRole("link", { name: "To the end" }).click();
+  await page.getByRole("link", { name: "To the end" }).first().click();
   assert.ok((await page.locator("#result").innerText()).includes("the last line"));
   await page.done();
 });
@@ -248,8 +250,13 @@ test("the keyboard is enough", async () => {
   await page.done();
 });
 
+const browsed = { test, opened, go, checkWidth, checkForEveryReader, agent, own };
+reading(browsed);
+texts(browsed);
+
 let failed = 0;
-for (const [story, run] of tests) {
+const only = process.env.ONLY ?? "";
+for (const [story, run] of tests.filter(([story]) => story.includes(only))) {
   try {
     await run();
     console.log(`ok    ${story}`);

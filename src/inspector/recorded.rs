@@ -35,6 +35,8 @@ pub enum TextPart {
         /// The first.
         first: u64,
     },
+    /// The last lines.
+    Last,
 }
 
 /// A part of a text.
@@ -80,6 +82,7 @@ impl Piece {
             ..Default::default()
         };
         let line = match part {
+            TextPart::Last => return Self::read_last(store, request, bytes_max).await,
             TextPart::Lines { first, count } => {
                 request.line_first = first.max(1);
                 request.line_last = request.line_first.saturating_add(count.max(1) - 1);
@@ -116,6 +119,29 @@ impl Piece {
         Ok(piece.with(&bytes, bytes_max))
     }
 
+    /// The end of a text. Its lines have numbers, so all of it is counted; no more of it than is
+    /// shown is kept.
+    async fn read_last(
+        store: &Connection,
+        request: pb::GetResultRequest,
+        bytes_max: usize,
+    ) -> Result<Self, PageFailure> {
+        let answers = store.tools().get_result(request).await;
+        let mut answers = answers.map_err(not_there)?.into_inner();
+        let mut tail = Tail::default();
+        let mut info = pb::ResultInfo::default();
+        while let Some(answer) = answers.next().await {
+            let answer = answer.map_err(not_there)?;
+            info = answer.info.unwrap_or(info);
+            tail.bytes.extend_from_slice(&answer.chunk);
+            if tail.bytes.len() > 2 * bytes_max {
+                tail.skip(tail.bytes.len() - bytes_max);
+            }
+        }
+        tail.skip(tail.bytes.len().saturating_sub(bytes_max));
+        Ok(tail.piece(info, bytes_max))
+    }
+
     fn with(mut self, bytes: &[u8], bytes_max: usize) -> Self {
         let is_inside = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
         let skipped = bytes.iter().take(3).take_while(is_inside).count();
@@ -144,6 +170,62 @@ impl Piece {
     }
 }
 
+/// The last bytes of a text that goes by.
+#[derive(Default)]
+struct Tail {
+    bytes: Vec<u8>,
+    /// Bytes before them.
+    start: u64,
+    /// Lines that ended before them.
+    lines: u64,
+}
+
+impl Tail {
+    fn skip(&mut self, bytes: usize) {
+        let skipped = self.bytes.drain(..bytes);
+        self.start += bytes as u64;
+        self.lines += skipped.filter(|byte| *byte == b'\n').count() as u64;
+    }
+
+    /// Its last lines, as far as a page has room for them.
+    fn piece(mut self, info: pb::ResultInfo, bytes_max: usize) -> Piece {
+        let is_inside = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
+        let inside = self.bytes.iter().take(3).take_while(is_inside).count();
+        self.skip(if self.start > 0 { inside } else { 0 });
+        let mut begins_line = self.start == 0;
+        let markup_max = bytes_max.saturating_mul(MARKUP_PER_BYTE);
+        while let Some(bytes) = too_much(self.text(), markup_max, begins_line) {
+            begins_line = self.text()[..bytes].ends_with('\n');
+            self.skip(bytes);
+        }
+        Piece {
+            info,
+            start: self.start,
+            line: begins_line.then_some(self.lines + 1),
+            text: self.text().to_owned(),
+        }
+    }
+
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.bytes).unwrap_or_default()
+    }
+}
+
+/// How much of the beginning of a text is left out: what is more than a page of lines, what makes
+/// too much markup, and a line's end.
+fn too_much(text: &str, markup_max: usize, begins_line: bool) -> Option<usize> {
+    let lines = text.split_inclusive('\n').map(str::len);
+    let more = (lines.clone().count() as u64).saturating_sub(LINES);
+    if more > 0 {
+        return Some(lines.zip(0..more).map(|(bytes, _)| bytes).sum());
+    }
+    if fitting(text, markup_max) < text.len() {
+        return Some(text.ceil_char_boundary(text.len() / 2));
+    }
+    let next = text.find('\n').map(|at| at + 1);
+    next.filter(|at| !begins_line && *at < text.len())
+}
+
 fn not_there(status: tonic::Status) -> PageFailure {
     match status.code() {
         Code::NotFound => PageFailure::none(
@@ -158,6 +240,34 @@ fn not_there(status: tonic::Status) -> PageFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // The end of a log is where its error stands: it was 250 pages away, and had no numbers.
+    #[test]
+    fn the_last_lines_have_their_numbers() {
+        let last = |text: &str, bytes_max: usize| {
+            let mut tail = Tail::default();
+            for chunk in text.as_bytes().chunks(7) {
+                tail.bytes.extend_from_slice(chunk);
+                if tail.bytes.len() > 2 * bytes_max {
+                    tail.skip(tail.bytes.len() - bytes_max);
+                }
+            }
+            tail.skip(tail.bytes.len().saturating_sub(bytes_max));
+            let piece = tail.piece(pb::ResultInfo::default(), bytes_max);
+            assert!(text.ends_with(&piece.text) && piece.end() == text.len() as u64);
+            let before = text[..text.len() - piece.text.len()].matches('\n').count() as u64;
+            assert!(piece.line.is_none_or(|line| line == before + 1));
+            (piece.line, piece.text.lines().count() as u64)
+        };
+        assert_eq!(last("one\ntwo", 100), (Some(1), 2));
+        assert_eq!(last("", 100), (Some(1), 0));
+        let log: String = (1..=9_000).map(|line| format!("line {line}\n")).collect();
+        assert_eq!(last(&log, 48 << 10), (Some(9_000 - LINES + 1), LINES));
+        let (line, lines) = last(&log, 1_000);
+        assert!(line == Some(9_001 - lines) && lines > 50);
+        assert_eq!(last(&"é".repeat(5_000), 1_001).0, None);
+        assert_eq!(last(&"<&\"\0".repeat(5_000), 1_000).0, None);
+    }
 
     // A part that began or ended inside a character was no text, and what was left out of it
     // must not be lost to who reads on.

@@ -4,7 +4,12 @@
 //                                         put its #id in place of ours
 //   form data-instant="#id"               as one types, the same with the form's address
 //   details#id                            stays as it was left, by path and id
-//   data-item, with a[data-open]          j, k, Enter and o
+//   data-item, with a[data-open]          j, k, Enter and o; a[data-own] is its own page where
+//                                         Enter unfolds it
+//   a[rel=next], a[rel=prev]              where j and k go on
+//   a[data-go=start], a[data-go=end]      g and G, of what has more than is here
+//   data-end                              opens at its end
+//   ol.lines[data-at]                     a line that is clicked becomes `at=`
 //   input[data-search]                    /
 //   time[data-ago]                        stays true
 //   button[data-copy="TEXT"]              copies
@@ -38,12 +43,17 @@ function put(old, fresh) {
     if (same && same.tagName === "DETAILS") item.open = same.open;
     if (!same && !isFirst && item.matches("[data-item]")) item.classList.add("fresh");
   }
-  const follows = old.hasAttribute("data-follow") && innerHeight + scrollY >= document.body.scrollHeight - 120;
+  const isRead = old.hasAttribute("data-follow");
+  const follows = isRead && isAtEnd();
+  const come = fresh.querySelectorAll("[data-item].fresh").length;
   for (const name of ["data-again"]) {
     if (fresh.hasAttribute(name)) old.setAttribute(name, ""); else old.removeAttribute(name);
   }
   const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
   const at = old.querySelector("[data-item].at");
+  const all = isRead && !follows ? [...old.querySelectorAll("[data-item][id]")] : [];
+  const read = all.find((item) => item.getBoundingClientRect().bottom > 80);
+  const top = read?.getBoundingClientRect().top;
   keep(old, fresh);
   old.replaceChildren(...fresh.childNodes);
   say(fresh);
@@ -52,8 +62,41 @@ function put(old, fresh) {
   if (at && at.id) document.getElementById(at.id)?.classList.add("at");
   unfold(old);
   times();
-  if (follows) scrollTo(0, document.body.scrollHeight);
+  // What went away above must not move what is read.
+  const still = read && document.getElementById(read.id);
+  if (still) scrollBy(0, still.getBoundingClientRect().top - top);
+  if (follows) toEnd(); else if (isRead && come) tellBelow(come);
 }
+
+function isAtEnd() {
+  return innerHeight + scrollY >= document.body.scrollHeight - 120;
+}
+function toEnd() {
+  scrollTo(0, document.body.scrollHeight);
+}
+
+// Says how much has come below what somebody reads.
+let unseen = 0;
+const below = document.createElement("button");
+below.type = "button";
+below.addEventListener("click", toEnd);
+function tellBelow(number) {
+  unseen += number;
+  if (!below.isConnected) {
+    const told = document.createElement("p");
+    told.className = "below";
+    told.setAttribute("role", "status");
+    told.append(below);
+    document.getElementById("main").append(told);
+  }
+  below.textContent = unseen + " new below";
+  below.parentElement.hidden = false;
+}
+addEventListener("scroll", () => {
+  if (!unseen || !isAtEnd()) return;
+  unseen = 0;
+  below.parentElement.hidden = true;
+}, { passive: true });
 
 // What somebody may be typing into stays as it is while it is the same (data-keep); where one
 // is gone it says so, at its place, so that nothing moves under a hand.
@@ -164,7 +207,23 @@ for (const form of document.querySelectorAll("form[data-instant]")) {
 }
 
 for (const form of document.querySelectorAll("form[data-auto]")) {
-  form.addEventListener("change", () => form.requestSubmit());
+  let soon;
+  form.addEventListener("change", ({ target }) => {
+    clearTimeout(soon);
+    // Who moves a slider by its keys presses more than one.
+    soon = setTimeout(() => {
+      sessionStorage.setItem("focus", target.id);
+      form.requestSubmit();
+    }, target.type === "range" ? 350 : 0);
+  });
+  // A slider that nobody has moved asks for no moment.
+  form.addEventListener("submit", () => {
+    const isNow = !new URLSearchParams(location.search).has("at");
+    const still = [...form.querySelectorAll("input[type=range]")].filter((one) => one.value === one.defaultValue);
+    if (!isNow) return;
+    for (const slider of still) slider.disabled = true;
+    setTimeout(() => { for (const slider of still) slider.disabled = false; });
+  });
 }
 
 for (const slider of document.querySelectorAll("input[type=range]")) {
@@ -194,9 +253,22 @@ function reveal() {
   if (!place) return;
   for (let up = place; up; up = up.parentElement) if (up.tagName === "DETAILS") up.open = true;
   mark(place.closest("[data-item]"));
-  place.scrollIntoView({ block: "center" });
+  place.scrollIntoView({ block: place.closest(".thread") ? "start" : "center" });
 }
-addEventListener("hashchange", reveal);
+addEventListener("hashchange", () => { reveal(); moveLine(); });
+
+// A page around one line whose other line is pointed at is of that one: both in one address
+// say two things.
+function moveLine() {
+  const lines = document.querySelector("ol.lines[data-at]");
+  const line = lines && /^#L(\d+)$/.exec(location.hash);
+  const address = new URL(location.href);
+  if (!line || !address.searchParams.has("at")) return;
+  address.searchParams.set("at", line[1]);
+  history.replaceState(null, "", address);
+  for (const hit of lines.querySelectorAll(".hit")) hit.classList.remove("hit");
+  document.getElementById("L" + line[1])?.classList.add("hit");
+}
 
 /* ---- keys ---- */
 
@@ -212,23 +284,66 @@ function step(by) {
   if (!all.length) return;
   const at = all.indexOf(marked());
   const first = all.findIndex((item) => item.getBoundingClientRect().bottom > 80);
-  const next = at < 0 ? Math.max(0, first) : Math.min(all.length - 1, Math.max(0, at + by));
-  mark(all[next]);
-  all[next].scrollIntoView({ block: "nearest" });
-  (all[next].querySelector("a[data-open], summary") || all[next]).focus({ preventScroll: true });
+  if (at >= 0 && !all[at + by]) {
+    follow(document.querySelector(`main a[rel=${by > 0 ? "next" : "prev"}]`), by > 0 ? "first" : "last");
+    return;
+  }
+  stand(all[at < 0 ? Math.max(0, first) : at + by], "nearest");
+}
+// Whatever can be focused without being opened by Enter: that unfolds it.
+function stand(item, block) {
+  mark(item);
+  item.scrollIntoView({ block });
+  const own = item.hasAttribute("tabindex") ? item : item.querySelector("summary");
+  (item.querySelector("a[data-open]") || own || item).focus({ preventScroll: true });
+}
+
+// Goes to another part of what is read, and stands there at its first or last item.
+function follow(link, where) {
+  if (!link) return false;
+  sessionStorage.setItem("arrive", where);
+  location.assign(link.href);
+  return true;
+}
+function taken(name) {
+  const value = sessionStorage.getItem(name);
+  sessionStorage.removeItem(name);
+  return value;
+}
+function arrive() {
+  const kind = performance.getEntriesByType("navigation")[0]?.type;
+  const isNew = kind !== "reload" && kind !== "back_forward";
+  if (isNew && !location.hash && document.querySelector("[data-end]")) toEnd();
+  const where = taken("arrive");
+  const all = where ? items() : [];
+  if (where === "first" && all.length) stand(all[0], "start");
+  if (where === "last" && all.length) { stand(all[all.length - 1], "end"); toEnd(); }
+  const focused = taken("focus");
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 const keys = {
   j: () => step(1),
   k: () => step(-1),
-  o: () => marked()?.querySelector("a[data-open]")?.click(),
+  o: () => {
+    const at = marked();
+    (at?.querySelector("a[data-open], a[data-own]") || at?.querySelector("a.rev"))?.click();
+  },
   "/": () => {
     const all = [...document.querySelectorAll("[data-search]")];
     const field = all[all.length - 1];
     field?.focus();
     field?.select();
   },
-  g: () => { scrollTo(0, 0); mark(items()[0]); },
-  G: () => { scrollTo(0, document.body.scrollHeight); mark(items().pop()); },
+  g: () => {
+    if (follow(document.querySelector("a[data-go=start]"), "first")) return;
+    scrollTo(0, 0);
+    mark(items()[0]);
+  },
+  G: () => {
+    if (follow(document.querySelector("a[data-go=end]"), "last")) return;
+    toEnd();
+    mark(items().pop());
+  },
   "?": () => document.getElementById("keys")?.showModal(),
 };
 document.addEventListener("keydown", (event) => {
@@ -238,10 +353,12 @@ document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") field.blur();
     return;
   }
-  if (event.key === "Enter" && event.target === document.body) {
-    const at = marked();
-    const fold = at?.matches("details") ? at : at?.querySelector("details");
-    if (fold) fold.open = !fold.open; else at?.querySelector("a[data-open]")?.click();
+  if (event.key === "Enter" && (event.target === document.body || event.target.matches("[data-item]"))) {
+    const at = event.target.matches("[data-item]") ? event.target : marked();
+    const folds = at?.matches("details") ? [at] : [...at?.querySelectorAll("details") ?? []];
+    const isOpen = folds.every((fold) => fold.open);
+    for (const fold of folds) fold.open = !isOpen;
+    if (!folds.length) at?.querySelector("a[data-open]")?.click();
     return;
   }
   const done = keys[event.key];
@@ -282,3 +399,4 @@ document.addEventListener("click", async (event) => {
 
 for (const hidden of document.querySelectorAll("[data-script-only]")) hidden.hidden = false;
 reveal();
+arrive();

@@ -11,17 +11,20 @@ use crate::{
     codec::pb,
     domain::hex,
     inspector::{
-        bounds::{EVENT_JSON_BYTES, EVENT_WHOLE_BYTES},
+        bounds::{EVENT_JSON_BYTES, EVENT_WHOLE_BYTES, TITLE_CHARS},
         failure::PageFailure,
         frame::Tab,
+        pages::call,
         parts::{
-            hostile::{block, fitting, shown},
+            hostile::{block, fitting, headline, shown},
             json::pretty,
             numbers::{count, size},
             pieces::{Mood, badge},
+            place::moment,
             time,
         },
         recorded::{Piece, TextPart, TextPlace},
+        transcript::step::deed_of,
         visit::{At, Visit, path_part, query},
     },
 };
@@ -56,12 +59,16 @@ pub async fn page(
         true => header,
         false => find(&visit, &id, revision, false).await?,
     };
+    let call = match is_of_call(event.kind()) {
+        true => call::of_event(&visit, &place).await,
+        false => None,
+    };
     let said = say(&event);
     let name = kind_name(event.kind);
     let body = html! {
         div.crumbs {
             a href=(visit.link(&conversation(&event))) { "conversation" } " / "
-            a href=(visit.link(&in_transcript(&event))) { "in its place" } " / "
+            a href=(visit.link(&in_transcript(&event))) { "in the transcript" } " / "
             a href=(visit.link(&fork_here(&event))) { "fork here" }
         }
         div.head {
@@ -69,7 +76,10 @@ pub async fn page(
             p { (badge(Mood::Plain, &name)) @if event.erased { " " (badge(Mood::Bad, "erased")) } }
         }
         section.columns {
-            dl.facts.card { (facts(&visit, &event)) }
+            dl.facts.card {
+                @if let Some(call) = &call { (call_of(&visit, &event, call)) }
+                (facts(&visit, &event))
+            }
         }
         @if let Some(text) = &text { (text_of(&visit, &place, text)) }
         section {
@@ -135,6 +145,33 @@ async fn one(
             "look at the conversation, or search",
         )
     })
+}
+
+fn is_of_call(kind: pb::EventKind) -> bool {
+    use pb::EventKind as Kind;
+    matches!(
+        kind,
+        Kind::ToolCallRequested
+            | Kind::ApprovalDecided
+            | Kind::ToolCallStarted
+            | Kind::ToolResultRecorded
+            | Kind::ToolCallCancelled
+    )
+}
+
+/// The call that an event is of, and where that was asked for.
+fn call_of(visit: &Visit, event: &pb::Event, call: &pb::ToolCall) -> Markup {
+    let id = &event.conversation_id;
+    let asked = moment(visit, id, &call.branch, call.request_revision);
+    let deed = deed_of(&call.tool, &String::from_utf8_lossy(&call.arguments));
+    html! {
+        dt { "call" }
+        dd {
+            a href=(call::address(visit, id, call)) { (shown(&call.tool)) } " "
+            code { (headline(&deed, TITLE_CHARS)) } " asked at "
+            a href=(asked) { "#" (count(call.request_revision)) }
+        }
+    }
 }
 
 fn conversation(event: &pb::Event) -> String {

@@ -1,22 +1,26 @@
 //! A recorded text by its lines: `/c/ID/text/REVISION?from=LINE`, `?at=LINE` with what stands
-//! around it, `?byte=BYTE` for what is on one line.
+//! around it, `?byte=BYTE` for what is on one line, `?last=1` for the last lines.
 
+use futures::future;
 use maud::{Markup, html};
 
 use crate::{
     codec::pb,
     inspector::{
-        bounds::{LINE_BYTES_SHOWN, LINES, LINES_BEFORE, TEXT_BYTES},
+        bounds::{LINE_BYTES_SHOWN, LINES, LINES_BEFORE, TEXT_BYTES, TITLE_CHARS},
         failure::PageFailure,
         frame::{Page, Tab},
+        pages::call,
         parts::{
-            hostile::{escaped, shown},
+            hostile::{escaped, headline, shown},
             numbers::{count, size},
-            pager::pager,
+            pager::Ways,
             pieces::{Mood, badge},
+            place::{event, link, moment},
         },
         recorded::{Piece, TextPart, TextPlace},
-        visit::{At, Visit, path_part},
+        transcript::step::deed_of,
+        visit::{At, Visit},
     },
 };
 
@@ -34,44 +38,90 @@ pub async fn page(
         revision,
     };
     let at = visit.asked.number("at")?;
+    let (piece, call) =
+        future::join(part(&visit, &place, at), call::of_event(&visit, &place)).await;
+    let piece = piece?;
+    let tool = match (piece.info.tool.as_str(), &call) {
+        ("", Some(call)) => call.tool.as_str(),
+        (tool, _) => tool,
+    };
+    let name = if tool.is_empty() { "Text" } else { tool };
+    let ways = ways(&visit, &piece);
+    let body = html! {
+        (crumbs(&visit, &place, call.as_ref()))
+        div.head {
+            h1 { (shown(name)) " " span.dim { "#" (revision) } }
+            (state(&piece.info))
+        }
+        @if let Some(call) = &call {
+            @let deed = deed_of(&call.tool, &String::from_utf8_lossy(&call.arguments));
+            p.of-call { code.deed { (headline(&deed, 2 * TITLE_CHARS)) } }
+        }
+        @if !piece.info.error_message.is_empty() {
+            p.notice.bad { (shown(&piece.info.error_message)) }
+        }
+        div.range {
+            p.dim.number {
+                "bytes " (count(piece.start)) "–" (count(piece.end())) " of " (count(piece.info.total_bytes))
+            }
+            (jump(&visit))
+        }
+        (ways.markup("above"))
+        (lines(&visit, &piece, at))
+        (ways.markup("below"))
+    };
+    Ok(visit.page(&format!("{name} #{revision}"), Tab::Conversations, body))
+}
+
+/// The part that an address asks for.
+async fn part(visit: &Visit, place: &TextPlace, at: Option<u64>) -> Result<Piece, PageFailure> {
     let from = visit.asked.number("from")?;
     let first = from
         .or_else(|| Some(at?.saturating_sub(LINES_BEFORE)))
         .unwrap_or(1)
         .max(1);
     let part = match visit.asked.number("byte")? {
+        _ if visit.asked.is_set("last") => TextPart::Last,
         Some(first) => TextPart::Bytes { first },
         None => TextPart::Lines {
             first,
             count: LINES,
         },
     };
-    let piece = Piece::read(&visit.store, &place, part, TEXT_BYTES).await?;
-    let name = match piece.info.tool.as_str() {
-        "" => "Text",
-        tool => tool,
-    };
-    let id = &piece.info.conversation_id;
-    let body = html! {
-        div.crumbs {
-            a href=(visit.link(&format!("/c/{}", path_part(id)))) { "conversation" } " / "
-            a href=(visit.link(&event_path(&place))) { "#" (revision) }
-        }
-        div.head {
-            h1 { (shown(name)) " " span.dim { "#" (revision) } }
-            (state(&piece.info))
-        }
-        @if !piece.info.error_message.is_empty() {
-            p.notice.bad { (shown(&piece.info.error_message)) }
-        }
-        (lines(&visit, &piece, at))
-        (pages(&visit, &piece, first))
-    };
-    Ok(visit.page(&format!("{name} #{revision}"), Tab::Conversations, body))
+    Piece::read(&visit.store, place, part, TEXT_BYTES).await
 }
 
-fn event_path(place: &TextPlace) -> String {
-    format!("/c/{}/e/{}", path_part(&place.conversation), place.revision)
+/// The way back: to the conversation, to where in it the text stands, to its call and its event.
+fn crumbs(visit: &Visit, place: &TextPlace, call: Option<&pb::ToolCall>) -> Markup {
+    let id = &place.conversation;
+    let branch = match (place.branch.as_str(), call) {
+        ("", Some(call)) => call.branch.as_str(),
+        (branch, _) => branch,
+    };
+    let revision = place.revision;
+    html! {
+        div.crumbs {
+            a href=(link(visit, id, "", &[("branch", branch)])) { "conversation" } " / "
+            a href=(moment(visit, id, branch, revision)) { "in the transcript" } " / "
+            @if let Some(call) = call {
+                a href=(call::address(visit, id, call)) { "the call" } " / "
+            }
+            a href=(event(visit, id, revision)) { "#" (revision) }
+        }
+    }
+}
+
+/// To a line that is typed.
+fn jump(visit: &Visit) -> Markup {
+    html! {
+        form.jump action=(visit.link(&visit.here.path)) {
+            @if let Some(branch) = visit.asked.text("branch") {
+                input type="hidden" name="branch" value=(branch);
+            }
+            label { "Line " input type="number" name="at" min="1" inputmode="numeric"; }
+            button.quiet { "Go" }
+        }
+    }
 }
 
 fn state(info: &pb::ResultInfo) -> Markup {
@@ -104,7 +154,8 @@ fn lines(visit: &Visit, piece: &Piece, at: Option<u64>) -> Markup {
             (number, start, line.trim_end_matches('\n'))
         });
     html! {
-        ol.lines {
+        // Of what a line's address replaces.
+        ol.lines data-at {
             @for (number, start, line) in lines {
                 li id=[number.map(|number| format!("L{number}"))] .hit[at.is_some() && number == at] {
                     @if let Some(number) = number {
@@ -131,41 +182,37 @@ fn line_shown(visit: &Visit, line: &str, start: u64, piece: &Piece) -> Markup {
     let byte = start + end as u64;
     let query = visit
         .asked
-        .with("byte", Some(&byte.to_string()), &["from", "at"]);
+        .with("byte", Some(&byte.to_string()), &["from", "at", "last"]);
     html! {
         (escaped(&line[..end]))
         a.more href={ "?" (query) } { "… " (count((line.len() - end) as u64)) " bytes more" }
     }
 }
 
-fn pages(visit: &Visit, piece: &Piece, first: u64) -> Markup {
-    let to = |name: &str, value: u64| {
-        let query = visit
-            .asked
-            .with(name, Some(&value.to_string()), &["from", "at", "byte"]);
-        format!("?{query}")
+fn ways(visit: &Visit, piece: &Piece) -> Ways {
+    let to = |name: &str, value: Option<u64>| {
+        let value = value.map(|value| value.to_string());
+        let others = ["from", "at", "byte", "last"];
+        let query = visit.asked.with(name, value.as_deref(), &others);
+        format!("{}?{query}", visit.link(&visit.here.path))
     };
-    let shown = piece.text.lines().count() as u64;
-    let place = format!(
-        "bytes {}–{} of {}",
-        count(piece.start),
-        count(piece.end()),
-        count(piece.info.total_bytes)
-    );
+    let shown = piece.text.split_inclusive('\n').count() as u64;
     let before = match piece.line {
-        Some(_) if first > 1 => Some((
-            to("from", first.saturating_sub(LINES).max(1)),
-            "earlier lines",
-        )),
-        None => Some((
-            to("byte", piece.start.saturating_sub(TEXT_BYTES as u64)),
-            "earlier",
-        )),
-        Some(_) => None,
+        Some(line) => to("from", Some(line.saturating_sub(LINES).max(1))),
+        None => to("byte", Some(piece.start.saturating_sub(TEXT_BYTES as u64))),
     };
-    let after = (!piece.is_to_end()).then(|| match piece.line {
-        Some(line) if piece.text.ends_with('\n') => (to("from", line + shown), "further lines"),
-        _ => (to("byte", piece.end()), "further"),
-    });
-    pager(before, after, &place)
+    let after = match piece.line {
+        Some(line) if piece.text.ends_with('\n') => {
+            let next = line + shown;
+            (to("from", Some(next)), Some(next))
+        }
+        _ => (to("byte", Some(piece.end())), None),
+    };
+    let (is_begun, is_cut) = (piece.start > 0, !piece.is_to_end());
+    Ways {
+        first: is_begun.then(|| to("from", None)),
+        before: is_begun.then_some(before),
+        after: is_cut.then_some(after),
+        last: is_cut.then(|| to("last", Some(1))),
+    }
 }

@@ -111,8 +111,14 @@ pub fn said(
             (part_of(visit, event, index, part, room))
         }
     };
+    // An answer that only calls tools says nothing by itself.
+    let class = if parts.0.is_empty() {
+        "said bare"
+    } else {
+        "said"
+    };
     html! {
-        article id={ "e" (event.revision) } class={ "said " (role) } data-item tabindex="-1" {
+        article id={ "e" (event.revision) } class={ (class) " " (role) } data-item tabindex="-1" {
             header {
                 strong.role { (role) }
                 @if !message.author.is_empty() { span { (shown(&message.author)) } }
@@ -143,10 +149,28 @@ fn about(message: &pb::MessageAppended) -> Markup {
                 @if usage.cache_read_input_tokens > 0 { " · " (count(usage.cache_read_input_tokens)) " cached" }
             }
         }
-        @if !matches!(message.finish_reason.as_str(), "" | "stop" | "end_turn" | "tool_use" | "tool_calls") {
+        @if !is_usual(&message.finish_reason) {
             (badge(Mood::Wait, &message.finish_reason))
         }
     }
+}
+
+/// True for the reasons that answers end with when nothing is wrong, as providers and harnesses
+/// write them: `toolUse`, `tool_calls`, `end_turn`.
+fn is_usual(finish_reason: &str) -> bool {
+    let letters = finish_reason.chars().filter(char::is_ascii_alphanumeric);
+    let plain: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
+    let usual = [
+        "",
+        "stop",
+        "endturn",
+        "tooluse",
+        "toolcall",
+        "toolcalls",
+        "stopsequence",
+        "completed",
+    ];
+    usual.contains(&plain.as_str())
 }
 
 /// A part of a message or a result.
@@ -298,6 +322,17 @@ pub fn calls_told(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Each answer that called a tool bore a warning, because its harness writes `toolUse`.
+    #[test]
+    fn a_usual_end_is_no_warning() {
+        for usual in ["", "stop", "end_turn", "toolUse", "TOOL_CALLS", "tool_use"] {
+            assert!(is_usual(usual), "{usual}");
+        }
+        for other in ["max_tokens", "length", "refusal", "SAFETY", "error"] {
+            assert!(!is_usual(other), "{other}");
+        }
+    }
 
     // Ten thousand long answers on a page were a page that no browser shows: all of them
     // together have a bound, and the last one still says something.

@@ -1,6 +1,6 @@
 //! Steps: calls of tools, side by side, each with its arguments and what came of it folded.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{borrow::Cow, collections::HashMap, time::Duration};
 
 use maud::{Markup, html};
 use serde_json::Value;
@@ -8,13 +8,18 @@ use serde_json::Value;
 use super::{
     card::{Room, calls_told, clock, number, part_of, text_address},
     thread::{Ended, Stands, ThreadCall},
+    window::Place,
 };
 use crate::{
-    cli::{json::cancel_name, search::deed, text::parts_text},
+    cli::{
+        json::{cancel_name, moment},
+        search::deed,
+        text::parts_text,
+    },
     codec::pb,
     inspector::{
         bounds::{ARGUMENT_BYTES, HEAD_BYTES, TITLE_CHARS},
-        pages::call::address_of as call_address,
+        pages::{call::address_of as call_address, tools},
         parts::{
             hostile::{block, first, headline, shown},
             json::pretty,
@@ -57,16 +62,22 @@ const VALUE_CHARS: usize = 40;
 
 /// A step.
 #[must_use]
-pub fn step(visit: &Visit, calls: &[ThreadCall], heads: &Heads, room: &mut Room) -> Markup {
+pub fn step(
+    visit: &Visit,
+    calls: &[ThreadCall],
+    heads: &Heads,
+    place: &Place,
+    room: &mut Room,
+) -> Markup {
     html! {
         div.step .many[calls.len() > 1] {
             @if calls.len() > 1 { p.dim.together { (calls_told(calls.len())) " together" } }
-            div.calls { @for call in calls { (card(visit, call, heads, room)) } }
+            div.calls { @for call in calls { (card(visit, call, heads, place, room)) } }
         }
     }
 }
 
-fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, room: &mut Room) -> Markup {
+fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, place: &Place, room: &mut Room) -> Markup {
     let Some(event) = call.event() else {
         return html! {};
     };
@@ -89,24 +100,33 @@ fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, room: &mut Room) -> Mar
         ),
     };
     html! {
-        section id={ "e" (event.revision) } class={ "call " (mood.class()) } data-item tabindex="-1"
+        // What is told below of a call before the window has the name of its event.
+        section id={ @if call.asked.is_some() { "e" } @else { "c" } (event.revision) }
+            class={ "call " (mood.class()) } data-item tabindex="-1"
             aria-label={ "call of " (first(tool, 40)) ", " (word) } {
             header {
                 span.tool {
                     @match (tool, own_page(visit, call)) {
                         ("", _) => "an earlier call",
-                        (tool, Some(page)) => a href=(page) title="the call itself" { (shown(tool)) },
+                        (tool, Some(page)) => a href=(page) title="the call itself" data-own { (shown(tool)) },
                         (tool, None) => (shown(tool)),
                     }
                 }
                 (badge(mood, &word))
+                (lasted(call))
                 span.end { (clock(event)) " " (number(visit, event)) }
             }
+            // Each event of it has a place that links lead to.
+            @if let Some(started) = &call.started { span id={ "e" (started.revision) } {} }
+            @for revision in &call.summarised { span id={ "e" (revision) } {} }
             @if !arguments.is_empty() { (asked(event, tool, &arguments, room)) }
-            @if let Some((_, decided)) = &call.decided { (decision(decided)) }
+            @if let Some((event, decided)) = &call.decided { (decision(event, decided)) }
             @match &call.ended {
-                Some(Ended::Result(event, result)) => (returned(visit, event, result.as_ref(), head, room)),
-                Some(Ended::Cancelled(event, cancelled)) => p.why {
+                Some(Ended::Result(event, result)) => {
+                    @let is_open = place.is_at(event.revision);
+                    (returned(visit, event, result.as_ref(), head, is_open, room))
+                }
+                Some(Ended::Cancelled(event, cancelled)) => p.why id={ "e" (event.revision) } {
                     (shown(&cancelled.detail)) " " (number(visit, event))
                 },
                 None => {}
@@ -114,6 +134,32 @@ fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, room: &mut Room) -> Mar
         }
     }
 }
+
+/// How long it took: as its tool was measured, else the time between its two events, as their
+/// authors say when they happened.
+fn lasted(call: &ThreadCall) -> Markup {
+    if let Some(Ended::Result(_, Some(result))) = &call.ended
+        && let Some(milliseconds) = result.execution_time_ms
+    {
+        return html! { span.dim.number { (time::took(milliseconds)) } };
+    }
+    let between = || {
+        let (asked, _) = call.asked.as_ref()?;
+        let (Ended::Result(ended, _) | Ended::Cancelled(ended, _)) = call.ended.as_ref()?;
+        let from = moment(asked.occurred_at.as_ref()?)?;
+        let took = Duration::try_from(moment(ended.occurred_at.as_ref()?)? - from).ok()?;
+        Some(took).filter(|took| !took.is_zero())
+    };
+    html! {
+        @if let Some(took) = between() {
+            span.dim.number title=(BETWEEN) { "within " (tools::told(took)) }
+        }
+    }
+}
+
+/// What a time is that nobody measured.
+pub const BETWEEN: &str =
+    "the time between the events of the call and of its result: waiting may be in it";
 
 /// The address of the call's own page.
 fn own_page(visit: &Visit, call: &ThreadCall) -> Option<String> {
@@ -190,7 +236,7 @@ pub fn deed_of(tool: &str, arguments: &str) -> String {
     }
 }
 
-fn decision(decided: &pb::ApprovalDecided) -> Markup {
+fn decision(event: &pb::Event, decided: &pb::ApprovalDecided) -> Markup {
     let (mood, word) = match decided.decision() {
         pb::Decision::Approved => (Mood::Good, "approved"),
         pb::Decision::Denied => (Mood::Bad, "denied"),
@@ -198,7 +244,7 @@ fn decision(decided: &pb::ApprovalDecided) -> Markup {
         pb::Decision::Unspecified => (Mood::Plain, "decided"),
     };
     html! {
-        p.why {
+        p.why id={ "e" (event.revision) } {
             (badge(mood, word))
             @if !decided.decided_by.is_empty() { " by " (shown(&decided.decided_by)) }
             @if !decided.reason.is_empty() { ": " (shown(&decided.reason)) }
@@ -211,6 +257,7 @@ fn returned(
     event: &pb::Event,
     result: Option<&pb::ToolResultRecorded>,
     head: Option<&Piece>,
+    is_open: bool,
     room: &mut Room,
 ) -> Markup {
     let text = match (result, head) {
@@ -224,30 +271,71 @@ fn returned(
         (None, Some(head)) => head.info.error_message.as_str(),
         (None, None) => "",
     };
-    let took = result.and_then(|result| result.execution_time_ms);
+    let is_success = match (result, head) {
+        (Some(result), _) => result.success,
+        (None, head) => head.is_none_or(|head| head.info.success),
+    };
+    let line = if is_success {
+        text.as_ref()
+    } else {
+        fault_of(&text)
+    };
     let (start, is_whole) = room.take(&text, HEAD_BYTES);
     let is_whole = is_whole && head.is_none();
     html! {
-        @if !error.is_empty() { p.why.bad { (headline(error, 4 * TITLE_CHARS)) } }
-        details.fold.result id={ "r" (event.revision) } {
+        @if !error.is_empty() { p.why.bad { (headline(fault_of(error), 4 * TITLE_CHARS)) } }
+        details.fold.result id={ "r" (event.revision) } open[is_open] {
             summary {
-                span.first { @if text.trim().is_empty() { span.dim { "nothing" } } @else { (headline(&text, TITLE_CHARS)) } }
+                span.first { @if text.trim().is_empty() { span.dim { "nothing" } } @else { (headline(line, TITLE_CHARS)) } }
                 span.end.dim.number {
                     @if event.erased { "erased " }
                     (bytes_human(bytes))
-                    @if let Some(took) = took { " · " (time::took(took)) }
                 }
             }
-            @if !start.is_empty() { (block(start)) }
-            p.rest {
-                a href=(text_address(visit, event)) {
-                    @if is_whole { "by lines" } @else { "all " (bytes_human(bytes)) ", by lines" }
+            // A link to what is folded unfolds what is around it, not the link's end itself.
+            div.returned id={ "e" (event.revision) } {
+                @if !start.is_empty() { (block(start)) }
+                p.rest {
+                    a href=(text_address(visit, event)) {
+                        @if is_whole { "by lines" } @else { "all " (bytes_human(bytes)) ", by lines" }
+                    }
+                    " " (number(visit, event))
                 }
-                " " (number(visit, event))
             }
         }
         @if let Some(result) = result { (media_of(visit, event, result, room)) }
     }
+}
+
+/// Words that stand in a line which says what went wrong.
+const FAULTS: [&str; 14] = [
+    "error",
+    "exception",
+    "fatal",
+    "panic",
+    "failed",
+    "failure",
+    "not found",
+    "no such",
+    "denied",
+    "cannot",
+    "can't",
+    "invalid",
+    "refused",
+    "timed out",
+];
+
+/// Of what a failed call returned the line that says why: the first one that looks like it, else
+/// the last one.
+#[must_use]
+pub fn fault_of(text: &str) -> &str {
+    let is_fault = |line: &&str| {
+        let line = line.to_lowercase();
+        FAULTS.iter().any(|word| line.contains(word))
+    };
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let found = lines.clone().find(is_fault);
+    found.or_else(|| lines.next_back()).unwrap_or_default()
 }
 
 fn texts_of(result: &pb::ToolResultRecorded) -> Vec<pb::ContentPart> {
@@ -280,6 +368,22 @@ fn media_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Every failure said `Exit code 1` in the list, and none what had gone wrong.
+    #[test]
+    fn a_failure_says_why() {
+        for (text, line) in [
+            (
+                "Exit code 1\n\nsrc/a.rs\nerror[E0308]: no\nerror: more",
+                "error[E0308]: no",
+            ),
+            ("Exit code 2\nmake: *** [all] 2\n\n", "make: *** [all] 2"),
+            ("one line", "one line"),
+            ("\n\n", ""),
+        ] {
+            assert_eq!(fault_of(text), line);
+        }
+    }
 
     // What a call does must be seen without unfolding it, whatever its tool calls its arguments.
     #[test]

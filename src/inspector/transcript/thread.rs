@@ -34,6 +34,8 @@ pub struct ThreadCall {
     pub started: Option<pb::Event>,
     /// How it ended.
     pub ended: Option<Ended>,
+    /// Where a summary of it was recorded: told by no words of its own.
+    pub summarised: Vec<u64>,
 }
 
 /// How a call ended.
@@ -163,7 +165,11 @@ impl Thread {
                 }
             }
             // What it says of a result is for the next request, not for readers of the result.
-            Some(Body::ToolSnapshotRecorded(_)) => {}
+            Some(Body::ToolSnapshotRecorded(bytes)) => {
+                if let Some(snapshot) = decoded::<pb::ToolSnapshotRecorded>(&bytes) {
+                    self.summarise(event.revision, &snapshot);
+                }
+            }
             _ => self.note(event),
         }
     }
@@ -181,6 +187,21 @@ impl Thread {
         match self.0.last_mut() {
             Some(ThreadItem::Step(calls)) if belongs(calls, &call) => calls.push(call),
             _ => self.0.push(ThreadItem::Step(vec![call])),
+        }
+    }
+
+    /// Links to the event lead to its call, where that is in the window.
+    fn summarise(&mut self, revision: u64, snapshot: &pb::ToolSnapshotRecorded) {
+        let is_it = |call: &&mut ThreadCall| {
+            let asked = call.asked.as_ref().map(|(event, _)| event.revision);
+            call.call_id == snapshot.call_id && asked == Some(snapshot.request_revision)
+        };
+        let steps = self.0.iter_mut().rev().filter_map(|item| match item {
+            ThreadItem::Step(calls) => Some(calls),
+            _ => None,
+        });
+        if let Some(call) = steps.flatten().find(is_it) {
+            call.summarised.push(revision);
         }
     }
 

@@ -77,6 +77,12 @@ impl Spot {
 }
 
 impl Place {
+    /// True for the event that is meant.
+    #[must_use]
+    pub fn is_at(&self, revision: u64) -> bool {
+        matches!(self, Self::Around(spot) if spot.revision == revision)
+    }
+
     /// What an address says.
     ///
     /// # Errors
@@ -97,7 +103,9 @@ impl Place {
         if let Some(spot) = spot("before")? {
             return Ok(Self::Before(spot));
         }
-        Ok(match asked.is_set("end") {
+        // Who asks for a moment wants to see it: it is the end of what was there then.
+        let is_moment = asked.text("at").is_some() && !asked.is_set("start");
+        Ok(match asked.is_set("end") || is_moment {
             true => Self::End,
             false => Self::Start,
         })
@@ -309,6 +317,8 @@ mod tests {
         };
         assert_eq!(place("").unwrap(), Place::Start);
         assert_eq!(place("end=1").unwrap(), Place::End);
+        assert_eq!(place("at=7").unwrap(), Place::End);
+        assert_eq!(place("at=7&start=1").unwrap(), Place::Start);
         assert_eq!(place("from=12").unwrap(), Place::From(spot(12, "")));
         let inherited = spot(7, "0198");
         let query = format!("before={}", inherited.text());

@@ -10,6 +10,7 @@ use crate::{
         failure::PageFailure,
         pages::tools::stats::HappenedAt,
         parts::place::ConversationPlace,
+        recorded::TextPlace,
         visit::Visit,
     },
 };
@@ -61,15 +62,47 @@ pub async fn call(
     })
 }
 
+/// The call that an event is of: one that asked for it, decided about it, began or ended it.
+pub async fn of_event(visit: &Visit, place: &TextPlace) -> Option<pb::ToolCall> {
+    let revision = place.revision;
+    // What stands beside the event must not fail with it.
+    let calls = before(
+        visit,
+        &place.conversation,
+        &place.branch,
+        revision,
+        CALLS_BESIDE,
+    );
+    calls.await.ok()?.into_iter().find(|call| {
+        let events = [
+            call.request_revision,
+            call.decision_revision,
+            call.started_revision,
+            call.end_revision,
+        ];
+        events.contains(&revision)
+    })
+}
+
 async fn history(
     visit: &Visit,
     place: &ConversationPlace,
     as_of_revision: u64,
     limit: u32,
 ) -> Result<Vec<pb::ToolCall>, PageFailure> {
+    before(visit, &place.id, &place.branch.name, as_of_revision, limit).await
+}
+
+async fn before(
+    visit: &Visit,
+    conversation: &str,
+    branch: &str,
+    as_of_revision: u64,
+    limit: u32,
+) -> Result<Vec<pb::ToolCall>, PageFailure> {
     let request = pb::ToolHistoryRequest {
-        conversation_id: place.id.clone(),
-        branch: place.branch.name.clone(),
+        conversation_id: conversation.to_owned(),
+        branch: branch.to_owned(),
         as_of_revision,
         limit,
         ..Default::default()

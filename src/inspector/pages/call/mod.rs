@@ -1,7 +1,10 @@
 //! One call: what was asked, who decided, what came back, and what stands for it in requests.
 
 mod find;
+mod strings;
 mod text;
+
+pub use find::of_event;
 
 use axum::{
     body::Body,
@@ -19,7 +22,7 @@ use crate::{
     codec::pb::{self, CallStatus},
     domain::hex,
     inspector::{
-        bounds::ARGUMENTS_BYTES,
+        bounds::{ARGUMENTS_BYTES, MARKUP_BYTES},
         failure::PageFailure,
         frame::{Page, Tab},
         pages::{
@@ -34,12 +37,16 @@ use crate::{
             json::pretty,
             numbers::{count, size},
             pieces::{Mood, badge},
-            place::{ConversationPlace, event, link},
+            place::{ConversationPlace, link, moment},
             time,
         },
+        transcript::step::BETWEEN,
         visit::{At, Visit, path_part},
     },
 };
+
+/// Bytes of markup of arguments and result together.
+const PAGE_MARKUP: usize = 240 << 10;
 
 /// The address of a call. Where it begins and ends is in it, so that it is found at once, and
 /// the one that is meant although its id came again.
@@ -101,6 +108,9 @@ pub async fn page(
         find::snapshot(&visit, &place, &call),
         find::happened(&visit, &place, &call)
     )?;
+    let asked = strings::apart(&visit, &place, &call);
+    let room = PAGE_MARKUP.saturating_sub(asked.0.len());
+    let room = room.clamp(MARKUP_BYTES / 4, MARKUP_BYTES);
     let body = html! {
         (place.heading_of(&visit, "tools", &shown(&call.tool)))
         (facts(&visit, &place, &call, &happened))
@@ -112,12 +122,12 @@ pub async fn page(
         }
         section aria-labelledby="arguments" {
             h2 #arguments { "Arguments" }
-            (arguments(&visit, &place, &call))
+            (asked)
         }
         section #result aria-labelledby="result-title" {
             h2 #result-title { "Result" }
             @if !call.error_message.is_empty() { (block(&call.error_message)) }
-            (text::section(&visit, &place, &call, piece.as_ref()))
+            (text::section(&visit, &place, &call, piece.as_ref(), room))
         }
         @if let Some(snapshot) = &snapshot {
             section aria-labelledby="snapshot" {
@@ -145,8 +155,14 @@ fn facts(
     let asked = happened.get(&(call.conversation_id.clone(), call.request_revision));
     let asked = asked.or(call.requested_at.as_ref());
     let took = stats::took(call, &place.id, happened);
+    let to = |revision| moment(visit, &place.id, &call.branch, revision);
     let at = |revision: u64| {
-        html! { a href=(event(visit, &place.id, revision)) { "#" (count(revision)) } }
+        html! { a href=(to(revision)) title="in the transcript" { "#" (count(revision)) } }
+    };
+    let seen = if call.end_revision > 0 {
+        call.end_revision
+    } else {
+        call.request_revision
     };
     html! {
         dl.facts {
@@ -163,8 +179,12 @@ fn facts(
             dd { "at " (at(call.request_revision)) ", " (time::moment(asked)) " UTC" }
             (approval(call, &at))
             @if call.started_revision > 0 { dt { "Started" } dd { "at " (at(call.started_revision)) } }
-            @if let Some(took) = took { dt { "Took" } dd { (told(took)) } }
+            @if let Some(took) = took {
+                dt { "Took" }
+                dd { (told(took)) @if call.execution_time_ms.is_none() { span.dim { ", " (BETWEEN) } } }
+            }
             @if call.end_revision > 0 { dt { "Returned" } dd { (size(call.result_bytes)) } }
+            dt { "Seen" } dd { a href=(to(seen)) { "in the transcript" } }
         }
     }
 }

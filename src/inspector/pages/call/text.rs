@@ -6,11 +6,12 @@ use maud::{Markup, PreEscaped, html};
 use crate::{
     codec::pb,
     inspector::{
-        bounds::{LINES, MARKUP_BYTES, TEXT_BYTES},
+        bounds::{LINES, TEXT_BYTES},
         failure::PageFailure,
         parts::{
             hostile::escaped,
             numbers::{count, size},
+            pager::Ways,
             place::ConversationPlace,
         },
         recorded::{Piece, TextPart, TextPlace},
@@ -50,7 +51,7 @@ fn place_of(place: &ConversationPlace, call: &pb::ToolCall) -> TextPlace {
 }
 
 /// The part of a call's result that an address asks for: from a line (`line`), or from a byte
-/// (`byte`), which is of the line `line`.
+/// (`byte`), which is of the line `line`; or the last lines (`last=1`).
 ///
 /// # Errors
 /// What the store says.
@@ -65,6 +66,7 @@ pub async fn of_result(
     let line = visit.asked.number("line")?.map(|line| line.max(1));
     let byte = visit.asked.number("byte")?;
     let part = match byte {
+        _ if visit.asked.is_set("last") => TextPart::Last,
         Some(first) => TextPart::Bytes { first },
         None => TextPart::Lines {
             first: line.unwrap_or(1),
@@ -72,7 +74,7 @@ pub async fn of_result(
         },
     };
     let mut piece = Piece::read(&visit.store, &place_of(place, call), part, TEXT_BYTES).await?;
-    if byte.is_some() && line.is_some() {
+    if matches!(part, TextPart::Bytes { .. }) && line.is_some() {
         piece.line = line;
     }
     Ok(Some(piece))
@@ -135,6 +137,7 @@ pub fn section(
     place: &ConversationPlace,
     call: &pb::ToolCall,
     piece: Option<&Piece>,
+    markup_max: usize,
 ) -> Markup {
     let Some(piece) = piece else {
         let said = match call.end_revision {
@@ -143,10 +146,11 @@ pub fn section(
         };
         return html! { p.hint { (said) } };
     };
-    let shown = lines(&piece.text, piece.line, MARKUP_BYTES);
+    let shown = lines(&piece.text, piece.line, markup_max);
     let end = piece.start + shown.bytes as u64;
     let total = piece.info.total_bytes;
-    let ways = Ways { visit, place, call };
+    let links = Links { visit, place, call };
+    let parts = links.ways(piece, &shown);
     html! {
         div.range {
             p.dim.number {
@@ -154,9 +158,10 @@ pub fn section(
                 @else { "bytes " (count(piece.start)) "–" (count(end)) " of " }
                 (size(total))
             }
-            (ways.jump())
+            (links.jump())
             a href=(super::file_address(visit, &place.id, call, "result")) { "Whole, as a file" }
         }
+        (parts.markup("above"))
         @if !shown.lines.is_empty() {
             ol.lines aria-label="Lines of the result" {
                 @for (number, markup) in &shown.lines {
@@ -170,46 +175,44 @@ pub fn section(
                 }
             }
         }
-        nav.pager aria-label="Parts of the result" {
-            @if piece.start > 0 {
-                a href=(ways.to(&[])) { "↑ To the beginning" }
-            } @else { span {} }
-            @if end < total {
-                a href=(ways.after(end, &shown)) rel="next" {
-                    "Go on"
-                    @if let Some(line) = shown.next { " in line " (count(line)) }
-                    " →"
-                }
-            }
-            @if end < total {
-                a href=(ways.end(total)) { "↓ To the end" }
-            } @else { span {} }
-        }
+        (parts.markup("below"))
     }
 }
 
 /// Addresses of other parts.
-struct Ways<'a> {
+struct Links<'a> {
     visit: &'a Visit,
     place: &'a ConversationPlace,
     call: &'a pb::ToolCall,
 }
 
-impl Ways<'_> {
+impl Links<'_> {
     fn to(&self, pairs: &[(&str, &str)]) -> String {
         let address = super::address(self.visit, &self.place.id, self.call);
         format!("{address}&{}#result", query(pairs))
     }
 
-    fn after(&self, end: u64, shown: &Lines) -> String {
+    fn ways(&self, piece: &Piece, shown: &Lines) -> Ways {
+        let end = piece.start + shown.bytes as u64;
+        let is_begun = piece.start > 0;
+        let is_cut = end < piece.info.total_bytes;
+        let first = self.to(&[]);
+        let before = match piece.line {
+            Some(line) => self.to(&[("line", &line.saturating_sub(LINES).max(1).to_string())]),
+            None => {
+                let byte = piece.start.saturating_sub(TEXT_BYTES as u64);
+                self.to(&[("byte", &byte.to_string())])
+            }
+        };
         let line = shown.next.map(|line| line.to_string());
         let line = line.as_deref().unwrap_or_default();
-        self.to(&[("byte", &end.to_string()), ("line", line)])
-    }
-
-    fn end(&self, total: u64) -> String {
-        let byte = total.saturating_sub(TEXT_BYTES as u64 / 2).to_string();
-        self.to(&[("byte", &byte)])
+        let after = self.to(&[("byte", &end.to_string()), ("line", line)]);
+        Ways {
+            first: is_begun.then_some(first),
+            before: is_begun.then_some(before),
+            after: is_cut.then_some((after, shown.next)),
+            last: is_cut.then(|| self.to(&[("last", "1")])),
+        }
     }
 
     /// To a line that is typed.
@@ -230,6 +233,7 @@ impl Ways<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inspector::bounds::MARKUP_BYTES;
 
     // What is shown, and what is said to come next, must be all there is: no line twice, none
     // left out.

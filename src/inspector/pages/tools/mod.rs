@@ -31,7 +31,7 @@ use crate::{
             place::ConversationPlace,
             time,
         },
-        transcript::step::deed_of,
+        transcript::step::{BETWEEN, deed_of, fault_of},
         visit::{At, Visit},
     },
 };
@@ -419,12 +419,25 @@ fn list(visit: &Visit, calls: &[&CountedCall], titles: Option<&Titles>) -> Marku
     }
 }
 
+/// How long it took; a time that nobody measured says so.
+fn took(one: &CountedCall) -> Markup {
+    let is_measured = one.call.execution_time_ms.is_some();
+    html! {
+        @match one.took {
+            Some(took) if is_measured => (told(took)),
+            Some(took) => span title=(BETWEEN) { "within " (told(took)) },
+            None => "—",
+        }
+    }
+}
+
 fn call_row(visit: &Visit, one: &CountedCall, titles: Option<&Titles>) -> Markup {
     let call = &one.call;
     let deed = deed_of(&call.tool, &String::from_utf8_lossy(&call.arguments));
-    let said = match call.error_message.is_empty() {
-        true => &call.result_head,
-        false => &call.error_message,
+    let said = match (call.error_message.as_str(), CallOutcome::of(call.status())) {
+        ("", CallOutcome::Failed) => fault_of(&call.result_head),
+        ("", _) => call.result_head.as_str(),
+        (message, _) => fault_of(message),
     };
     let title = titles.and_then(|titles| titles.get(&one.conversation));
     html! {
@@ -438,7 +451,7 @@ fn call_row(visit: &Visit, one: &CountedCall, titles: Option<&Titles>) -> Markup
                 @if let Some(title) = title { p.dim { (headline(title, TITLE_CHARS)) } }
             }
             td { (call::outcome(call)) }
-            td.number { (one.took.map_or_else(|| "—".into(), chart::told)) }
+            td.number { (took(one)) }
             td.number { @if call.result_bytes > 0 { (bytes_human(call.result_bytes)) } }
             td { (time::ago(Some(&one.at))) }
         }

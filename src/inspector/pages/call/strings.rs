@@ -1,0 +1,96 @@
+//! Arguments that are texts: what an edit takes away and puts in is read by its lines, not as a
+//! string of JSON.
+
+use maud::{Markup, PreEscaped, html};
+use serde_json::Value;
+
+use super::arguments;
+use crate::{
+    codec::pb,
+    inspector::{
+        bounds::ARGUMENTS_BYTES,
+        parts::{
+            hostile::{escaped, fitting, shown},
+            pieces::fold,
+            place::ConversationPlace,
+        },
+        visit::Visit,
+    },
+};
+
+/// Bytes of markup of all such texts.
+const TEXTS_MARKUP: usize = 48 << 10;
+/// So many of them are shown.
+const TEXTS: usize = 20;
+
+/// The arguments of a call: what has several lines as text, then all of it as it was written.
+#[must_use]
+pub fn apart(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
+    let whole = arguments(visit, place, call);
+    let texts = match call.arguments.len() <= ARGUMENTS_BYTES {
+        true => texts(&call.arguments),
+        false => Vec::new(),
+    };
+    if texts.is_empty() {
+        return whole;
+    }
+    let mut room = TEXTS_MARKUP;
+    let cut = |(name, text): (String, String)| {
+        let end = fitting(&text, room);
+        let markup = escaped(&text[..end]).0;
+        room -= markup.len();
+        (name, PreEscaped(markup), end < text.len())
+    };
+    let shown_texts: Vec<_> = texts.into_iter().take(TEXTS).map(cut).collect();
+    html! {
+        @for (name, markup, is_cut) in &shown_texts {
+            h3.of-argument { code { (shown(name)) } }
+            pre.text dir="auto" tabindex="0" { (markup) }
+            @if *is_cut { p.hint { "Its beginning; the rest is below." } }
+        }
+        (fold("as-written", false, &html! { "All arguments, as they were written" }, &whole))
+    }
+}
+
+/// The strings of several lines in JSON, each with its name.
+fn texts(json: &[u8]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    if let Ok(value) = serde_json::from_slice(json) {
+        look(String::new(), value, &mut found);
+    }
+    found
+}
+
+fn look(name: String, value: Value, found: &mut Vec<(String, String)>) {
+    match value {
+        Value::String(text) if text.trim_end().contains('\n') => found.push((name, text)),
+        Value::Array(items) => {
+            for (index, item) in items.into_iter().enumerate() {
+                look(format!("{name}[{index}]"), item, found);
+            }
+        }
+        Value::Object(fields) => {
+            for (field, item) in fields {
+                let dot = if name.is_empty() { "" } else { "." };
+                look(format!("{name}{dot}{field}"), item, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // An edit was read as one line with `\\n` and `\\"` in it.
+    #[test]
+    fn texts_are_found_wherever_they_stand() {
+        let json = br#"{"path":"a.rs","edits":[{"old":"a\n\"b\"","new":"one"}],"text":"x\ny","end":"z\n"}"#;
+        let found = texts(json);
+        let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["edits[0].old", "text"]);
+        assert_eq!(found[0].1, "a\n\"b\"");
+        assert!(texts(b"no json").is_empty());
+    }
+}
