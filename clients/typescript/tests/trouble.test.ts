@@ -332,7 +332,7 @@ test("what the server says when it cannot start", async () => {
   const folder = temporary();
   const options = { binary: join(folder, "nowhere") };
   await assert.rejects(treering.local(folder, options).stats(), (error) => {
-    assert.ok(error instanceof treering.ServerNotStarted);
+    assert.ok(error instanceof treering.NoBinary);
     assert.match(error.message, /ENOENT/);
     return true;
   });
