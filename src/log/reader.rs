@@ -54,6 +54,8 @@ struct CachedFrame {
     last_offset: u64,
     /// Kept only for the next page of whoever reads all of it once.
     once: bool,
+    /// Which frame it is, by its address: another one may begin at the same offset.
+    frame: usize,
 }
 
 /// Weighs what a frame takes in memory.
@@ -73,10 +75,18 @@ pub struct ForgetFrame(Arc<CachedFrames>);
 impl Lifecycle<u64, Arc<DecodedFrame>> for ForgetFrame {
     type RequestState = ();
 
-    fn on_evict(&self, (): &mut (), first_offset: u64, _: Arc<DecodedFrame>) {
+    /// A frame in whose place another one was put is evicted too, after that one was noted.
+    fn on_evict(&self, (): &mut (), first_offset: u64, frame: Arc<DecodedFrame>) {
         let mut cached = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        cached.remove(&first_offset);
+        let noted = cached.get(&first_offset);
+        if noted.is_some_and(|noted| noted.frame == address(&frame)) {
+            cached.remove(&first_offset);
+        }
     }
+}
+
+fn address(frame: &Arc<DecodedFrame>) -> usize {
+    Arc::as_ptr(frame).addr()
 }
 
 impl LogReader {
@@ -330,7 +340,12 @@ impl LogReader {
                 cached.remove(first);
             }
             let last_offset = frame.last_offset();
-            cached.insert(first, CachedFrame { last_offset, once });
+            let cached_frame = CachedFrame {
+                last_offset,
+                once,
+                frame: address(frame),
+            };
+            cached.insert(first, cached_frame);
             inside
         };
         for first in inside {
@@ -478,6 +493,28 @@ mod tests {
         assert_eq!(offsets, (100..108).collect::<Vec<_>>());
         let asked = log.read_bytes.load(Ordering::SeqCst);
         assert!(asked < 8 * 1_024, "{asked} bytes were asked for");
+    }
+
+    // Two calls that read one frame at once both put it into the cache, and so does who reads a
+    // segment that was written anew. The frame that gave way took the note of the other one with it:
+    // from then on every read unpacked that frame again.
+    #[tokio::test]
+    async fn a_frame_that_is_put_twice_is_found() {
+        let log = Arc::new(MemoryLog::new());
+        let shard = ShardId::default();
+        let owner = log.acquire(shard).await.unwrap();
+        let batch = samples::batch(1, &samples::records(5, 100));
+        log.append(shard, owner.epoch, 0, batch).await.unwrap();
+        let reader = LogReader::new(log, shard, 1 << 20);
+        let load = || async { Arc::new(reader.load(1, 1).await.unwrap().remove(0)) };
+        let (one, other) = (load().await, load().await);
+        for frame in [&one, &other, &other] {
+            reader.keep(frame, false, 0);
+            let found = reader.find(3).expect("it was kept");
+            assert!(Arc::ptr_eq(&found, frame));
+        }
+        reader.frames.remove(&1);
+        assert!(reader.find(3).is_none());
     }
 
     // Indexing, verifying and replaying go through the log once. All that they read

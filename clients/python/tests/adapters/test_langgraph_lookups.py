@@ -122,6 +122,38 @@ def test_what_a_first_call_reads_does_not_grow(db: treering.Treering, read: Read
     assert values_of(TreeringSaver(db), CONFIG) == values_of(saver, CONFIG)
 
 
+# The newest checkpoints are what a person looks back at, and a list read the whole thread for
+# them: 350 ms at 1,000 steps, where SQLite takes 13. It reads what they are made of.
+def test_a_list_of_the_newest_reads_no_more_as_the_thread_grows(
+    db: treering.Treering, read: Read
+) -> None:
+    saver = TreeringSaver(db)
+    config, said = CONFIG, list[BaseMessage]()
+    counts = []
+    for step in range(120):
+        said = [*said, message(step)][-6:]
+        config = put(saver, config, step, {"messages": said, "step": step})
+        # Larger than what a connection holds for who does not read yet.
+        size = 300_000 if step > 110 else 10
+        saver.put_writes(config, [("messages", step), ("text", "x" * size)], f"task {step}")
+        if step in (39, 119):
+            read.since()
+            found = list(TreeringSaver(db).list(CONFIG, limit=5))
+            counts.append(read.since())
+            assert found == list(saver.list(CONFIG))[:5]
+            assert [len(each.pending_writes or ()) for each in found] == [2] * 5
+            read.since()
+    assert counts[0] == counts[1] < 60
+    assert (
+        list(
+            TreeringSaver(db).list(
+                {"configurable": {**CONFIG["configurable"], "thread_id": "no"}}, limit=5
+            )
+        )
+        == []
+    )
+
+
 # Messages of a state are read in a stretch, of so many events as the state has. What others say
 # between them comes with it, and then some that are wanted do not: they are read after that.
 @pytest.mark.parametrize("others", [1, 4])
@@ -176,6 +208,10 @@ def test_lists_that_change_at_random(db: treering.Treering, seed: int) -> None:
     for each in (saver, reader, TreeringSaver(db)):
         for config, values in held[::4]:
             assert values_of(each, config) == values
+    listed = list(saver.list(CONFIG))
+    assert len(listed) == 90
+    for limit in (1, 7, 16, 17):
+        assert list(TreeringSaver(db).list(CONFIG, limit=limit)) == listed[:limit]
     assert db.verify(deep=True).sound
 
 
@@ -222,6 +258,9 @@ def test_the_latest_is_not_always_the_newest(db: treering.Treering) -> None:
     conv.on("main").append([new.branch_activated()])
     for each in (TreeringSaver(db), other, saver):
         assert values_of(each, CONFIG) == {"messages": [message(0), message(1)]}
+        for limit in (1, 2, 3):
+            found = [made.checkpoint["id"] for made in TreeringSaver(db).list(CONFIG, limit=limit)]
+            assert found == [late, early[:-1] + "f", early[:-1] + "0"][:limit]
     last = [message(0), message(1), message(3)]
     put(TreeringSaver(db), first, 3, {"messages": last})
     for each in (TreeringSaver(db), other, saver):
@@ -239,6 +278,7 @@ def test_what_was_deleted_is_not_looked_up(db: treering.Treering) -> None:
     assert values_of(open, CONFIG)["messages"] == said
     saver.prune(["thread"])
     for each in (TreeringSaver(db), open):
+        assert [made.config for made in each.list(CONFIG, limit=3)] == configs[-1:]
         assert each.get_tuple(configs[3]) is None
         assert values_of(each, CONFIG) == values_of(each, configs[-1]) == {"messages": said}
     saver.delete_thread("thread")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -142,12 +143,52 @@ class Lookups:
                 raise NotSaidError
         return Found(row, [each for each in events if each.custom.type_name == WRITES])
 
+    def newest(self, index: Index, ns: str, count: int) -> list[Found]:
+        """A namespace's checkpoints with the highest ids, the highest first.
+
+        Raises `NotSaidError` where these need not be those that were put last.
+        """
+        with (
+            self._read(types=DELETED, backward=True, limit=1, headers_only=True) as deleted,
+            self._read(key=latest_key(ns), backward=True, limit=count + 1) as read,
+        ):
+            events = list(read)
+            said = [_said(event) for event in events]
+            ids = [each["id"] for each in said]
+            if any(each["ns"] != ns for each in said) or sorted(set(ids), reverse=True) != ids:
+                raise NotSaidError
+            if len(said) > count:
+                # What is older than this one has no higher id, if it is not put meanwhile.
+                last, at = said[-1], events[-1].revision
+                is_alone = last["seen"] + last["before"] + 1 == at
+                if not is_alone or (last["top"] or "") > last["id"]:
+                    raise NotSaidError
+            events = events[:count]
+            if any(event.revision > events[-1].revision for event in deleted if events):
+                raise NotSaidError
+        rows = [
+            index.row_of(*each)
+            for each in self._checkpoints(event.revision + 1 for event in events)
+        ]
+        if [(row.ns, row.id) for row in rows] != [(ns, id) for id in ids[:count]]:
+            raise NotSaidError
+        with ExitStack() as stack:
+            writes = [stack.enter_context(self.writes(row.ns, row.id)) for row in rows]
+            self.bring(index, *rows)
+            return [Found(row, list(each)) for row, each in zip(rows, writes, strict=True)]
+
     def row(self, index: Index, revision: int) -> Row:
         """The checkpoint at a revision."""
-        [event] = self._db.get_events([(self._conversation.id, revision)])
-        if event is None or event.proto.custom.type_name != CHECKPOINT:
-            raise NotSaidError
-        return index.row_of(revision, event.proto.branch_id, event.proto.custom)
+        [found] = self._checkpoints([revision])
+        return index.row_of(*found)
+
+    def _checkpoints(self, revisions: Iterable[int]) -> Iterator[tuple[int, int, pb.Custom]]:
+        """Of each its revision, its branch and what it says."""
+        names = [(self._conversation.id, revision) for revision in revisions]
+        for event in self._db.get_events(names) if names else ():
+            if event is None or event.proto.custom.type_name != CHECKPOINT:
+                raise NotSaidError
+            yield event.revision, event.proto.branch_id, event.proto.custom
 
     def writes(self, ns: str, id: str) -> Reading:
         """Writes to a checkpoint, in their order."""
@@ -192,40 +233,41 @@ class Lookups:
 
     # ---- values ----
 
-    def bring(self, index: Index, row: Row) -> None:
-        """Takes into the index what the checkpoint's values are made of.
+    def bring(self, index: Index, *rows: Row) -> None:
+        """Takes into the index what values of checkpoints are made of.
 
-        Raises `NotSaidError` where its writer did not say where they are.
+        Raises `NotSaidError` where their writers did not say where they are.
         """
-        if row.at is None or set(row.at) != set(row.values):
-            raise NotSaidError
-        lists = {name: at for name, at in row.at.items() if isinstance(at, Runs)}
-        wanted = {at.base for name, at in lists.items() if (at.base, name) not in index.full}
+        lists: list[tuple[str, Key, Runs]] = []
+        wanted = set[int]()
         frames: dict[int, int] = {}
-        for name, at in row.at.items():
-            if not isinstance(at, Runs) and not index.has(row.values[name]):
-                _want(at[0], at[2], wanted, frames)
+        for row in rows:
+            if row.at is None or set(row.at) != set(row.values):
+                raise NotSaidError
+            for name, at in row.at.items():
+                if isinstance(at, Runs):
+                    lists.append((name, row.values[name], at))
+                elif not index.has(row.values[name]):
+                    _want(at[0], at[2], wanted, frames)
+        wanted |= {at.base for name, _, at in lists if (at.base, name) not in index.full}
         self._rows(index, wanted - {0})
-        runs = {name: _runs(index, name, at) for name, at in lists.items()}
+        runs = [(key, _runs(index, name, at)) for name, key, at in lists]
         wanted = set()
-        for each in runs.values():
+        for _, each in runs:
             for revision, _, _, events in each:
                 if revision not in index.holds:
                     _want(revision, events, wanted, frames)
         self._rows(index, wanted)
         self._frames(index, frames)
-        for name, each in runs.items():
-            key, keys = row.values[name], _keys(index, each)
+        for key, each in runs:
+            keys = _keys(index, each)
             if not is_list(key, keys):
                 raise NotSaidError
             index.lists[key] = Spliced(None, 0, 0, keys)
 
     def _rows(self, index: Index, revisions: Iterable[int]) -> None:
-        names = [(self._conversation.id, revision) for revision in sorted(revisions)]
-        for event in self._db.get_events(names) if names else ():
-            if event is None or event.proto.custom.type_name != CHECKPOINT:
-                raise NotSaidError
-            index.row_of(event.revision, event.proto.branch_id, event.proto.custom)
+        for each in self._checkpoints(sorted(revisions)):
+            index.row_of(*each)
 
     def _frames(self, index: Index, frames: dict[int, int]) -> None:
         if not frames:

@@ -26,6 +26,8 @@ LOOKED_UP_MAX = 4
 are then faster than a look-up."""
 UNNAMED = "langgraph: no thread id"
 """The source id of the thread whose id is empty."""
+OF_A_LIST = 2
+"""A list of the newest counts as so many."""
 STEP_EVENTS = 8
 """About so many events stand behind the one that says which checkpoint is the latest."""
 
@@ -97,6 +99,23 @@ class ThreadReader:
         if row is None:
             return None
         return row, ordered(self.index.writes.get((ns, row.id), {}).values())
+
+    def newest(self, ns: str, count: int) -> list[Row] | None:
+        """The checkpoints with the highest ids; None: all of the thread has to be read."""
+        if self.index.is_whole and self.index.seen:
+            return None
+        self._looked_up += OF_A_LIST
+        if self._looked_up > LOOKED_UP_MAX:
+            return None
+        try:
+            found = self._lookups().newest(self.index, ns, count)
+        except NotSaidError:
+            return None
+        except errors.NotFound:
+            return []
+        for each in found:
+            self._take_writes(each.row, each.writes)
+        return [each.row for each in found]
 
     def _lookups(self) -> Lookups:
         # Not looked for first: whether there is one, the first look-up says.

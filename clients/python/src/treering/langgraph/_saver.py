@@ -40,6 +40,8 @@ from treering.langgraph._thread import GraphThread, Put
 __all__ = ["TreeringSaver", "messages"]
 
 SOURCE = "langgraph"
+LISTED_MAX = 16
+"""Of so many checkpoints, what they are made of is looked up; of more, the thread is read."""
 THREADS_MAX = 128
 """Threads of which what was read is kept in memory."""
 
@@ -115,8 +117,14 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         """Checkpoints, newest first: of a thread, or of all."""
         asked = config["configurable"] if config else {}
         thread_id = asked.get("thread_id")
-        threads = self._all() if thread_id is None else [self._thread(thread_id)]
         end = get_checkpoint_id(before) if before else None
+        is_of_all = not (filter or end or asked.get("checkpoint_id"))
+        if thread_id is not None and limit is not None and is_of_all:
+            newest = self._newest(thread_id, asked.get("checkpoint_ns"), limit)
+            if newest is not None:
+                yield from newest
+                return
+        threads = self._all() if thread_id is None else [self._thread(thread_id)]
         found: list[tuple[GraphThread, Row]] = []
         for thread in threads:
             with thread.lock:
@@ -127,6 +135,18 @@ class TreeringSaver(BaseCheckpointSaver[str]):
             with thread.lock:
                 made = self._listed(thread, row)
             yield made
+
+    def _newest(
+        self, thread_id: Any, ns: str | None, limit: int
+    ) -> Sequence[CheckpointTuple] | None:
+        """The newest of a namespace, if they can be looked up."""
+        if ns is None or not 0 < limit <= LISTED_MAX:
+            return None
+        thread = self._thread(thread_id)
+        with thread.lock:
+            rows = thread.newest(ns, limit)
+            # At once: what was looked up may be gone with the next call.
+            return None if rows is None else [self._listed(thread, row) for row in rows]
 
     def _listed(self, thread: GraphThread, row: Row) -> CheckpointTuple:
         writes = ordered(thread.index.writes.get((row.ns, row.id), {}).values())
