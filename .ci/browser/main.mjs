@@ -6,6 +6,7 @@ import path from "node:path";
 import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
 import { Agent } from "./agent.mjs";
+import { formTests } from "./forms.mjs";
 
 const [, , binary, serving, screenshots] = process.argv;
 const { serving: url, inspector } = JSON.parse(fs.readFileSync(serving, "utf8").split("\n")[0]);
@@ -247,6 +248,8 @@ test("the keyboard is enough", async () => {
   assert.equal(await page.evaluate(() => document.activeElement.name), "q");
   await page.done();
 });
+
+formTests({ test, opened, go, agent, binary, axe, small, own, SIZES });
 
 let failed = 0;
 for (const [story, run] of tests) {
