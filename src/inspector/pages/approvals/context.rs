@@ -65,7 +65,7 @@ async fn question(visit: &Visit, place: &CallPlace) -> String {
 /// Among the last messages: the index may not know yet what was said just now.
 async fn just_before(visit: &Visit, (id, branch, at): &CallPlace) -> Option<String> {
     let request = pb::ReadRequest {
-        to_revision: *at,
+        from_revision: *at,
         kinds: vec![pb::EventKind::MessageAppended.into()],
         backward: true,
         limit: MESSAGES_BEFORE,
