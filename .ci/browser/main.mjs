@@ -8,6 +8,7 @@ import { chromium } from "playwright-core";
 import { Agent } from "./agent.mjs";
 import { reading } from "./reading.mjs";
 import { texts } from "./texts.mjs";
+import { formTests } from "./forms.mjs";
 
 const [, , binary, serving, screenshots] = process.argv;
 const { serving: url, inspector } = JSON.parse(fs.readFileSync(serving, "utf8").split("\n")[0]);
@@ -253,6 +254,7 @@ test("the keyboard is enough", async () => {
 const browsed = { test, opened, go, checkWidth, checkForEveryReader, agent, own };
 reading(browsed);
 texts(browsed);
+formTests({ test, opened, go, agent, binary, axe, small, own, SIZES });
 
 let failed = 0;
 const only = process.env.ONLY ?? "";

@@ -5,7 +5,7 @@
 //! revoked is refused at once.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs::{self, File, Metadata},
     io,
     path::{Path, PathBuf},
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use super::{
     file::{self, KeyFile, KeyFileError},
     rate::Rate,
-    role::{Grant, KeyRole},
+    role::{Grant, GrantReach, KeyRole},
     subject::CertificateSubject,
     token::{KeyId, Token, TokenError},
 };
@@ -460,6 +460,19 @@ impl Holder {
             .roles
             .iter()
             .any(|grant| grant.covers(role, namespace))
+    }
+
+    /// The namespaces that the key's grants name, each once; of one for every namespace none.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<&Namespace> {
+        let grants = self.key.roles.iter();
+        let named: BTreeSet<_> = grants
+            .filter_map(|grant| match &grant.namespace {
+                GrantReach::One(namespace) => Some(namespace),
+                GrantReach::Every => None,
+            })
+            .collect();
+        named.into_iter().collect()
     }
 
     /// True when the key is an admin's, of the whole store.

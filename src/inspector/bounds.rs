@@ -81,6 +81,12 @@ pub const CONVERSATIONS: u32 = 100;
 pub const PAGES_LOOKED_AT: usize = 20;
 /// Labels of a conversation in the list.
 pub const LABELS_SHOWN: usize = 4;
+/// Sources of a namespace that are offered to filter by.
+pub const SOURCES_KEPT: usize = 60;
+/// Bytes of such a source.
+pub const SOURCE_BYTES_MAX: usize = 64;
+/// Namespaces whose sources are known.
+pub const SOURCES_NAMESPACES: usize = 1_000;
 /// Conversations whose numbers are kept.
 pub const DIGESTS_KEPT: usize = 20_000;
 /// Conversations that are counted at once.

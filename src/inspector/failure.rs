@@ -85,6 +85,23 @@ impl PageFailure {
         self.asks_for_key
     }
 
+    /// What the answer's status is.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The same within a page that goes on, beside the form that was sent.
+    #[must_use]
+    pub fn notice(&self) -> Markup {
+        html! {
+            div.notice.bad role="alert" {
+                p.what { strong { (heading(self.status)) ": " } (shown(&self.what)) }
+                @if !self.hint.is_empty() { p { (shown(&self.hint)) } }
+            }
+        }
+    }
+
     /// What the person reads.
     #[must_use]
     pub fn markup(&self) -> Markup {
@@ -146,6 +163,7 @@ fn heading(status: StatusCode) -> &'static str {
         StatusCode::FORBIDDEN => "Not allowed",
         StatusCode::NOT_FOUND => "There is no such thing here",
         StatusCode::METHOD_NOT_ALLOWED => "That cannot be done here",
+        StatusCode::CONFLICT => "That cannot be done as it is now",
         StatusCode::TOO_MANY_REQUESTS => "Too much at once",
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => "Not now",
         _ => "Something went wrong",
@@ -179,13 +197,57 @@ fn hint(code: Code, error: &CliError) -> String {
              look at another namespace"
                 .to_owned()
         }
-        _ => error.hint().unwrap_or_default(),
+        _ => match error.hint() {
+            Some(said) if !names_a_command(&said) => said,
+            _ => by_code(code).to_owned(),
+        },
+    }
+}
+
+/// A hint that helps at a terminal only.
+fn names_a_command(hint: &str) -> bool {
+    hint.contains("`treering") || hint.contains("--") || hint.contains("TREERING_")
+}
+
+/// What to do on a page.
+fn by_code(code: Code) -> &'static str {
+    match code {
+        Code::InvalidArgument | Code::OutOfRange => {
+            "change what you asked for, in the form or in the address, and ask again"
+        }
+        Code::AlreadyExists => "take another name",
+        Code::FailedPrecondition | Code::Aborted => {
+            "load the page again, and look at how it is now"
+        }
+        Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded => {
+            "try again in a moment"
+        }
+        Code::DataLoss => "whoever looks after the store finds out more with `treering verify`",
+        _ => "",
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Pages spoke of `--help behind the command`: whoever reads a page has no command.
+    #[test]
+    fn a_page_names_no_commands() {
+        for code in [
+            Code::InvalidArgument,
+            Code::OutOfRange,
+            Code::AlreadyExists,
+            Code::FailedPrecondition,
+            Code::Aborted,
+            Code::Unavailable,
+        ] {
+            let failure = PageFailure::from(Status::new(code, "no"));
+            assert!(!failure.hint.is_empty(), "{code:?}");
+            let names = failure.hint.contains('`') || failure.hint.contains("--");
+            assert!(!names, "{}", failure.hint);
+        }
+    }
 
     // What was asked for stands in what went wrong: it must come out as text.
     #[test]
@@ -200,5 +262,6 @@ mod tests {
         assert_eq!(denied.status, StatusCode::FORBIDDEN);
         assert!(!denied.asks_for_key());
         assert!(PageFailure::from(Status::unauthenticated("who")).asks_for_key());
+        assert!(!failure.notice().into_string().contains("<script>"));
     }
 }

@@ -147,7 +147,7 @@ fn bar(here: &Here, tab: Tab) -> Markup {
                 a href=(here.link(path)) aria-current=[(one == tab).then_some("page")] { (word) }
             }
         }
-        form.find action=(here.link("/search")) role="search" {
+        form.find action=(here.link("/search")) role="search" aria-label="Everything" {
             label.hidden for="find" { "Search" }
             input #find type="search" name="q" placeholder="Search" data-search
                 autocomplete="off" spellcheck="false";
@@ -156,6 +156,11 @@ fn bar(here: &Here, tab: Tab) -> Markup {
         div.who {
             a.namespace href=(here.link("/namespace")) title="The namespace that you look at" {
                 (shown(&here.namespace))
+            }
+            @if let Some(key) = &here.key {
+                span.key-name title="The key that you are logged in with" {
+                    span.hidden { "key " } (shown(key))
+                }
             }
             @if here.has_session {
                 form method="post" action=(here.link("/logout")) {

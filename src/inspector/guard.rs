@@ -66,6 +66,7 @@ fn entered(site: &Site, request: Request) -> Entered {
         query: parts.uri.query().unwrap_or_default().to_owned(),
         token: site.token(&parts),
         has_session: !site.keys.is_open() && session_of(&parts.headers).is_some(),
+        key: site.key_name(&parts),
         is_fragment: parts.headers.contains_key(FRAGMENT_HEADER),
         is_from_elsewhere: is(&parts.headers, "sec-fetch-site", "cross-site"),
     };

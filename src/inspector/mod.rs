@@ -24,6 +24,7 @@ mod routes;
 mod sampler;
 mod session;
 mod site;
+mod sources;
 mod transcript;
 mod visit;
 

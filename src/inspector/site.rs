@@ -18,6 +18,7 @@ use super::{
     guard, routes,
     sampler::{StoreSamples, sample},
     session::{COOKIE, Sessions, secret},
+    sources::SeenSources,
 };
 use crate::{
     access::{CallerProof, CertificateSubject, ClientCertificate, Holder, KeyRefusal, KeyRing},
@@ -37,6 +38,7 @@ pub struct Site {
     pub(super) requests: Arc<Semaphore>,
     pub(super) streams: Arc<Semaphore>,
     pub(super) digests: Arc<Digests>,
+    pub(super) sources: SeenSources,
     pub(super) samples: Arc<StoreSamples>,
     /// True once streams are to end.
     pub(super) ending: watch::Sender<bool>,
@@ -94,6 +96,12 @@ impl Site {
             return None;
         }
         Some(CallerProof::Key(key))
+    }
+
+    /// The name of the key that a request comes with; none where nobody is asked for one.
+    pub(super) fn key_name(&self, request: &Parts) -> Option<String> {
+        let holder = self.asks_as(request).ok()?.holder?;
+        Some(holder.name().to_owned())
     }
 
     /// What the forms of a session send, or of a certificate's holder; of nobody's as well.
@@ -161,6 +169,7 @@ impl Inspector {
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             digests: Arc::default(),
+            sources: SeenSources::default(),
             samples: Arc::clone(&samples),
             ending: watch::Sender::new(false),
             sessions: Mutex::default(),

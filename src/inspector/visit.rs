@@ -37,6 +37,8 @@ pub struct Here {
     pub token: String,
     /// Somebody has logged in, and can log out.
     pub has_session: bool,
+    /// The name of the key that is looked with, where one is asked for.
+    pub key: Option<String>,
     /// Only a part of the page is wanted.
     pub is_fragment: bool,
     /// A link of another site led here: the browser keeps its cookie back.
@@ -80,6 +82,12 @@ impl Visit {
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.holder.is_some()
+    }
+
+    /// True for an admin of the whole store, and where nobody is asked for a key.
+    #[must_use]
+    pub fn may_all(&self) -> bool {
+        self.holder.as_ref().is_none_or(|holder| holder.may_all())
     }
 
     /// Whether the visitor's key has a role here: what it may not do is not offered.
@@ -144,6 +152,23 @@ pub struct Stranger {
     pub certificate: Option<ClientCertificate>,
     /// What all requests share.
     pub site: Arc<Site>,
+}
+
+impl Stranger {
+    /// The namespaces that the key which they are logged in with names.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<String> {
+        let key = self.session.as_deref();
+        let key = key.and_then(|name| self.site.sessions().key(name));
+        let holder = match (key, &self.certificate) {
+            (Some(key), _) => self.site.keys.holder(&key).ok(),
+            (None, Some(certificate)) => self.site.keys.holder_of(certificate).ok(),
+            (None, None) => None,
+        };
+        let named = holder.as_ref().map(|holder| holder.namespaces());
+        let named = named.unwrap_or_default().into_iter();
+        named.map(ToString::to_string).collect()
+    }
 }
 
 impl FromRequestParts<Arc<Site>> for Stranger {
@@ -235,6 +260,25 @@ impl PageQuery {
                 format!("give a whole number, as in `{name}=12`"),
             )
         })
+    }
+
+    /// One of some words.
+    ///
+    /// # Errors
+    /// When there is another one: a filter that is not understood must not look as if it held.
+    pub fn one_of(&self, name: &str, words: &[&str]) -> Result<Option<&str>, PageFailure> {
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        if words.contains(&text) {
+            return Ok(Some(text));
+        }
+        let words: Vec<_> = words.iter().filter(|word| !word.is_empty()).collect();
+        let list = words.iter().map(|word| format!("`{name}={word}`"));
+        Err(PageFailure::asked(
+            format!("`{name}` cannot be `{text}`"),
+            format!("take one of {}", list.collect::<Vec<_>>().join(", ")),
+        ))
     }
 
     /// The same with another value for a name (none: without it), as what stands behind `?`;

@@ -14,6 +14,9 @@
 //   time[data-ago]                        stays true
 //   button[data-copy="TEXT"]              copies
 //   form[data-auto]                       sends itself when a field of it changes
+//   form[data-comes-back]                 its field `to` gets the place behind the address's #
+//   data-keep, with data-told="/…"        a call that waits: stays while it is the same; where
+//                                         what became of it is told
 "use strict";
 
 const base = document.body.dataset.base || "";
@@ -54,8 +57,10 @@ function put(old, fresh) {
   const all = isRead && !follows ? [...old.querySelectorAll("[data-item][id]")] : [];
   const read = all.find((item) => item.getBoundingClientRect().bottom > 80);
   const top = read?.getBoundingClientRect().top;
+  const stood = places(old);
   keep(old, fresh);
   old.replaceChildren(...fresh.childNodes);
+  settle(old, stood);
   say(fresh);
   old.dataset.filled = "1";
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
@@ -101,31 +106,56 @@ addEventListener("scroll", () => {
 // What somebody may be typing into stays as it is while it is the same (data-keep); where one
 // is gone it says so, at its place, so that nothing moves under a hand.
 function keep(old, fresh) {
-  const order = [...old.querySelectorAll("[data-keep]")];
   const now = new Map([...fresh.querySelectorAll("[data-keep]")].map((item) => [item.id, item]));
-  let next = null;
-  for (const item of order.reverse()) {
+  let last = null;
+  for (const item of [...old.querySelectorAll("[data-keep]")]) {
     const same = now.get(item.id);
     const isKept = same && same.dataset.keep === item.dataset.keep && !item.classList.contains("gone");
     if (isKept) {
       same.replaceWith(item);
     } else if (same) {
-      next = same;
+      last = same;
       continue;
     } else {
       if (!item.classList.contains("gone")) end(item);
-      if (next) next.before(item); else fresh.append(item);
+      const first = fresh.querySelector("[data-keep]");
+      if (last) last.after(item); else if (first) first.before(item); else fresh.append(item);
     }
-    next = item;
+    last = item;
   }
 }
-function end(item) {
+// A call that waits no more: its buttons stay where they are, and do nothing. What became of
+// it is asked for (data-told), unless it is known.
+function end(item, known) {
   item.classList.add("gone");
   for (const field of item.querySelectorAll("input, textarea, button")) field.disabled = true;
+  if (known) { item.append(known); return; }
   const note = document.createElement("p");
   note.className = "notice";
-  note.textContent = "It waits no more: it was decided or ended meanwhile.";
+  note.setAttribute("role", "status");
+  note.textContent = "It waits no more.";
   item.append(note);
+  if (!item.dataset.told) return;
+  part(item.dataset.told).then(({ made, ok }) => {
+    const told = ok && made.querySelector("[data-decided]");
+    if (told) note.replaceWith(told);
+  }).catch((error) => console.warn(error));
+}
+
+// What moved is no button for a moment: a click was meant for what stood there before.
+const SETTLES_MS = 1000;
+let settled;
+function places(within) {
+  const cards = [...within.querySelectorAll("[data-keep]:not(.gone)")];
+  return new Map(cards.map((card) => [card.id, card.getBoundingClientRect().top]));
+}
+function settle(within, stood) {
+  const now = places(within);
+  const moved = [...now].some(([id, top]) => Math.abs(top - (stood.get(id) ?? top)) > 4);
+  if (!moved) return;
+  within.classList.add("settling");
+  clearTimeout(settled);
+  settled = setTimeout(() => within.classList.remove("settling"), SETTLES_MS);
 }
 
 // What the tab and the sign of what is live say of a part (data-title, data-status).
@@ -136,16 +166,21 @@ function say(part) {
 }
 
 const asking = new Map();
+// Gives whether it was answered; nothing where it was asked for something else meanwhile.
 async function renew(selector, address) {
   asking.get(selector)?.abort();
-  asking.set(selector, new AbortController());
+  const mine = new AbortController();
+  asking.set(selector, mine);
   try {
-    const { made, ok } = await part(address, asking.get(selector).signal);
+    const { made, ok } = await part(address, mine.signal);
     const old = document.querySelector(selector);
     const fresh = ok ? made.querySelector(selector) : made.body;
     if (old && fresh) put(old, fresh);
+    return true;
   } catch (error) {
-    if (error.name !== "AbortError") console.warn(error);
+    if (error.name === "AbortError") return undefined;
+    console.warn(error);
+    return false;
   }
 }
 
@@ -200,9 +235,22 @@ for (const form of document.querySelectorAll("form[data-instant]")) {
     const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
     const address = form.getAttribute("action") + (fields.size ? "?" + fields : "");
     history.replaceState(null, "", address);
-    renew(form.dataset.instant, address);
+    // What stands there is of other words until the answer comes.
+    const found = document.querySelector(form.dataset.instant);
+    const said = form.querySelector("[data-searching]");
+    found?.setAttribute("aria-busy", "true");
+    if (said) said.textContent = "searching…";
+    renew(form.dataset.instant, address).then((answered) => {
+      if (answered === undefined) return;
+      if (answered) found?.removeAttribute("aria-busy");
+      if (said) said.textContent = answered ? "" : "no answer: try again";
+    });
   };
-  form.addEventListener("input", () => { clearTimeout(soon); soon = setTimeout(ask, 180); });
+  form.addEventListener("input", () => {
+    document.querySelector(form.dataset.instant)?.setAttribute("aria-busy", "true");
+    clearTimeout(soon);
+    soon = setTimeout(ask, 180);
+  });
   form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(soon); ask(); });
 }
 
@@ -224,6 +272,53 @@ for (const form of document.querySelectorAll("form[data-auto]")) {
     for (const slider of still) slider.disabled = true;
     setTimeout(() => { for (const slider of still) slider.disabled = false; });
   });
+}
+
+// A decision in the list leaves its card where it is, with what became of it: were the page
+// loaded again, the next call would stand under the hand.
+document.addEventListener("submit", async (event) => {
+  const form = event.target.closest("#waiting form.decide");
+  if (!form || !event.submitter) return;
+  event.preventDefault();
+  const card = form.closest("[data-keep]");
+  const fields = new URLSearchParams(new FormData(form));
+  fields.set(event.submitter.name, event.submitter.value);
+  const buttons = [...form.querySelectorAll("button")];
+  for (const button of buttons) button.disabled = true;
+  card.querySelector("[data-refused]")?.remove();
+  try {
+    const headers = { "x-fragment": "1" };
+    const answer = await fetch(form.getAttribute("action"), { method: "POST", body: fields, headers, credentials: "same-origin" });
+    const made = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const told = made.querySelector("[data-decided]");
+    if (answer.ok) {
+      if (!card.classList.contains("gone")) end(card, told);
+      card.querySelector("[data-decided]")?.focus({ preventScroll: true });
+      return;
+    }
+    refuse(form, made.querySelector(".failure .what")?.textContent, made.querySelector(".failure .hint")?.textContent);
+  } catch (error) {
+    console.warn(error);
+    refuse(form, "The server gave no answer.", "Look whether it was decided before you try again.");
+  }
+  if (!card.classList.contains("gone")) for (const button of buttons) button.disabled = false;
+});
+function refuse(form, what, hint) {
+  const note = document.createElement("p");
+  note.className = "notice bad";
+  note.setAttribute("role", "alert");
+  note.dataset.refused = "";
+  note.textContent = [what || "It was refused.", hint].filter(Boolean).join(" — ");
+  form.append(note);
+}
+
+// Whoever is asked for a key comes back to the place that the link named.
+for (const form of document.querySelectorAll("form[data-comes-back]")) {
+  const to = form.elements.to;
+  const path = to.value;
+  const name = () => { to.value = path + location.hash; };
+  addEventListener("hashchange", name);
+  name();
 }
 
 for (const slider of document.querySelectorAll("input[type=range]")) {

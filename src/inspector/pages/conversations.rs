@@ -36,6 +36,7 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let (found, next) = list(&visit, &filter).await?;
     let digests = visit.site.digests.of(&visit.store, &found, DIGEST_WAIT);
     let digests = digests.await;
+    let sources = visit.site.sources.of(&visit.here.namespace, &found);
     let is_whole = found
         .iter()
         .all(|summary| digests.contains_key(&summary.conversation_id));
@@ -44,14 +45,14 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let body = html! {
         div.head {
             h1 { "Conversations" }
-            p.dim {
-                @if let Some(all) = all { (things(all, "conversation", "conversations")) " · " }
-                span.live { "not live" }
-            }
+            p { span.live { "not live" } }
         }
-        (filter_form(&visit))
+        (filter_form(&visit, &sources))
         div #list data-live=(visit.link("/live")) data-part="#list"
             data-again[!is_whole && !found.is_empty()] {
+                p.count.dim role="status" {
+                    @if let Some(all) = all { (number(&filter, found.len() as u64, next.is_some(), all)) }
+                }
             @if found.is_empty() && next.is_none() {
                 (none(&visit, all))
             } @else {
@@ -61,6 +62,24 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
         }
     };
     Ok(visit.page("Conversations", Tab::Conversations, body))
+}
+
+/// How many there are of what is asked for. How many are like a filter is known as far as the
+/// page goes; of how many is known always.
+fn number(filter: &Filter, found: u64, has_more: bool, all: u64) -> Markup {
+    let all = things(all, "conversation", "conversations");
+    if !filter.leaves_out() {
+        return html! { (all) };
+    }
+    let is_first = filter.page_token.is_empty();
+    html! {
+        @match (is_first, has_more) {
+            (true, false) => (count(found)),
+            (true, true) => { "more than " (count(found)) },
+            (false, _) => { "another " (count(found)) },
+        }
+        " of " (all)
+    }
 }
 
 /// What is asked for.
@@ -84,6 +103,15 @@ enum Order {
 }
 
 impl Filter {
+    /// True when it does not let everything through.
+    fn leaves_out(&self) -> bool {
+        let texts = [&self.title, &self.source];
+        texts.iter().any(|text| !text.is_empty())
+            || !self.labels.is_empty()
+            || self.sealed.is_some()
+            || self.since.is_some()
+    }
+
     fn of(asked: &PageQuery) -> Result<Self, PageFailure> {
         let text = |name| asked.text(name).unwrap_or_default().to_owned();
         let since = asked.text("since").map(str::parse::<Moment>).transpose();
@@ -102,13 +130,13 @@ impl Filter {
             title: text("title"),
             source: text("source"),
             labels: labels.collect::<Result<_, PageFailure>>()?,
-            sealed: match asked.text("sealed") {
+            sealed: match asked.one_of("sealed", &["yes", "no"])? {
                 Some("yes") => Some(true),
                 Some("no") => Some(false),
                 _ => None,
             },
             since: since.map(Moment::beginning),
-            order: match asked.text("sort") {
+            order: match asked.one_of("sort", &["created", "oldest"])? {
                 Some("created") => Order::Created,
                 Some("oldest") => Order::Oldest,
                 _ => Order::Activity,
@@ -157,7 +185,7 @@ async fn list(
     Ok((found, Some(token).filter(|token| !token.is_empty())))
 }
 
-fn filter_form(visit: &Visit) -> Markup {
+fn filter_form(visit: &Visit, sources: &[String]) -> Markup {
     let value = |name| visit.asked.text(name).unwrap_or_default();
     html! {
         form.filters method="get" action=(visit.link("/")) data-instant="#list" {
@@ -165,7 +193,8 @@ fn filter_form(visit: &Visit) -> Markup {
                 input type="search" name="title" value=(value("title")) autocomplete="off";
             }
             label { "Source"
-                input name="source" value=(value("source")) size="14" autocomplete="off" placeholder="any";
+                input name="source" value=(value("source")) size="14" autocomplete="off" placeholder="any" list="sources";
+                datalist #sources { @for source in sources { option value=(source) {} } }
             }
             label { "Label"
                 input name="label" value=(value("label")) size="14" autocomplete="off" placeholder="name=value";
@@ -178,6 +207,7 @@ fn filter_form(visit: &Visit) -> Markup {
                 ("", "last activity"), ("created", "newest"), ("oldest", "oldest"),
             ]))
             button.quiet { "Show" }
+            span.searching data-searching role="status" aria-live="polite" {}
         }
     }
 }
@@ -311,7 +341,10 @@ fn none(visit: &Visit, all: Option<u64>) -> Markup {
         ),
         _ => nothing(
             "No conversation is like that.",
-            &html! { a href=(visit.link("/")) { "Show all of them" } },
+            &html! {
+                @if visit.asked.text("source").is_some() { "A source is meant whole: " code { "swe-agent" } ", not " code { "swe" } ". " }
+                a href=(visit.link("/")) { "Show all of them" }
+            },
         ),
     }
 }

@@ -5,7 +5,7 @@ use http::{HeaderValue, StatusCode, header::SET_COOKIE};
 use maud::{Markup, html};
 
 use crate::{
-    access::KeyRole,
+    access::{Holder, KeyRole},
     domain::Namespace,
     inspector::{
         bounds::KEY_BYTES_MAX,
@@ -39,7 +39,7 @@ fn form(stranger: &Stranger, refused: Option<&str>) -> Page {
                 @if let Some(refused) = refused {
                     p.notice.bad role="alert" { (shown(refused)) }
                 }
-                form.stack method="post" action=(here.link("/login")) {
+                form.stack method="post" action=(here.link("/login")) data-comes-back {
                     (frame::token(here))
                     input type="hidden" name="to" value=(to);
                     label { "Key"
@@ -99,18 +99,30 @@ pub async fn log_in(StrangerForm(stranger): StrangerForm) -> Result<Response, Pa
     let name = begun
         .map_err(|error| PageFailure::ours(format!("the system gives no randomness: {error}")))?;
     let to = stranger.asked.text("to").filter(|to| is_ours(to));
-    let to = match to {
-        Some(to) => to.to_owned(),
-        // A key of one namespace lands there.
-        None if holder.may(KeyRole::Reader, &Namespace::default()) => "/".to_owned(),
-        None => "/namespace".to_owned(),
-    };
+    let to = landing(&holder, to.unwrap_or("/"));
     Ok(with_cookie(
         site,
         Redirect::to(&to).into_response(),
         &name,
         SESSION_COOKIE_SECONDS,
     ))
+}
+
+/// Where somebody lands: where they wanted to go, if their key may read there; else in the one
+/// namespace that it is for, or where they choose.
+fn landing(holder: &Holder, to: &str) -> String {
+    let named = to.strip_prefix("/@").map(|rest| {
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        &rest[..end]
+    });
+    let wanted = named.map_or_else(|| Ok(Namespace::default()), Namespace::new);
+    if wanted.is_ok_and(|wanted| holder.may(KeyRole::Reader, &wanted)) {
+        return to.to_owned();
+    }
+    match holder.namespaces().as_slice() {
+        [one] if holder.may(KeyRole::Reader, one) => format!("/@{one}/"),
+        _ => "/namespace".to_owned(),
+    }
 }
 
 /// Only addresses of ours: a link to the log-in must not lead elsewhere behind it.

@@ -15,10 +15,20 @@ use crate::inspector::{
 /// None today.
 pub async fn page(stranger: Stranger) -> Result<Page, PageFailure> {
     let here = &stranger.here;
+    let own = stranger.namespaces();
     let body = html! {
         section.failure {
             h1 { "Namespace" }
             p.lead { "You look at " strong { (shown(&here.namespace)) } ". A namespace is a tenant: nothing of another is ever seen, and a key may be for some only." }
+            @if !own.is_empty() {
+                p { "Your key is for "
+                    @for (index, one) in own.iter().enumerate() {
+                        @if index > 0 { ", " }
+                        a href={ "/@" (one) "/" } { (shown(one)) }
+                    }
+                    "."
+                }
+            }
             form.stack method="get" action=(here.link("/namespace/go")) {
                 label { "Look at"
                     input name="to" required autofocus maxlength="64" pattern="[A-Za-z0-9._\\-]+"

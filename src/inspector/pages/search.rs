@@ -50,11 +50,12 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     };
     let body = html! {
         h1.hidden { "Search" }
-        form.search method="get" action=(visit.link("/search")) data-instant="#found" role="search" {
+        form.search method="get" action=(visit.link("/search")) data-instant="#found" role="search" aria-label="With filters" {
             label.hidden for="q" { "Search for" }
             input #q type="search" name="q" value=(text) data-search autofocus autocomplete="off"
                 spellcheck="false" placeholder="words, a pasted line, \"an exact phrase\", pre*";
             button { "Search" }
+            span.searching data-searching role="status" aria-live="polite" {}
             @for name in ["tool", "failed", "since", "c", "in", "active", "regex"] {
                 @for value in visit.asked.texts(name) { input type="hidden" name=(name) value=(value); }
             }
@@ -90,7 +91,7 @@ async fn answer(visit: &Visit, text: &str) -> Result<pb::SearchResponse, PageFai
     let asked = &visit.asked;
     let since = asked.text("since").map(str::parse::<Moment>).transpose();
     let since = since.map_err(|takes| PageFailure::asked("`since` cannot be read", takes))?;
-    let place = asked.text("in");
+    let place = asked.one_of("in", &PLACES.map(|(own, ..)| own))?;
     let kinds = PLACES
         .iter()
         .filter(|(own, _, _)| Some(*own) == place)

@@ -37,7 +37,11 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let body = html! {
         div.head {
             h1 { "Store" }
-            p.dim { (shown(&stats.data_dir)) " · version " (stats.version) " · serving since " (time::ago(stats.started_at.as_ref())) }
+            p.dim {
+                // Where it lies is for who looks after the machine.
+                @if visit.may_all() { (shown(&stats.data_dir)) " · " }
+                "version " (stats.version) " · serving since " (time::ago(stats.started_at.as_ref()))
+            }
         }
         div #figures data-every=(every) data-part="#figures" {
             (troubles(&stats, samples.last().map(Arc::as_ref)))
@@ -81,7 +85,7 @@ fn holds(visit: &Visit, stats: &pb::StatsResponse) -> Markup {
                 (figure("branches", &html! { (count(stats.branches)) }))
                 (figure("events", &html! { (count(stats.events)) }))
                 (figure("wait for approval", &html! { (count(stats.pending_approvals)) }))
-                (figure("of its quota", &html! {
+                (figure(if stats.quota_bytes.is_some() { "of its quota" } else { "of events, no quota" }, &html! {
                     (bytes_human(stats.event_bytes))
                     @if let Some(quota) = stats.quota_bytes { span.dim { " / " (bytes_human(quota)) } }
                 }))

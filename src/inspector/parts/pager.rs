@@ -8,7 +8,8 @@ use super::numbers::count;
 #[must_use]
 pub fn pager(before: Option<(String, &str)>, after: Option<(String, &str)>, place: &str) -> Markup {
     html! {
-        nav.pager aria-label="Pages of this list" {
+        // Above and below a list it stands twice: as a landmark it could not be told from itself.
+        div.pager role="group" aria-label="Pages of this list" {
             @match before {
                 Some((address, word)) => a href=(address) rel="prev" { "← " (word) },
                 None => span {},

@@ -22,7 +22,7 @@ fn waiting(id: ConversationId, call_id: &str, arguments: &str) -> NewEvent {
     NewEvent::new(id, body)
 }
 
-const FIELDS: [&str; 6] = ["token", "conversation", "branch", "call", "tool", "hash"];
+const FIELDS: [&str; 6] = ["token", "conversation", "branch", "call", "at", "hash"];
 
 // A person decides on the page while an agent waits: for exactly the arguments that were shown.
 // A form that names other ones, or one from elsewhere, changes nothing.
@@ -93,8 +93,24 @@ async fn a_call_is_decided_on_the_page() {
     assert_eq!(call, "one");
     let decided = visitor.send("/approvals", &sent).await;
     assert_eq!(decided.status, 303, "{}", decided.body);
-    let after = visitor.page(decided.header("location").unwrap()).await;
+    let there = decided.header("location").unwrap().to_owned();
+    let after = visitor.page(&there).await;
     assert!(after.body.contains("Approved: ") && after.body.contains("1 call waits"));
+    // It stays where it was, before the other one, and can be decided no more.
+    let (gone, waits) = after.body.split_once("shutdown").unwrap();
+    assert!(
+        gone.contains("data-decided") && gone.contains("only"),
+        "{gone}"
+    );
+    assert_eq!(gone.matches(" disabled").count(), 3, "{gone}");
+    assert!(!waits.contains(" disabled"), "{waits}");
+    // An address tells of nothing that was not decided, whatever is in it.
+    let waiting = there.replace("call=one", "call=two");
+    for forged in ["/approvals?decided=approved&tool=PWNED+call+us", &waiting] {
+        let page = visitor.page(forged).await;
+        let told = page.body.contains("Approved") || page.body.contains("data-decided");
+        assert!(!told && !page.body.contains("PWNED"), "{}", page.body);
+    }
     let log = visitor.done(&["log", &text]).await;
     assert!(log.contains("approved") && log.contains("only"), "{log}");
     // It is decided once.
@@ -182,7 +198,7 @@ async fn who_may_not_decide_does_not() {
     }
     let tree = visitor.page(&format!("/c/{id}/branches")).await;
     assert!(tree.body.contains("eyes is no writer"), "{}", tree.body);
-    assert!(!tree.body.contains("/fork\""), "{}", tree.body);
+    assert!(!tree.body.contains("/fork#"), "{}", tree.body);
     let mut sent: Vec<(&str, &str)> = fields
         .iter()
         .map(|(name, value)| (*name, value.as_str()))

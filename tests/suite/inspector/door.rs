@@ -135,6 +135,10 @@ async fn a_key_sees_what_it_may_read() {
     let seen = browser.page(&page).await;
     assert!(seen.body.contains("quokka") && seen.body.contains("Log out"));
     assert!(!seen.body.contains("tr_live_"));
+    assert!(seen.body.contains("class=\"key-name\"") && seen.body.contains(">reader<"));
+    // Where the store lies is for who looks after the machine.
+    let folder = dir.path().display().to_string();
+    assert!(!browser.page("/store").await.body.contains(&folder));
     // Another namespace is not for it.
     let elsewhere = browser.get("/@team-b/").await;
     assert_eq!(elsewhere.status, 403);
@@ -155,7 +159,11 @@ async fn a_key_sees_what_it_may_read() {
     let sent = format!("token={token}&key={other}");
     browser.cookie = None;
     let entered = browser.post("/login", &[], &sent).await;
-    assert_eq!(entered.header("location"), Some("/namespace"));
+    assert_eq!(entered.header("location"), Some("/@team-b/"));
+    // Nor does an address that it may not read hold it up.
+    let sent = format!("{sent}&to=%2Fsearch%3Fq%3Dx");
+    let again = browser.post("/login", &[], &sent).await;
+    assert_eq!(again.header("location"), Some("/@team-b/"));
     let cookie = entered.header("set-cookie").unwrap();
     browser.cookie = Some(cookie.split(';').next().unwrap().to_owned());
     for path in [page.as_str(), "/", "/search?q=quokka", "/store", "/live"] {

@@ -48,6 +48,28 @@ async fn a_person_reads_what_agents_did() {
     assert!(links(&none.body, "/c/").is_empty() && none.body.contains("No conversation"));
     assert_eq!(browser.get("/?since=whenever").await.status, 400);
     assert_eq!(browser.get("/?page=nonsense").await.status, 400);
+    // What is no filter must not look like one.
+    for wrong in [
+        "/?sort=bad",
+        "/?sealed=perhaps",
+        "/search?q=x&in=bad",
+        "/tools?sort=bad",
+        "/tools?outcome=bad",
+    ] {
+        let refused = browser.get(wrong).await;
+        assert_eq!(refused.status, 400, "{wrong}");
+        assert!(refused.body.contains("take one of"), "{}", refused.body);
+    }
+    for wrong in ["/search?q=***", "/search?q=a(&regex=1", "/e/nope"] {
+        let refused = browser.get(wrong).await;
+        assert!(
+            !refused.body.contains("--help"),
+            "{wrong}: {}",
+            refused.body
+        );
+    }
+    let one = browser.page("/?title=no-such-title-anywhere").await;
+    assert!(one.body.contains(">0 of ") && list.body.contains("<option value=\"swe-agent\""));
 
     let sessions = browser.page("/?source=claude-code-entire").await;
     let sessions = links(&sessions.body, "/c/");

@@ -79,6 +79,8 @@ async fn every_provider_has_its_request() {
         "{}",
         wrong.body
     );
+    let typed = visitor.get(&format!("/c/{id}/request?policy=%7Bbad")).await;
+    assert_eq!(typed.field_of("name=\"policy\""), "{bad");
     // What only the store knows to be wrong is told on the page, whose head is out by then.
     let told = visitor
         .page(&format!("/c/{id}/request?policy=%7B%22nope%22%3A1%7D"))

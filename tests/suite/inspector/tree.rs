@@ -58,6 +58,9 @@ async fn a_branch_is_forked_from_the_page() {
     let again = visitor.send(&path, &sent).await;
     assert_eq!(again.status, 409, "{}", again.body);
     assert!(again.body.contains("a &lt;b&gt; &amp; c"), "{}", again.body);
+    // What was typed is still in the form.
+    assert_eq!(again.field_of("name=\"name\" required"), "a <b> & c");
+    assert!(!again.body.contains("Something went wrong"));
 }
 
 // An agent that tries a thousand things from one point: the page stays small, every branch is on

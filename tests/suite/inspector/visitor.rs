@@ -56,6 +56,17 @@ impl Answer {
     }
 }
 
+impl Answer {
+    /// The value of the first field with this in its tag.
+    pub fn field_of(&self, tag: &str) -> String {
+        let rest = self.body.split(tag).nth(1);
+        let rest = rest.unwrap_or_else(|| panic!("no {tag} in {}", self.body));
+        let tag = rest.split('>').next().unwrap_or_default();
+        let value = tag.split("value=\"").nth(1).unwrap_or_default();
+        unescaped(value.split('"').next().unwrap_or_default())
+    }
+}
+
 fn unescaped(text: &str) -> String {
     let text = text.replace("&lt;", "<").replace("&gt;", ">");
     text.replace("&quot;", "\"")

@@ -5,7 +5,7 @@ mod draw;
 mod layout;
 mod tree;
 
-use axum::response::Redirect;
+use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
 use layout::{TreeMark, TreeMarkKind};
@@ -28,7 +28,7 @@ use crate::{
             pieces::{Mood, badge, nothing},
             place::{ConversationPlace, link, moment},
         },
-        visit::{At, Visit},
+        visit::{At, PageQuery, Visit, path_part, query},
     },
 };
 
@@ -40,11 +40,22 @@ const NAME_CHARS: usize = 80;
 /// # Errors
 /// What the store says.
 pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
-    let place = ConversationPlace::of(&visit, &id).await?;
+    page_with(&visit, &id, None).await
+}
+
+/// A form that was sent, and why it was refused.
+type Refused<'a> = (&'a PageQuery, &'a PageFailure);
+
+async fn page_with(
+    visit: &Visit,
+    id: &str,
+    refused: Option<Refused<'_>>,
+) -> Result<Page, PageFailure> {
+    let place = ConversationPlace::of(visit, id).await?;
     let (all, marks, children) = tokio::try_join!(
-        branches(&visit, &place),
-        marks(&visit, &place.id),
-        children(&visit, &place)
+        branches(visit, &place),
+        marks(visit, &place.id),
+        children(visit, &place)
     )?;
     let asked = &visit.asked;
     let choice = BranchChoice {
@@ -56,17 +67,17 @@ pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure>
     let number = all.len();
     let page = tree::page(all, &choice, BRANCH_ROWS);
     let body = html! {
-        (place.heading(&visit, "branches"))
-        (filters(&choice, number, &place))
+        (place.heading(visit, "branches"))
+        (filters(&choice, number))
         @if page.rows.is_empty() {
             (nothing("No branch is called that.", &html! { "Take the filter away." }))
         } @else {
-            (draw::drawing(&visit, &place, &page.rows, &marks))
-            (list(&visit, &place, &page, &marks, choice.at))
-            (pages(&visit, &page))
+            (draw::drawing(visit, &place, &page.rows, &marks))
+            (list(visit, &place, &page, &marks, choice.at))
+            (pages(visit, &page))
         }
-        (relatives(&visit, &place, &children))
-        (fork_form(&visit, &place)?)
+        (relatives(visit, &place, &children))
+        (fork_form(visit, &place, refused)?)
     };
     Ok(visit.page(&place.titled("Branches"), Tab::Conversations, body))
 }
@@ -193,13 +204,14 @@ async fn read(
     Ok(all)
 }
 
-fn filters(choice: &BranchChoice, number: usize, place: &ConversationPlace) -> Markup {
+fn filters(choice: &BranchChoice, number: usize) -> Markup {
+    let is_cut = number >= BRANCHES_MAX;
     let number = things(number as u64, "branch", "branches");
     html! {
         form.filters role="search" aria-label="Branches" {
             p.summary {
                 (number)
-                @if place.more_branches { span.dim { " (at most " (count(BRANCHES_MAX as u64)) " are drawn)" } }
+                @if is_cut { span.dim { " (there are more: these are drawn)" } }
             }
             label { "Name has " input type="search" name="name" value=(choice.name); }
             label.check {
@@ -265,7 +277,7 @@ fn row_of(
                 @if branch.archived { " " (badge(Mood::Plain, "archived")) }
                 @if is_new { " " (badge(Mood::Wait, "new")) }
             }
-            td {
+            td data-word="Forked from" {
                 @match (parent, branch.branch_id) {
                     (_, 0) => { span.dim { "—" } },
                     (Some(parent), _) => {
@@ -277,11 +289,11 @@ fn row_of(
                     (None, _) => { "after #" (count(branch.fork_revision)) },
                 }
             }
-            td.number {
+            td.number data-word="Last event" {
                 a href=(moment(visit, &place.id, name, branch.head)) { "#" (count(branch.head)) }
             }
-            td { (marks_of(visit, place, row, marks.iter().filter(of_branch).collect())) }
-            td.choose {
+            td data-word="On it" { (marks_of(visit, place, row, marks.iter().filter(of_branch).collect())) }
+            td.choose data-word="Compare" {
                 label { input type="radio" name="a" value=(name) checked[branch.active]; " A" }
                 label { input type="radio" name="b" value=(name) checked[is_new]; " B" }
             }
@@ -357,10 +369,17 @@ fn pages(visit: &Visit, page: &tree::TreePage) -> Markup {
 }
 
 /// Forks from any event: branch and event are in the address, as links from elsewhere give them.
-fn fork_form(visit: &Visit, place: &ConversationPlace) -> Result<Markup, PageFailure> {
+/// What was sent and refused stands in it as it was typed.
+fn fork_form(
+    visit: &Visit,
+    place: &ConversationPlace,
+    refused: Option<Refused<'_>>,
+) -> Result<Markup, PageFailure> {
     let asked = visit.asked.number("fork")?;
     let head = place.branch.head;
-    let at = asked.unwrap_or(head).min(head);
+    let typed = |name| refused.and_then(|(fields, _)| fields.text(name));
+    let at = asked.unwrap_or(head).min(head).to_string();
+    let at = typed("at").unwrap_or(&at);
     Ok(html! {
         section #fork aria-labelledby="fork-title" {
             h2 #fork-title { "Fork" }
@@ -373,7 +392,8 @@ fn fork_form(visit: &Visit, place: &ConversationPlace) -> Result<Markup, PageFai
             } @else if let Err(why) = visit.may(KeyRole::Writer) {
                 p.hint { "You cannot fork it. " (shown(&why)) }
             } @else {
-                form.fields method="post" action=(place.link(visit, "/fork", &[])) {
+                @if let Some((_, failure)) = refused { (failure.notice()) }
+                form.fields method="post" action={ (place.link(visit, "/fork", &[])) "#fork" } {
                     (token(&visit.here))
                     label { span { "Branch" } (place.branch_field("branch", &place.branch.name)) }
                     label {
@@ -383,14 +403,14 @@ fn fork_form(visit: &Visit, place: &ConversationPlace) -> Result<Markup, PageFai
                     label {
                         span { "Name of the new branch" }
                         input name="name" required maxlength="128" autocomplete="off" spellcheck="false"
-                            autofocus[asked.is_some()];
+                            value=[typed("name")] autofocus[asked.is_some() || refused.is_some()];
                     }
                     label.wide {
                         span { "Its system prompt " span.dim { "(empty: as it was)" } }
-                        textarea name="system_prompt" rows="2" {}
+                        textarea name="system_prompt" rows="2" { (typed("system_prompt").unwrap_or_default()) }
                     }
                     label.check.wide {
-                        input type="checkbox" name="activate" value="1";
+                        input type="checkbox" name="activate" value="1" checked[typed("activate").is_some()];
                         " make it the active branch, which is meant when none is named"
                     }
                     button.primary { "Fork" }
@@ -400,12 +420,28 @@ fn fork_form(visit: &Visit, place: &ConversationPlace) -> Result<Markup, PageFai
     })
 }
 
-/// Forks a branch.
+/// Forks a branch. What was refused is shown again, with the form as it was filled in.
 ///
 /// # Errors
 /// What the store says: nothing is changed then.
-pub async fn fork(At(id): At<String>, form: Form) -> Result<Redirect, PageFailure> {
-    let Form { visit, fields } = form;
+pub async fn fork(At(id): At<String>, form: Form) -> Result<Response, PageFailure> {
+    let Form { mut visit, fields } = form;
+    let failure = match forked(&visit, &id, &fields).await {
+        Ok(there) => return Ok(there.into_response()),
+        Err(failure) => failure,
+    };
+    visit.asked = PageQuery::of(&query(&[(
+        "branch",
+        fields.text("branch").unwrap_or_default(),
+    )]));
+    visit.here.path = format!("/c/{}/branches", path_part(&id));
+    let page = page_with(&visit, &id, Some((&fields, &failure))).await;
+    let mut answer = page.map_err(|_| failure.clone())?.into_response();
+    *answer.status_mut() = failure.status();
+    Ok(answer)
+}
+
+async fn forked(visit: &Visit, id: &str, fields: &PageQuery) -> Result<Redirect, PageFailure> {
     let text = |name| fields.text(name).unwrap_or_default().to_owned();
     let Some(at_revision) = fields.number("at")?.filter(|at| *at > 0) else {
         return Err(PageFailure::asked(
@@ -414,7 +450,7 @@ pub async fn fork(At(id): At<String>, form: Form) -> Result<Redirect, PageFailur
         ));
     };
     let request = pb::ForkRequest {
-        conversation_id: id.clone(),
+        conversation_id: id.to_owned(),
         branch: text("branch"),
         at_revision,
         name: text("name"),
@@ -432,6 +468,6 @@ pub async fn fork(At(id): At<String>, form: Form) -> Result<Redirect, PageFailur
     let branch = answer.branch.unwrap_or_default();
     let at = branch.branch_id.to_string();
     let pairs = [("branch", branch.name.as_str()), ("at", &at)];
-    let address = link(&visit, &answer.conversation_id, "/branches", &pairs);
+    let address = link(visit, &answer.conversation_id, "/branches", &pairs);
     Ok(Redirect::to(&format!("{address}#b{at}")))
 }

@@ -70,7 +70,9 @@ impl RequestAsk {
             })?,
         };
         let named = text("branch");
-        let ask = Self {
+        let results: Vec<_> = RESULTS.iter().map(|(value, _)| *value).collect();
+        let results = visit.asked.one_of(&name("results"), &results)?;
+        Ok(Self {
             provider,
             branch: if named.is_empty() {
                 branch.to_owned()
@@ -80,12 +82,17 @@ impl RequestAsk {
             budget: number("budget")?,
             as_of: number("as_of")?,
             model: text("model"),
-            results: text("results"),
+            results: results.unwrap_or_default().to_owned(),
             policy: text("policy"),
-        };
-        // What is wrong with it is told before anything is built.
-        ask.whole_policy()?;
-        Ok(ask)
+        })
+    }
+
+    /// Whether its policy can be read: what is wrong with it is told before anything is built.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn check(&self) -> Result<(), PageFailure> {
+        self.whole_policy().map(|_| ())
     }
 
     /// Builds it. A request by the conversation's own policy, as it is now, would be taken for

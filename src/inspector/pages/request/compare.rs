@@ -18,6 +18,7 @@ use crate::{
         parts::{
             hostile::{headline, shown},
             numbers::{count, things},
+            pieces::fold,
         },
     },
 };
@@ -61,17 +62,17 @@ fn origin(item: &pb::ExplainedItem) -> Origin<'_> {
     (events.collect(), &item.enhancer, &item.label)
 }
 
+/// The same item of both requests, as far as they have it.
+type ItemPair<'a> = (Option<&'a pb::ExplainedItem>, Option<&'a pb::ExplainedItem>);
+
 /// Items of which there are not the same in both, in their order in the first, then those that
 /// only the second has.
-fn different<'a>(
-    one: &'a pb::Explanation,
-    other: &'a pb::Explanation,
-) -> Vec<(Option<&'a pb::ExplainedItem>, Option<&'a pb::ExplainedItem>)> {
+fn different<'a>(one: &'a pb::Explanation, other: &'a pb::Explanation) -> Vec<ItemPair<'a>> {
     let mut rest: HashMap<Origin<'_>, Vec<&pb::ExplainedItem>> = HashMap::new();
     for item in other.items.iter().rev() {
         rest.entry(origin(item)).or_default().push(item);
     }
-    let mut pairs: Vec<(Option<&pb::ExplainedItem>, Option<&pb::ExplainedItem>)> = Vec::new();
+    let mut pairs: Vec<ItemPair<'_>> = Vec::new();
     for item in &one.items {
         let same = rest.get_mut(&origin(item)).and_then(Vec::pop);
         if same.is_none_or(|same| same.fate() != item.fate() || same.tokens != item.tokens) {
@@ -95,48 +96,85 @@ fn differing_items(
     other: &pb::Explanation,
     link_of: impl Fn(&pb::EventRef) -> String,
 ) -> Markup {
-    let pairs = different(one, other);
-    let more = pairs.len().saturating_sub(ITEMS);
+    // Two providers estimate nearly every item differently: that must not hide what became of one.
+    let (estimates, fates): (Vec<_>, Vec<_>) = different(one, other)
+        .into_iter()
+        .partition(is_estimate_only);
+    let in_fold = ITEMS
+        .saturating_sub(fates.len().min(ITEMS))
+        .max(ESTIMATES_MIN);
     html! {
         section aria-labelledby="different-items" {
             h2 #different-items {
-                @if pairs.is_empty() { "The same items" }
-                @else { (things(pairs.len() as u64, "item differs", "items differ")) }
+                @if !fates.is_empty() { (things(fates.len() as u64, "item differs", "items differ")) }
+                @else if estimates.is_empty() { "The same items" }
+                @else { "The same items, and the same became of them" }
             }
-            @if !pairs.is_empty() {
-                div.table role="group" aria-labelledby="different-items" tabindex="0" {
-                    table.items {
-                        thead {
-                            tr {
-                                th scope="col" { "Item" }
-                                th.number scope="col" { "A" }
-                                th.number scope="col" { "B" }
-                                th scope="col" { "Event" }
-                            }
+            @if !fates.is_empty() { (table(&fates, ITEMS - ESTIMATES_MIN, "different-items", &link_of)) }
+            @if !estimates.is_empty() {
+                (fold(
+                    "other-estimates",
+                    false,
+                    &html! {
+                        span #other-estimates-title {
+                            (things(estimates.len() as u64, "item has", "items have"))
+                            " only another estimate of tokens"
                         }
-                        tbody {
-                            @for (one, other) in pairs.iter().take(ITEMS) {
-                                @if let Some(item) = one.or(*other) {
-                                    tr {
-                                        td {
-                                            strong { (headline(&item.label, LABEL_CHARS)) }
-                                            " " span.quote { (headline(&item.head, LABEL_CHARS)) }
-                                        }
-                                        (side(*one)) (side(*other))
-                                        td.rev {
-                                            @if let Some(event) = item.events.first() {
-                                                a href=(link_of(event)) { "#" (count(event.revision)) }
-                                            }
-                                        }
+                    },
+                    &table(&estimates, in_fold, "other-estimates-title", &link_of),
+                ))
+            }
+        }
+    }
+}
+
+/// Of items of which only the estimate differs, at least so many are shown.
+const ESTIMATES_MIN: usize = 50;
+
+/// An item of both requests of which the same became, by another estimate.
+fn is_estimate_only((one, other): &ItemPair<'_>) -> bool {
+    matches!((one, other), (Some(one), Some(other)) if one.fate() == other.fate())
+}
+
+fn table(
+    pairs: &[ItemPair<'_>],
+    rows: usize,
+    titled: &str,
+    link_of: &impl Fn(&pb::EventRef) -> String,
+) -> Markup {
+    let more = pairs.len().saturating_sub(rows);
+    html! {
+        div.table role="group" aria-labelledby=(titled) tabindex="0" {
+            table.items {
+                thead {
+                    tr {
+                        th scope="col" { "Item" }
+                        th.number scope="col" { "A" }
+                        th.number scope="col" { "B" }
+                        th scope="col" { "Event" }
+                    }
+                }
+                tbody {
+                    @for (one, other) in pairs.iter().take(rows) {
+                        @if let Some(item) = one.or(*other) {
+                            tr {
+                                td {
+                                    strong { (headline(&item.label, LABEL_CHARS)) }
+                                    " " span.quote { (headline(&item.head, LABEL_CHARS)) }
+                                }
+                                (side(*one)) (side(*other))
+                                td.rev {
+                                    @if let Some(event) = item.events.first() {
+                                        a href=(link_of(event)) { "#" (count(event.revision)) }
                                     }
                                 }
                             }
                         }
                     }
                 }
-                @if more > 0 { p.hint { "and " (count(more as u64)) " more" } }
             }
         }
+        @if more > 0 { p.hint { "and " (count(more as u64)) " more" } }
     }
 }
 
@@ -288,6 +326,31 @@ mod tests {
             [(Some(2), Some(2)), (Some(3), None), (None, Some(4))]
         );
         assert!(different(&one, &one).is_empty());
+    }
+
+    // Another provider estimates each item otherwise: fifty rows of "kept, kept" hid the one that
+    // was left out.
+    #[test]
+    fn another_estimate_is_no_other_fate() {
+        let one = told(vec![item(1, 5, pb::Fate::Kept), item(2, 7, pb::Fate::Kept)]);
+        let other = told(vec![
+            item(1, 6, pb::Fate::Kept),
+            item(2, 0, pb::Fate::Dropped),
+        ]);
+        let page = differing_items(&one, &other, |event| event.revision.to_string());
+        let page = page.into_string();
+        let (fates, estimates) = page.split_once("<details").unwrap();
+        assert!(
+            fates.contains("1 item differs") && fates.contains("#2"),
+            "{page}"
+        );
+        assert!(!fates.contains("#1"), "{page}");
+        assert!(
+            estimates.contains("1 item has") && estimates.contains("#1"),
+            "{page}"
+        );
+        let same = differing_items(&one, &one, |_| String::new()).into_string();
+        assert!(same.contains("The same items") && !same.contains("<details"));
     }
 
     #[test]

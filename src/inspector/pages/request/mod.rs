@@ -52,8 +52,22 @@ pub async fn page(At(id): At<String>, visit: Visit) -> Result<Response, PageFail
         (providers(&visit, &place, &first))
         (form(&place, &first))
     };
-    let here = visit.here.clone();
     let title = place.titled("Request");
+    let checked = first
+        .check()
+        .and_then(|()| second.as_ref().map_or(Ok(()), RequestAsk::check));
+    if let Err(failure) = checked {
+        // With the form as it was filled in: what was typed is nearly right.
+        let body = html! {
+            (beginning) (failure.notice())
+            @if second.is_some() { (compare_form(&visit, &place, &first, second.as_ref())) }
+        };
+        let page = visit.page(&title, Tab::Conversations, body);
+        let mut answer = page.into_response();
+        *answer.status_mut() = failure.status();
+        return Ok(answer);
+    }
+    let here = visit.here.clone();
     let rest = async move { built(&visit, &place, &first, second.as_ref()).await };
     frame::page_in_parts(&here, &title, Tab::Conversations, beginning, rest).await
 }
@@ -99,6 +113,7 @@ async fn built(
 pub async fn whole(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let ask = RequestAsk::of(&visit, "", &place.branch.name)?;
+    ask.check()?;
     let RequestAnswer { body, .. } = ask.answer(&visit, &place.id).await?;
     let mut answer = body.into_response();
     let json = HeaderValue::from_static("application/json");

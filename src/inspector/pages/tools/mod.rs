@@ -49,6 +49,7 @@ type Titles = std::collections::HashMap<String, String>;
 /// # Errors
 /// What the store says.
 pub async fn of_namespace(visit: Visit) -> Result<Response, PageFailure> {
+    Choice::check(&visit)?;
     let beginning = html! { div.head { h1 { "Tool calls" } } };
     let here = visit.here.clone();
     let rest = async move { of_newest(&visit).await };
@@ -120,6 +121,7 @@ async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
 pub async fn of_conversation(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let as_of = visit.asked.number("as_of")?.unwrap_or(0);
+    Choice::check(&visit)?;
     let beginning = html! {
         (place.heading(&visit, "tools"))
         @if place.branches.len() > 1 {
@@ -235,6 +237,15 @@ struct Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
+    /// Whether the address asks for what there is.
+    fn check(visit: &Visit) -> Result<(), PageFailure> {
+        let outcomes = CallOutcome::ALL.map(CallOutcome::as_str);
+        visit.asked.one_of("outcome", &outcomes)?;
+        let orders = ToolOrder::ALL.map(ToolOrder::as_str);
+        visit.asked.one_of("sort", &orders)?;
+        Ok(())
+    }
+
     fn of(visit: &'a Visit) -> Self {
         let outcome = visit.asked.text("outcome");
         Self {

@@ -1,6 +1,9 @@
 //! Calls that wait for a person: what exactly is asked for, and a decision about exactly that.
 
+mod context;
+
 use axum::response::Redirect;
+use context::{CallContext, call_place};
 use futures::{StreamExt, stream};
 use maud::{Markup, html};
 use prost::Message;
@@ -21,12 +24,15 @@ use crate::{
             json::pretty,
             numbers::{count, size, things},
             pieces::nothing,
-            place::link,
+            place::moment,
             time,
         },
         visit::{Visit, query},
     },
 };
+
+/// Characters of a question, and of a reason.
+const QUESTION_CHARS: usize = 160;
 
 /// Who decides, where nobody is asked for a key.
 const SOMEBODY: &str = "inspector";
@@ -48,23 +54,24 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
         .into_inner()
         .calls;
     // Who waits longest comes first, so that what is new comes in below and nothing moves.
-    calls.sort_by_key(|call| {
-        let at = call.requested_at.unwrap_or_default();
-        (at.seconds, at.nanos, call.request_revision)
-    });
+    calls.sort_by_key(asked_at);
     let more = calls.len() > PENDING as usize;
     calls.truncate(PENDING as usize);
-    let ids: Vec<String> = calls
-        .iter()
-        .map(|call| call.conversation_id.clone())
-        .collect();
+    let waiting = calls.len();
+    // What was decided stands where it stood: were the next one there, a second click would be
+    // for that.
+    if let Some(ended) = told_of(&visit).await {
+        let at = calls.partition_point(|call| asked_at(call) < asked_at(&ended));
+        calls.insert(at, ended);
+    }
+    let asked: Vec<_> = calls.iter().map(call_place).collect();
     let visit_of = &visit;
-    let titles: Vec<String> = stream::iter(ids)
-        .map(|id| async move { title(visit_of, &id).await })
+    let contexts: Vec<CallContext> = stream::iter(asked)
+        .map(|place| async move { CallContext::of(visit_of, &place).await })
         .buffered(ASKED_AT_ONCE)
         .collect()
         .await;
-    let told = match (calls.len() as u64, more) {
+    let told = match (waiting as u64, more) {
         (0, _) => "no call waits".to_owned(),
         (number, false) => format!(
             "{} for a decision",
@@ -78,55 +85,83 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
             h1 { "Approvals" }
             span.live role="status" { "not live" }
         }
-        (decided(&visit))
         div #waiting data-live=(visit.link("/live")) data-part="#waiting"
-            data-status=(told) data-title={ "(" (calls.len()) ") Approvals · Treering" } {
+            data-status=(told) data-title={ "(" (waiting) ") Approvals · Treering" } {
             p.lead { (told) "." }
-            @if let (false, Err(why)) = (calls.is_empty(), visit.may(KeyRole::Approver)) {
+            @if let (false, Err(why)) = (waiting == 0, visit.may(KeyRole::Approver)) {
                 p.notice.wait { "You see what waits, and cannot decide. " (shown(&why)) }
             }
-            @if calls.is_empty() {
+            @if waiting == 0 {
                 (nothing("No call waits for a decision.", &html! {
                     "A call waits when its agent says that it needs approval. This page is live: \
                      one that comes appears here."
                 }))
             }
-            @for (call, title) in calls.iter().zip(&titles) {
-                (card(&visit, call, title, &mut room))
+            @for (call, context) in calls.iter().zip(&contexts) {
+                (card(&visit, call, context, &mut room))
             }
         }
     };
     Ok(visit.page("Approvals", Tab::Approvals, body))
 }
 
-/// What a conversation is called; its id when that cannot be known.
-async fn title(visit: &Visit, id: &str) -> String {
-    let request = pb::GetConversationRequest {
-        conversation_id: id.to_owned(),
-        ..Default::default()
+/// When a call was asked for, to sort by.
+fn asked_at(call: &pb::ToolCall) -> (i64, i32, u64) {
+    let at = call.requested_at.unwrap_or_default();
+    (at.seconds, at.nanos, call.request_revision)
+}
+
+/// The call that the address names, of which a person was asked, when it waits no more. It is
+/// looked up: what an address says was decided is not told because it says so.
+async fn told_of(visit: &Visit) -> Option<pb::ToolCall> {
+    let asked = &visit.asked;
+    let at = asked.number("at").ok()??;
+    let request = pb::WaitForDecisionRequest {
+        conversation_id: asked.text("c")?.to_owned(),
+        branch: asked.text("branch").unwrap_or_default().to_owned(),
+        call_id: asked.text("call")?.to_owned(),
+        // How it is now, not how it will be.
+        timeout_ms: 1,
     };
-    let answer = visit.store.conversations().get(request).await;
-    let summary = answer.ok().and_then(|answer| answer.into_inner().summary);
-    let summary = summary.unwrap_or_default();
-    match summary.title.trim() {
-        "" => crate::cli::text::short_id(&summary.source_id, id).to_owned(),
-        title => title.to_owned(),
+    let answer = visit.store.tools().wait_for_decision(request).await.ok()?;
+    let call = answer.into_inner().call?;
+    let was_asked = call.approval() != pb::ApprovalStatus::NotRequired;
+    let waits = call.status() == pb::CallStatus::PendingApproval;
+    (call.request_revision == at && was_asked && !waits).then_some(call)
+}
+
+/// The address that tells what became of a call.
+fn told_address(visit: &Visit, (id, branch, call, at): (&str, &str, &str, &str)) -> String {
+    let asked = query(&[("c", id), ("branch", branch), ("call", call), ("at", at)]);
+    visit.link(&format!("/approvals?{asked}"))
+}
+
+/// What became of a call that waits no more: which one, by whom, why.
+fn ended(visit: &Visit, call: &pb::ToolCall, context: &CallContext) -> Markup {
+    let (mood, word) = match call.approval() {
+        pb::ApprovalStatus::Approved => ("good", "Approved"),
+        pb::ApprovalStatus::Denied => ("bad", "Denied"),
+        pb::ApprovalStatus::Expired => ("wait", "Nobody decided in time"),
+        _ if call.status() == pb::CallStatus::Cancelled => ("wait", "Cancelled"),
+        _ => ("wait", "Ended"),
+    };
+    let id = (!visit.here.is_fragment).then_some("decided");
+    html! {
+        p class={ "notice " (mood) } id=[id] role="status" data-decided tabindex="-1" {
+            (word) ": " (headline(&call.tool, TITLE_CHARS)) " at "
+            a href=(moment(visit, &call.conversation_id, &call.branch, call.request_revision)) {
+                "#" (count(call.request_revision))
+            }
+            " of " (headline(&context.title, TITLE_CHARS))
+            @if !call.decided_by.is_empty() { ", by " (headline(&call.decided_by, TITLE_CHARS)) }
+            @if !call.decision_reason.is_empty() {
+                ": " (headline(&call.decision_reason, QUESTION_CHARS))
+            }
+        }
     }
 }
 
-/// What was decided just now.
-fn decided(visit: &Visit) -> Markup {
-    let (Some(word), Some(tool)) = (visit.asked.text("decided"), visit.asked.text("tool")) else {
-        return html! {};
-    };
-    let (class, word) = match word {
-        "approved" => ("notice good", "Approved: "),
-        _ => ("notice bad", "Denied: "),
-    };
-    html! { p class=(class) role="status" { (word) (headline(tool, TITLE_CHARS)) } }
-}
-
-fn card(visit: &Visit, call: &pb::ToolCall, title: &str, room: &mut usize) -> Markup {
+fn card(visit: &Visit, call: &pb::ToolCall, context: &CallContext, room: &mut usize) -> Markup {
     let id = format!(
         "w-{}-{}-{}",
         call.conversation_id, call.branch_id, call.request_revision
@@ -138,18 +173,26 @@ fn card(visit: &Visit, call: &pb::ToolCall, title: &str, room: &mut usize) -> Ma
     }
     let own = call::address(visit, &call.conversation_id, call);
     let may_decide = visit.may(KeyRole::Approver).is_ok();
-    let in_it = [("branch", call.branch.as_str())];
+    let waits = call.status() == pb::CallStatus::PendingApproval;
+    let at = call.request_revision.to_string();
+    let told = told_address(
+        visit,
+        (&call.conversation_id, &call.branch, &call.call_id, &at),
+    );
     html! {
-        article.card.waiting #(id) data-item data-keep=(hex(&call.arguments_hash))
-            aria-labelledby={ (id) "-tool" } {
+        article.card.waiting.gone[!waits] #(id) data-item data-keep=(hex(&call.arguments_hash))
+            data-told=(told) aria-labelledby={ (id) "-tool" } {
             header {
                 h2 #{ (id) "-tool" } { a data-open href=(own) { (shown(&call.tool)) } }
                 p.dim {
-                    a href=(link(visit, &call.conversation_id, "", &in_it)) {
-                        (headline(title, TITLE_CHARS))
+                    a href=(moment(visit, &call.conversation_id, &call.branch, call.request_revision)) {
+                        (headline(&context.title, TITLE_CHARS))
                     }
                     " on " (shown(&call.branch)) " #" (count(call.request_revision)) ", "
                     (time::ago(call.requested_at.as_ref()))
+                }
+                @if !context.question.is_empty() {
+                    p.quote { "Last question: " (headline(&context.question, QUESTION_CHARS)) }
                 }
             }
             @if fits {
@@ -158,9 +201,10 @@ fn card(visit: &Visit, call: &pb::ToolCall, title: &str, room: &mut usize) -> Ma
             } @else {
                 p.notice.wait {
                     "Its arguments are too long for this list (" (size(bytes as u64)) "). "
-                    a href=(own) { @if may_decide { "Look at them, and decide there" } @else { "Look at them" } }
+                    a href=(own) { @if may_decide && waits { "Look at them, and decide there" } @else { "Look at them" } }
                 }
             }
+            @if !waits { (ended(visit, call, context)) }
         }
     }
 }
@@ -178,21 +222,22 @@ pub fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
         "d-{}-{}-{}",
         call.conversation_id, call.branch_id, call.request_revision
     );
+    let is_over = call.status() != pb::CallStatus::PendingApproval;
     html! {
         form.decide method="post" action=(visit.link("/approvals")) {
             (token(&visit.here))
             input type="hidden" name="conversation" value=(call.conversation_id);
             input type="hidden" name="branch" value=(call.branch);
             input type="hidden" name="call" value=(call.call_id);
-            input type="hidden" name="tool" value=(call.tool);
+            input type="hidden" name="at" value=(call.request_revision);
             input type="hidden" name="hash" value=(hash);
             label {
                 span { "Reason " span.dim { "(the agent may read it)" } }
-                input #(id) name="reason" maxlength="2000" autocomplete="off";
+                input #(id) name="reason" maxlength="2000" autocomplete="off" disabled[is_over];
             }
             div.actions {
-                button name="decision" value="approved" { "Approve" }
-                button.danger name="decision" value="denied" { "Deny" }
+                button name="decision" value="approved" disabled[is_over] { "Approve" }
+                button.danger name="decision" value="denied" disabled[is_over] { "Deny" }
                 span.dim {
                     "for exactly these arguments, "
                     code.hash title=(hash) { (hash[..hash.len().min(12)]) }
@@ -209,9 +254,9 @@ pub fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
 pub async fn decide(form: Form) -> Result<Redirect, PageFailure> {
     let Form { visit, fields } = form;
     let text = |name| fields.text(name).unwrap_or_default().to_owned();
-    let (decision, word) = match fields.text("decision") {
-        Some("approved") => (pb::Decision::Approved, "approved"),
-        Some("denied") => (pb::Decision::Denied, "denied"),
+    let decision = match fields.text("decision") {
+        Some("approved") => pb::Decision::Approved,
+        Some("denied") => pb::Decision::Denied,
         _ => {
             return Err(PageFailure::asked(
                 "the form says neither to approve nor to deny",
@@ -245,8 +290,14 @@ pub async fn decide(form: Form) -> Result<Redirect, PageFailure> {
         ..Default::default()
     };
     read::append(&visit.store, request).await?;
-    let told = query(&[("decided", word), ("tool", &text("tool"))]);
-    Ok(Redirect::to(&visit.link(&format!("/approvals?{told}"))))
+    let (id, branch, call, at) = (
+        text("conversation"),
+        text("branch"),
+        text("call"),
+        text("at"),
+    );
+    let told = told_address(&visit, (&id, &branch, &call, &at));
+    Ok(Redirect::to(&format!("{told}#decided")))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
