@@ -166,7 +166,6 @@ function say(part) {
 }
 
 const asking = new Map();
-// Gives whether it was answered; nothing where it was asked for something else meanwhile.
 async function renew(selector, address) {
   asking.get(selector)?.abort();
   const mine = new AbortController();
@@ -176,12 +175,24 @@ async function renew(selector, address) {
     const old = document.querySelector(selector);
     const fresh = ok ? made.querySelector(selector) : made.body;
     if (old && fresh) put(old, fresh);
-    return true;
+    if (!typed.has(selector)) searching(selector, false, "");
   } catch (error) {
-    if (error.name === "AbortError") return undefined;
+    if (error.name === "AbortError") return;
     console.warn(error);
-    return false;
+    if (!typed.has(selector)) searching(selector, undefined, "no answer: try again");
   }
+}
+
+// While it is searched for, what stands there is of other words. `typed` has what was typed and
+// not asked for yet.
+const typed = new Map();
+function searching(selector, isBusy, word) {
+  const said = document.querySelector(`form[data-instant="${selector}"] [data-searching]`);
+  if (!said) return;
+  const found = document.querySelector(selector);
+  if (isBusy) found?.setAttribute("aria-busy", "true");
+  if (isBusy === false) found?.removeAttribute("aria-busy");
+  if (said.textContent !== word) said.textContent = word;
 }
 
 /* ---- live ---- */
@@ -230,28 +241,22 @@ lookAgain();
 /* ---- forms ---- */
 
 for (const form of document.querySelectorAll("form[data-instant]")) {
-  let soon;
+  const list = form.dataset.instant;
   const ask = () => {
+    clearTimeout(typed.get(list));
+    typed.delete(list);
     const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
     const address = form.getAttribute("action") + (fields.size ? "?" + fields : "");
     history.replaceState(null, "", address);
-    // What stands there is of other words until the answer comes.
-    const found = document.querySelector(form.dataset.instant);
-    const said = form.querySelector("[data-searching]");
-    found?.setAttribute("aria-busy", "true");
-    if (said) said.textContent = "searching…";
-    renew(form.dataset.instant, address).then((answered) => {
-      if (answered === undefined) return;
-      if (answered) found?.removeAttribute("aria-busy");
-      if (said) said.textContent = answered ? "" : "no answer: try again";
-    });
+    searching(list, true, "searching…");
+    renew(list, address);
   };
   form.addEventListener("input", () => {
-    document.querySelector(form.dataset.instant)?.setAttribute("aria-busy", "true");
-    clearTimeout(soon);
-    soon = setTimeout(ask, 180);
+    clearTimeout(typed.get(list));
+    typed.set(list, setTimeout(ask, 180));
+    searching(list, true, "searching…");
   });
-  form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(soon); ask(); });
+  form.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
 }
 
 for (const form of document.querySelectorAll("form[data-auto]")) {
