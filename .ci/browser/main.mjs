@@ -177,6 +177,8 @@ test("without JavaScript a call is decided and a branch forked by plain forms", 
   const page = await opened({ javaScriptEnabled: false });
   await go(page, "/approvals");
   await page.getByLabel(/Reason/).fill("not now");
+  // Buttons hold still for a second after a load, and without scripts a click does not try again.
+  await new Promise((passed) => setTimeout(passed, 1_200));
   await page.getByRole("button", { name: "Deny" }).click();
   await page.getByText("Denied: bash").waitFor();
   await go(page, `/c/${small}/branches`);

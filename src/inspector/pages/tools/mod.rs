@@ -210,7 +210,7 @@ async fn happened(
         EventKind::ToolCallCancelled,
     ];
     let request = pb::ReadRequest {
-        to_revision: as_of,
+        from_revision: as_of,
         kinds: kinds.iter().map(|kind| i32::from(kind.number())).collect(),
         backward: true,
         limit: 2 * u64::from(calls),
