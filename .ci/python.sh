@@ -33,7 +33,7 @@ PYTHONPATH=src "$tools/bin/mypy" --cache-dir "$work/mypy"
 
 step "adapters of frameworks, on $("$tools/bin/python" --version)"
 # Their HTTP clients leave sockets to the end of the program.
-PYTHONPATH=src timeout 900 "$tools/bin/python" -m pytest -p no:cacheprovider \
+PYTHONPATH=src timeout 1500 "$tools/bin/python" -m pytest -p no:cacheprovider \
   -p no:unraisableexception -W ignore::ResourceWarning tests/adapters
 
 step "generated stubs"
@@ -58,7 +58,7 @@ for python in "${pythons[@]}"; do
   # What takes seconds runs on the newest, and below with the oldest packages.
   which=("-m" "not slow")
   [ "$python" != "${pythons[-1]}" ] || which=()
-  timeout 600 "$work/$version/bin/python" -m pytest -p no:cacheprovider "${which[@]}"
+  timeout 1000 "$work/$version/bin/python" -m pytest -p no:cacheprovider "${which[@]}"
 done
 
 if [ -n "$oldest" ]; then
@@ -66,6 +66,6 @@ if [ -n "$oldest" ]; then
   venv "$oldest" "$work/oldest"
   "$work/oldest/bin/pip" install --quiet "${testing[@]}" \
     "grpcio==1.51.3" "protobuf==4.21.6" "googleapis-common-protos==1.57.0"
-  timeout 600 "$work/oldest/bin/python" -m pytest -p no:cacheprovider
+  timeout 1000 "$work/oldest/bin/python" -m pytest -p no:cacheprovider
 fi
 echo "python: all passed"

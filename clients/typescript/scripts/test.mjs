@@ -28,7 +28,7 @@ run(
   process.execPath,
   "--test",
   "--test-concurrency=4",
-  "--test-timeout=120000",
+  "--test-timeout=400000",
   ...options,
   ...chosen,
 );
