@@ -381,6 +381,7 @@ impl From<LogError> for AppendError {
             | LogError::Io { .. }
             | LogError::Damaged { .. }
             | LogError::Locked { .. }
+            | LogError::FolderMoved { .. }
             | LogError::NoStore { .. }
             | LogError::WentBack { .. }
             | LogError::NewerFormat { .. }

@@ -305,6 +305,15 @@ pub enum LogError {
         /// Who holds it.
         holder: LockHolder,
     },
+    /// The data folder was moved or replaced under this process. Nothing was appended.
+    #[error(
+        "{path} is not the data folder that this process opened: it was moved or replaced. \
+         Nothing was appended. Stop this process; start it again with the folder's new path"
+    )]
+    FolderMoved {
+        /// Where the data folder was.
+        path: PathBuf,
+    },
     /// A newer version wrote it.
     #[error(
         "the log at offset {offset} has format version {version}, and this program reads up to {supported}: a newer version of treering wrote it"

@@ -15,6 +15,8 @@ pub(super) struct Active<F: Folder> {
     pub(super) file: String,
     /// None after a failure, until it can be opened again.
     pub(super) open: Option<Open<F>>,
+    /// Its file, once nothing names that any more: the only way left to what it holds.
+    unnamed: Option<F::File>,
 }
 
 pub(super) struct Open<F: Folder> {
@@ -71,6 +73,7 @@ impl<F: Folder> Active<F> {
             first_offset,
             file,
             open: None,
+            unnamed: None,
         }
     }
 
@@ -95,7 +98,10 @@ impl<F: Folder> Active<F> {
     /// Opens it so that its file stays as it is.
     pub(super) fn open_to_read(&mut self, folder: &F, cache_bytes: usize) -> Result<End, LogError> {
         self.close_or_note();
-        let database = segment::open_unchanged(folder, &self.file, self.first_offset, cache_bytes)?;
+        let database = match &self.unnamed {
+            None => segment::open_unchanged(folder, &self.file, self.first_offset, cache_bytes)?,
+            Some(file) => segment::open_over(file, self.first_offset, cache_bytes)?,
+        };
         let end = segment::end(Reader::frames(&database), self.first_offset);
         self.keep(database, None, Ok(0), end)
     }
@@ -131,10 +137,13 @@ impl<F: Folder> Active<F> {
     }
 
     pub(super) fn close(&mut self) -> Result<(), LogError> {
-        match self.open.take() {
-            Some(open) => segment::close(open.database, self.first_offset),
-            None => Ok(()),
+        let Some(open) = self.open.take() else {
+            return Ok(());
+        };
+        if let Some(file) = open.storage.filter(SegmentFile::is_unnamed) {
+            self.unnamed = Some(file);
         }
+        segment::close(open.database, self.first_offset)
     }
 
     fn close_or_note(&mut self) {
@@ -203,6 +212,7 @@ pub(super) fn create_segment<F: Folder>(
             first_offset,
             file,
             open: Some(open),
+            unnamed: None,
         }),
         Err(error) => {
             // Nothing names it; what stays is cleared away at the next opening.

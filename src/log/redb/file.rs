@@ -29,6 +29,12 @@ pub trait SegmentFile: StorageBackend + Clone {
     /// learned that in 2018): nothing that is read back proves anything, and
     /// nothing more may be built on this file.
     fn is_distrusted(&self) -> bool;
+
+    /// True once a sync found that no folder names this file any more: somebody removed
+    /// it. What it holds goes when it is closed.
+    fn is_unnamed(&self) -> bool {
+        false
+    }
 }
 
 /// What the files of a folder have done since it was opened.
@@ -59,6 +65,7 @@ struct Inner {
     file: File,
     access: Access,
     sync_failed: AtomicBool,
+    unnamed: AtomicBool,
     measures: Arc<FileMeasures>,
 }
 
@@ -76,15 +83,46 @@ impl DiskFile {
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(error),
         }
+        // Removed between opening and locking: nothing written to it would be found again.
+        if is_unnamed(&file)? {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         let backend = FileBackend::new(file.try_clone()?).map_err(io::Error::other)?;
         Ok(Self(Arc::new(Inner {
             backend,
             file,
             access,
             sync_failed: AtomicBool::new(false),
+            unnamed: AtomicBool::new(false),
             measures,
         })))
     }
+
+    /// Syncs the file, and makes sure that it can be found again.
+    fn sync_named(&self) -> io::Result<()> {
+        self.0.backend.sync_data()?;
+        if is_unnamed(&self.0.file)? {
+            self.0.unnamed.store(true, Ordering::Release);
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the file of the last segment was removed from the log's folder",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// True when no folder names an open file.
+#[cfg(unix)]
+fn is_unnamed(file: &File) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(file.metadata()?.nlink() == 0)
+}
+
+/// An open file cannot be removed there.
+#[cfg(not(unix))]
+fn is_unnamed(_: &File) -> io::Result<bool> {
+    Ok(false)
 }
 
 impl SegmentFile for DiskFile {
@@ -106,6 +144,10 @@ impl SegmentFile for DiskFile {
     fn is_distrusted(&self) -> bool {
         self.0.sync_failed.load(Ordering::Acquire)
     }
+
+    fn is_unnamed(&self) -> bool {
+        self.0.unnamed.load(Ordering::Acquire)
+    }
 }
 
 impl StorageBackend for DiskFile {
@@ -126,7 +168,7 @@ impl StorageBackend for DiskFile {
             return Err(io::Error::other("an earlier sync of this file failed"));
         }
         let started = Instant::now();
-        let synced = crate::traced!("append.fsync").in_scope(|| self.0.backend.sync_data());
+        let synced = crate::traced!("append.fsync").in_scope(|| self.sync_named());
         if synced.is_err() {
             self.0.sync_failed.store(true, Ordering::Release);
             self.0.measures.failed_syncs.add_one();

@@ -3,14 +3,17 @@
 
 use std::{
     fmt,
-    fs::{self, File},
-    io::{self, Read},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use super::file::{DiskFile, FileMeasures, SegmentFile};
-use crate::disk;
+
+#[cfg(unix)]
+use by_handle as names;
+#[cfg(not(unix))]
+use by_path as names;
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,13 +93,14 @@ pub trait Folder: fmt::Debug + Send + Sync + 'static {
     fn bytes_of(&self, name: &str) -> io::Result<u64>;
 }
 
-/// A folder of a real disk.
+/// A folder of a real disk. Its files are reached through a handle of the folder, so
+/// that they are the same ones when the folder is moved, and never those of another folder
+/// that took its path.
 #[derive(Debug)]
 pub struct DiskFolder {
     path: PathBuf,
-    /// Kept open, so that a sync needs no new handle.
-    #[cfg(unix)]
-    handle: File,
+    /// Kept open: a sync needs no new handle either.
+    handle: names::Handle,
     measures: Arc<FileMeasures>,
 }
 
@@ -107,8 +111,7 @@ impl DiskFolder {
     /// When it cannot be opened.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
-            #[cfg(unix)]
-            handle: File::open(path)?,
+            handle: names::open_folder(path)?,
             path: path.to_owned(),
             measures: Arc::default(),
         })
@@ -120,7 +123,7 @@ impl DiskFolder {
         &self.measures
     }
 
-    /// Where it is.
+    /// Where it was when it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -131,36 +134,32 @@ impl Folder for DiskFolder {
     type File = DiskFile;
 
     fn bytes_of(&self, name: &str) -> io::Result<u64> {
-        Ok(fs::metadata(self.path.join(name))?.len())
+        Ok(names::open(&self.handle, name, names::Open::Read)?
+            .metadata()?
+            .len())
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
-            // Ours are plain; another's strange name is none of them.
-            names.extend(entry?.file_name().into_string().ok());
-        }
-        Ok(names)
+        names::list(&self.handle)
     }
 
     fn open(&self, name: &str, access: Access) -> io::Result<DiskFile> {
-        let file = fs::OpenOptions::new()
-            .read(true)
-            .write(access == Access::Write)
-            .open(self.path.join(name))?;
+        let how = match access {
+            Access::Read => names::Open::Read,
+            Access::Write => names::Open::Write,
+        };
+        let file = names::open(&self.handle, name, how)?;
         DiskFile::new(file, access, Arc::clone(&self.measures))
     }
 
     fn create(&self, name: &str) -> io::Result<DiskFile> {
-        let file = disk::file_options()
-            .create_new(true)
-            .open(self.path.join(name))?;
+        let file = names::open(&self.handle, name, names::Open::Create)?;
         DiskFile::new(file, Access::Write, Arc::clone(&self.measures))
     }
 
     fn read(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let file = File::open(self.path.join(name))?;
+        let file = names::open(&self.handle, name, names::Open::Read)?;
         file.take(bytes_max.saturating_add(1))
             .read_to_end(&mut bytes)?;
         if bytes.len() as u64 > bytes_max {
@@ -173,44 +172,166 @@ impl Folder for DiskFolder {
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        disk::write(&self.path.join(name), bytes)
+        let mut file = names::open(&self.handle, name, names::Open::Replace)?;
+        file.write_all(bytes)?;
+        file.sync_all()
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path.join(from), self.path.join(to))
+        names::rename(&self.handle, from, to)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.path.join(name))
+        names::remove(&self.handle, name)
     }
 
-    #[cfg(unix)]
     fn sync(&self) -> io::Result<()> {
-        self.handle.sync_all()
-    }
-
-    #[cfg(not(unix))]
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
+        names::sync(&self.handle)
     }
 
     fn bytes(&self) -> io::Result<u64> {
+        names::allocated_bytes(&self.handle)
+    }
+}
+
+/// Names in a folder, reached through its handle.
+#[cfg(unix)]
+mod by_handle {
+    use std::{fs::File, io, path::Path};
+
+    use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+
+    /// Files are their owner's alone.
+    const FILE_MODE: u32 = 0o600;
+
+    pub(super) type Handle = File;
+
+    #[derive(Clone, Copy)]
+    pub(super) enum Open {
+        Read,
+        Write,
+        /// A new file, under a name that nothing has.
+        Create,
+        /// An empty file, new or in place of what was there.
+        Replace,
+    }
+
+    pub(super) fn open_folder(path: &Path) -> io::Result<Handle> {
+        File::open(path)
+    }
+
+    pub(super) fn open(folder: &Handle, name: &str, how: Open) -> io::Result<File> {
+        let flags = match how {
+            Open::Read => OFlags::RDONLY,
+            Open::Write => OFlags::RDWR,
+            Open::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+            Open::Replace => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
+        };
+        let mode = Mode::from_raw_mode(FILE_MODE as _);
+        let opened = rustix::fs::openat(folder, name, flags | OFlags::CLOEXEC, mode)?;
+        Ok(opened.into())
+    }
+
+    pub(super) fn list(folder: &Handle) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(folder)? {
+            // Ours are plain; a strange name of somebody else is none of them.
+            if let Ok(name) = entry?.file_name().to_str()
+                && name != "."
+                && name != ".."
+            {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    pub(super) fn rename(folder: &Handle, from: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(folder, from, folder, to)?)
+    }
+
+    pub(super) fn remove(folder: &Handle, name: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(folder, name, AtFlags::empty())?)
+    }
+
+    pub(super) fn sync(folder: &Handle) -> io::Result<()> {
+        folder.sync_all()
+    }
+
+    pub(super) fn allocated_bytes(folder: &Handle) -> io::Result<u64> {
+        /// Of `st_blocks`, whatever the file system's own unit is.
+        const BLOCK_BYTES: u64 = 512;
         let mut bytes = 0;
-        for entry in fs::read_dir(&self.path)? {
-            bytes += allocated_bytes(&entry?.metadata()?);
+        for name in list(folder)? {
+            let stat = rustix::fs::statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW)?;
+            bytes += stat.st_blocks as u64 * BLOCK_BYTES;
         }
         Ok(bytes)
     }
 }
 
-#[cfg(unix)]
-fn allocated_bytes(metadata: &fs::Metadata) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    // The unit of `blocks` is 512 bytes whatever the file system's is.
-    metadata.blocks() * 512
-}
-
+/// Names in a folder, reached through its path: where an open folder cannot be moved.
 #[cfg(not(unix))]
-fn allocated_bytes(metadata: &fs::Metadata) -> u64 {
-    metadata.len()
+mod by_path {
+    use std::{
+        fs::{self, File, OpenOptions},
+        io,
+        path::{Path, PathBuf},
+    };
+
+    pub(super) type Handle = PathBuf;
+
+    #[derive(Clone, Copy)]
+    pub(super) enum Open {
+        Read,
+        Write,
+        /// A new file, under a name that nothing has.
+        Create,
+        /// An empty file, new or in place of what was there.
+        Replace,
+    }
+
+    pub(super) fn open_folder(path: &Path) -> io::Result<Handle> {
+        fs::metadata(path)?;
+        Ok(path.to_owned())
+    }
+
+    pub(super) fn open(folder: &Handle, name: &str, how: Open) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        match how {
+            Open::Read => options.read(true),
+            Open::Write => options.read(true).write(true),
+            Open::Create => options.read(true).write(true).create_new(true),
+            Open::Replace => options.read(true).write(true).create(true).truncate(true),
+        };
+        options.open(folder.join(name))
+    }
+
+    pub(super) fn list(folder: &Handle) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            names.extend(entry?.file_name().into_string().ok());
+        }
+        Ok(names)
+    }
+
+    pub(super) fn rename(folder: &Handle, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(folder.join(from), folder.join(to))
+    }
+
+    pub(super) fn remove(folder: &Handle, name: &str) -> io::Result<()> {
+        fs::remove_file(folder.join(name))
+    }
+
+    pub(super) fn sync(_: &Handle) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn allocated_bytes(folder: &Handle) -> io::Result<u64> {
+        let mut bytes = 0;
+        for entry in fs::read_dir(folder)? {
+            bytes += entry?.metadata()?.len();
+        }
+        Ok(bytes)
+    }
 }

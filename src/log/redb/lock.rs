@@ -30,6 +30,9 @@ const TRIES_MAX: u32 = 16;
 pub struct FolderLock {
     file: File,
     path: PathBuf,
+    /// The data folder, wherever it is now.
+    #[cfg(unix)]
+    folder: File,
     address: Option<String>,
     metrics: Option<String>,
 }
@@ -54,12 +57,7 @@ impl FolderLock {
         let path = folder.join(LOCK_FILE);
         let open = || disk::file_options().open(&path);
         let file = take(&path, open, File::try_lock)?;
-        let lock = Self {
-            file,
-            path,
-            address: None,
-            metrics: None,
-        };
+        let lock = Self::of(file, folder, path)?;
         lock.write_holder()?;
         Ok(lock)
     }
@@ -73,17 +71,25 @@ impl FolderLock {
         let path = folder.join(LOCK_FILE);
         let open = || OpenOptions::new().read(true).open(&path);
         match take(&path, open, File::try_lock_shared) {
-            Ok(file) => Ok(Some(Self {
-                file,
-                path,
-                address: None,
-                metrics: None,
-            })),
+            Ok(file) => Self::of(file, folder, path).map(Some),
             Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 Ok(None)
             }
             Err(error) => Err(error),
         }
+    }
+
+    fn of(file: File, folder: &Path, path: PathBuf) -> Result<Self, LogError> {
+        #[cfg(not(unix))]
+        let _ = folder;
+        Ok(Self {
+            file,
+            #[cfg(unix)]
+            folder: File::open(folder).map_err(|error| refused(folder, error))?,
+            path,
+            address: None,
+            metrics: None,
+        })
     }
 
     /// Lets others read where this process serves the folder.
@@ -98,12 +104,27 @@ impl FolderLock {
         self.write_holder()
     }
 
-    /// Puts the file back when somebody has deleted it, so that others are told
-    /// who holds the folder.
-    pub fn keep(&mut self) {
+    /// Checks that the folder at its path is still the one that this process holds, and
+    /// puts the lock file back if somebody has deleted it.
+    ///
+    /// # Errors
+    /// [`LogError::FolderMoved`] when another folder, or none, is at the path;
+    /// [`LogError::Locked`] when another process has locked the folder since its lock file
+    /// was deleted. Whoever gets one of these must not write.
+    pub fn check(&mut self) -> Result<(), LogError> {
         if is_at(&self.file, &self.path) {
-            return;
+            return Ok(());
         }
+        #[cfg(unix)]
+        if let Some(path) = self.path.parent().filter(|path| !is_at(&self.folder, path)) {
+            return Err(LogError::FolderMoved {
+                path: path.to_owned(),
+            });
+        }
+        self.put_back()
+    }
+
+    fn put_back(&mut self) -> Result<(), LogError> {
         tracing::error!(
             path = %self.path.display(),
             "the lock file of a store in use was deleted or replaced; it is put back. \
@@ -111,15 +132,28 @@ impl FolderLock {
         );
         let (address, metrics) = (self.address.take(), self.metrics.take());
         let folder = self.path.parent().map(Path::to_owned);
-        match folder.map(|folder| Self::acquire(&folder)) {
-            Some(Ok(lock)) => *self = lock,
-            Some(Err(error)) => tracing::error!(%error, "the lock file could not be put back"),
-            None => {}
-        }
+        let outcome = match folder.map(|folder| Self::acquire(&folder)) {
+            Some(Ok(lock)) => {
+                *self = lock;
+                Ok(())
+            }
+            Some(Err(error @ (LogError::Locked { .. } | LogError::FolderMoved { .. }))) => {
+                Err(error)
+            }
+            // Nobody else holds it: the locks of the segments have to do.
+            Some(Err(error)) => {
+                tracing::error!(%error, "the lock file could not be put back");
+                Ok(())
+            }
+            None => Ok(()),
+        };
         (self.address, self.metrics) = (address, metrics);
-        if let Err(error) = self.write_holder() {
+        if outcome.is_ok()
+            && let Err(error) = self.write_holder()
+        {
             tracing::warn!(%error, "the lock file does not say who holds the folder");
         }
+        outcome
     }
 
     fn write_holder(&self) -> Result<(), LogError> {
@@ -294,13 +328,38 @@ mod tests {
             .unwrap();
         first.announce(Announced::Metrics("http://h:1")).unwrap();
         std::fs::remove_file(folder.path().join(LOCK_FILE)).unwrap();
-        first.keep();
+        first.check().unwrap();
         let error = FolderLock::acquire(folder.path()).unwrap_err();
         let LogError::Locked { holder, .. } = &error else {
             panic!("{error}");
         };
         assert_eq!(holder.address.as_deref(), Some("http://127.0.0.1:7171"));
         assert_eq!(holder.metrics.as_deref(), Some("http://h:1"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn check_fails_when_the_folder_was_moved_or_taken() {
+        // A folder was moved under its server and a new server was started at the old
+        // path: the old one put its lock file into the new store and went on writing.
+        let above = tempfile::tempdir().unwrap();
+        let path = above.path().join("data");
+        std::fs::create_dir(&path).unwrap();
+        let mut first = FolderLock::acquire(&path).unwrap();
+        std::fs::rename(&path, above.path().join("moved")).unwrap();
+        let error = first.check().unwrap_err();
+        assert!(matches!(error, LogError::FolderMoved { .. }), "{error}");
+        std::fs::create_dir(&path).unwrap();
+        let error = first.check().unwrap_err();
+        assert!(matches!(error, LogError::FolderMoved { .. }), "{error}");
+        assert!(!path.join(LOCK_FILE).exists());
+
+        // The lock file was deleted, and another process has the folder now.
+        let mut second = FolderLock::acquire(&path).unwrap();
+        std::fs::remove_file(path.join(LOCK_FILE)).unwrap();
+        let _third = FolderLock::acquire(&path).unwrap();
+        let error = second.check().unwrap_err();
+        assert!(matches!(error, LogError::Locked { .. }), "{error}");
     }
 
     #[test]

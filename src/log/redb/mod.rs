@@ -115,6 +115,8 @@ pub struct RedbLog<F: Folder = DiskFolder> {
     recent: RecentBodies,
     /// Held while the manifest is changed.
     manifest_turn: Mutex<()>,
+    /// Held while the log is opened to append: leftovers are removed then.
+    opening: Mutex<()>,
     /// Files that are removed once the manifest that does not name them lasts.
     stale: Mutex<Vec<String>>,
     /// Held while segments are written anew.
@@ -163,6 +165,15 @@ impl<F: Folder> RedbLog<F> {
             return Err(LogError::Closed);
         }
         Ok(head.offset)
+    }
+
+    /// Checks that the data folder is still this process's: its files are reached through
+    /// open folders, but whoever looks at the path would not find what is appended.
+    fn check_lock(&self) -> Result<(), LogError> {
+        match &mut *lock_of(&self.lock) {
+            Some(lock) if !self.mode.is_read_only() => lock.check(),
+            _ => Ok(()),
+        }
     }
 
     fn read_active(&self) -> RwLockReadGuard<'_, Active<F>> {
@@ -217,6 +228,7 @@ impl<F: Folder> RedbLog<F> {
     fn append_batch(&self, head: u64, batch: &FrameBatch) -> Result<u64, LogError> {
         let wanted = batch.new_head(head);
         let bytes = batch_bytes(batch);
+        self.check_lock()?;
         self.write_anew_if_distrusted(head)?;
         self.seal_if_full(head, bytes)?;
         self.write_anew_if_distrusted(head)?;
@@ -556,10 +568,11 @@ impl RedbLog<DiskFolder> {
         self.head.borrow().offset
     }
 
-    /// Puts the folder's lock file back if somebody has deleted it.
+    /// Puts the folder's lock file back if somebody has deleted it, and logs it when the
+    /// folder is not this process's any more: appends are refused then.
     pub fn keep_lock(&self) {
-        if let Some(lock) = &mut *lock_of(&self.lock) {
-            lock.keep();
+        if let Err(error) = self.check_lock() {
+            tracing::error!(%error, "this process does not hold its data folder any more");
         }
     }
 

@@ -286,6 +286,11 @@ impl<F: Folder> RedbLog<F> {
         if self.is_distrusted() || !read_only(&self.read_active()) {
             return Ok(());
         }
+        // Whoever comes second must not clear away what the first one has created since.
+        let _turn = super::lock_of(&self.opening);
+        if !read_only(&self.read_active()) {
+            return Ok(());
+        }
         clear_away(&self.folder, Some(&self.manifest()))?;
         let mut active = self.write_active();
         if !read_only(&active) {
@@ -327,6 +332,7 @@ impl<F: Folder> RedbLog<F> {
             distrusted: AtomicBool::new(false),
             sealed: Mutex::default(),
             manifest_turn: Mutex::default(),
+            opening: Mutex::default(),
             recent: RecentBodies::default(),
             stale: Mutex::default(),
             rewriting: Mutex::default(),

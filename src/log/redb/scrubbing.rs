@@ -153,16 +153,22 @@ impl<F: Folder> RedbLog<F> {
         Ok(())
     }
 
-    /// Removes files of segments that the manifest does not name, and puts on disk that
-    /// they are gone.
-    fn remove_unnamed(&self) -> Result<(), LogError> {
-        // After a power loss the one on disk counts, and it may name others.
+    /// Removes unnamed files of sealed segments and syncs the folder.
+    ///
+    /// Only files before the last segment go. A file of the last segment or behind it may
+    /// be one that an append is about to use: sealing and rewriting create the file first
+    /// and name it in the manifest afterwards. Nothing that is erased is in such a file,
+    /// because erasing seals first.
+    pub(super) fn remove_unnamed(&self) -> Result<(), LogError> {
+        // After a power loss the manifest on disk counts, and it may name other files.
         self.lasting(|_| {})?;
         let _turn = lock_of(&self.manifest_turn);
         let manifest = self.manifest().clone();
+        let last_first = manifest.last().map_or(0, |last| last.first);
         let failed = |error| LogError::from_io("removing what was erased", error);
         for name in names(&self.folder)? {
-            if active::parse_name(&name).is_some() && !manifest.names(&name) {
+            let is_before = active::parse_name(&name).is_some_and(|(first, _)| first < last_first);
+            if is_before && !manifest.names(&name) {
                 self.folder.remove(&name).map_err(failed)?;
             }
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use super::{
     Folder, LogError, RedbLog,
     active::{self, Active, create_segment},
-    copying, lock_of,
+    copying,
     manifest::{Mark, Replaced, SegmentEntry},
     segment::{self, End, Reader},
 };
@@ -190,9 +190,6 @@ impl<F: Folder> RedbLog<F> {
         if let Err(error) = full.close() {
             // It is repaired when it is read.
             tracing::warn!(first_offset = full.first_offset, %error, "a full segment was not closed");
-        }
-        if let Some(lock) = &mut *lock_of(&self.lock) {
-            lock.keep();
         }
         Ok(())
     }

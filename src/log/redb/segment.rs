@@ -114,7 +114,24 @@ pub(super) fn open_unchanged<F: Folder>(
             .open(file, Access::Read)
             .map_err(|error| missing_or_io(first_offset, doing, error))
     };
-    let io = |error| missing_or_io(first_offset, doing, error);
+    open_in_memory(storage, first_offset, cache_bytes)
+}
+
+/// Opens a segment without writing to its file, which no folder names any more.
+pub(super) fn open_over<B: StorageBackend + Clone>(
+    file: &B,
+    first_offset: u64,
+    cache_bytes: usize,
+) -> Result<Database, LogError> {
+    open_in_memory(|| Ok(file.clone()), first_offset, cache_bytes)
+}
+
+fn open_in_memory<B: StorageBackend>(
+    storage: impl Fn() -> Result<B, LogError>,
+    first_offset: u64,
+    cache_bytes: usize,
+) -> Result<Database, LogError> {
+    let io = |error| missing_or_io(first_offset, "opening a segment to read it", error);
     let opened = open_on(
         Overlay::new(storage()?).map_err(io)?,
         first_offset,

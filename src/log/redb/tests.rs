@@ -3,6 +3,7 @@
 
 mod damage;
 mod faults;
+mod folder;
 mod full_disk;
 mod measure;
 mod missing;
