@@ -18,7 +18,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "examples" / "python")]
 from world import SHOWN, Broken, Skip, World, descriptors  # noqa: E402
 
 KINDS = [
-    "kill", "faults", "powerloss", "sealing", "damage", "repair", "locks",
+    "kill", "maintenance", "faults", "powerloss", "sealing", "damage", "repair", "locks",
     "resources", "amplification", "heavy", "concurrency", "permissions", "paths",
 ]  # fmt: skip
 
