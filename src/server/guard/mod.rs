@@ -227,6 +227,12 @@ impl Caller {
         Some(Counted(Arc::clone(holder)))
     }
 
+    /// True when figures of the whole store may be told: without keys, or to an admin of
+    /// every namespace.
+    pub fn may_see_store(&self) -> bool {
+        self.holder.as_ref().is_none_or(|holder| holder.may_all())
+    }
+
     /// The key's name and id; none: nobody was asked.
     pub fn key(&self) -> Option<(&str, &KeyId)> {
         let holder = self.holder.as_ref()?;

@@ -211,3 +211,37 @@ async fn an_id_of_another_tenant_cannot_be_taken() {
     assert_eq!(server.engine.head(), head);
     server.stop().done().await;
 }
+
+// `Stats` told a reader of one namespace how large the whole log is: a text that another
+// tenant had just stored took no room a second time, and so showed. Sizes of the store are for
+// admins of the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn stats_tell_sizes_of_the_store_to_its_admins_only() {
+    use super::keys::{guarded, key, keyed};
+    let dir = tempfile::tempdir().unwrap();
+    let reader = key(dir.path(), "reader", &["admin:default", "reader:other"]);
+    let admin = key(dir.path(), "operator", &["admin:*"]);
+    let server = guarded(dir.path()).await;
+    let created = batch(&ConversationId::generate().to_string(), [created("sizes")]);
+    let mut events = server.events();
+    events.append(keyed(&admin, created)).await.unwrap();
+    let stats = async |key: &str| {
+        let asked = server.admin().stats(keyed(key, pb::StatsRequest {})).await;
+        asked.unwrap().into_inner()
+    };
+    let told = stats(&admin).await;
+    assert!(told.log_bytes > 0 && told.views_bytes > 0 && told.log_segments > 0);
+    let told = stats(&reader).await;
+    assert_eq!((told.conversations, told.events), (1, 1));
+    assert_eq!(
+        [
+            told.log_bytes,
+            told.views_bytes,
+            told.index_bytes,
+            told.log_segments,
+            told.indexed_documents
+        ],
+        [0; 5]
+    );
+    server.stop().done().await;
+}

@@ -80,7 +80,7 @@ class StatsResponse(google.protobuf.message.Message):
     pending_approvals: builtins.int
     @property
     def head(self) -> treering.v1.event_pb2.Position:
-        """Of the whole store."""
+        """Of the whole store; sizes and counts are 0 unless the key is an admin's of every namespace."""
     @property
     def views_reached(self) -> treering.v1.event_pb2.Position: ...
     @property

@@ -23,7 +23,7 @@ export interface StatsResponse {
   branches: number;
   events: number;
   pendingApprovals: number;
-  /** Of the whole store. */
+  /** Of the whole store; sizes and counts are 0 unless the key is an admin's of every namespace. */
   head: Position | undefined;
   viewsReached: Position | undefined;
   indexReached: Position | undefined;
