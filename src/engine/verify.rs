@@ -108,9 +108,10 @@ impl Engine {
     /// Reads everything and checks it. `deep` also compares views and index with
     /// what a rebuild would make. Appends and reads go on; what is appended
     /// meanwhile is not checked. An erasing changes what is compared: a verification waits for
-    /// one to end, and begins anew when one came between. One verification runs at a time: another one is
-    /// refused with [`ReadError::Busy`]. Drop the stream to stop it. Faults of another namespace than `namespace`
-    /// name their position but not their conversation.
+    /// one to end, and begins anew when one came between; when erasings go on and on it ends
+    /// with [`ReadError::Busy`]. One verification runs at a time: another one is refused with
+    /// [`ReadError::Busy`]. Drop the stream to stop it. Faults of another namespace than
+    /// `namespace` name their position but not their conversation.
     pub fn verify(
         &self,
         namespace: &Namespace,

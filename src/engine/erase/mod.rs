@@ -230,6 +230,7 @@ impl Engine {
     /// hashes, so that the chain goes on to verify. First comes what goes; a dry run ends
     /// there. When the outcome comes nothing of it is in the store's files any more, and
     /// every read shows stubs. What is under way is finished whether or not anybody waits.
+    /// It waits its turn while another erasing, or a rebuild, runs.
     ///
     /// Appends wait while it is recorded and while the views are replaced; reads go on.
     /// Takes about as long as reading the log, writing the segments that hold it anew, and
