@@ -199,7 +199,8 @@ async fn a_folder_that_is_served_is_backed_up() {
         text(&key),
     ];
     // Whoever names the store gets no other one's backup.
-    let other = [&restore[..], &["--store-id", &"ab".repeat(16)]].concat();
+    let other_id = "ab".repeat(16);
+    let other = [&restore[..], &["--store-id", &other_id]].concat();
     let refused = child::run(&other).await;
     assert_eq!(refused.status.code(), Some(NOT_FOUND));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
