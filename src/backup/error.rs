@@ -69,12 +69,33 @@ pub enum BackupError {
         /// Their ids.
         stores: String,
     },
-    /// Somebody else wrote this generation.
+    /// There are backups there, and none of the store that is meant.
+    #[error("{address} has no backup of store {wanted}; it has backups of {stores}")]
+    OtherStore {
+        /// The place.
+        address: String,
+        /// The store that is meant.
+        wanted: uuid::Uuid,
+        /// The ids of those that are there.
+        stores: String,
+    },
+    /// Somebody else wrote a generation meanwhile.
     #[error(
-        "another backup to {address} wrote generation {generation} meanwhile; what this one put \
-         there is in no generation, and the other one stands"
+        "another backup to {address} wrote generation {generation} while this one ran: this one \
+         wrote no generation, and the other one stands"
     )]
     Overtaken {
+        /// The place.
+        address: String,
+        /// Which.
+        generation: u64,
+    },
+    /// The generation that a backup goes on from was removed while it ran.
+    #[error(
+        "generation {generation} was removed from {address} while this backup ran, and no newer \
+         one is there: this backup wrote no generation"
+    )]
+    Gone {
         /// The place.
         address: String,
         /// Which.
@@ -103,6 +124,12 @@ pub enum BackupError {
     /// There is something at the place of the new store.
     #[error("{path} is not empty: name a new folder for what is restored")]
     NotEmpty {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another restore makes a store there.
+    #[error("another restore into {path} is running: this one changed nothing")]
+    RestoreRuns {
         /// The folder.
         path: PathBuf,
     },

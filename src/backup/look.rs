@@ -377,5 +377,8 @@ pub async fn prune(
             target.remove(&object.name).await?;
         }
     }
+    if !dry_run {
+        target.remove_unfinished(&records_of(store), newest.object.modified)?;
+    }
     Ok(pruned)
 }

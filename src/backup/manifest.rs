@@ -249,8 +249,29 @@ impl Manifest {
         })
     }
 
-    /// Puts it last, if no other backup has put one of this generation.
-    pub async fn put(&self, target: &BackupTarget, key: Option<&Key>) -> Result<u64, BackupError> {
+    /// Puts it last, if the generation before is still the newest. A number is used once: what
+    /// is removed is always older than one that is there, so the newest that is there has the
+    /// highest number that ever was. Gives its bytes, and how it is listed.
+    pub async fn put(
+        &self,
+        target: &BackupTarget,
+        key: Option<&Key>,
+    ) -> Result<(u64, Listed), BackupError> {
+        let overtaken = |generation| BackupError::Overtaken {
+            address: target.address().to_owned(),
+            generation,
+        };
+        let before = self.generation - 1;
+        let there = generations_from(target, self.store, before).await?;
+        if let Some(newer) = there.iter().rfind(|one| one.number > before) {
+            return Err(overtaken(newer.number));
+        }
+        if before > 0 && there.is_empty() {
+            return Err(BackupError::Gone {
+                address: target.address().to_owned(),
+                generation: before,
+            });
+        }
         let text = serde_json::to_vec(self);
         let text = text.map_err(|error| BackupError::internal("writing a manifest", error))?;
         let place = Self::place(self.store, self.generation);
@@ -258,8 +279,18 @@ impl Manifest {
         let bytes = sealed.bytes.len() as u64;
         let name = name_of(self.store, self.generation);
         match target.put(&name, sealed.bytes, Put::Once).await? {
-            Became::Written => Ok(bytes),
-            Became::WasThere => Err(BackupError::Overtaken {
+            Became::Written => {}
+            Became::WasThere => return Err(overtaken(self.generation)),
+        }
+        // Another one may have been put, and the one before it removed, between the two.
+        let there = generations_from(target, self.store, self.generation).await?;
+        match there.last() {
+            Some(last) if last.number == self.generation => Ok((bytes, last.object.clone())),
+            Some(newer) => {
+                target.remove(&name).await?;
+                Err(overtaken(newer.number))
+            }
+            None => Err(BackupError::Gone {
                 address: target.address().to_owned(),
                 generation: self.generation,
             }),
@@ -308,6 +339,13 @@ impl Manifest {
     }
 }
 
+/// The first and the last offset of an object, as its name says them.
+pub(super) fn range_of(name: &str) -> Option<[u64; 2]> {
+    let mut parts = name.rsplit('/').next()?.split('-');
+    let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
+    Some([number()?, number()?])
+}
+
 /// A generation that is there.
 #[derive(Clone, Debug)]
 pub(super) struct Generation {
@@ -329,13 +367,28 @@ pub(super) async fn generations(
     target: &BackupTarget,
     store: Uuid,
 ) -> Result<Vec<Generation>, BackupError> {
-    let listed = target.list(&folder_of(store)).await?;
+    Ok(numbered(target.list(&folder_of(store)).await?))
+}
+
+/// Those from a number on.
+async fn generations_from(
+    target: &BackupTarget,
+    store: Uuid,
+    first: u64,
+) -> Result<Vec<Generation>, BackupError> {
+    let after = first.checked_sub(1).map(|number| name_of(store, number));
+    let folder = folder_of(store);
+    let listed = target.list_after(&folder, after.as_deref()).await?;
+    Ok(numbered(listed))
+}
+
+fn numbered(listed: Vec<Listed>) -> Vec<Generation> {
     let number = |listed: &Listed| u64::from_str_radix(listed.name.rsplit('/').next()?, 16).ok();
     let found = listed.into_iter().filter_map(|object| {
         let number = number(&object)?;
         Some(Generation { number, object })
     });
-    Ok(found.collect())
+    found.collect()
 }
 
 /// The stores that have backups here.
@@ -352,19 +405,30 @@ pub(super) async fn one_store(
     let stores = stores(target).await?;
     match (named, stores.as_slice()) {
         (Some(named), stores) if stores.contains(&named) => Ok(named),
+        (Some(named), [_, ..]) => Err(other_store(target, named, &stores)),
         (None, [store]) => Ok(*store),
         (None, [_, _, ..]) => Err(BackupError::Several {
             address: target.address().to_owned(),
-            stores: stores
-                .iter()
-                .map(Uuid::to_string)
-                .collect::<Vec<_>>()
-                .join(", "),
+            stores: listed(&stores),
         }),
         _ => Err(BackupError::NoBackup {
             address: target.address().to_owned(),
         }),
     }
+}
+
+/// The target has backups, and none of the store that is meant.
+pub(super) fn other_store(target: &BackupTarget, wanted: Uuid, stores: &[Uuid]) -> BackupError {
+    BackupError::OtherStore {
+        address: target.address().to_owned(),
+        wanted,
+        stores: listed(stores),
+    }
+}
+
+fn listed(stores: &[Uuid]) -> String {
+    let stores: Vec<String> = stores.iter().map(Uuid::to_string).collect();
+    stores.join(", ")
 }
 
 #[cfg(test)]

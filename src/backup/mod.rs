@@ -9,6 +9,7 @@
 mod cloud;
 mod content;
 mod error;
+mod following;
 mod look;
 mod manifest;
 mod restore;
@@ -23,9 +24,10 @@ mod walk;
 
 pub use self::{
     error::BackupError,
+    following::follow,
     look::{BackupFault, GenerationInfo, Keep, Pruned, Verified, generations, prune, verify},
     restore::{RestoreOptions, RestoreTo, Restored, STAGING as RESTORE_STAGING, restore},
-    run::{Backup, BackupOptions, BackupOutcome, BackupStep, follow},
+    run::{Backup, BackupOptions, BackupOutcome, BackupStep},
     seal::Key,
     source::BackupSource,
     target::BackupTarget,

@@ -2,7 +2,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fs, io,
+    fs::{self, File, TryLockError},
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -34,6 +35,9 @@ use crate::{
 
 /// Where a store is made in its folder, until it is whole.
 pub const STAGING: &str = ".restoring";
+/// Held while a store is made in its folder: a restore that comes meanwhile leaves it alone, and
+/// so does who would open a store there. It is the lock file of the store as well, and stays.
+const LOCK: &str = "LOCK";
 /// In there, the names of what is moved to its place, once that begins.
 const MOVING: &str = "moving";
 
@@ -101,11 +105,13 @@ pub async fn restore(
     mut report: impl FnMut(Progress),
 ) -> Result<Restored, BackupError> {
     let chosen = choose(target, options).await?;
+    let alone = be_alone(to)?;
     let staging = prepare_folder(to)?;
     let made = make(target, &staging, &chosen, options, &mut report).await;
     match made {
         Ok(restored) => {
             finish(to, &staging).map_err(|error| BackupError::store(to, error))?;
+            drop(alone);
             Ok(restored)
         }
         Err(error) => {
@@ -178,12 +184,32 @@ impl Chosen {
     }
 }
 
-/// The folder in which the store is made. What a restore has moved there that was interrupted
-/// before it moved the log is no store, and goes.
-fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
+/// Keeps other restores out of a folder, which is made if it is not there.
+fn be_alone(to: &Path) -> Result<File, BackupError> {
     let failed = |error: io::Error| BackupError::store(to, error);
-    let staging = to.join(STAGING);
-    let moved = moved_before(&staging).map_err(failed)?;
+    // Nothing is put into a folder that has something else.
+    check_folder(to)?;
+    disk::make_folder(to).map_err(failed)?;
+    let mut lock = disk::file_options().open(to.join(LOCK)).map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(BackupError::RestoreRuns {
+                path: to.to_owned(),
+            });
+        }
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    // Says to who cannot have it who has it.
+    lock.set_len(0).map_err(failed)?;
+    writeln!(lock, "pid {}", std::process::id()).map_err(failed)?;
+    Ok(lock)
+}
+
+/// What an interrupted restore has moved into a folder that has nothing else.
+fn check_folder(to: &Path) -> Result<Vec<PathBuf>, BackupError> {
+    let failed = |error: io::Error| BackupError::store(to, error);
+    let moved = moved_before(&to.join(STAGING)).map_err(failed)?;
     let mut left = Vec::new();
     match fs::read_dir(to) {
         Ok(entries) => {
@@ -191,7 +217,7 @@ fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
                 let name = entry.map_err(failed)?.file_name();
                 if moved.iter().any(|moved| name == **moved) {
                     left.push(to.join(name));
-                } else if name != STAGING {
+                } else if name != STAGING && name != LOCK {
                     return Err(BackupError::NotEmpty {
                         path: to.to_owned(),
                     });
@@ -201,7 +227,15 @@ fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
-    for path in left {
+    Ok(left)
+}
+
+/// The folder in which the store is made. What a restore has moved there that was interrupted
+/// before it moved the log is no store, and goes.
+fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
+    let failed = |error: io::Error| BackupError::store(to, error);
+    let staging = to.join(STAGING);
+    for path in check_folder(to)? {
         disk::remove(&path).map_err(failed)?;
     }
     disk::remove(&staging).map_err(failed)?;
@@ -234,7 +268,7 @@ fn to_move(staging: &Path) -> io::Result<Vec<String>> {
     for entry in fs::read_dir(staging)? {
         let name = entry?.file_name().into_string();
         let name = name.map_err(|_| io::Error::other("a name in it is no text"))?;
-        if ![LOG_FOLDER, "LOCK", MOVING].contains(&&*name) {
+        if ![LOG_FOLDER, LOCK, MOVING].contains(&&*name) {
             names.push(name);
         }
     }

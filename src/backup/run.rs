@@ -13,7 +13,9 @@ use uuid::Uuid;
 use super::{
     content::Content,
     error::BackupError,
-    manifest::{self, Erased, Generation, Manifest, Mark, Object, generations},
+    manifest::{
+        self, Erased, Generation, Manifest, Mark, Object, generations, other_store, stores,
+    },
     seal::Key,
     source::BackupSource,
     target::{BackupTarget, Listed},
@@ -40,6 +42,9 @@ const REMOVE_AFTER: Duration = Duration::from_secs(3_600);
 const KEPT_EVERY_MICROS: i64 = 3_600_000_000;
 /// Following, the store is told so often what its backup holds.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
+/// Following, it is looked so often whether objects that no generation names hold what was
+/// erased.
+const LOOK_FOR_STRAYS_EVERY: Duration = Duration::from_secs(3_600);
 /// An offset behind every log: asks which log it is.
 const NOWHERE: u64 = u64::MAX;
 
@@ -124,6 +129,10 @@ pub struct Backup<'a> {
     last_number: u64,
     /// What `next` has that the newest does not.
     is_changed: bool,
+    /// Objects that the newest generation does not name may hold what was erased.
+    has_strays: bool,
+    /// When that was looked at last.
+    strays_at: Instant,
     /// Erasures of which objects may still hold something.
     to_erase: Vec<Erased>,
     /// Of objects that were put by this backup: what was erased up to there is not in them.
@@ -148,9 +157,26 @@ impl<'a> Backup<'a> {
         target: &'a BackupTarget,
         options: &'a BackupOptions,
     ) -> Result<Self, BackupError> {
+        let was_there = source.was_backed_up_to(target.address()).await;
+        Self::start_at(source, target, options, was_there).await
+    }
+
+    /// The same; the target may be known to have had a backup of this store before.
+    pub(super) async fn start_at(
+        source: &'a dyn BackupSource,
+        target: &'a BackupTarget,
+        options: &'a BackupOptions,
+        was_there: bool,
+    ) -> Result<Self, BackupError> {
         let start = ask(source, NOWHERE).await?;
         let store = start.identity.store;
         let mut there = generations(target, store).await?;
+        if there.is_empty() && was_there {
+            let others = stores(target).await?;
+            if !others.is_empty() && !others.contains(&store) {
+                return Err(other_store(target, store, &others));
+            }
+        }
         let (next, unread) = newest_readable(target, store, &there, options.key.as_ref()).await?;
         let next = next.unwrap_or_else(|| Manifest::first(store, start.identity.timeline));
         let has_unread = !unread.is_empty();
@@ -167,6 +193,8 @@ impl<'a> Backup<'a> {
             },
             pinned: names(&next),
             is_changed: has_unread,
+            has_strays: false,
+            strays_at: Instant::now(),
             last_number: newest.as_ref().map_or(0, |newest| newest.number),
             base: newest.map(|newest| newest.object),
             to_erase: Vec::new(),
@@ -176,6 +204,7 @@ impl<'a> Backup<'a> {
             noted: None,
             next,
         };
+        backup.find_strays().await?;
         backup.find_gone().await?;
         backup.find_common().await?;
         if backup.next.timeline != start.identity.timeline {
@@ -183,6 +212,34 @@ impl<'a> Backup<'a> {
             backup.is_changed = true;
         }
         Ok(backup)
+    }
+
+    /// Looks for objects that the newest generation does not name and that may hold what was
+    /// erased: who put them died, or was overtaken. Those that are not older than the newest
+    /// generation go once there is a newer one.
+    async fn find_strays(&mut self) -> Result<(), BackupError> {
+        self.strays_at = Instant::now();
+        if self.next.erasures.is_empty() {
+            return Ok(());
+        }
+        let below = records_of(self.next.store);
+        let mut there = self.target.list(&below).await?;
+        there.extend(self.target.unfinished(&below)?);
+        let named = names(&self.next);
+        let is_stray = |object: &&Listed| {
+            let mut erasures = self.next.erasures.iter();
+            !named.contains(&object.name)
+                && manifest::range_of(&object.name).is_some_and(|[first, last]| {
+                    let within = |[from, to]: &[u64; 2]| *from <= last && first <= *to;
+                    erasures.any(|erased| erased.offsets.iter().any(within))
+                })
+        };
+        let newest = self.base.as_ref().map(|base| base.modified);
+        let is_late = |object: &Listed| newest.is_none_or(|newest| object.modified >= newest);
+        let strays: Vec<&Listed> = there.iter().filter(is_stray).collect();
+        self.has_strays |= !strays.is_empty();
+        self.is_changed |= strays.into_iter().any(is_late);
+        Ok(())
     }
 
     /// Forgets what the target does not have any more, or not whole: it is put again.
@@ -342,6 +399,9 @@ impl<'a> Backup<'a> {
         report: &mut impl FnMut(BackupStep),
     ) -> Result<(), BackupError> {
         gathering.due = None;
+        if self.strays_at.elapsed() >= LOOK_FOR_STRAYS_EVERY {
+            self.find_strays().await?;
+        }
         self.clean().await?;
         self.join_small().await?;
         let is_new = self.is_changed || self.base.is_none();
@@ -351,18 +411,18 @@ impl<'a> Backup<'a> {
             self.next.made_at = TimestampMicros::now().0;
             self.next.made_by = env!("CARGO_PKG_VERSION").to_owned();
             self.next.to_clean = self.next.to_clean || !self.to_erase.is_empty();
-            let bytes = self
-                .next
-                .put(self.target, self.options.key.as_ref())
-                .await?;
+            let key = self.options.key.as_ref();
+            let (bytes, listed) = self.next.put(self.target, key).await?;
+            self.base = Some(listed);
             self.outcome.bytes += bytes;
             self.outcome.generation = self.next.generation;
             self.outcome.is_new = true;
             self.is_changed = false;
         }
-        if self.next.to_clean {
+        if self.next.to_clean || self.has_strays {
             self.remove_unclean().await?;
             self.next.to_clean = false;
+            self.has_strays = false;
         }
         self.to_erase.clear();
         if is_new {
@@ -373,10 +433,6 @@ impl<'a> Backup<'a> {
                 head: self.next.head(),
                 is_all: gathering.is_all,
             });
-        }
-        if self.base.is_none() {
-            let there = generations(self.target, self.next.store).await?;
-            self.base = there.last().map(|newest| newest.object.clone());
         }
         self.note().await;
         Ok(())
@@ -509,16 +565,21 @@ impl<'a> Backup<'a> {
                 (false, _) => named.extend(names(&older)),
             }
         }
-        // What was put since the newest generation may be another backup's.
-        let since = self.base.as_ref().map(|base| base.modified);
+        // What was put before the newest generation and is not named is of no use: another
+        // backup that put it is overtaken. What was put since may become part of the next one.
+        let newest = self.base.as_ref().map(|base| base.modified);
         for object in self.target.list(&records_of(store)).await? {
-            let is_own = self.clean_to_knows(&object.name);
-            let is_old = since.is_none_or(|since| object.modified <= since) || is_own;
+            let was_named = unnamed.contains(&object.name);
+            let is_old = newest.is_some_and(|newest| object.modified < newest);
+            let is_over = is_old || was_named || self.clean_to_knows(&object.name);
             // What nobody names may be of a generation that cannot be read.
-            let may_go = self.outcome.unread.is_empty() || unnamed.contains(&object.name);
-            if is_old && may_go && !named.contains(&object.name) {
+            let may_go = self.outcome.unread.is_empty() || was_named;
+            if is_over && may_go && !named.contains(&object.name) {
                 self.target.remove(&object.name).await?;
             }
+        }
+        if let Some(newest) = newest {
+            self.target.remove_unfinished(&records_of(store), newest)?;
         }
         self.pinned = named;
         Ok(())
@@ -721,72 +782,5 @@ impl Gathering {
         let content = std::mem::take(&mut self.content);
         let first = std::mem::replace(&mut self.first, self.next);
         uploads.put(first, last, content).await
-    }
-}
-
-/// Pauses before following goes on after it failed: the first one, and the longest.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(30);
-/// Two that follow to one target overtake each other: who was overtaken so often within
-/// [`OVERTAKEN_WITHIN`] ends.
-const OVERTAKEN_MAX: usize = 3;
-const OVERTAKEN_WITHIN: Duration = Duration::from_secs(60);
-
-/// Follows a store for as long as it can: what fails is tried again, from what the target
-/// has then.
-///
-/// # Errors
-/// What trying again does not mend: a backup that is damaged or has another key, or another
-/// one that follows to the same target.
-pub async fn follow(
-    source: &dyn BackupSource,
-    target: &BackupTarget,
-    options: &BackupOptions,
-    mut report: impl FnMut(BackupStep),
-) -> Result<(), BackupError> {
-    let options = BackupOptions {
-        follow: true,
-        ..options.clone()
-    };
-    let mut pause = RETRY_MIN;
-    let mut overtaken: Vec<Instant> = Vec::new();
-    loop {
-        let mut is_new = false;
-        let error = match Backup::start(source, target, &options).await {
-            Ok(mut backup) => {
-                let ran = backup.run(|step| {
-                    is_new |= matches!(step, BackupStep::Generation { .. });
-                    report(step);
-                });
-                match ran.await {
-                    Ok(()) => return Ok(()),
-                    Err(error) => error,
-                }
-            }
-            Err(error) => error,
-        };
-        match &error {
-            BackupError::Overtaken { .. } => {
-                overtaken.retain(|at| at.elapsed() < OVERTAKEN_WITHIN);
-                overtaken.push(Instant::now());
-                if overtaken.len() >= OVERTAKEN_MAX {
-                    return Err(error);
-                }
-            }
-            BackupError::Target { .. }
-            | BackupError::Source { .. }
-            | BackupError::Internal { .. } => {}
-            _ => return Err(error),
-        }
-        let error = with_causes(&error).to_string();
-        tracing::warn!(
-            error,
-            "the backup does not follow for now; it is tried again"
-        );
-        if is_new {
-            pause = RETRY_MIN;
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_MAX);
     }
 }

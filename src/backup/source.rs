@@ -26,6 +26,12 @@ pub trait BackupSource: Send + Sync {
     /// # Errors
     /// [`BackupError::Source`].
     async fn note(&self, note: BackupNote) -> Result<(), BackupError>;
+
+    /// The address of a target to which the store was backed up before. False, too, when that
+    /// is not known.
+    async fn was_backed_up_to(&self, _target: &str) -> bool {
+        false
+    }
 }
 
 fn failed(error: ReadError) -> BackupError {
@@ -47,5 +53,10 @@ impl BackupSource for Engine {
 
     async fn note(&self, note: BackupNote) -> Result<(), BackupError> {
         self.note_backup(note).await.map_err(failed)
+    }
+
+    async fn was_backed_up_to(&self, target: &str) -> bool {
+        let mut notes = self.backups().into_iter();
+        notes.any(|note| note.target == target)
     }
 }

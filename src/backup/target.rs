@@ -1,6 +1,12 @@
 //! Where a backup is kept: a folder, or a bucket of an object store.
 
-use std::{error::Error, path::Path, sync::Arc};
+use std::{
+    error::Error,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::UNIX_EPOCH,
+};
 
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -21,6 +27,8 @@ pub struct BackupTarget {
     objects: Arc<dyn ObjectStore>,
     below: ObjectPath,
     address: String,
+    /// None: a bucket.
+    folder: Option<PathBuf>,
 }
 
 /// An object that is there.
@@ -90,6 +98,7 @@ impl BackupTarget {
             objects: Arc::new(files.with_fsync(true)),
             below: ObjectPath::default(),
             address: absolute.display().to_string(),
+            folder: Some(absolute),
         })
     }
 
@@ -110,6 +119,7 @@ impl BackupTarget {
             objects: Arc::from(objects),
             below,
             address: without_secrets(&url),
+            folder: None,
         })
     }
 
@@ -198,8 +208,23 @@ impl BackupTarget {
 
     /// Every object below a name, in the order of their names.
     pub(super) async fn list(&self, below: &str) -> Result<Vec<Listed>, BackupError> {
+        self.list_after(below, None).await
+    }
+
+    /// The same of those whose name comes after another one.
+    pub(super) async fn list_after(
+        &self,
+        below: &str,
+        after: Option<&str>,
+    ) -> Result<Vec<Listed>, BackupError> {
         let prefix = self.path(below);
-        let listed = self.objects.list(Some(&prefix));
+        let listed = match after {
+            Some(after) => {
+                let after = self.path(after);
+                self.objects.list_with_offset(Some(&prefix), &after)
+            }
+            None => self.objects.list(Some(&prefix)),
+        };
         let listed: Vec<ObjectMeta> = listed
             .try_collect()
             .await
@@ -220,6 +245,56 @@ impl BackupTarget {
         Ok(found)
     }
 
+    /// Files below a name that were begun and never got their name: who wrote them died. A
+    /// bucket has none, and no list shows them.
+    pub(super) fn unfinished(&self, below: &str) -> Result<Vec<Listed>, BackupError> {
+        let Some(folder) = &self.folder else {
+            return Ok(Vec::new());
+        };
+        let failed = |error: io::Error| self.failed("listing", below, error);
+        let entries = match fs::read_dir(folder.join(below)) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !is_unfinished(&name) {
+                continue;
+            }
+            // It may just have got its name.
+            let Ok(about) = entry.metadata() else {
+                continue;
+            };
+            let modified = about.modified().map_err(failed)?;
+            let since = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
+            found.push(Listed {
+                name: format!("{below}/{name}"),
+                bytes: about.len(),
+                modified: TimestampMicros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX)),
+            });
+        }
+        Ok(found)
+    }
+
+    /// Removes [`unfinished`](Self::unfinished) files that were written before a time.
+    pub(super) fn remove_unfinished(
+        &self,
+        below: &str,
+        before: TimestampMicros,
+    ) -> Result<(), BackupError> {
+        for file in self.unfinished(below)? {
+            let path = self.folder.as_ref().map(|folder| folder.join(&file.name));
+            let Some(path) = path.filter(|_| file.modified < before) else {
+                continue;
+            };
+            disk::remove(&path).map_err(|error| self.failed("removing", &file.name, error))?;
+        }
+        Ok(())
+    }
+
     /// The folders in the target.
     pub(super) async fn folders(&self) -> Result<Vec<String>, BackupError> {
         let listed = self.objects.list_with_delimiter(Some(&self.below)).await;
@@ -232,6 +307,15 @@ impl BackupTarget {
         names.sort();
         Ok(names)
     }
+}
+
+/// True for the name of a file that is written before it gets its name, which
+/// `LocalFileSystem` ends with `#` and a number.
+fn is_unfinished(name: &str) -> bool {
+    let number = name.split_once('#').map(|(_, number)| number);
+    number.is_some_and(|number| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
 }
 
 /// The path of an address that names a folder.

@@ -936,3 +936,219 @@ async fn a_store_is_followed() {
     assert_eq!(log_of(&engine).await, was);
     engine.close().await;
 }
+
+fn newest(to: &Path) -> PathBuf {
+    let is_generation =
+        |path: &PathBuf| path.parent().is_some_and(|at| at.ends_with("generations"));
+    files(to)
+        .into_iter()
+        .filter(is_generation)
+        .next_back()
+        .unwrap()
+}
+
+// Pruning freed a number, a backup that began before took it, said that all was there, and a
+// restore gave what the other one had. A number is used once: whoever is behind is told.
+#[tokio::test]
+async fn a_freed_generation_number_is_not_used_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let id = append(&engine, None, &["one"]).await;
+    back_up(&engine, &to, None).await;
+    let to_write = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
+    let options = BackupOptions::default();
+    let mut behind = Backup::start(&engine, &to_write, &options).await.unwrap();
+    for text in ["two", "three"] {
+        append(&engine, Some(id), &[text]).await;
+        back_up(&engine, &to, None).await;
+    }
+    let keep = Keep {
+        newest: Some(1),
+        days: None,
+    };
+    prune(&target(&to), None, None, keep, false).await.unwrap();
+    append(&engine, Some(id), &["four"]).await;
+    let told = behind.run(|_| {}).await.map_err(|error| error.to_string());
+    let told = told.unwrap_err();
+    assert!(told.contains("generation 3"), "{told}");
+    assert!(newest(&to).ends_with("0000000000000003"));
+    assert_eq!(generations(&target(&to), None).await.unwrap().len(), 1);
+    assert_eq!(faults(&to).await, [] as [String; 0]);
+    assert_eq!(back_up(&engine, &to, None).await.head, engine.head().offset);
+    engine.close().await;
+}
+
+// The target was emptied while it was followed: generations named objects that were gone. A
+// backup must notice that what it goes on from is not there any more.
+#[tokio::test]
+async fn a_target_that_was_emptied_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let id = append(&engine, None, &["one"]).await;
+    back_up(&engine, &to, None).await;
+    let to_write = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
+    let options = BackupOptions::default();
+    let mut backup = Backup::start(&engine, &to_write, &options).await.unwrap();
+    append(&engine, Some(id), &["two"]).await;
+    for file in files(&to) {
+        fs::remove_file(file).unwrap();
+    }
+    let told = backup.run(|_| {}).await.map_err(|error| error.to_string());
+    assert!(told.unwrap_err().contains("generation 1"));
+    assert_eq!(back_up(&engine, &to, None).await.events, 3);
+    assert_eq!(faults(&to).await, [] as [String; 0]);
+    engine.close().await;
+}
+
+// A backup died between its objects and its generation, and what was erased then stayed in
+// them for ever. The next backup must remove them: it overtakes whoever put them.
+#[tokio::test]
+async fn objects_of_a_backup_that_died_do_not_keep_what_was_erased() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let id = append(&engine, None, &["one"]).await;
+    back_up(&engine, &to, None).await;
+    let before = objects(&to);
+    append(&engine, Some(id), &[NEEDLE]).await;
+    back_up(&engine, &to, None).await;
+    fs::remove_file(newest(&to)).unwrap();
+    let left: Vec<_> = objects(&to)
+        .into_iter()
+        .filter(|object| !before.contains(object))
+        .collect();
+    let held = fs::read(&left[0]).unwrap();
+    let unfinished = format!("{}#1", left[0].display());
+    fs::write(&unfinished, &held).unwrap();
+    assert_eq!(found(&to).await.len(), 2);
+    erase(&engine, EraseTarget::Literal(NEEDLE.into())).await;
+    back_up(&engine, &to, None).await;
+    assert_eq!(found(&to).await, [] as [String; 0]);
+    // One that was behind puts its objects later than that, and dies.
+    for late in [left[0].to_str().unwrap(), &unfinished] {
+        fs::write(late, &held).unwrap();
+        back_up(&engine, &to, None).await;
+        back_up(&engine, &to, None).await;
+        assert_eq!(found(&to).await, [] as [String; 0]);
+    }
+    assert_eq!(faults(&to).await, [] as [String; 0]);
+    let done = back_up(&engine, &to, None).await;
+    assert!(!done.is_new);
+    engine.close().await;
+}
+
+// While a server followed, what another backup left was never removed, as long as the server
+// ran. An erasing must take it along.
+#[tokio::test(flavor = "multi_thread")]
+async fn following_removes_what_another_backup_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    append(&engine, None, &["one", NEEDLE]).await;
+    back_up(&engine, &to, None).await;
+    let to_write = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
+    let (heads, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let followed = engine.clone();
+    let follower = tokio::spawn(async move {
+        let options = BackupOptions::default();
+        follow(&followed, &to_write, &options, |step| {
+            if let BackupStep::Generation { head, .. } = step {
+                heads.send(head).unwrap();
+            }
+        })
+        .await
+    });
+    append(&engine, None, &["two"]).await;
+    while told.recv().await.unwrap() < engine.head().offset {}
+    let object = &objects(&to)[0];
+    let name = object.to_str().unwrap();
+    let left = format!("{}{}", &name[..name.len() - 4], "dead");
+    fs::copy(object, &left).unwrap();
+    assert_eq!(found(&to).await.len(), 2);
+    erase(&engine, EraseTarget::Literal(NEEDLE.into())).await;
+    while told.recv().await.unwrap() < engine.head().offset {}
+    assert_eq!(found(&to).await, [] as [String; 0]);
+    follower.abort();
+    engine.close().await;
+}
+
+// Two restores into one folder removed each other's files. One wins, and the other one says
+// that it was not alone and changes nothing.
+#[tokio::test]
+async fn of_two_restores_into_one_folder_one_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    append(&engine, None, &["one", &large(1), "two"]).await;
+    back_up(&engine, &to, None).await;
+    engine.close().await;
+    let again = dir.path().join("again");
+    let (one, other) = tokio::join!(
+        restored(&to, &again, RestoreTo::End),
+        restored(&to, &again, RestoreTo::End)
+    );
+    let (won, lost) = match (one, other) {
+        (Ok(won), Err(lost)) | (Err(lost), Ok(won)) => (won, lost.to_string()),
+        other => panic!("{other:?}"),
+    };
+    assert!(lost.contains("another restore"), "{lost}");
+    assert_eq!(won.events, 4);
+    let engine = open(&again).await;
+    is_sound(&engine).await;
+    engine.close().await;
+    let full = restored(&to, &again, RestoreTo::End).await.unwrap_err();
+    assert!(matches!(full, BackupError::NotEmpty { .. }), "{full}");
+}
+
+// The backup of another store lay in the place of the target, and was restored without a word.
+// Whoever says which store it is gets no other one, and following goes on into no such place.
+#[tokio::test]
+async fn the_backup_of_another_store_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (to, foreign) = (dir.path().join("to"), dir.path().join("foreign"));
+    let engine = open(&dir.path().join("store")).await;
+    append(&engine, None, &["own"]).await;
+    let own = back_up(&engine, &to, None).await.store;
+    let other = open(&dir.path().join("other")).await;
+    append(&other, None, &["foreign"]).await;
+    let others = back_up(&other, &foreign, None).await.store;
+    other.close().await;
+    fs::remove_dir_all(&to).unwrap();
+    copy_folder(&foreign, &to);
+    let options = RestoreOptions {
+        store: Some(own),
+        ..RestoreOptions::default()
+    };
+    let again = dir.path().join("again");
+    let told = restore(&target(&to), &again, &options, |_| {}).await;
+    let told = told.unwrap_err().to_string();
+    assert!(
+        told.contains(&own.to_string()) && told.contains(&others.to_string()),
+        "{told}"
+    );
+    assert!(!again.exists());
+    append(&engine, None, &["more"]).await;
+    let to_write = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
+    let options = BackupOptions {
+        follow: true,
+        ..BackupOptions::default()
+    };
+    let before = files(&to);
+    let told = Backup::start(&engine, &to_write, &options)
+        .await
+        .err()
+        .unwrap();
+    let told = told.to_string();
+    assert!(
+        told.contains(&own.to_string()) && told.contains(&others.to_string()),
+        "{told}"
+    );
+    assert_eq!(files(&to), before);
+    // A place that it never had may have others.
+    let shared = dir.path().join("shared");
+    copy_folder(&foreign, &shared);
+    assert!(back_up(&engine, &shared, None).await.is_new);
+    engine.close().await;
+}

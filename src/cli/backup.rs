@@ -548,9 +548,19 @@ pub fn refused(error: &BackupError) -> CliError {
             Exit::Damaged,
         ),
         BackupError::NoBackup { .. } => ("`treering backup TO` makes one", Exit::NotFound),
+        BackupError::OtherStore { .. } => (
+            "check that this is the right place: another backup may lie where yours was. \
+             `treering backup ls` tells what is there",
+            Exit::NotFound,
+        ),
         BackupError::Several { .. } => ("say which with --store UUID", Exit::Usage),
         BackupError::Overtaken { .. } => (
-            "let one backup at a time go to one place; run it again to be sure",
+            "run it again, which backs up what the other one lacks; let only one backup at a time \
+             write to one place (two timers, or `serve --backup` beside a timer)",
+            Exit::Refused,
+        ),
+        BackupError::Gone { .. } => (
+            "check who removes files there; then run it again, which puts again what is gone",
             Exit::Refused,
         ),
         BackupError::Source { .. } => (
@@ -561,6 +571,10 @@ pub fn refused(error: &BackupError) -> CliError {
         BackupError::NoSuchPlace { .. } => {
             ("`treering backup ls` tells what there is", Exit::NotFound)
         }
+        BackupError::RestoreRuns { .. } => (
+            "wait until it has ended, or name another folder with --to DIR",
+            Exit::Refused,
+        ),
         BackupError::NotEmpty { .. } => ("name another folder with --to DIR", Exit::Usage),
         BackupError::Store { .. } => (
             "check that there is room, then try again with another folder",

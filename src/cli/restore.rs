@@ -52,8 +52,9 @@ pub struct RestoreArgs {
     /// Which generation; the newest, unless that is damaged
     #[arg(long, value_name = "N")]
     generation: Option<u64>,
-    /// Whose backup, when there are several
-    #[arg(long, value_name = "UUID")]
+    /// The store whose backup this must be: another one is refused. Needed when there are
+    /// several
+    #[arg(long, visible_alias = "store-id", value_name = "UUID")]
     store: Option<Uuid>,
     #[command(flatten)]
     key: KeyArg,
@@ -142,11 +143,12 @@ fn json(restored: &Restored) -> String {
 fn tell(restored: &Restored, args: &RestoreArgs, out: &mut Out) -> Result<(), CliError> {
     let last = |time: TimestampMicros| day_clock(Some(&timestamp_to_pb(time)));
     out.line(format!(
-        "Restored {} of {} of {} from generation {} into {}; the last is of {}",
+        "Restored {} of {} of {} from generation {} of store {} into {}; the last is of {}",
         count(restored.events),
         things(restored.events_there, "event", "events"),
         things(restored.conversations, "conversation", "conversations"),
         restored.generation,
+        restored.store,
         args.to.display(),
         restored
             .last_recorded_at

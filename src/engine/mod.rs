@@ -260,6 +260,7 @@ struct Inner {
     marks: Arc<damage::Marks>,
     /// Held by the one rebuild that may run.
     rebuilding: Arc<tokio::sync::Mutex<()>>,
+    erasings: erase::Erasings,
     indexer: Arc<indexer::Indexer>,
     contexts: context::ContextCaches,
     knowledge: context::KnowledgeCache,

@@ -340,6 +340,7 @@ impl Engine {
             disk: Mutex::new(disk),
             marks,
             rebuilding: Arc::default(),
+            erasings: super::erase::Erasings::default(),
             indexer: Arc::new(indexer),
             knowledge,
             started_at: TimestampMicros::now(),

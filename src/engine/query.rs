@@ -993,7 +993,7 @@ pub struct Progress {
 }
 
 /// Something that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fault {
     /// `log`, `blob`, `chain`, `views` or `index`.
     pub part: &'static str,

@@ -2,6 +2,8 @@
 //! index. And the store in numbers.
 
 use std::{
+    collections::HashSet,
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -38,6 +40,10 @@ const FOLD_STEP_EVENTS: u64 = 8_192;
 const FRESH_IN_MEMORY_EVENTS_MAX: u64 = 100_000;
 /// Memory for pages of larger ones, in bytes.
 const FRESH_CACHE_BYTES: usize = 16 << 20;
+/// How often a verification begins anew because an erasing came between.
+const TRIES_MAX: u32 = 8;
+/// When to ask again after that, in milliseconds.
+const AGAIN_AFTER_ERASINGS_MS: u64 = 10_000;
 /// How often a wait looks at whether anyone still waits for it.
 const STOP_SEEN_WITHIN: Duration = Duration::from_millis(100);
 
@@ -101,9 +107,11 @@ impl Engine {
 
     /// Reads everything and checks it. `deep` also compares views and index with
     /// what a rebuild would make. Appends and reads go on; what is appended
-    /// meanwhile is not checked. One verification runs at a time: another one is
-    /// refused with [`ReadError::Busy`]. Drop the stream to stop it. Faults of another namespace than `namespace`
-    /// name their position but not their conversation.
+    /// meanwhile is not checked. An erasing changes what is compared: a verification waits for
+    /// one to end, and begins anew when one came between; when erasings go on and on it ends
+    /// with [`ReadError::Busy`]. One verification runs at a time: another one is refused with
+    /// [`ReadError::Busy`]. Drop the stream to stop it. Faults of another namespace than
+    /// `namespace` name their position but not their conversation.
     pub fn verify(
         &self,
         namespace: &Namespace,
@@ -121,6 +129,8 @@ impl Engine {
                 outcome: VerifyOutcome::default(),
                 heads: Heads::default(),
                 passages: 0,
+                erasings: 0,
+                told: HashSet::new(),
             };
             match inner.work.verify(|stop| check(stop).run(deep)).await {
                 // Whoever drops the stream stops the check.
@@ -146,16 +156,50 @@ struct Check {
     heads: Heads,
     /// Passages that the index should have.
     passages: u64,
+    /// What [`Erasings::settled`](super::erase::Erasings::settled) said when it began.
+    erasings: u64,
+    /// Hashes of faults that were told: whoever begins anew tells each once.
+    told: HashSet<u64>,
 }
 
 impl Check {
     async fn run(mut self, deep: bool) {
-        let done = self.check(deep).await;
+        let done = self.check_one_state(deep).await;
         self.outcome.conversations = self.heads.count();
         self.outcome.sound = self.outcome.faults == 0;
         let last = done.map(|()| VerifyItem::Outcome(self.outcome));
         // Whoever asked may have gone.
         let _ = self.reports.send(last).await;
+    }
+
+    /// Checks until no erasing came between: log, views and index are of one state then.
+    async fn check_one_state(&mut self, deep: bool) -> Result<(), ReadError> {
+        for _ in 0..TRIES_MAX {
+            self.erasings = loop {
+                self.stop.check()?;
+                match self.inner.erasings.settled() {
+                    Some(settled) => break settled,
+                    None => tokio::time::sleep(STOP_SEEN_WITHIN).await,
+                }
+            };
+            self.outcome = VerifyOutcome::default();
+            self.heads = Heads::default();
+            self.passages = 0;
+            match self.check(deep).await {
+                Err(_) if !self.is_undisturbed() => {}
+                done => return done,
+            }
+        }
+        Err(ReadError::Busy {
+            what: "something was erased each time that the verification ran, and it compares \
+                   what does not change",
+            retry_after_ms: AGAIN_AFTER_ERASINGS_MS,
+        })
+    }
+
+    /// True as long as no erasing has changed anything since it began.
+    fn is_undisturbed(&self) -> bool {
+        self.inner.erasings.settled() == Some(self.erasings)
     }
 
     async fn check(&mut self, deep: bool) -> Result<(), ReadError> {
@@ -169,7 +213,7 @@ impl Check {
                 "they cannot be compared with a rebuild: {}",
                 with_causes(&error)
             );
-            self.fault("views", None, message).await;
+            self.fault("views", None, message).await?;
         }
         self.check_index(deep && log_is_whole, head).await
     }
@@ -189,7 +233,7 @@ impl Check {
                     }
                 }
                 Stretch::Lost(lost) => {
-                    self.log_fault(&lost).await;
+                    self.log_fault(&lost).await?;
                     next = lost.last + 1;
                 }
             }
@@ -217,11 +261,11 @@ impl Check {
                 "revision {} comes after revision {}",
                 header.revision, before.revision
             );
-            self.fault("log", Some((offset, record)), message).await;
+            self.fault("log", Some((offset, record)), message).await?;
         }
         if !record.verify_chain(before.chain_hash) {
             let message = "its hash does not follow from the event before it".to_owned();
-            self.fault("chain", Some((offset, record)), message).await;
+            self.fault("chain", Some((offset, record)), message).await?;
         }
         let head = Head {
             revision: header.revision,
@@ -249,7 +293,7 @@ impl Check {
                     RecordBody::Inline(_) | RecordBody::Stub(_) => "log",
                 };
                 let message = with_causes(&error).to_string();
-                self.fault(part, Some((offset, record)), message).await;
+                self.fault(part, Some((offset, record)), message).await?;
             }
         }
         Ok(())
@@ -264,7 +308,7 @@ impl Check {
                 None,
                 "they have not come as far as reads say".to_owned(),
             )
-            .await;
+            .await?;
         }
         let mut last = None;
         loop {
@@ -298,7 +342,7 @@ impl Check {
                 let seen = row.map_or(Revision::NONE, |row| row.head);
                 let message =
                     format!("the log's head of a conversation is {revision}, the views' {seen}");
-                self.fault("views", None, message).await;
+                self.fault("views", None, message).await?;
             }
         }
         Ok(())
@@ -329,7 +373,7 @@ impl Check {
         }
         if let Some(place) = difference {
             let message = format!("a rebuild makes something else: {place}");
-            self.fault("views", None, message).await;
+            self.fault("views", None, message).await?;
         }
         Ok(())
     }
@@ -383,41 +427,57 @@ impl Check {
         };
         if let Err(error) = reached {
             let message = with_causes(&error).to_string();
-            self.fault("index", None, message).await;
+            self.fault("index", None, message).await?;
             return Ok(());
         }
         let at_head = self.inner.published.load(Ordering::Acquire) == head;
         let found = self.inner.indexer.index().passage_count();
         if count && at_head && found != self.passages {
             let message = format!("it has {found} passages; the log has {}", self.passages);
-            self.fault("index", None, message).await;
+            self.fault("index", None, message).await?;
         }
         Ok(())
     }
 
-    async fn log_fault(&mut self, lost: &Lost) {
-        self.outcome.faults += 1;
+    async fn log_fault(&mut self, lost: &Lost) -> Result<(), ReadError> {
         let Lost { first, last, what } = lost;
-        let fault = Fault {
+        self.tell(Fault {
             part: "log",
             position: Some(Position::local(*first)),
             conversation: None,
             revision: None,
             message: format!("positions {first} to {last} cannot be read: {what}"),
-        };
-        let _ = self.reports.send(Ok(VerifyItem::Fault(fault))).await;
+        })
+        .await
     }
 
-    async fn fault(&mut self, part: &'static str, at: Option<(u64, &Record)>, message: String) {
-        self.outcome.faults += 1;
+    async fn fault(
+        &mut self,
+        part: &'static str,
+        at: Option<(u64, &Record)>,
+        message: String,
+    ) -> Result<(), ReadError> {
         let own = at.filter(|(_, record)| record.header.namespace == self.namespace);
-        let fault = Fault {
+        self.tell(Fault {
             part,
             position: at.map(|(offset, _)| Position::local(offset)),
             conversation: own.map(|(_, record)| record.header.conversation),
             revision: own.map(|(_, record)| record.header.revision),
             message,
-        };
-        let _ = self.reports.send(Ok(VerifyItem::Fault(fault))).await;
+        })
+        .await
+    }
+
+    /// Tells a fault. An error: an erasing came between, and it may be none.
+    async fn tell(&mut self, fault: Fault) -> Result<(), ReadError> {
+        if !self.is_undisturbed() {
+            return Err(ReadError::Stopped);
+        }
+        self.outcome.faults += 1;
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&fault);
+        if self.told.insert(hash) {
+            let _ = self.reports.send(Ok(VerifyItem::Fault(fault))).await;
+        }
+        Ok(())
     }
 }

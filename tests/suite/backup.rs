@@ -31,6 +31,7 @@ use super::{
 /// Kills in a test run; `TREERING_BACKUP_ROUNDS` sets another number.
 const ROUNDS: u64 = 4;
 /// Exit codes.
+const NOT_FOUND: i32 = 3;
 const REFUSED: i32 = 4;
 const UNAVAILABLE: i32 = 5;
 const DAMAGED: i32 = 6;
@@ -197,6 +198,14 @@ async fn a_folder_that_is_served_is_backed_up() {
         "--key-file",
         text(&key),
     ];
+    // Whoever names the store gets no other one's backup.
+    let other_id = "ab".repeat(16);
+    let other = [&restore[..], &["--store-id", &other_id]].concat();
+    let refused = child::run(&other).await;
+    assert_eq!(refused.status.code(), Some(NOT_FOUND));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("has no backup of store abababab-"), "{said}");
+    assert!(!again.exists());
     let at = [&restore[..], &["--position", "3"]].concat();
     assert_eq!(ok_json(&at).await["events"], 2);
     let refused = child::run(&restore).await;

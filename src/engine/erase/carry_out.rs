@@ -52,6 +52,7 @@ pub(super) async fn carry_out(
     mut plan: Plan,
     reports: &mut Reports,
 ) -> Result<EraseOutcome, EraseError> {
+    let _changing = inner.erasings.begin();
     let (recorded, signer) = {
         let _alone = inner.appending.write().await;
         inner.settled().await?;
@@ -90,6 +91,7 @@ pub(super) async fn finish_earlier(
     files: &Arc<RedbLog>,
     reports: &mut Reports,
 ) -> Result<(), EraseError> {
+    let _changing = inner.erasings.begin();
     let earlier = {
         let _alone = inner.appending.write().await;
         inner.settled().await?;

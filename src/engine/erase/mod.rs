@@ -15,7 +15,14 @@ mod signature;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, ops::RangeInclusive, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
 
@@ -188,6 +195,34 @@ impl EraseError {
     }
 }
 
+/// Erasings that change what is read. While one does, log, views and index are not of one
+/// state: who compares them must know.
+#[derive(Debug, Default)]
+pub(super) struct Erasings(AtomicU64);
+
+/// An erasing that changes what is read, until it is dropped.
+struct Changing<'a>(&'a Erasings);
+
+impl Erasings {
+    /// Begins one. The caller sees to it that there is one at a time.
+    fn begin(&self) -> Changing<'_> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Changing(self)
+    }
+
+    /// A number that is another one after each erasing; none: one is under way.
+    pub fn settled(&self) -> Option<u64> {
+        let number = self.0.load(Ordering::SeqCst);
+        number.is_multiple_of(2).then_some(number)
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 type Reports = mpsc::Sender<Result<EraseItem, EraseError>>;
 
 impl Engine {
@@ -195,6 +230,7 @@ impl Engine {
     /// hashes, so that the chain goes on to verify. First comes what goes; a dry run ends
     /// there. When the outcome comes nothing of it is in the store's files any more, and
     /// every read shows stubs. What is under way is finished whether or not anybody waits.
+    /// It waits its turn while another erasing, or a rebuild, runs.
     ///
     /// Appends wait while it is recorded and while the views are replaced; reads go on.
     /// Takes about as long as reading the log, writing the segments that hold it anew, and
@@ -227,10 +263,21 @@ async fn erase(
     if files.is_read_only() && !command.dry_run {
         return Err(AppendError::ReadOnly.into());
     }
-    let wanted = wanted(inner, &command).await?;
-    // Both make views and index anew, and only one can.
-    let one = Arc::clone(&inner.rebuilding).try_lock_owned();
-    let _one = one.map_err(|_| ReadError::RebuildRuns)?;
+    let mut wanted = wanted_by(inner, &command).await?;
+    // Another erasing and a rebuild make views and index anew, too: this one waits its turn.
+    let rebuilding = Arc::clone(&inner.rebuilding);
+    let _one = match Arc::clone(&rebuilding).try_lock_owned() {
+        Ok(one) => one,
+        Err(_) => {
+            let one = rebuilding.lock_owned().await;
+            if inner.closing.load(Ordering::Acquire) {
+                return Err(AppendError::Closing.into());
+            }
+            // That is longer ago now.
+            wanted = wanted_by(inner, &command).await?;
+            one
+        }
+    };
     if files.erasing().is_some() && !command.dry_run {
         carry_out::finish_earlier(inner, &files, reports).await?;
     }
@@ -281,7 +328,7 @@ async fn tell(plan: &Plan, reports: &mut Reports) {
 }
 
 /// What a command asks for, if that can be there.
-async fn wanted(inner: &Arc<Inner>, command: &EraseCommand) -> Result<Wanted, EraseError> {
+async fn wanted_by(inner: &Arc<Inner>, command: &EraseCommand) -> Result<Wanted, EraseError> {
     let namespace = &command.namespace;
     Ok(match &command.target {
         EraseTarget::Namespace => Wanted::Everything,

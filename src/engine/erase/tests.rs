@@ -1113,3 +1113,56 @@ async fn a_sub_context_that_is_due_goes_alone() {
     check_sound(&engine).await;
     engine.close().await;
 }
+
+// Somebody who erased while another erasing ran was refused, and had to ask again until it was
+// over. The second one must wait for its turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_erasing_waits_for_its_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = filled(dir.path()).await;
+    let (first, second) = tokio::join!(
+        erase(
+            &engine,
+            command(EraseTarget::Conversation(id(CONVERSATION)))
+        ),
+        erase(&engine, command(of(OTHER, 2..=3))),
+    );
+    assert_eq!(first.unwrap().1.events, 15);
+    assert_eq!(second.unwrap().1.events, 2);
+    check_sound(&engine).await;
+    engine.close().await;
+}
+
+// A deep verification read half of the store as it was before an erasing and half as it was
+// after, and called it damaged. What it says must be true of one state.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verification_beside_an_erasing_finds_nothing_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = filled(dir.path()).await;
+    let eraser = engine.clone();
+    let erasing = tokio::spawn(async move {
+        for revision in 2..6 {
+            erase(&eraser, command(of(OTHER, revision..=revision)))
+                .await
+                .unwrap();
+            tokio::task::yield_now().await;
+        }
+    });
+    let mut checked = 0;
+    while !erasing.is_finished() || checked == 0 {
+        let mut items = engine.verify(&Namespace::default(), true);
+        while let Some(item) = items.next().await {
+            match item {
+                Ok(VerifyItem::Fault(fault)) => panic!("{fault:?}"),
+                Ok(VerifyItem::Outcome(outcome)) => assert!(outcome.sound),
+                Ok(VerifyItem::Progress(_)) => {}
+                Err(engine::ReadError::Busy { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        checked += 1;
+    }
+    erasing.await.unwrap();
+    check_sound(&engine).await;
+    engine.close().await;
+}

@@ -1,0 +1,83 @@
+//! Following: a backup without an end, which is tried again when it fails.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    error::BackupError,
+    run::{Backup, BackupOptions, BackupStep},
+    source::BackupSource,
+    target::BackupTarget,
+};
+use crate::domain::with_causes;
+
+/// Pauses before following goes on after it failed: the first one, and the longest.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Two that follow to one target overtake each other: who was overtaken so often within
+/// [`OVERTAKEN_WITHIN`] ends.
+const OVERTAKEN_MAX: usize = 3;
+const OVERTAKEN_WITHIN: Duration = Duration::from_secs(60);
+
+/// Follows a store for as long as it can: what fails is tried again, from what the target
+/// has then.
+///
+/// # Errors
+/// What trying again does not mend: a backup that is damaged or has another key, or another
+/// one that follows to the same target.
+pub async fn follow(
+    source: &dyn BackupSource,
+    target: &BackupTarget,
+    options: &BackupOptions,
+    mut report: impl FnMut(BackupStep),
+) -> Result<(), BackupError> {
+    let options = BackupOptions {
+        follow: true,
+        ..options.clone()
+    };
+    let mut was_there = source.was_backed_up_to(target.address()).await;
+    let mut pause = RETRY_MIN;
+    let mut overtaken: Vec<Instant> = Vec::new();
+    loop {
+        let mut is_new = false;
+        let error = match Backup::start_at(source, target, &options, was_there).await {
+            Ok(mut backup) => {
+                let ran = backup.run(|step| {
+                    is_new |= matches!(step, BackupStep::Generation { .. });
+                    report(step);
+                });
+                match ran.await {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                }
+            }
+            Err(error) => error,
+        };
+        match &error {
+            BackupError::Overtaken { .. } => {
+                overtaken.retain(|at| at.elapsed() < OVERTAKEN_WITHIN);
+                overtaken.push(Instant::now());
+                if overtaken.len() >= OVERTAKEN_MAX {
+                    return Err(error);
+                }
+            }
+            BackupError::Target { .. }
+            | BackupError::Source { .. }
+            | BackupError::Gone { .. }
+            | BackupError::Internal { .. } => {}
+            _ => return Err(error),
+        }
+        was_there |= is_new;
+        let error = with_causes(&error).to_string();
+        tracing::warn!(
+            error,
+            "the backup does not follow for now; it is tried again"
+        );
+        if is_new {
+            pause = RETRY_MIN;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+}
