@@ -19,6 +19,9 @@ use crate::{
 
 /// The version of Claude Code whose lines these are like.
 const VERSION: &str = "2.0.0";
+/// The model of an answer whose source names none. The tool writes it itself where no model
+/// answered, and goes on with its default one; it hangs where an answer has none.
+const NO_MODEL: &str = "<synthetic>";
 /// What stands for the result of a call that has none: the API wants one for each.
 pub(super) const NO_RESULT: &str = "[no result was recorded]";
 
@@ -335,14 +338,16 @@ impl<'a> Writer<'a> {
                 .filter_map(|part| part.line["message"][name].as_str());
             values.next().map(str::to_owned)
         };
-        let model = field("model").unwrap_or_else(|| self.model.clone());
+        let named = field("model").unwrap_or_else(|| self.model.clone());
+        let model = match named.trim() {
+            "" => NO_MODEL,
+            model => model,
+        };
         let id = self.message_id(field("id"));
         for mut part in parts.into_iter().filter(|part| !part.content.is_empty()) {
             let message = &mut part.line["message"];
             message["id"] = id.as_str().into();
-            if message.get("model").is_none() && !model.is_empty() {
-                message["model"] = model.as_str().into();
-            }
+            message["model"] = model.into();
             message["content"] = part.content.into();
             self.line(part.line, part.at);
         }
@@ -827,6 +832,28 @@ mod tests {
             .map(|message| message["model"].clone())
             .collect();
         assert_eq!(models, [Value::Null, "claude-opus-4-6".into()]);
+    }
+
+    // Most sources name no model: Claude Code hung when it went on with such a session, and
+    // sent no request. An answer always has a model: the one that Claude Code itself writes
+    // where no model answered.
+    #[test]
+    fn answers_of_an_unnamed_model_are_synthetic() {
+        let blank = Config {
+            model_id: " ".into(),
+            ..Config::default()
+        };
+        let lines = lines(vec![
+            said(Role::User, "list"),
+            said(Role::Assistant, "I look."),
+            call("a", "{}"),
+            result("a", "one"),
+            EventBody::ConfigChanged(blank),
+            call("b", "{}"),
+        ]);
+        let answers = lines.iter().filter(|line| line["type"] == "assistant");
+        let models: Vec<_> = answers.map(|line| &line["message"]["model"]).collect();
+        assert_eq!(models, ["<synthetic>", "<synthetic>"]);
     }
 
     // Each line must follow the one before, in one session, or Claude Code shows only a
