@@ -34,9 +34,9 @@ pub use super::whole_lines::{SESSION_BYTES_MAX, SessionFault};
 use super::{
     ImportedConversation, Oddity,
     openai_chat::conversation_id,
-    source::LineSource,
+    source::{LineSource, is_inside},
     steps::shorter_id,
-    whole_lines::{open, read_lines},
+    whole_lines::{open, open_found, read_lines},
 };
 use crate::domain::{Custom, Revision};
 use convert::{Child, convert};
@@ -153,10 +153,13 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path()).collect()
 }
 
-/// All files of a folder and, so many levels down, of its folders.
+/// All files of a folder and, so many levels down, of its folders. Links to folders are not
+/// followed.
 fn files_below(folder: &Path, levels: usize) -> Vec<PathBuf> {
-    let (folders, mut files): (Vec<_>, Vec<_>) =
-        entries(folder).into_iter().partition(|path| path.is_dir());
+    let (folders, mut files): (Vec<_>, Vec<_>) = entries(folder).into_iter().partition(|path| {
+        let meta = path.symlink_metadata();
+        meta.is_ok_and(|meta| meta.is_dir())
+    });
     if levels > 0 {
         files.extend(
             folders
@@ -278,7 +281,12 @@ pub fn read_session_from(path: &Path, source: LineSource) -> Result<Session, Ses
     // Older versions kept them beside the sessions.
     let beside = path.parent().map(entries).unwrap_or_default();
     files.extend(beside.into_iter().filter(|file| is_agent(file)));
-    files.retain(|file| is_lines(file) && is_agent(file) && file != path);
+    // What links lead to elsewhere is not of the session, and a pipe is no file.
+    let project = path.parent().unwrap_or(path);
+    files.retain(|file| {
+        let is_other = is_lines(file) && is_agent(file) && file != path;
+        is_other && file.is_file() && is_inside(file, project)
+    });
     files.sort();
     for file in files {
         // A file beside it may be another session's.
@@ -286,7 +294,7 @@ pub fn read_session_from(path: &Path, source: LineSource) -> Result<Session, Ses
         if !inside && first_session_id(&file).as_deref() != Some(session.id.as_str()) {
             continue;
         }
-        let read = read_lines(&file, open(&file)?, &mut left)?;
+        let read = read_lines(&file, open_found(&file)?, &mut left)?;
         session.unfinished.extend(read.unfinished);
         // Its first line is still being written.
         if read.lines.is_empty() {
@@ -340,7 +348,7 @@ impl Marks {
 
 /// The session that the first line of a file belongs to.
 fn first_session_id(path: &Path) -> Option<String> {
-    let mut source = LineSource::open(path, |_| {}).ok()?;
+    let mut source = LineSource::open_found(path, |_| {}).ok()?;
     let (_, line) = source.next()?;
     Marks::read(&line.ok()?).map(|marks| marks.session_id)
 }

@@ -24,6 +24,52 @@ const BUFFER_BYTES: usize = 256 * 1024;
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
+/// Opens a file that was found and not named: only a regular one. A pipe would wait for
+/// whoever writes into it, and a device may have no end.
+///
+/// # Errors
+/// When it is none, or cannot be opened.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true);
+    // Opening a pipe waits, too.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(
+        &mut options,
+        rustix::fs::OFlags::NONBLOCK.bits().cast_signed(),
+    );
+    let file = options.open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is no regular file")),
+    }
+}
+
+/// True for what lies in a folder, also where links lead: what is elsewhere is not of it.
+#[must_use]
+pub fn is_inside(path: &Path, folder: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize();
+    let folder = match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder,
+    };
+    real(path).is_ok_and(|path| real(folder).is_ok_and(|folder| path.starts_with(folder)))
+}
+
+/// Why a file that was found in a folder is not read; none: it is.
+#[must_use]
+pub fn why_left_out(path: &Path, folder: &Path) -> Option<&'static str> {
+    let is_link = path.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
+    if is_link && path.exists() && !is_inside(path, folder) {
+        return Some(
+            "it is a link that leads out of the folder, and is not followed: to import it, name \
+             it itself",
+        );
+    }
+    let is_other = path.metadata().is_ok_and(|meta| !meta.is_file());
+    is_other.then_some("it is no regular file, and is not read")
+}
+
 /// Why a line was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum LineFault {
@@ -60,6 +106,14 @@ impl LineSource {
         } else {
             Self::new(File::open(path)?, progress)
         }
+    }
+
+    /// Opens a file that was found and not named: see [`open_regular`].
+    ///
+    /// # Errors
+    /// When it is no regular file, cannot be opened, or its first bytes cannot be read.
+    pub fn open_found(path: &Path, progress: impl FnMut(u64) + 'static) -> io::Result<Self> {
+        Self::new(open_regular(path)?, progress)
     }
 
     /// Reads lines from anything.

@@ -78,6 +78,14 @@ pub(super) fn open(path: &Path) -> Result<LineSource, SessionFault> {
     })
 }
 
+/// Opens a file that was found beside one that was named.
+pub(super) fn open_found(path: &Path) -> Result<LineSource, SessionFault> {
+    LineSource::open_found(path, |_| {}).map_err(|error| SessionFault::Read {
+        path: path.to_owned(),
+        error,
+    })
+}
+
 /// The whole lines of a file.
 pub(super) struct Read {
     pub(super) lines: Vec<Bytes>,

@@ -123,6 +123,112 @@ async fn a_folder_of_all_formats_is_imported() {
     );
 }
 
+#[cfg(unix)]
+fn pipe(file: PathBuf) {
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file).status();
+    assert!(made.unwrap().success(), "{}", file.display());
+}
+
+#[cfg(unix)]
+fn link(to: &Path, file: PathBuf) {
+    std::os::unix::fs::symlink(to, file).unwrap();
+}
+
+// A folder that somebody else made: an import waited for ever on a pipe in it, read devices
+// without end, and took in what links led to elsewhere. It reads the regular files that are in
+// the folder, and says what it leaves out.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_reads_what_is_in_a_folder_and_nothing_else() {
+    let shell = Shell::new();
+    let folder = PathBuf::from(shell.path("in"));
+    let outside = PathBuf::from(shell.path("outside"));
+    fs::create_dir(&folder).unwrap();
+    fs::create_dir(&outside).unwrap();
+    let chat = |id: &str, text: &str| {
+        json!({"id": id, "messages": [{"role": "user", "content": text}]}).to_string() + "\n"
+    };
+    let claude = |id: &str, text: &str| {
+        json!({"type": "user", "uuid": format!("u-{id}"), "parentUuid": null, "sessionId": "s1",
+            "timestamp": AT, "message": {"role": "user", "content": text}})
+        .to_string()
+            + "\n"
+    };
+    let write = |file: PathBuf, text: &str| {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    };
+    write(folder.join("good.jsonl"), &chat("good", "in the folder"));
+    write(outside.join("secret.jsonl"), &chat("secret", "out of it"));
+    write(outside.join("agent-s.jsonl"), &claude("x", "out of it"));
+    link(&folder.join("good.jsonl"), folder.join("inside.jsonl"));
+    link(&outside.join("secret.jsonl"), folder.join("out.jsonl"));
+    link(Path::new("/dev/zero"), folder.join("zero.jsonl"));
+    pipe(folder.join("pipe.jsonl"));
+    pipe(folder.join("opencode.db"));
+    // What is read with a session.
+    write(folder.join("s1.jsonl"), &claude("1", "in the folder, too"));
+    pipe(folder.join("agent-b.jsonl"));
+    let agents = folder.join("s1/subagents");
+    pipe(agents.join("agent-a.jsonl"));
+    link(&outside.join("agent-s.jsonl"), agents.join("agent-s.jsonl"));
+    link(&outside, agents.join("more"));
+    let storage = folder.join("storage");
+    let session = json!({"id": "ses_1", "title": "parts", "time": {"created": 1}});
+    write(storage.join("session/p/ses_1.json"), &session.to_string());
+    pipe(storage.join("message/ses_1/msg_1.json"));
+    let message = json!({"id": "msg_2", "sessionID": "ses_1", "role": "user",
+        "text": "out of it", "time": {"created": 2}});
+    write(outside.join("msg_2.json"), &message.to_string());
+    let linked = storage.join("message/ses_1/msg_2.json");
+    link(&outside.join("msg_2.json"), linked);
+
+    let folder = folder.to_str().unwrap();
+    let ended = shell.run(&["--json", "import", folder]).await;
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let counts = json_of(&ended.out);
+    assert_eq!(
+        (&counts["new"], &counts["known"], &counts["failed"]),
+        (&json!(3), &json!(1), &json!(0)),
+        "{counts}"
+    );
+    for (file, why) in [
+        ("out.jsonl", "leads out of the folder"),
+        ("zero.jsonl", "leads out of the folder"),
+        ("pipe.jsonl", "no regular file"),
+        ("opencode.db", "no regular file"),
+    ] {
+        let told = ended
+            .err
+            .lines()
+            .any(|line| line.contains(file) && line.contains(why));
+        assert!(told, "{file}: {}", ended.err);
+    }
+    let all = shell.ok(&["export", "--format", "openai-chat"]).await;
+    assert!(all.contains("in the folder, too"), "{all}");
+    assert!(!all.contains("out of it"), "{all}");
+}
+
+// Somebody who names a pipe means it: `treering import <(...)`. It is read once.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_that_is_named_is_read() {
+    let shell = Shell::new();
+    let file = PathBuf::from(shell.path("named.jsonl"));
+    pipe(file.clone());
+    let line = json!({"id": "a", "messages": [{"role": "user", "content": "piped"}]});
+    let to = file.clone();
+    let writer = std::thread::spawn(move || fs::write(to, format!("{line}\n")).unwrap());
+    let counts = json_of(
+        &shell
+            .ok(&["--json", "import", file.to_str().unwrap()])
+            .await,
+    );
+    writer.join().unwrap();
+    assert_eq!(counts["new"], 1, "{counts}");
+}
+
 /// A home with nothing but what is put there.
 async fn import_at_home(shell: &Shell, home: &Path, arguments: &[&str]) -> Ended {
     let output = treering()

@@ -93,6 +93,8 @@ pub enum FeedItem {
     File(Format),
     /// A file in a folder that holds something else than what is imported.
     PassedOver(SourceLine, Format),
+    /// A file in a folder that is not read, and why.
+    LeftOut(SourceLine, &'static str),
     /// A file with nothing in it.
     Blank(SourceLine),
     /// A conversation.
@@ -202,8 +204,11 @@ fn read_file(
         file: name(&file.path),
         line: 0,
     };
+    if let Some(why) = file.why_left_out() {
+        return to.send(FeedItem::LeftOut(origin, why));
+    }
     let counted = bar.clone();
-    let opened = LineSource::open(&file.path, move |bytes| counted.inc(bytes));
+    let opened = file.open(move |bytes| counted.inc(bytes));
     let told = opened.and_then(|mut source| {
         let (format, is_blank) = format_of(&mut source)?;
         Ok((format, is_blank, source))

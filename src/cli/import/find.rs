@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::ImportFormat;
-use crate::importer::{claude_code, codex, format, gemini_cli, opencode, pi, source::LineSource};
+use crate::importer::{
+    claude_code, codex, format, gemini_cli, opencode, pi,
+    source::{self, LineSource},
+};
 
 /// How deep folders are walked.
 const FOLDERS_MAX: usize = 32;
@@ -74,6 +77,44 @@ pub struct Candidate {
     /// It was named itself: what it holds must be something that can be imported. In a
     /// folder there may be other things.
     pub is_named: bool,
+    /// The folder that it was found in.
+    pub folder: Option<PathBuf>,
+}
+
+impl Candidate {
+    fn named(path: PathBuf) -> Self {
+        Self {
+            path,
+            is_named: true,
+            folder: None,
+        }
+    }
+
+    fn found(path: PathBuf, folder: &Path) -> Self {
+        Self {
+            path,
+            is_named: false,
+            folder: Some(folder.to_owned()),
+        }
+    }
+
+    /// Why it is not read; none: it is.
+    #[must_use]
+    pub fn why_left_out(&self) -> Option<&'static str> {
+        let folder = self.folder.as_ref()?;
+        source::why_left_out(&self.path, folder)
+    }
+
+    /// Opens it. What was named may be a pipe.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(&self, progress: impl FnMut(u64) + 'static) -> std::io::Result<LineSource> {
+        match self.is_named {
+            true => LineSource::open(&self.path, progress),
+            false => LineSource::open_found(&self.path, progress),
+        }
+    }
 }
 
 /// The files of these paths, folders walked: first what is no session, as it was named or
@@ -85,19 +126,14 @@ pub fn candidates(paths: &[PathBuf]) -> Vec<Candidate> {
         if path.is_dir() {
             let mut files = Vec::new();
             walk(path, FOLDERS_MAX, &mut files);
-            found.extend(files.into_iter().map(|path| Candidate {
-                path,
-                is_named: false,
-            }));
+            let files = files.into_iter();
+            found.extend(files.map(|file| Candidate::found(file, path)));
         } else {
-            found.push(Candidate {
-                path: path.clone(),
-                is_named: true,
-            });
+            found.push(Candidate::named(path.clone()));
         }
     }
     // Of one session there may be parts, and older copies: the past first.
-    found.sort_by_cached_key(|found| began(&found.path));
+    found.sort_by_cached_key(began);
     found
 }
 
@@ -134,14 +170,17 @@ pub fn candidates_among(paths: &[PathBuf], wanted: &HashSet<PathBuf>) -> Vec<Can
     let mut found: Vec<_> = wanted
         .iter()
         .filter(|path| path.is_file())
-        .map(|path| Candidate {
-            path: path.clone(),
-            is_named: paths.contains(path),
+        .map(|file| {
+            let folder = paths.iter().find(|path| file.starts_with(path));
+            match folder.filter(|_| !paths.contains(file)) {
+                Some(folder) => Candidate::found(file.clone(), folder),
+                None => Candidate::named(file.clone()),
+            }
         })
         .filter(|found| found.is_named || is_candidate(&found.path))
         .collect();
     found.sort_by(|one, other| one.path.cmp(&other.path));
-    found.sort_by_cached_key(|found| began(&found.path));
+    found.sort_by_cached_key(began);
     found
 }
 
@@ -213,13 +252,13 @@ pub fn read_with(file: &Path) -> Vec<PathBuf> {
 }
 
 /// When the session in a file began, and how large it is.
-fn began(file: &Path) -> Option<(String, u64)> {
-    if !file.is_file() {
+fn began(found: &Candidate) -> Option<(String, u64)> {
+    if found.why_left_out().is_some() {
         return None;
     }
-    let mut source = LineSource::open(file, |_| {}).ok()?;
+    let mut source = LineSource::open_found(&found.path, |_| {}).ok()?;
     let head = source.head(format::HEAD_BYTES).ok()?;
-    let bytes = std::fs::metadata(file).map_or(0, |meta| meta.len());
+    let bytes = std::fs::metadata(&found.path).map_or(0, |meta| meta.len());
     Some((claude_code::began(&head)?, bytes))
 }
 
@@ -288,7 +327,10 @@ mod tests {
             (named, true),
             (PathBuf::from("-"), true),
         ];
-        let expected = expected.map(|(path, is_named)| Candidate { path, is_named });
+        let expected = expected.map(|(path, is_named)| match is_named {
+            true => Candidate::named(path),
+            false => Candidate::found(path, dir.path()),
+        });
         assert_eq!(found, expected);
     }
 }

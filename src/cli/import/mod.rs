@@ -254,7 +254,11 @@ pub async fn brings_nothing(
     out: &mut Out,
 ) -> Result<bool, CliError> {
     // What is read from a pipe can be read only once.
-    let is_piped = args.files.iter().any(|file| file.as_os_str() == "-");
+    let is_pipe = |file: &PathBuf| {
+        let meta = file.metadata();
+        file.as_os_str() == "-" || meta.is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
+    };
+    let is_piped = args.files.iter().any(is_pipe);
     let Ok(namespace) = Namespace::new(namespace) else {
         return Ok(false);
     };
@@ -288,6 +292,7 @@ pub async fn brings_nothing(
         match found {
             FeedItem::File(format) => report.file(format),
             FeedItem::PassedOver(origin, format) => report.passed_over(&origin, format),
+            FeedItem::LeftOut(origin, why) => report.left_out(&origin, why),
             FeedItem::Blank(origin) => report.blank(&origin),
             FeedItem::BadLine(origin, why) => report.bad_line(&origin, &why),
             FeedItem::Unfinished(origin) => report.unfinished(&origin),

@@ -145,6 +145,14 @@ impl Report {
         }
     }
 
+    /// A file of a folder is not read.
+    pub fn left_out(&self, origin: &SourceLine, why: &str) {
+        if self.watches {
+            return;
+        }
+        note(&self.bar, &format!("{origin}: {why}"));
+    }
+
     /// There is nothing in a file.
     pub fn blank(&self, origin: &SourceLine) {
         if self.watches {

@@ -160,6 +160,10 @@ impl<'a> Upload<'a> {
                     self.report.passed_over(&origin, format);
                     continue;
                 }
+                FeedItem::LeftOut(origin, why) => {
+                    self.report.left_out(&origin, why);
+                    continue;
+                }
                 FeedItem::Blank(origin) => {
                     self.report.blank(&origin);
                     continue;

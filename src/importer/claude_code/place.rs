@@ -5,7 +5,7 @@
 //! while they ran is beside them, and lines about progress are children too. Those go on where the branch is; a branch is
 //! opened only where a prompt was given twice or an answer tried again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::line::SessionLine;
 use crate::importer::tree::{Parent, Told, Tree};
@@ -28,6 +28,8 @@ pub(super) fn places(lines: &[SessionLine]) -> Tree {
     let mut known: HashMap<&str, Option<Step>> = HashMap::new();
     let mut steps: HashMap<usize, Step> = HashMap::new();
     let mut groups: HashMap<String, usize> = HashMap::new();
+    // Groups of which it was said why they ended.
+    let mut finished: HashSet<usize> = HashSet::new();
     let mut last: Option<Step> = None;
     for (index, line) in lines.iter().enumerate() {
         let uuid = line.text_of("uuid");
@@ -51,8 +53,21 @@ pub(super) fn places(lines: &[SessionLine]) -> Tree {
         let group = match step {
             Some(step) if is_results || is_aside => step.group,
             _ if line.is_assistant() => {
+                // Ids come again: some servers have a thousand. A line goes on with the answer
+                // that it follows, and behind a result only with calls, which are recorded
+                // when they are whole and run at once.
                 let id = line.message_id();
-                *groups.entry(id).or_insert(index)
+                let of_it = groups.get(&id).copied().filter(|group| {
+                    step.is_some_and(|step| step.group == *group)
+                        && (step.is_some_and(|step| lines[step.index].is_assistant())
+                            || only_asks(line) && !finished.contains(group))
+                });
+                let group = of_it.unwrap_or(index);
+                groups.insert(id, group);
+                if line.said()["message"]["stop_reason"].is_string() {
+                    finished.insert(group);
+                }
+                group
             }
             _ => index,
         };
@@ -113,6 +128,12 @@ fn told(line: &SessionLine) -> Told {
         Some(text) if line.is_user() => Told::of_user(text),
         _ => Told::Said,
     }
+}
+
+/// True for an answer, or a piece of one, that says nothing but its calls.
+fn only_asks(line: &SessionLine) -> bool {
+    let blocks = line.blocks();
+    !blocks.is_empty() && blocks.iter().all(|block| block["type"] == "tool_use")
 }
 
 fn asks_for_calls(line: &SessionLine) -> bool {

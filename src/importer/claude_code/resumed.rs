@@ -19,6 +19,9 @@ use crate::{
 
 /// The version of Claude Code whose lines these are like.
 const VERSION: &str = "2.0.0";
+/// The model of an answer whose source names none. The tool writes it itself where no model
+/// answered, and goes on with its default one; it hangs where an answer has none.
+const NO_MODEL: &str = "<synthetic>";
 /// What stands for the result of a call that has none: the API wants one for each.
 pub(super) const NO_RESULT: &str = "[no result was recorded]";
 
@@ -154,8 +157,12 @@ struct Answer<'a> {
     messages: HashSet<Revision>,
     /// Its calls that have not ended.
     open: HashSet<&'a str>,
-    /// One of its calls has ended.
+    /// One of its calls has ended since its last message.
     is_answered: bool,
+    /// One of its calls has ended.
+    has_outcome: bool,
+    /// It was said why it ended.
+    has_finished: bool,
     /// Nobody else has spoken since.
     is_last: bool,
     /// So far it has thoughts only.
@@ -171,6 +178,8 @@ impl<'a> Answer<'a> {
             messages: HashSet::new(),
             open: HashSet::new(),
             is_answered: false,
+            has_outcome: false,
+            has_finished: false,
             is_last: true,
             only_thinks: true,
         }
@@ -180,9 +189,14 @@ impl<'a> Answer<'a> {
         self.is_last || !self.open.is_empty()
     }
 
+    /// Ids come again: some servers have a thousand. So nothing that is said belongs to an
+    /// answer that something follows. A message that says nothing may: a source records a
+    /// call when it is whole and its result at once, while the answer still goes on.
     fn takes_message(&self, said: &MessageAppended) -> bool {
         let is_same = !said.message_id.is_empty() && said.message_id == self.message_id;
-        self.grows() && (is_same || self.only_thinks)
+        let is_followed = self.has_outcome || !self.is_last;
+        let may_be_late = said.parts.is_empty() && !self.has_finished;
+        self.grows() && (is_same && (!is_followed || may_be_late) || self.only_thinks)
     }
 
     fn takes_call(&self, call: &ToolCallRequested) -> bool {
@@ -198,6 +212,7 @@ impl<'a> Answer<'a> {
         let is_thought = |part: &ContentPart| matches!(part, ContentPart::Reasoning(_));
         self.only_thinks &= !said.parts.is_empty() && said.parts.iter().all(is_thought);
         self.messages.insert(revision);
+        self.has_finished |= !said.finish_reason.is_empty();
         self.is_answered = false;
         self
     }
@@ -223,7 +238,9 @@ impl<'a> Answer<'a> {
     }
 
     fn end(&mut self, call_id: &str) {
-        self.is_answered |= self.open.remove(call_id);
+        let is_own = self.open.remove(call_id);
+        self.is_answered |= is_own;
+        self.has_outcome |= is_own;
     }
 }
 
@@ -335,14 +352,16 @@ impl<'a> Writer<'a> {
                 .filter_map(|part| part.line["message"][name].as_str());
             values.next().map(str::to_owned)
         };
-        let model = field("model").unwrap_or_else(|| self.model.clone());
+        let named = field("model").unwrap_or_else(|| self.model.clone());
+        let model = match named.trim() {
+            "" => NO_MODEL,
+            model => model,
+        };
         let id = self.message_id(field("id"));
         for mut part in parts.into_iter().filter(|part| !part.content.is_empty()) {
             let message = &mut part.line["message"];
             message["id"] = id.as_str().into();
-            if message.get("model").is_none() && !model.is_empty() {
-                message["model"] = model.as_str().into();
-            }
+            message["model"] = model.into();
             message["content"] = part.content.into();
             self.line(part.line, part.at);
         }
@@ -784,6 +803,64 @@ mod tests {
         }
     }
 
+    // Ollama has 999 ids, so two answers have the same one now and then: the final answer
+    // stood before the result that it was made from. An id never joins what is said, or asked
+    // once an answer has ended, to what was said before a result or before a user spoke.
+    #[test]
+    fn an_id_does_not_reach_back_over_a_result_or_a_user() {
+        let piece = |text: &str, finish: &str| {
+            EventBody::MessageAppended(MessageAppended {
+                message_id: "chatcmpl-7".into(),
+                finish_reason: finish.into(),
+                ..MessageAppended::text(Role::Assistant, text)
+            })
+        };
+        let shape = |bodies: Vec<EventBody>| -> Vec<String> {
+            let said = |message: Value| {
+                let blocks = match &message["content"] {
+                    Value::Array(blocks) => blocks.clone(),
+                    text => vec![json!({"text": text})],
+                };
+                let said = ["text", "id", "tool_use_id"];
+                let said = |block: &Value| {
+                    let mut said = said.iter().filter_map(|name| block[*name].as_str());
+                    said.next().map(str::to_owned)
+                };
+                blocks.iter().filter_map(said).collect::<Vec<_>>().join(" ")
+            };
+            messages(&lines(bodies)).into_iter().map(said).collect()
+        };
+        let one = vec![
+            said(Role::User, "look"),
+            piece("I look.", ""),
+            call("a", "{}"),
+            result("a", "one"),
+            piece("One.", ""),
+        ];
+        assert_eq!(shape(one), ["look", "I look. a", "a", "One."]);
+        let asks_again = vec![
+            said(Role::User, "look"),
+            piece("", "tool_calls"),
+            call("a", "{}"),
+            result("a", "one"),
+            piece("", "tool_calls"),
+            call("b", "{}"),
+            result("b", "two"),
+        ];
+        assert_eq!(shape(asks_again), ["look", "a", "a", "b", "b"]);
+        let interrupted = vec![
+            said(Role::User, "look"),
+            piece("I look.", ""),
+            call("a", "{}"),
+            said(Role::User, "stop"),
+            piece("I stop.", ""),
+        ];
+        assert_eq!(
+            shape(interrupted),
+            ["look", "I look. a", "a stop", "I stop."]
+        );
+    }
+
     // Providers whose messages have no ids: each answer gets one of its own, and the
     // calls of a batch stay in one line.
     #[test]
@@ -827,6 +904,28 @@ mod tests {
             .map(|message| message["model"].clone())
             .collect();
         assert_eq!(models, [Value::Null, "claude-opus-4-6".into()]);
+    }
+
+    // Most sources name no model: Claude Code hung when it went on with such a session, and
+    // sent no request. An answer always has a model: the one that Claude Code itself writes
+    // where no model answered.
+    #[test]
+    fn answers_of_an_unnamed_model_are_synthetic() {
+        let blank = Config {
+            model_id: " ".into(),
+            ..Config::default()
+        };
+        let lines = lines(vec![
+            said(Role::User, "list"),
+            said(Role::Assistant, "I look."),
+            call("a", "{}"),
+            result("a", "one"),
+            EventBody::ConfigChanged(blank),
+            call("b", "{}"),
+        ]);
+        let answers = lines.iter().filter(|line| line["type"] == "assistant");
+        let models: Vec<_> = answers.map(|line| &line["message"]["model"]).collect();
+        assert_eq!(models, ["<synthetic>", "<synthetic>"]);
     }
 
     // Each line must follow the one before, in one session, or Claude Code shows only a

@@ -325,6 +325,56 @@ fn what_is_said_while_calls_run_is_no_branch() {
 
 /// A session of two turns, the second with so many steps, that is compacted while it keeps
 /// the lines from `head` on: cut and kept turns.
+// With a server that has a thousand ids, two answers have the same one: results of both were
+// taken for those of one answer, and an answer that was tried again stood at the end of the
+// branch that it left. It must open a branch.
+#[test]
+fn an_id_that_comes_again_is_of_another_answer() {
+    let result = |uuid: &str, parent: &str| {
+        json!({"type": "user", "uuid": uuid, "parentUuid": parent, "sessionId": "s",
+            "message": {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": parent, "content": "one"}]}})
+        .to_string()
+    };
+    let asks = |uuid: &str, parent: &str, id: &str| {
+        json!({"type": "assistant", "uuid": uuid, "parentUuid": parent, "sessionId": "s",
+            "message": {"role": "assistant", "id": id, "stop_reason": "tool_use", "content": [
+                {"type": "tool_use", "id": uuid, "name": "ls", "input": {}}]}})
+        .to_string()
+    };
+    let again = |parent: &str| {
+        let said = json!([{"type": "text", "text": "I try again."}]);
+        assistant("again", parent, said)
+    };
+    let far = [
+        user("s", "u", None, "look"),
+        asks("a1", "u", "msg_7"),
+        result("r1", "a1"),
+        asks("a2", "r1", "msg_8"),
+        result("r2", "a2"),
+        asks("a3", "r2", "msg_7"),
+        result("r3", "a3"),
+        again("r1"),
+    ];
+    let near = [
+        user("s", "u", None, "look"),
+        asks("a1", "u", "msg_7"),
+        result("r1", "a1"),
+        asks("a2", "r1", "msg_7"),
+        result("r2", "a2"),
+        again("r1"),
+    ];
+    for lines in [&far[..], &near[..]] {
+        let (whole, _) = there_and_back(&session_of(lines)).remove(0);
+        let said = texts(&whole);
+        let (branch, _) = said
+            .iter()
+            .find(|(_, text)| *text == "I try again.")
+            .unwrap();
+        assert_ne!(branch, "main", "{said:?}");
+    }
+}
+
 fn compacted_keeping(head: &str, steps: usize, field: &str) -> (u64, u32) {
     let text = |text: &str| json!([{"type": "text", "text": text}]);
     let mut lines = vec![

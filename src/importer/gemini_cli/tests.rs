@@ -1,8 +1,15 @@
 use serde_json::{Value, json};
 
 use crate::{
-    domain::EventBody,
-    importer::{format::Format, growing::*, session::ToolSession, source::LineSource},
+    domain::{EventBody, NewEvent},
+    importer::{
+        format::Format,
+        growing::*,
+        plan,
+        session::ToolSession,
+        source::LineSource,
+        stored::{assert_legal, stored},
+    },
 };
 
 const AT: &str = "2026-03-01T10:00:00.000Z";
@@ -265,4 +272,59 @@ fn odd_lines_are_kept_and_told() {
 #[test]
 fn any_lines_grow() {
     any_grows(Format::GeminiCli, &lines());
+}
+
+/// What is on the active branch after these were imported, one after the other.
+fn active_after(sessions: &[ToolSession]) -> Vec<String> {
+    let mut all = sessions[0].import().unwrap();
+    for next in &sessions[1..] {
+        let rest = plan(&stored(&all), &next.import().unwrap());
+        all.events.extend(rest.events);
+    }
+    assert_legal(&stored(&all));
+    let on = |event: &NewEvent| event.branch.clone().unwrap_or_default();
+    let active = all.events.iter().rev();
+    let mut active = active.filter(|event| event.body == EventBody::BranchActivated);
+    let active = active.next().map(on).unwrap_or_default();
+    let said = all.events.iter().filter(|event| on(event) == active);
+    let text = |event: &NewEvent| match &event.body {
+        EventBody::MessageAppended(said) => said.parts.first()?.text().map(str::to_owned),
+        _ => None,
+    };
+    said.filter_map(text).collect()
+}
+
+// `gemini --resume` leaves another file of the session that it goes on with, in which there is
+// one message: its import became the active branch, and seven messages were one. A file that
+// has nothing of what is known, and less, stays aside; whichever comes first.
+#[test]
+fn a_stub_of_a_resumed_session_does_not_take_its_place() {
+    let later = |id: &str, text: &str| {
+        let mut said = user(id, text);
+        said["timestamp"] = "2026-03-02T10:00:00.000Z".into();
+        said
+    };
+    let whole = vec![
+        header(),
+        user("m1", "one"),
+        gemini("m2", "two"),
+        user("m3", "three"),
+    ];
+    let stub = of(&[header(), later("x1", "This is the Gemini CLI.")]);
+    let grown = of(&[&whole[..], &[later("m4", "four")]].concat());
+    let whole = of(&whole);
+    let said = ["one", "three"];
+    assert_eq!(active_after(&[whole.clone(), stub.clone()]), said);
+    assert_eq!(active_after(&[stub.clone(), whole.clone()]), said);
+    let said = ["one", "three", "four"];
+    assert_eq!(active_after(&[whole, stub.clone(), grown.clone()]), said);
+    assert_eq!(active_after(&[grown, stub]), said);
+}
+
+// What was said anew from the beginning is the session, once it has as much.
+#[test]
+fn a_session_that_began_anew_takes_the_place_when_it_has_more() {
+    let short = of(&[header(), user("m1", "one")]);
+    let long = of(&[header(), user("n1", "other"), user("n2", "more")]);
+    assert_eq!(active_after(&[short, long]), ["other", "more"]);
 }

@@ -1,14 +1,20 @@
 //! Sessions of opencode from its database: read only, and all of it as of one moment,
 //! whatever the tool writes meanwhile.
 
-use std::{collections::HashMap, fs::File, io::Read, path::Path, time::Duration};
+use std::{
+    collections::HashMap,
+    io::Read,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use rusqlite::{Connection, OpenFlags, Row, types::ValueRef};
+use rusqlite::{Connection, OpenFlags, Row, config::DbConfig, limits::Limit, types::ValueRef};
 use serde_json::{Map, Value, json};
 
 use super::{
     super::{
         session::ToolSession,
+        source::{LINE_BYTES_MAX, open_regular},
         whole_lines::{SESSION_BYTES_MAX, SessionFault},
     },
     read::Whole,
@@ -19,13 +25,23 @@ const BUSY_MAX: Duration = Duration::from_secs(5);
 /// With these bytes a database begins.
 const MAGIC: [u8; 16] = *b"SQLite format 3\0";
 
+/// The most that SQLite may hold at once, in bytes: a few values of [`LINE_BYTES_MAX`].
+const HEAP_BYTES_MAX: usize = 1 << 30;
+/// What a field of a row takes beside its text, in bytes.
+const FIELD_BYTES: usize = 64;
+/// What SQLite keeps beside a database, and opens with it.
+const BESIDE: [&str; 3] = ["-journal", "-wal", "-shm"];
+
 /// True for a database that has the tool's tables.
 #[must_use]
 pub fn is_its_database(path: &Path) -> bool {
     let mut head = [0; MAGIC.len()];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    let read = open_regular(path).and_then(|mut file| file.read_exact(&mut head));
     if read.is_err() || head != MAGIC {
         return false;
+    }
+    if odd_beside(path).is_some() {
+        return super::is_named_as_database(path);
     }
     // One that cannot be read now may be: why it cannot is told when it is read.
     open(path)
@@ -36,10 +52,32 @@ pub fn is_its_database(path: &Path) -> bool {
         )
 }
 
-fn open(path: &Path) -> rusqlite::Result<Connection> {
+/// A file that SQLite would open with the database and that is no regular one: it would wait
+/// on a pipe, and follow a link.
+fn odd_beside(path: &Path) -> Option<PathBuf> {
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let beside = BESIDE.iter().map(|end| {
+        let mut name = real.clone().into_os_string();
+        name.push(end);
+        PathBuf::from(name)
+    });
+    let is_odd = |path: &PathBuf| path.symlink_metadata().is_ok_and(|meta| !meta.is_file());
+    beside.into_iter().find(is_odd)
+}
+
+/// Opens a database that anybody may have made: what its schema says is not run, and what it
+/// may take is bounded.
+pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_MAX)?;
+    let value_max = i32::try_from(LINE_BYTES_MAX).unwrap_or(i32::MAX);
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, value_max)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.execute_batch(&format!(
+        "PRAGMA trusted_schema = OFF; PRAGMA query_only = ON; PRAGMA cell_size_check = ON;
+         PRAGMA mmap_size = 0; PRAGMA hard_heap_limit = {HEAP_BYTES_MAX};"
+    ))?;
     Ok(connection)
 }
 
@@ -69,6 +107,16 @@ pub fn read_database(
             _ => error.to_string(),
         },
     };
+    if let Some(odd) = odd_beside(path) {
+        return Err(SessionFault::Database {
+            path: path.to_owned(),
+            why: format!("{} beside it is no regular file", odd.display()),
+        });
+    }
+    let too_large = || SessionFault::TooLarge {
+        path: path.to_owned(),
+        max: SESSION_BYTES_MAX,
+    };
     let mut connection = open(path).map_err(fault)?;
     // One transaction: one moment.
     let reading = connection.transaction().map_err(fault)?;
@@ -79,12 +127,10 @@ pub fn read_database(
             why: "it has no tables of opencode's (session and message)".to_owned(),
         });
     };
-    let sessions = rows(
-        &reading,
-        &format!("SELECT * FROM {}", schema.sessions),
-        None,
-    );
-    let mut sessions = sessions.map_err(fault)?;
+    if bytes_of(&reading, schema.sessions, None).map_err(fault)? > SESSION_BYTES_MAX as u64 {
+        return Err(too_large());
+    }
+    let mut sessions = rows(&reading, schema.sessions, None).map_err(fault)?;
     sessions.sort_by_cached_key(|session| {
         let created = first(session, &["time_created", "created_at"]).as_u64();
         (created.unwrap_or_default(), session["id"].to_string())
@@ -92,10 +138,7 @@ pub fn read_database(
     for session in sessions {
         let id = session["id"].as_str().unwrap_or_default().to_owned();
         let whole = match size(&reading, &schema, &id).map_err(fault)? > SESSION_BYTES_MAX as u64 {
-            true => Err(SessionFault::TooLarge {
-                path: path.to_owned(),
-                max: SESSION_BYTES_MAX,
-            }),
+            true => Err(too_large()),
             false => whole(&reading, &schema, session).map_err(fault),
         };
         if !each(whole.map(|whole| whole.session(path))) {
@@ -106,62 +149,82 @@ pub fn read_database(
 }
 
 fn schema(reading: &Connection) -> rusqlite::Result<Option<Schema>> {
-    let mut found = reading.prepare("SELECT name FROM sqlite_master WHERE type = 'table'")?;
+    // A virtual table has no page: it is code, and not read.
+    let mut found =
+        reading.prepare("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0")?;
     let tables = found.query_map([], |row| row.get::<_, String>(0))?;
     let tables: Vec<String> = tables.collect::<Result<_, _>>()?;
     let has = |name: &str| tables.iter().any(|table| table == name);
-    Ok(if has("session") && has("message") {
-        Some(Schema {
+    let schema = if has("session") && has("message") {
+        Schema {
             sessions: "session",
             messages: "message",
             parts: has("part").then_some("part"),
-        })
+        }
     } else if has("sessions") && has("messages") {
-        Some(Schema {
+        Schema {
             sessions: "sessions",
             messages: "messages",
             parts: has("parts").then_some("parts"),
-        })
+        }
     } else {
-        None
-    })
+        return Ok(None);
+    };
+    for table in std::iter::once(schema.messages).chain(schema.parts) {
+        let columns = columns(reading, table)?;
+        let has = |name: &str| columns.iter().any(|column| column == name);
+        if !has("id") || !has("session_id") {
+            return Ok(None);
+        }
+    }
+    Ok(Some(schema))
 }
 
 /// Bytes of a session's messages and parts, before any is read.
 fn size(reading: &Connection, schema: &Schema, session: &str) -> rusqlite::Result<u64> {
     let mut bytes = 0;
     for table in std::iter::once(schema.messages).chain(schema.parts) {
-        let columns = columns(reading, table)?;
-        let text = ["data", "parts"]
-            .into_iter()
-            .filter(|name| columns.iter().any(|c| c == name));
-        let lengths: Vec<_> = text
-            .map(|name| format!("COALESCE(LENGTH({name}), 0)"))
-            .collect();
-        if lengths.is_empty() {
-            continue;
-        }
-        let sql = format!(
-            "SELECT COALESCE(SUM({}), 0) FROM {table} WHERE session_id = ?1",
-            lengths.join(" + ")
-        );
-        let sum: i64 = reading.query_row(&sql, [session], |row| row.get(0))?;
-        bytes += u64::try_from(sum).unwrap_or_default();
+        bytes += bytes_of(reading, table, Some(session))?;
     }
     Ok(bytes)
 }
 
+/// About what the rows of a table take, of all or of a session.
+pub(super) fn bytes_of(
+    reading: &Connection,
+    table: &str,
+    session: Option<&str>,
+) -> rusqlite::Result<u64> {
+    let columns = columns(reading, table)?;
+    let fields = columns.len() * FIELD_BYTES;
+    // It reads the length alone.
+    let lengths = columns.iter().map(|name| {
+        let name = quoted(name);
+        format!(" + COALESCE(octet_length({name}), 0)")
+    });
+    let lengths: String = lengths.collect();
+    let of_session = session.map_or("", |_| "WHERE session_id = ?1");
+    let sql = format!("SELECT COALESCE(SUM({fields}{lengths}), 0) FROM {table} {of_session}");
+    let parameters = rusqlite::params_from_iter(session);
+    let sum: i64 = reading.query_row(&sql, parameters, |row| row.get(0))?;
+    Ok(u64::try_from(sum).unwrap_or_default())
+}
+
+/// The columns that hold something. One that is generated is code, and may make gigabytes of
+/// nothing.
 fn columns(reading: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
-    let statement = reading.prepare(&format!("SELECT * FROM {table} LIMIT 0"))?;
-    Ok(statement.column_names().map(str::to_owned).collect())
+    let mut found = reading.prepare("SELECT name FROM pragma_table_xinfo(?1) WHERE hidden = 0")?;
+    let names = found.query_map([table], |row| row.get(0))?;
+    names.collect()
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 fn whole(reading: &Connection, schema: &Schema, session: Value) -> rusqlite::Result<Whole> {
     let id = session["id"].as_str().unwrap_or_default().to_owned();
-    let of_session = |table: &str| {
-        let sql = format!("SELECT * FROM {table} WHERE session_id = ?1 ORDER BY id");
-        rows(reading, &sql, Some(&id))
-    };
+    let of_session = |table: &str| rows(reading, table, Some(&id));
     let mut parts: HashMap<String, Vec<Value>> = HashMap::new();
     for part in schema.parts.map_or_else(|| Ok(Vec::new()), &of_session)? {
         let message = part["message_id"].as_str().unwrap_or_default().to_owned();
@@ -296,10 +359,14 @@ fn first<'a>(row: &'a Value, names: &[&str]) -> &'a Value {
     values.next().unwrap_or(&Value::Null)
 }
 
-/// Rows as objects. A text that holds an object or a list is read as one.
-fn rows(reading: &Connection, sql: &str, session: Option<&str>) -> rusqlite::Result<Vec<Value>> {
-    let mut statement = reading.prepare(sql)?;
-    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
+/// Rows of a table as objects, of all or of a session. A text that holds an object or a list is
+/// read as one.
+fn rows(reading: &Connection, table: &str, session: Option<&str>) -> rusqlite::Result<Vec<Value>> {
+    let names = columns(reading, table)?;
+    let listed: Vec<_> = names.iter().map(|name| quoted(name)).collect();
+    let of_session = session.map_or("", |_| "WHERE session_id = ?1 ORDER BY id");
+    let sql = format!("SELECT {} FROM {table} {of_session}", listed.join(", "));
+    let mut statement = reading.prepare(&sql)?;
     let object = |row: &Row<'_>| -> rusqlite::Result<Value> {
         let mut fields = Map::with_capacity(names.len());
         for (index, name) in names.iter().enumerate() {

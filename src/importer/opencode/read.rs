@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::super::{
     format::Format,
     session::ToolSession,
-    source::LineSource,
-    whole_lines::{SESSION_BYTES_MAX, SessionFault, document},
+    source::{LineSource, is_inside},
+    whole_lines::{SESSION_BYTES_MAX, SessionFault, document, open_found},
 };
 
 /// A session under construction: what it is as a whole, and its messages with their parts.
@@ -120,6 +120,8 @@ fn stored_messages(
 
 /// Where the messages of a session lie, and their parts.
 struct Places {
+    /// All of it is in here.
+    storage: PathBuf,
     messages: PathBuf,
     parts: PathBuf,
 }
@@ -136,12 +138,14 @@ impl Places {
         let sessions = folder.parent()?;
         Some(match folder.file_name()? == "info" {
             true => Self {
+                storage: sessions.to_owned(),
                 messages: sessions.join("message").join(id),
                 parts: sessions.join("part").join(id),
             },
             false => {
                 let storage = sessions.parent()?;
                 Self {
+                    storage: storage.to_owned(),
                     messages: storage.join("message").join(id),
                     parts: storage.join("part"),
                 }
@@ -150,23 +154,33 @@ impl Places {
     }
 
     fn messages(&self, left: &mut usize) -> Result<Vec<Value>, SessionFault> {
-        objects(&self.messages, left)
+        objects(&self.messages, &self.storage, left)
     }
 
     fn parts(&self, message: &str, left: &mut usize) -> Result<Vec<Value>, SessionFault> {
         match message.contains(['/', '\\', '.']) || message.is_empty() {
             true => Ok(Vec::new()),
-            false => objects(&self.parts.join(message), left),
+            false => objects(&self.parts.join(message), &self.storage, left),
         }
     }
 }
 
-/// What the JSON files of a folder hold, by name: the tool's ids grow with time.
-fn objects(folder: &Path, left: &mut usize) -> Result<Vec<Value>, SessionFault> {
-    let mut files: Vec<_> = match fs::read_dir(folder) {
-        Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
-        Err(_) => return Ok(Vec::new()),
+/// What the JSON files of a folder hold, by name: the tool's ids grow with time. Nothing that
+/// links lead to outside of `storage`, and no pipe.
+fn objects(folder: &Path, storage: &Path, left: &mut usize) -> Result<Vec<Value>, SessionFault> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) if is_inside(folder, storage) => entries.flatten(),
+        _ => return Ok(Vec::new()),
     };
+    let is_of_it = |entry: &fs::DirEntry| match entry.file_type() {
+        Ok(kind) if kind.is_symlink() => {
+            let path = entry.path();
+            path.is_file() && is_inside(&path, storage)
+        }
+        kind => kind.is_ok_and(|kind| kind.is_file()),
+    };
+    let entries = entries.filter(is_of_it);
+    let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
     files.retain(|file| {
         file.extension()
             .is_some_and(|extension| extension == "json")
@@ -174,10 +188,7 @@ fn objects(folder: &Path, left: &mut usize) -> Result<Vec<Value>, SessionFault> 
     files.sort();
     let mut objects = Vec::new();
     for file in files {
-        let source = LineSource::open(&file, |_| {}).map_err(|error| SessionFault::Read {
-            path: file.clone(),
-            error,
-        })?;
+        let source = open_found(&file)?;
         // One that is being written is there the next time.
         objects.extend(document(&file, source, left)?);
     }

@@ -397,6 +397,87 @@ fn other_databases_are_refused() {
     assert!(why(&damaged).contains("opencode.db cannot be read as a database"));
 }
 
+/// A database with a session and a message of it, and what `more` adds to both tables.
+fn made(file: &Path, more: &str) {
+    let writer = Connection::open(file).unwrap();
+    let tables = format!(
+        r#"CREATE TABLE session (id TEXT PRIMARY KEY, title TEXT, time_created INTEGER {more});
+           CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER,
+             data TEXT {more});
+           INSERT INTO session (id, title, time_created) VALUES ('ses_1', 'x', {AT});
+           INSERT INTO message (id, session_id, time_created, data)
+             VALUES ('msg_1', 'ses_1', {AT}, '{{"role":"user","time":{{"created":{AT}}}}}');"#
+    );
+    writer.execute_batch(&tables).unwrap();
+}
+
+// A file of 16 KB held two gigabytes: a column that is generated makes them when it is read, and
+// the import was killed. Only what a file holds is read, and no code of its schema runs.
+#[test]
+fn generated_columns_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("opencode.db");
+    made(
+        &file,
+        ", bomb TEXT GENERATED ALWAYS AS (hex(zeroblob(1000000))) VIRTUAL",
+    );
+    let sessions = of_database(&file);
+    assert_eq!(sessions.len(), 1);
+    let bytes: usize = sessions[0].lines.iter().map(|line| line.len()).sum();
+    assert!(bytes < 1_000, "{bytes}");
+    // In the place of what says whose a message is, there is nothing to go by.
+    let file = folder.path().join("opencode-2.db");
+    let writer = Connection::open(&file).unwrap();
+    writer
+        .execute_batch(
+            "CREATE TABLE session (id TEXT); CREATE TABLE message (id TEXT, data TEXT,
+               session_id TEXT GENERATED ALWAYS AS (hex(zeroblob(1000000))) VIRTUAL);",
+        )
+        .unwrap();
+    assert!(!is_its_database(&file));
+}
+
+// What a database may take is bounded before any of it is read: its values, the memory, and
+// what its rows come to.
+#[test]
+fn a_database_has_bounds() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("opencode.db");
+    made(&file, "");
+    let connection = super::database::open(&file).unwrap();
+    let value = |pragma: &str| -> i64 {
+        let sql = format!("PRAGMA {pragma}");
+        connection.query_row(&sql, [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!((value("trusted_schema"), value("query_only")), (0, 1));
+    assert!(value("hard_heap_limit") > 0);
+    let too_big = "SELECT length(zeroblob(300000000))";
+    let error = connection.query_row(too_big, [], |row| row.get::<_, i64>(0));
+    assert!(error.unwrap_err().to_string().contains("too big"));
+    let bytes = super::database::bytes_of(&connection, "message", Some("ses_1")).unwrap();
+    let text = "msg_1ses_1".len() + AT.to_string().len();
+    assert!(bytes > text as u64, "{bytes}");
+    let none = super::database::bytes_of(&connection, "message", Some("ses_2")).unwrap();
+    assert_eq!(none, 0);
+}
+
+// SQLite opens what lies beside a database: a pipe there made the import wait for ever.
+#[cfg(unix)]
+#[test]
+fn what_lies_beside_a_database_must_be_a_file() {
+    for end in ["-journal", "-wal", "-shm"] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("opencode.db");
+        made(&file, "");
+        let beside = folder.path().join(format!("opencode.db{end}"));
+        let made = std::process::Command::new("mkfifo").arg(&beside).status();
+        assert!(made.unwrap().success());
+        assert!(is_its_database(&file));
+        let why = read_database(&file, |_| true).unwrap_err().to_string();
+        assert!(why.contains("is no regular file"), "{why}");
+    }
+}
+
 // Whoever wrote the file, it must neither fail nor lose a message.
 #[test]
 fn odd_messages_are_kept_and_told() {

@@ -42,7 +42,8 @@ pub struct Known {
     pub(super) runs: HashMap<String, ToolRun>,
     run_spans: HashSet<String>,
     pub(super) prompts: HashSet<Digest>,
-    pub(super) responses: HashSet<String>,
+    /// By a response's id: the nodes that have it. Some servers use an id again.
+    responses: HashMap<String, Vec<NodeIndex>>,
     pub(super) last: Revision,
     pub(super) active: BranchId,
     pub(super) is_titled: bool,
@@ -140,7 +141,7 @@ impl Default for Known {
             runs: HashMap::new(),
             run_spans: HashSet::new(),
             prompts: HashSet::new(),
-            responses: HashSet::new(),
+            responses: HashMap::new(),
             last: Revision::NONE,
             active: BranchId::MAIN,
             is_titled: false,
@@ -295,7 +296,8 @@ impl Known {
         let parent = self.lines[line].tip;
         let index = self.nodes.len();
         if !said.message_id.is_empty() {
-            self.responses.insert(said.message_id.clone());
+            let nodes = self.responses.entry(said.message_id.clone());
+            nodes.or_default().push(index);
         }
         self.nodes.push(Node {
             parent,
@@ -473,6 +475,12 @@ impl Known {
     pub(super) fn may_be(&self, node: NodeIndex, parts: &Digest) -> bool {
         let node = &self.nodes[node];
         node.is_erased || node.text == *parts
+    }
+
+    /// True when a node with this response's id is this message.
+    pub(super) fn has_answer(&self, response_id: &str, said: &Said) -> bool {
+        let mut nodes = self.responses.get(response_id).into_iter().flatten();
+        nodes.any(|node| self.is(*node, said))
     }
 
     /// True when a node is this message.

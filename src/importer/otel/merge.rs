@@ -148,7 +148,7 @@ impl<'a> Merge<'a> {
 
     /// An answer without what was asked, which came already.
     fn is_answered(&self, at: NodeIndex, answer: &Said, chat: &Chat) -> bool {
-        self.known.responses.contains(&chat.response_id) || self.known.is(at, answer)
+        self.known.has_answer(&chat.response_id, answer) || self.known.is(at, answer)
     }
 
     /// Where a history begins: behind nothing, or where what is left of a longer one does.

@@ -289,6 +289,32 @@ impl Agent {
     }
 }
 
+// Ollama has 999 ids, so two answers have the same one now and then. Where spans say no
+// question, the second was taken for the first, and was lost. Only the same answer again is
+// known already.
+#[test]
+fn another_answer_with_a_known_id_is_taken() {
+    let answered = |start: i64, text: &str| {
+        let said = json!([{"role": "assistant", "parts": [{"type": "text", "content": text}]}]);
+        span(
+            start,
+            json!({
+                "gen_ai.operation.name": "chat", "gen_ai.request.model": "llama",
+                "gen_ai.response.id": "chatcmpl-7",
+                "gen_ai.output.messages": said.to_string(),
+            }),
+        )
+    };
+    let spans = [answered(10_000, "one"), answered(20_000, "two")];
+    let mut store = Store::new();
+    store.export(&spans[..1]);
+    store.export(&spans[1..]);
+    let expected = BTreeSet::from([vec!["assistant: one {}".into(), "assistant: two {}".into()]]);
+    assert_eq!(store.histories(), expected);
+    // An export that was sent twice.
+    assert_eq!(store.export(&spans), 0);
+}
+
 /// Turns with tools, an answer that was asked for again, and a question that was put otherwise.
 fn session() -> Agent {
     let mut agent = Agent::default();

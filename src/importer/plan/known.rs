@@ -7,11 +7,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::is_step;
 use crate::{
     codec::body,
     domain::{
         BranchId, BranchName, CompactionTrigger, Custom, EventBody, EventKind, JsonText,
-        MessageAppended, NewEvent, Revision, StoredEvent, ToolCallRequested,
+        MessageAppended, NewEvent, Revision, StoredEvent, TimestampMicros, ToolCallRequested,
     },
     importer::{claude_code, codex, gemini_cli, kept::is_record, openai_chat, opencode, pi},
 };
@@ -275,6 +276,21 @@ impl<'a> Known<'a> {
             .take_while(|revision| !begins_line(self.events[revision].0))
             .last();
         Some((last.copied().unwrap_or(found), line))
+    }
+
+    /// How many steps the active branch has that importers make, with those that it
+    /// inherits, and when the last of them was.
+    pub(super) fn steps_of_active(&self) -> Option<(usize, Option<TimestampMicros>)> {
+        let line = self.lines.iter().find(|line| line.id == self.active)?;
+        let (mut at, mut steps, mut last) = (line.tip(), 0, None);
+        while let Some((event, _, before)) = self.events.get(&at) {
+            if event.header.kind().is_some_and(is_step) {
+                steps += 1;
+                last = last.max(event.header.occurred_at);
+            }
+            at = *before;
+        }
+        Some((steps, last))
     }
 
     /// A name that no branch has: this one, or it with a number.

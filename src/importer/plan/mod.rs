@@ -8,7 +8,10 @@
 mod batches;
 mod known;
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, HashMap},
+};
 
 use super::{ImportedConversation, TIMES_LABEL, openai_chat::shortened};
 use crate::{
@@ -79,6 +82,9 @@ pub fn plan(stored: &[StoredEvent], imported: &ImportedConversation) -> Plan {
         first_config: None,
         last_step: None,
         latest: None,
+        is_part: false,
+        known_steps: 0,
+        new_steps: 0,
     };
     merge.known.has_odd_arguments = imported.events.iter().any(
         |event| matches!(&event.body, EventBody::ToolCallRequested(call) if call.arguments_not_json),
@@ -120,6 +126,11 @@ struct Merge<'a> {
     last_step: Option<usize>,
     /// The latest time that the source says so far.
     latest: Option<TimestampMicros>,
+    /// It is the later part of something longer, whose place was found.
+    is_part: bool,
+    /// Steps of the source that are there already, and those that are new.
+    known_steps: usize,
+    new_steps: usize,
 }
 
 impl Merge<'_> {
@@ -144,10 +155,14 @@ impl Merge<'_> {
         let event = self.translated(event);
         let kind = event.body.kind();
         let bytes = body::encode(&event.body);
-        let (after, line) = self
-            .known
-            .take(cursor.after, &event, &bytes)
-            .unwrap_or_else(|| self.append(&cursor, config, event.clone()));
+        let found = self.known.take(cursor.after, &event, &bytes);
+        if is_step(kind) {
+            match found {
+                Some(_) => self.known_steps += 1,
+                None => self.new_steps += 1,
+            }
+        }
+        let (after, line) = found.unwrap_or_else(|| self.append(&cursor, config, event.clone()));
         let now = Cursor {
             line,
             after,
@@ -170,6 +185,7 @@ impl Merge<'_> {
             return;
         }
         if let Some((after, line)) = self.known.place_of_part(id, &event, &bytes) {
+            self.is_part = true;
             let cursor = Cursor {
                 line,
                 after,
@@ -370,9 +386,30 @@ impl Merge<'_> {
         if self.plan.events.is_empty() || line.id == self.known.active || line.archived {
             return;
         }
+        if self.is_stub() {
+            return;
+        }
         let name = line.name.clone();
         self.push_structure(EventBody::BranchActivated, &name, self.latest);
     }
+
+    /// True when the source has nothing of what is stored, and less than that: a tool that
+    /// goes on with a session may leave another file of it in which there is next to nothing.
+    fn is_stub(&self) -> bool {
+        let parted = !self.plan.parted.is_empty() && !self.is_part && self.known_steps == 0;
+        let known = || self.known.steps_of_active();
+        parted
+            && known().is_some_and(|(steps, last)| match self.new_steps.cmp(&steps) {
+                Ordering::Less => true,
+                Ordering::Equal => self.latest < last,
+                Ordering::Greater => false,
+            })
+    }
+}
+
+/// True for what is said or done in a conversation.
+fn is_step(kind: EventKind) -> bool {
+    !matches!(kind, EventKind::ConversationCreated | EventKind::Custom)
 }
 
 #[cfg(test)]
