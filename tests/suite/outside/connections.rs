@@ -87,8 +87,9 @@ async fn a_silent_connection_is_answered_in_the_protocol_it_speaks() {
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
     }
-    for (stream, pieces) in
-        spare[2..].iter_mut().zip([&[PREFACE][..], &[&PREFACE[..1], &PREFACE[1..]]])
+    for (stream, pieces) in spare[2..]
+        .iter_mut()
+        .zip([&[PREFACE][..], &[&PREFACE[..1], &PREFACE[1..]]])
     {
         for piece in pieces {
             stream.write_all(piece).await.unwrap();
