@@ -59,8 +59,8 @@ pub const HEARTBEAT_MAX: Duration = Duration::from_secs(300);
 /// names neither a timeout nor a deadline.
 pub const DECISION_WAIT_MAX: Duration = Duration::from_secs(3_600);
 
-/// The longest wait for the index to reach a position.
-pub const INDEX_WAIT_MAX: Duration = Duration::from_secs(30);
+/// The longest that a search takes: it waits for the index, waits for its turn, and runs.
+pub const SEARCH_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The longest wait for the log to reach the position that a request is built
 /// at, and the longest build.
