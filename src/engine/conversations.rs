@@ -154,9 +154,26 @@ impl Engine {
         limit: usize,
     ) -> Result<FoundByPart, ReadError> {
         let (namespace, part) = (namespace.clone(), part.to_owned());
-        let read =
-            |engine: Self| async move { engine.inner.find_by_part(&namespace, &part, limit) };
-        self.on(Lane::Short, read).await
+        let limit = limit.clamp(1, self.inner.options.limits.page_events_max);
+        let by_beginning = {
+            let (namespace, part) = (namespace.clone(), part.clone());
+            |engine: Self| async move {
+                let ids = engine.inner.views.load();
+                let ids = ids.beginning(&namespace, &part, limit + 1)?;
+                engine.inner.found_by_part(&namespace, ids, limit)
+            }
+        };
+        let found = self.on(Lane::Short, by_beginning).await?;
+        if !found.conversations.is_empty() {
+            return Ok(found);
+        }
+        // Keys are not sorted by their ends: all are looked at.
+        self.on(Lane::Search, |engine: Self| async move {
+            let ids = engine.inner.views.load();
+            let ids = ids.ending(&namespace, &part, limit + 1)?;
+            engine.inner.found_by_part(&namespace, ids, limit)
+        })
+        .await
     }
 
     /// Forks a branch at any revision of its history: within its conversation,
@@ -421,18 +438,12 @@ impl Inner {
         Ok((found.into_iter().map(Arc::new).collect(), more))
     }
 
-    fn find_by_part(
+    fn found_by_part(
         &self,
         namespace: &Namespace,
-        part: &str,
+        mut ids: Vec<ConversationId>,
         limit: usize,
     ) -> Result<FoundByPart, ReadError> {
-        let limit = limit.clamp(1, self.options.limits.page_events_max);
-        let views = self.views.load();
-        let mut ids = views.beginning(namespace, part, limit + 1)?;
-        if ids.is_empty() {
-            ids = views.ending(namespace, part, limit + 1)?;
-        }
         let more = ids.len() > limit;
         ids.truncate(limit);
         let rows = ids

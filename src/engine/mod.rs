@@ -106,6 +106,7 @@ pub use self::{
     query::*,
     repair::{Repair, repair},
     salvage::{CutConversation, SALVAGE_NAMESPACE, SalvageError, Salvaged, salvage},
+    search::{SearchLate, SearchStage},
     ship::{BackupNote, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure},
 };
 pub(crate) use self::{erase::hash_of_stubs, ship::last_batch};

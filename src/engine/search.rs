@@ -3,7 +3,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,11 +20,11 @@ use super::{
 };
 use super::{Inner, error::ReadError, query::SearchHit};
 use crate::{
-    domain::{Cause, ConversationId, Namespace, Position},
+    domain::{Cause, ConversationId, ConversationRow, Namespace, Position},
     search::{
         AsTyped, Copies, Hit, HitCopies, IndexError, IndexSearchError, LineageSegment, Reading,
         Scope, SearchFilters, SearchIndex, SearchQuery, SearchResults, Snippeter, Wholeness,
-        passage_at, searchable_text,
+        check_globs, passage_at, searchable_text,
     },
 };
 
@@ -49,11 +52,40 @@ impl Engine {
     /// [`SearchError::Query`] when the query cannot be read; others when the
     /// index or a name in the filters is not there.
     pub async fn search(&self, request: SearchRequest) -> Result<SearchAnswer, SearchError> {
+        self.search_by_stages(request, &Arc::default()).await
+    }
+
+    /// The same within a time.
+    ///
+    /// # Errors
+    /// [`SearchLate`] when the time is over, with what it went into; within it as
+    /// [`Self::search`].
+    pub async fn search_within(
+        &self,
+        request: SearchRequest,
+        max: Duration,
+    ) -> Result<Result<SearchAnswer, SearchError>, SearchLate> {
+        let at = Arc::new(Stages::default());
+        let searched = self.search_by_stages(request, &at);
+        let late = |_| SearchLate {
+            stage: at.now(),
+            waited: max,
+        };
+        tokio::time::timeout(max, searched).await.map_err(late)
+    }
+
+    async fn search_by_stages(
+        &self,
+        request: SearchRequest,
+        at: &Arc<Stages>,
+    ) -> Result<SearchAnswer, SearchError> {
+        check_globs(&request.paths).map_err(refused)?;
         let request = request.or_listing();
         let inner = &self.inner;
         // An index that was let go is empty, and would find nothing.
         inner.views.load().reached().map_err(ReadError::from)?;
-        let head = inner.published.load(std::sync::atomic::Ordering::Acquire);
+        let head = inner.published.load(Ordering::Acquire);
+        at.reach(SearchStage::Index);
         if let Some(position) = request.at_least {
             if position.offset > head {
                 return Err(SearchError::Query {
@@ -67,31 +99,111 @@ impl Engine {
                 Some(max) => tokio::time::timeout(max, waiting).await.unwrap_or(Ok(()))?,
             }
         }
-        let searched = self.search_index(request.clone(), head).await;
+        let searched = self.search_index(request.clone(), head, at).await;
         let Err(SearchError::IndexDamaged { .. }) = searched else {
             return searched;
         };
+        at.reach(SearchStage::Index);
         // It is made anew; a small one is there before anybody would ask again.
         let waiting = inner.indexer.wait_for(head);
         match tokio::time::timeout(INDEX_MADE_WITHIN, waiting).await {
             Ok(waited) => waited?,
             Err(_) => return searched,
         }
-        self.search_index(request, head).await
+        self.search_index(request, head, at).await
     }
 
     async fn search_index(
         &self,
         request: SearchRequest,
         head: u64,
+        at: &Arc<Stages>,
     ) -> Result<SearchAnswer, SearchError> {
-        let lane = if request.regex || request.by_conversation {
-            Lane::Long
-        } else {
-            Lane::Short
-        };
-        let search = |engine: Self| async move { engine.inner.search(request, head).await };
-        self.on(lane, search).await
+        at.reach(SearchStage::Turn);
+        let at = Arc::clone(at);
+        self.on(lane_of(&request), |engine: Self| async move {
+            at.reach(SearchStage::Run);
+            engine.inner.search(request, head).await
+        })
+        .await
+    }
+}
+
+/// By what a search looks at: the best of its words are found in milliseconds. All conversations,
+/// all matches, all terms or stored texts may take seconds.
+fn lane_of(request: &SearchRequest) -> Lane {
+    let looks_at_conversations = !request.sources.is_empty()
+        || !request.labels.is_empty()
+        || request.not_sealed
+        || request.active_branches_only
+        || request.include_sub_contexts;
+    let looks_at_matches = request.regex || request.by_conversation || request.count_all;
+    let looks_at_terms = !request.paths.is_empty();
+    match looks_at_conversations || looks_at_matches || looks_at_terms {
+        true => Lane::Search,
+        false => Lane::Short,
+    }
+}
+
+/// What a search does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchStage {
+    /// It waits for the index to reach what is asked for.
+    Index,
+    /// It waits for its turn.
+    Turn,
+    /// It runs.
+    Run,
+}
+
+/// A search had no answer within its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SearchLate {
+    /// What it did when the time was over.
+    pub stage: SearchStage,
+    /// The time.
+    pub waited: Duration,
+}
+
+impl std::error::Error for SearchLate {}
+
+impl std::fmt::Display for SearchLate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let seconds = self.waited.as_secs_f32();
+        match self.stage {
+            SearchStage::Index => write!(
+                f,
+                "the index did not reach the position within {seconds} s: \
+                 search again later, or with a shorter wait_max"
+            ),
+            SearchStage::Turn => write!(
+                f,
+                "the search waited {seconds} s for its turn and was not started: \
+                 other searches that take long are running; try again later"
+            ),
+            SearchStage::Run => write!(
+                f,
+                "the search ran and was not done within {seconds} s: \
+                 narrow it by a conversation, a time or a longer word"
+            ),
+        }
+    }
+}
+
+/// What a search does, for whoever waits for it.
+#[derive(Debug, Default)]
+struct Stages(AtomicU8);
+
+impl Stages {
+    fn reach(&self, stage: SearchStage) {
+        self.0.store(stage as u8, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> SearchStage {
+        let at = self.0.load(Ordering::Relaxed);
+        let all = [SearchStage::Index, SearchStage::Turn, SearchStage::Run];
+        let found = all.into_iter().find(|stage| *stage as u8 == at);
+        found.unwrap_or(SearchStage::Run)
     }
 }
 
@@ -355,7 +467,7 @@ impl Inner {
         reached: Position,
         head: u64,
     ) -> SearchAnswer {
-        let published = self.published.load(std::sync::atomic::Ordering::Acquire);
+        let published = self.published.load(Ordering::Acquire);
         let lagging = self.indexer.lagging(published);
         let events_missing = head.saturating_sub(reached.offset);
         SearchAnswer {
@@ -426,29 +538,31 @@ impl Inner {
         request: &SearchRequest,
         scope: Option<&Scope>,
     ) -> Result<Vec<LineageSegment>, SearchError> {
-        let rows = match scope {
-            Some(Scope::Conversations(ids)) => ids
-                .iter()
-                .map(|id| self.row(&request.namespace, *id))
-                .collect::<Result<Vec<_>, _>>()?,
+        // A row has its labels and title: of all rows only what is needed is kept.
+        let mut of_several = Vec::new();
+        let mut look_at = |row: ConversationRow| {
+            if row.namespace == request.namespace && row.branch_count > 1 {
+                of_several.push((row.id, row.active));
+            }
+        };
+        match scope {
+            Some(Scope::Conversations(ids)) => {
+                for id in ids {
+                    work::check()?;
+                    look_at(self.row(&request.namespace, *id)?);
+                }
+            }
             // A branch that was named is what is to be shown.
             Some(Scope::Lineage(_)) => return Ok(Vec::new()),
-            None => self
-                .views
-                .load()
-                .every_conversation()
-                .map_err(ReadError::from)?,
-        };
-        let of_several = rows
-            .into_iter()
-            .filter(|row| row.namespace == request.namespace && row.branch_count > 1);
+            None => self.each_row(look_at)?,
+        }
         let (history, mut shown) = (self.history(), Vec::new());
-        for row in of_several {
+        for (id, active) in of_several {
             work::check()?;
-            let active = history.branch(row.id, row.active)?;
-            let segments = history.lineage_while(row.id, &active, |segment| {
+            let active = history.branch(id, active)?;
+            let segments = history.lineage_while(id, &active, |segment| {
                 // Behind its own events come those of another conversation.
-                segment.fork.is_none_or(|fork| fork.conversation == row.id)
+                segment.fork.is_none_or(|fork| fork.conversation == id)
             })?;
             shown.extend(segments.into_iter().map(|segment| LineageSegment {
                 conversation: segment.conversation,
@@ -468,9 +582,7 @@ impl Inner {
         if request.sources.is_empty() && request.labels.is_empty() && !request.not_sealed {
             return Ok(None);
         }
-        let rows = self.views.load().every_conversation();
-        let rows = rows.map_err(ReadError::from)?.into_iter();
-        let chosen = rows.filter(|row| {
+        let is_chosen = |row: &ConversationRow| {
             let info = &row.info;
             let has_label = |label: &String| match label.split_once('=') {
                 Some((name, value)) => info.labels.get(name).is_some_and(|own| own == value),
@@ -480,8 +592,23 @@ impl Inner {
                 && !(request.not_sealed && row.sealed)
                 && (request.sources.is_empty() || request.sources.contains(&info.source))
                 && request.labels.iter().all(has_label)
+        };
+        let mut chosen = Vec::new();
+        self.each_row(|row| chosen.extend(is_chosen(&row).then_some(row.id)))?;
+        Ok(Some(chosen))
+    }
+
+    /// Looks at all conversations, one by one, while the work is wanted.
+    fn each_row(&self, mut each: impl FnMut(ConversationRow)) -> Result<(), ReadError> {
+        let looked = self.views.load().each_conversation(|row| {
+            let is_wanted = work::check().is_ok();
+            if is_wanted {
+                each(row);
+            }
+            is_wanted
         });
-        Ok(Some(chosen.map(|row| row.id).collect()))
+        looked.map_err(ReadError::from)?;
+        work::check()
     }
 
     fn add_children(

@@ -262,3 +262,188 @@ async fn small_words_do_not_decide() {
     let answer = engine.search(asked("where did we", last)).await.unwrap();
     assert_eq!(answer.total, 2);
 }
+
+/// An event that says when it happened, in seconds.
+fn then(event: NewEvent, seconds: i64) -> NewEvent {
+    NewEvent {
+        occurred_at: Some(TimestampMicros(seconds * 1_000_000)),
+        ..event
+    }
+}
+
+// "Newest first" was the order of import: sessions of last year that were imported after those of
+// today came first. What was imported without a time has the time of the event beside it.
+#[tokio::test]
+async fn listings_and_patterns_begin_with_what_happened_last() {
+    let (new, old, live) = (
+        ConversationId::generate(),
+        ConversationId::generate(),
+        ConversationId::generate(),
+    );
+    let engine = memory().await;
+    append(
+        &engine,
+        vec![
+            created(new),
+            then(said(new, "needle of this year"), 2_000),
+            then(said(new, "needle a second later"), 2_001),
+        ],
+    )
+    .await;
+    let appended = append(
+        &engine,
+        vec![
+            created(old),
+            said(old, "needle before any time"),
+            then(said(old, "needle of last year"), 1_000),
+            said(old, "needle without a time"),
+            then(said(old, "needle at its end"), 1_001),
+        ],
+    )
+    .await;
+    let last = appended.events.last().unwrap().position;
+    let expected = [(new, 3), (new, 2), (old, 5), (old, 4), (old, 3), (old, 2)];
+    let list = |answer: &SearchAnswer| -> Vec<(ConversationId, u64)> {
+        let hits = answer.hits.iter();
+        hits.map(|hit| (hit.conversation, hit.revision.0)).collect()
+    };
+    let listing = SearchRequest {
+        kinds: vec![EventKind::MessageAppended],
+        ..asked("", last)
+    };
+    let pattern = SearchRequest {
+        regex: true,
+        ..asked("needle", last)
+    };
+    for request in [listing, pattern] {
+        let all = engine.search(request.clone()).await.unwrap();
+        assert_eq!(list(&all), expected);
+        let mut paged = Vec::new();
+        for offset in 0..expected.len() {
+            let page = SearchRequest {
+                offset,
+                limit: 1,
+                ..request.clone()
+            };
+            paged.extend(list(&engine.search(page).await.unwrap()));
+        }
+        assert_eq!(paged, expected);
+    }
+    // What is recorded live happens when it is recorded.
+    let appended = append(&engine, vec![created(live), said(live, "needle now")]).await;
+    let now = appended.events.last().unwrap().position;
+    let answer = engine.search(SearchRequest {
+        regex: true,
+        ..asked("needle", now)
+    });
+    assert_eq!(list(&answer.await.unwrap())[0], (live, 2));
+}
+
+// Four searches with a label ran among the short reads and took all of their places: a Get waited
+// 15 s. Searches that may take long have places of their own, and say what they waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_searches_leave_room_for_short_reads() {
+    let id = ConversationId::generate();
+    let (engine, last) = engine_with(vec![created(id), said(id, "needle")]).await;
+    let mut held = Vec::new();
+    for _ in 0..work::LONG_SEARCHES_MAX {
+        let (go_on, waits) = std::sync::mpsc::channel::<()>();
+        let (started, starts) = tokio::sync::oneshot::channel();
+        let engine = engine.clone();
+        let job = tokio::spawn(async move {
+            let block = async move {
+                started.send(()).unwrap();
+                let _ = waits.recv();
+            };
+            engine.inner.work.run(work::Lane::Search, block).await
+        });
+        starts.await.unwrap();
+        held.push((go_on, job));
+    }
+    let long = [
+        SearchRequest {
+            labels: vec!["team".to_owned()],
+            ..asked("needle", last)
+        },
+        SearchRequest {
+            sources: vec!["other".to_owned()],
+            ..asked("needle", last)
+        },
+        SearchRequest {
+            active_branches_only: true,
+            ..asked("needle", last)
+        },
+        SearchRequest {
+            not_sealed: true,
+            ..asked("needle", last)
+        },
+        SearchRequest {
+            paths: vec!["*.rs".to_owned()],
+            ..asked("needle", last)
+        },
+        SearchRequest {
+            regex: true,
+            ..asked("needle", last)
+        },
+        SearchRequest {
+            count_all: true,
+            ..asked("needle", last)
+        },
+    ];
+    let moment = std::time::Duration::from_millis(50);
+    for request in &long {
+        let late = engine.search_within(request.clone(), moment).await;
+        let late = late.expect_err("it ran among the short reads");
+        assert_eq!(late.stage, SearchStage::Turn, "{request:?}");
+        assert!(
+            late.to_string().contains("waited 0.05 s for its turn"),
+            "{late}"
+        );
+    }
+    let waiting = long.map(|request| {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.search(request).await })
+    });
+    let by_its_end = tokio::spawn({
+        let (engine, end) = (engine.clone(), id.to_string()[30..].to_owned());
+        async move { engine.find_by_part(&ns(), &end, 10).await }
+    });
+    let address = BranchAddress {
+        namespace: ns(),
+        conversation: id,
+        branch: None,
+    };
+    engine.conversation(&address, None).await.unwrap();
+    append(&engine, vec![said(id, "more")]).await;
+    let short = engine.search(asked("needle", last)).await.unwrap();
+    assert_eq!(short.hits.len(), 1);
+    let part = &id.to_string()[..30];
+    let begun = engine.find_by_part(&ns(), part, 10).await.unwrap();
+    assert_eq!(begun.conversations.len(), 1);
+    assert!(!by_its_end.is_finished(), "it reads the keys of all");
+    for (go_on, job) in held {
+        drop(go_on);
+        job.await.unwrap().unwrap();
+    }
+    for search in waiting {
+        search.await.unwrap().unwrap();
+    }
+    assert_eq!(by_its_end.await.unwrap().unwrap().conversations.len(), 1);
+}
+
+// Globs of a few KB took 670 MiB. Over a bound they are refused, before anything is waited for.
+#[tokio::test]
+async fn too_many_bytes_of_globs_are_refused() {
+    let id = ConversationId::generate();
+    let (engine, last) = engine_with(vec![created(id), said(id, "needle")]).await;
+    let request = |globs: usize| SearchRequest {
+        paths: (0..globs)
+            .map(|at| format!("**/*a*b*c*{at:03}/**"))
+            .collect(),
+        ..asked("needle", last)
+    };
+    assert!(engine.search(request(256)).await.unwrap().hits.is_empty());
+    let refused = engine.search(request(1_000)).await.unwrap_err();
+    assert!(matches!(refused, SearchError::Query { .. }), "{refused}");
+    assert!(refused.to_string().contains("at most 8192"), "{refused}");
+}

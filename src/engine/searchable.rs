@@ -10,7 +10,7 @@ use super::{
 use crate::{
     domain::{
         BranchId, ConversationId, EventBody, EventHeader, EventKind, EventRef, Position, Role,
-        ToolCallRequested, with_causes,
+        TimestampMicros, ToolCallRequested, with_causes,
     },
     search::{SearchableEvent, call_target, searchable_text},
 };
@@ -59,7 +59,9 @@ pub(super) async fn searchable(
     };
     let history = inner.history();
     let mut called = Called::default();
-    for (offset, record) in records {
+    let before = last_times_before(inner, from).await;
+    let times = times_of(records.iter().map(|(_, record)| &record.header), before);
+    for ((offset, record), happened_at) in records.into_iter().zip(times) {
         found.reached = offset;
         let header = &record.header;
         if inner.marks.covers(header.conversation, header.revision) {
@@ -95,12 +97,82 @@ pub(super) async fn searchable(
                 paths: of.call.paths,
                 success: of.success,
                 recorded_at: header.recorded_at,
-                happened_at: header.occurred_at.unwrap_or(header.recorded_at),
+                happened_at,
                 text,
             });
         }
     }
     Ok(found)
+}
+
+/// Records that are looked at for the time of an event before the first of a stretch.
+const RECORDS_BEFORE_MAX: u64 = 64;
+
+/// When the last event of an append was that says it.
+#[derive(Clone, Copy, Debug)]
+struct LastTime {
+    /// All events of an append to a conversation were recorded at one time.
+    recorded_at: TimestampMicros,
+    happened_at: TimestampMicros,
+}
+
+type LastTimes = HashMap<ConversationId, LastTime>;
+
+/// When events happened. One that does not say it happened with its neighbour in its append, the
+/// one before it first: what was imported did not happen when it was recorded. Of an append
+/// without any times, it is when it was recorded.
+fn times_of<'a>(
+    headers: impl DoubleEndedIterator<Item = &'a EventHeader> + Clone,
+    mut last: LastTimes,
+) -> Vec<TimestampMicros> {
+    let mut times: Vec<Option<TimestampMicros>> = Vec::new();
+    for header in headers.clone() {
+        times.push(note_time(&mut last, header));
+    }
+    let mut next = LastTimes::new();
+    for (header, time) in headers.clone().rev().zip(times.iter_mut().rev()) {
+        let behind = note_time(&mut next, header);
+        *time = time.or(behind);
+    }
+    let known = headers.zip(times);
+    let time = |(header, time): (&EventHeader, Option<TimestampMicros>)| {
+        time.unwrap_or(header.recorded_at)
+    };
+    known.map(time).collect()
+}
+
+/// The time of an event, or of the last one of its append that was noted.
+fn note_time(last: &mut LastTimes, header: &EventHeader) -> Option<TimestampMicros> {
+    let recorded_at = header.recorded_at;
+    if let Some(happened_at) = header.occurred_at {
+        let time = LastTime {
+            recorded_at,
+            happened_at,
+        };
+        last.insert(header.conversation, time);
+        return Some(happened_at);
+    }
+    let noted = last.get(&header.conversation)?;
+    (noted.recorded_at == recorded_at).then_some(noted.happened_at)
+}
+
+/// The last time of the append that a stretch may begin within.
+async fn last_times_before(inner: &Inner, from: u64) -> LastTimes {
+    let mut times = LastTimes::new();
+    let first = from.saturating_sub(RECORDS_BEFORE_MAX).max(1);
+    let mut append = None;
+    for offset in (first..from).rev() {
+        // What cannot be read here tells no time, and is told of where it is indexed.
+        let Ok(record) = inner.reader.record(offset).await else {
+            break;
+        };
+        let header = &record.header;
+        let of = (header.conversation, header.recorded_at);
+        if *append.get_or_insert(of) != of || note_time(&mut times, header).is_some() {
+            break;
+        }
+    }
+    times
 }
 
 /// Events that have a text, or say what tool a later one is of.

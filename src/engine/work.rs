@@ -3,10 +3,10 @@
 //!
 //! The runtime's own threads serve every call. A read that keeps one of them for
 //! a second keeps everybody for a second. So whatever reads or computes much is
-//! handed to [`Work::run`], in one of three lanes: [`Lane::Short`] for what ends
+//! handed to [`Work::run`], in one of four lanes: [`Lane::Short`] for what ends
 //! within milliseconds, [`Lane::Bulk`] for one more page of a read that goes on and
-//! on, and [`Lane::Long`] for what takes long by itself. The threads of the last two
-//! step back behind all others. When the caller is gone, or the store is closed, the
+//! on, [`Lane::Long`] for what takes long by itself, and [`Lane::Search`] for searches that
+//! may. The lane follows from what is to be read. The threads of the last three step back behind all others. When the caller is gone, or the store is closed, the
 //! work is told to stop: it looks at [`check`] between its pages.
 
 use std::{
@@ -32,6 +32,9 @@ use crate::domain::{Limits, NotDone};
 
 /// One that was stopped, or has told its last, ends within this.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(1);
+/// Searches that may take long and run at once; more wait. Each may hold some hundred bytes for
+/// each conversation and each candidate.
+pub(super) const LONG_SEARCHES_MAX: usize = 2;
 /// How long a second verification is told to wait, in milliseconds.
 const VERIFY_AGAIN_MS: u64 = 5_000;
 
@@ -44,6 +47,8 @@ pub(super) enum Lane {
     Bulk,
     /// Perhaps seconds.
     Long,
+    /// Searches that take perhaps seconds.
+    Search,
 }
 
 /// Whether work is still wanted. Cheap to clone; all clones are one.
@@ -130,6 +135,7 @@ pub(super) struct Work {
     short: Arc<Semaphore>,
     bulk: Arc<Semaphore>,
     long: Arc<Semaphore>,
+    search: Arc<Semaphore>,
     verify: Arc<Semaphore>,
     threads: Threads,
     closing: Arc<AtomicBool>,
@@ -143,6 +149,7 @@ impl Work {
             short: lane(limits.short_reads_max),
             bulk: lane(limits.bulk_reads_max),
             long: lane(limits.long_reads_max),
+            search: lane(LONG_SEARCHES_MAX),
             verify: lane(1),
             closing,
         }
@@ -167,6 +174,7 @@ impl Work {
             Lane::Short => &self.short,
             Lane::Bulk => &self.bulk,
             Lane::Long => &self.long,
+            Lane::Search => &self.search,
         };
         let permit = permit_of(lane_permits).await?;
         let stop = self.stop();
@@ -178,7 +186,7 @@ impl Work {
                 let job = move || done(&runtime, stop, permit, work);
                 tokio::task::spawn_blocking(job).await.map_err(panicked)
             }
-            Lane::Bulk | Lane::Long => {
+            Lane::Bulk | Lane::Long | Lane::Search => {
                 let runtime = Handle::current();
                 let (sender, receiver) = oneshot::channel();
                 let job = move || {
@@ -377,7 +385,7 @@ mod tests {
     #[tokio::test]
     async fn work_that_nobody_waits_for_stops() {
         let work = work();
-        for lane in [Lane::Short, Lane::Bulk, Lane::Long] {
+        for lane in [Lane::Short, Lane::Bulk, Lane::Long, Lane::Search] {
             let (sender, ended) = oneshot::channel();
             let waiting = work.run(lane, until_stopped(sender));
             let waited = tokio::time::timeout(Duration::from_millis(20), waiting).await;
@@ -451,7 +459,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_told_and_the_place_is_free() {
         let work = work();
-        for lane in [Lane::Short, Lane::Bulk, Lane::Long] {
+        for lane in [Lane::Short, Lane::Bulk, Lane::Long, Lane::Search] {
             let done = work.run(lane, async { panic!("on purpose") }).await;
             assert!(matches!(done, Err(ReadError::Storage { .. })), "{lane:?}");
         }

@@ -122,6 +122,12 @@ impl Columns {
         Ok((position, number(&self.byte_start, doc)?))
     }
 
+    /// When a passage's event happened.
+    pub fn happened_at(&self, doc: DocId) -> Result<TimestampMicros, IndexError> {
+        let time = self.happened_at.first(doc).ok_or_else(damaged)?;
+        Ok(TimestampMicros(time))
+    }
+
     /// The kind of a passage's event.
     pub fn kind(&self, doc: DocId) -> Option<EventKind> {
         let number = self.kind.first(doc)?;
@@ -140,7 +146,7 @@ impl Columns {
             tool: self.tool(doc)?,
             success: outcome_of(number(&self.outcome, doc)?),
             recorded_at: TimestampMicros(self.recorded_at.first(doc).ok_or_else(damaged)?),
-            happened_at: TimestampMicros(self.happened_at.first(doc).ok_or_else(damaged)?),
+            happened_at: self.happened_at(doc)?,
             score: ranked.score,
             scores: ranked.scores,
             together: ranked.together,

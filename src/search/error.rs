@@ -77,6 +77,17 @@ pub enum IndexSearchError {
         /// The bound.
         max: usize,
     },
+    /// Path globs over their bound.
+    #[error(
+        "the path globs have {bytes} bytes together; at most {max} are allowed: \
+         ask for fewer paths at a time"
+    )]
+    GlobsTooLong {
+        /// Their bytes.
+        bytes: usize,
+        /// The bound.
+        max: usize,
+    },
     /// The index failed.
     #[error(transparent)]
     Index(#[from] IndexError),

@@ -34,6 +34,7 @@ mod small_words;
 mod snippet;
 mod sweep;
 pub mod syntax;
+mod term_pattern;
 mod unchanged;
 
 pub use arguments::{CallTarget, call_target, call_text};
@@ -54,6 +55,7 @@ pub use rank::Scores;
 pub use snippet::{Snippet, Snippeter};
 pub use sweep::{CANDIDATES_MAX, Candidates};
 pub use syntax::{QueryError, Reading};
+pub use term_pattern::{GLOBS_BYTES_MAX, check_globs};
 
 #[cfg(test)]
 mod known_items_tests;

@@ -14,6 +14,8 @@ use super::syntax::{QUERY_BYTES_MAX, QueryError};
 
 /// Memory for a compiled expression, in bytes.
 const COMPILED_BYTES_MAX: usize = 4 << 20;
+/// Memory for what matching learns of it, in bytes, on each thread that matches.
+const MATCHING_BYTES_MAX: usize = 2 << 20;
 /// Shorter pieces are in nearly every word.
 const PIECE_BYTES_MIN: usize = 3;
 /// Most branches that are told apart.
@@ -56,6 +58,7 @@ impl Pattern {
         let regex = RegexBuilder::new(text)
             .multi_line(true)
             .size_limit(COMPILED_BYTES_MAX)
+            .dfa_size_limit(MATCHING_BYTES_MAX)
             .build()
             .map_err(|error| refused(error.to_string()))?;
         let parsed = regex_syntax::ParserBuilder::new()

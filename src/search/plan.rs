@@ -11,7 +11,7 @@ use tantivy::{
     columnar::Column,
     query::{
         Bm25StatisticsProvider, BooleanQuery, BoostQuery, ConstScoreQuery, DisjunctionMaxQuery,
-        EmptyQuery, Occur, PhrasePrefixQuery, PhraseQuery, Query, RegexQuery, TermQuery,
+        EmptyQuery, Occur, PhrasePrefixQuery, PhraseQuery, Query, TermQuery,
         doc_predicate_query::{DocPredicateQuery, FunctionPredicate},
     },
     schema::{Field, IndexRecordOption},
@@ -27,6 +27,7 @@ use super::{
         text_term, tool_tag,
     },
     syntax::{ClauseRole, Node},
+    term_pattern::TermPattern,
 };
 use crate::domain::{ConversationId, Namespace, Revision};
 
@@ -40,6 +41,8 @@ const TAGGED_CONVERSATIONS_MAX: usize = 256;
 const EXACT_BONUS: f32 = 0.3;
 /// What a whole identifier or path counts beside its parts.
 const WHOLE_BOOST: f32 = 1.0;
+/// Of what a word must have in a row, so much is looked for, in bytes: few words have it all.
+const PIECE_BYTES_MAX: usize = 64;
 /// Terms that a beginning is tried as, in each segment, behind other words.
 const PREFIX_TERMS_MAX: u32 = 256;
 /// BM25's length normalisation is fixed at b = 0.75 in tantivy, which is too
@@ -275,12 +278,9 @@ impl Planner<'_> {
 
     /// Passages with a word that has these letters in a row.
     pub fn piece(&self, piece: &str) -> Box<dyn Query> {
-        let mut pattern = String::new();
-        escape(&text_term(self.namespace, ""), &mut pattern);
-        pattern.push_str(".*");
-        escape(piece, &mut pattern);
-        pattern.push_str(".*");
-        pattern_query(&pattern, self.fields.text)
+        let end = piece.floor_char_boundary(PIECE_BYTES_MAX.min(piece.len()));
+        let prefix = text_term(self.namespace, "");
+        TermPattern::having(&prefix, &piece[..end]).query(self.fields.text)
     }
 
     /// The tags that filters look at: one of each list must be there.
@@ -331,11 +331,9 @@ impl Planner<'_> {
                 .extend(span.map(|span| (Occur::Must, constant(only_within(column, span), 0.0))));
         }
         if !filters.paths.is_empty() {
-            let named = filters.paths.iter().map(|glob| {
-                let pattern = path_pattern(self.namespace, glob);
-                (Occur::Should, pattern_query(&pattern, self.fields.tags))
-            });
-            clauses.push((Occur::Must, constant(union_of(named.collect()), 0.0)));
+            let pattern = TermPattern::globs(&path_tag(self.namespace, ""), &filters.paths);
+            let named = pattern.query(self.fields.tags);
+            clauses.push((Occur::Must, constant(named, 0.0)));
         }
         if clauses.is_empty() {
             return query;
@@ -417,49 +415,6 @@ fn boosted(query: Box<dyn Query>, boost: f32) -> Box<dyn Query> {
 
 fn constant(query: Box<dyn Query>, score: f32) -> Box<dyn Query> {
     Box::new(ConstScoreQuery::new(query, score))
-}
-
-/// Passages with a term that a pattern matches as a whole.
-fn pattern_query(pattern: &str, field: Field) -> Box<dyn Query> {
-    match RegexQuery::from_pattern(pattern, field) {
-        Ok(query) => Box::new(query),
-        Err(_) => Box::new(EmptyQuery),
-    }
-}
-
-/// A text as a pattern that matches it alone.
-fn escape(text: &str, pattern: &mut String) {
-    for c in text.chars() {
-        if c.is_ascii_punctuation() {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-}
-
-/// A pattern of the tags of the paths that a glob means.
-fn path_pattern(namespace: &Namespace, glob: &str) -> String {
-    let mut pattern = String::new();
-    escape(&path_tag(namespace, ""), &mut pattern);
-    if !glob.starts_with('/') {
-        pattern.push_str("(.*/)?");
-    }
-    let mut rest = glob;
-    while let Some(c) = rest.chars().next() {
-        let (means, length) = match c {
-            '*' if rest.starts_with("**/") => ("(.*/)?", 3),
-            '*' if rest.starts_with("**") => (".*", 2),
-            '*' => ("[^/]*", 1),
-            '?' => ("[^/]", 1),
-            c => {
-                escape(&rest[..c.len_utf8()], &mut pattern);
-                ("", c.len_utf8())
-            }
-        };
-        pattern.push_str(means);
-        rest = &rest[length..];
-    }
-    pattern
 }
 
 /// Passages whose time is in a span, both ends included.

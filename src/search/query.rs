@@ -13,6 +13,7 @@ use super::{
     plan::{NamespaceStatistics, Planner, Purpose},
     rank::{POOL, Scores, Words, rescore},
     syntax::{self, QueryError, Reading},
+    term_pattern::check_globs,
 };
 use crate::{
     contained::contained,
@@ -400,6 +401,7 @@ pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), IndexSearchError> 
         None | Some(Scope::Conversations(_)) => 0,
     };
     let max = FILTER_VALUES_MAX;
+    check_globs(&filters.paths)?;
     for (what, count) in [
         ("branches", lineage),
         ("tools", filters.tools.len()),

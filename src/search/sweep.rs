@@ -22,16 +22,25 @@ use super::{
     rank::Scores,
     syntax::{self, QueryError},
 };
-use crate::domain::{ConversationId, Position};
+use crate::domain::{ConversationId, Position, TimestampMicros};
 
-/// Most events that a pattern is tried on. In memory each takes 24 bytes; reading the
+/// Most events that a pattern is tried on. In memory each takes 32 bytes, twice; reading the
 /// texts of 332,000 took 8 s on two busy cores.
 pub const CANDIDATES_MAX: usize = 500_000;
 
-/// Events that a pattern may match, newest first: to be verified on their text.
+/// An event that a pattern may match, with one of its passages. In their order the one that
+/// happened last is first, and of those of one time the one that was recorded last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    happened_at: Reverse<TimestampMicros>,
+    position: Reverse<Position>,
+    address: DocAddress,
+}
+
+/// Events that a pattern may match, those that happened last first: to be verified on their text.
 pub struct Candidates {
     published: Published,
-    places: Vec<(Position, DocAddress)>,
+    places: Vec<Place>,
     /// There are older ones.
     pub more: bool,
     /// What the index had reached.
@@ -46,12 +55,12 @@ impl Candidates {
     /// [`IndexSearchError`] for a damaged index.
     pub fn hits(&self, from: usize, count: usize) -> Result<Vec<Hit>, IndexSearchError> {
         let rest = self.places.get(from..).unwrap_or_default();
-        let ranked = |&(position, address): &(Position, DocAddress)| Ranked {
-            address,
+        let ranked = |place: &Place| Ranked {
+            address: place.address,
             score: 0.0,
             scores: Scores::default(),
             together: 0.0,
-            position,
+            position: place.position.0,
             byte_start: 0,
         };
         let page: Vec<Ranked> = rest.iter().take(count).map(ranked).collect();
@@ -60,7 +69,7 @@ impl Candidates {
 }
 
 impl SearchIndex {
-    /// The newest events whose words have what a pattern needs, and that pass the
+    /// The events that happened last whose words have what a pattern needs, and that pass the
     /// filters of a query; its text plays no part. At most [`CANDIDATES_MAX`].
     ///
     /// # Errors
@@ -74,20 +83,25 @@ impl SearchIndex {
         let planner = self.planner(query);
         let published = self.published();
         let find = || {
+            let having = |piece: &str| positions(&published, planner.piece(piece).as_ref());
+            let wanted = having_needs(pattern.needs(), &having)?;
             let all = planner.filtered(planner.all(), &query.filters);
-            let mut found: Vec<(Position, DocAddress)> =
-                places(&published, all.as_ref())?.into_iter().collect();
-            let having = |piece: &str| {
-                let places = places(&published, planner.piece(piece).as_ref())?;
-                Ok(places.into_keys().collect())
-            };
-            if let Some(wanted) = having_needs(pattern.needs(), &having)? {
-                found.retain(|(position, _)| wanted.contains(position));
-            }
-            found.sort_unstable_by_key(|(position, _)| Reverse(*position));
-            let more = found.len() > CANDIDATES_MAX;
-            found.truncate(CANDIDATES_MAX);
-            Ok((found, more))
+            let mut newest = Newest::new(CANDIDATES_MAX);
+            each_match(&published, all.as_ref(), |columns, address| {
+                let (position, _) = columns.place(address.doc_id)?;
+                if wanted
+                    .as_ref()
+                    .is_none_or(|wanted| wanted.contains(&position))
+                {
+                    newest.push(Place {
+                        happened_at: Reverse(columns.happened_at(address.doc_id)?),
+                        position: Reverse(position),
+                        address,
+                    });
+                }
+                Ok(())
+            })?;
+            Ok(newest.into_sorted())
         };
         let (places, more) = guarded(find)?;
         Ok(Candidates {
@@ -162,18 +176,52 @@ fn having_needs(
     Ok(merged)
 }
 
-/// The events of all matches, each with one of its passages.
-fn places(
-    published: &Published,
-    query: &dyn Query,
-) -> Result<HashMap<Position, DocAddress>, IndexError> {
-    let mut places = HashMap::new();
+/// The events of all matches.
+fn positions(published: &Published, query: &dyn Query) -> Result<HashSet<Position>, IndexError> {
+    let mut positions = HashSet::new();
     each_match(published, query, |columns, address| {
-        let (position, _) = columns.place(address.doc_id)?;
-        places.insert(position, address);
+        positions.insert(columns.place(address.doc_id)?.0);
         Ok(())
     })?;
-    Ok(places)
+    Ok(positions)
+}
+
+/// The first so many places, in memory for twice as many.
+struct Newest {
+    max: usize,
+    places: Vec<Place>,
+    more: bool,
+}
+
+impl Newest {
+    fn new(max: usize) -> Self {
+        Self {
+            max,
+            places: Vec::new(),
+            more: false,
+        }
+    }
+
+    fn push(&mut self, place: Place) {
+        self.places.push(place);
+        if self.places.len() >= self.max.saturating_mul(2) {
+            self.cut();
+        }
+    }
+
+    /// Keeps one passage of each event, and the first events.
+    fn cut(&mut self) {
+        self.places.sort_unstable();
+        self.places.dedup_by_key(|place| place.position);
+        self.more |= self.places.len() > self.max;
+        self.places.truncate(self.max);
+    }
+
+    /// The places, and whether there are more.
+    fn into_sorted(mut self) -> (Vec<Place>, bool) {
+        self.cut();
+        (self.places, self.more)
+    }
 }
 
 pub(super) fn each_match(

@@ -59,8 +59,8 @@ pub const HEARTBEAT_MAX: Duration = Duration::from_secs(300);
 /// names neither a timeout nor a deadline.
 pub const DECISION_WAIT_MAX: Duration = Duration::from_secs(3_600);
 
-/// The longest wait for the index to reach a position.
-pub const INDEX_WAIT_MAX: Duration = Duration::from_secs(30);
+/// The longest that a search takes: it waits for the index, waits for its turn, and runs.
+pub const SEARCH_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The longest wait for the log to reach the position that a request is built
 /// at, and the longest build.
@@ -137,7 +137,8 @@ pub const CONNECTIONS_MAX: usize = 1_024;
 /// the log, the views and the index need the others.
 pub const FILES_PER_CONNECTION_MIN: usize = 2;
 
-/// What a new connection gets to send the HTTP/2 preface and its settings.
+/// What a new connection gets to send the HTTP/2 preface and its settings. Where HTTP/1 is
+/// spoken too, it begins with the first byte, for which there is [`FIRST_BYTE_WAIT`].
 pub const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 
 /// Those bytes, at least.
@@ -228,10 +229,9 @@ pub const HANDSHAKES_MAX: usize = 256;
 /// Between looks at the files of certificates.
 pub const TLS_LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// A client that has sent nothing for so long is taken for one that waits for the server's HTTP/2
-/// settings, as some gRPC clients do for 20 s; a browser sends its request with the connection,
-/// and opens another where one was opened ahead of use.
-pub const FIRST_BYTE_WAIT: Duration = Duration::from_millis(200);
+/// What a connection that may be a browser's gets to send its first byte. Browsers open spare
+/// connections ahead of use; one that is closed before it was used is opened again.
+pub const FIRST_BYTE_WAIT: Duration = Duration::from_secs(60);
 
 /// The head of a request by HTTP/1, which browsers send, comes within this time.
 pub const HTTP1_HEAD_WAIT: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 use tracing::Instrument;
 
 use super::{
-    bounds::{INDEX_WAIT_MAX, SEARCH_HITS_DEFAULT},
+    bounds::{SEARCH_HITS_DEFAULT, SEARCH_WAIT_MAX},
     call::{Call, Shared},
     from_proto::{self, Malformed},
     to_proto,
@@ -151,14 +151,11 @@ impl Search for SearchService {
         let searched = self
             .0
             .engine
-            .search(request)
+            .search_within(request, SEARCH_WAIT_MAX)
             .instrument(crate::traced!("search.query"));
-        // A position that was never written would be waited for without end.
-        let answer = tokio::time::timeout(INDEX_WAIT_MAX, searched)
+        let answer = searched
             .await
-            .map_err(|_| {
-                Status::deadline_exceeded("the index did not reach the position in time")
-            })??;
+            .map_err(|late| Status::deadline_exceeded(late.to_string()))??;
         Ok(Response::new(to_proto::search_response(answer)))
     }
 }

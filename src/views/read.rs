@@ -37,19 +37,36 @@ impl Views {
     /// # Errors
     /// As every read.
     pub fn every_conversation(&self) -> Result<Vec<ConversationRow>, ViewsError> {
+        let mut rows = Vec::new();
+        self.each_conversation(|row| {
+            rows.push(row);
+            true
+        })?;
+        Ok(rows)
+    }
+
+    /// The same one by one, while `each` wants more.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn each_conversation(
+        &self,
+        mut each: impl FnMut(ConversationRow) -> bool,
+    ) -> Result<(), ViewsError> {
         self.read(|reader| {
             let table = reader.table(CONVERSATIONS);
-            let mut rows = Vec::new();
             let mut from = Vec::new();
             while let Some(row) = table.range(from.as_slice()..).next() {
                 let key = row?.0;
                 let Some(id) = keys::conversation_of(&key) else {
                     break;
                 };
-                rows.extend(conversation(&table, id)?);
+                if conversation(&table, id)?.is_some_and(|row| !each(row)) {
+                    break;
+                }
                 from = keys::after_conversation(id).as_bytes().to_vec();
             }
-            Ok(rows)
+            Ok(())
         })
     }
 
