@@ -940,11 +940,7 @@ async fn a_store_is_followed() {
 fn newest(to: &Path) -> PathBuf {
     let is_generation =
         |path: &PathBuf| path.parent().is_some_and(|at| at.ends_with("generations"));
-    files(to)
-        .into_iter()
-        .filter(is_generation)
-        .next_back()
-        .unwrap()
+    files(to).into_iter().rfind(is_generation).unwrap()
 }
 
 // Pruning freed a number, a backup that began before took it, said that all was there, and a
