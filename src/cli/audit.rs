@@ -54,8 +54,10 @@ pub async fn run(args: &AuditArgs, store: &Connection, out: &mut Out) -> Result<
     };
     let mut pages = match read::start(store, request).await {
         Ok(pages) => pages,
-        // Nothing was noted yet.
-        Err(CliError::Status(status)) if status.code() == Code::NotFound => return Ok(()),
+        Err(CliError::Status(status)) if status.code() == Code::NotFound => {
+            anstream::eprintln!("no audit: this store was never served with keys");
+            return Ok(());
+        }
         Err(error) => return Err(error),
     };
     while let Some(page) = pages.message().await? {

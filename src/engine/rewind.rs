@@ -49,6 +49,12 @@ impl Engine {
                 .what_goes(&command, &place.branch, place.last())
                 .await?;
             if went.events.is_empty() && key.is_none() {
+                // They were read by the branch's name, which another rewind may have given to
+                // its fork meanwhile: then nothing went of another branch.
+                let now = inner.branch_at(&command.address)?;
+                if now.id != place.branch.id && attempt < ATTEMPTS_MAX {
+                    continue;
+                }
                 return Ok(place.unchanged());
             }
             match self.append(place.command(&command)).await {

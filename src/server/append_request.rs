@@ -7,6 +7,7 @@ use prost::Message;
 use uuid::Uuid;
 
 use super::{
+    audit::audit_conversation,
     from_proto::{self, Malformed},
     guard::Caller,
     status::Refusal,
@@ -201,11 +202,15 @@ pub(super) async fn new_conversation(
 /// An id that a client chooses for a conversation that is to be created.
 ///
 /// # Errors
-/// [`Malformed`] when it is one of those that follow from names.
+/// [`Malformed`] when it is one of those that follow from names, or a system conversation's.
 pub(super) fn chosen(field: &str, id: ConversationId) -> Result<ConversationId, Malformed> {
     if is_derived(id) {
         let message = "is a UUID of version 8: those follow from names and cannot be chosen; \
                        take one of version 4 or 7, or leave it empty";
+        return Err(Malformed::new(field, message));
+    }
+    if id == audit_conversation() {
+        let message = "is the id of the audit: take another one, or leave it empty";
         return Err(Malformed::new(field, message));
     }
     Ok(id)
@@ -256,7 +261,15 @@ fn new_event(
 struct Names<'a> {
     engine: &'a Engine,
     namespace: &'a Namespace,
-    last: Option<(String, ConversationId)>,
+    last: Option<Named>,
+}
+
+/// A conversation that a request has named.
+struct Named {
+    text: String,
+    id: ConversationId,
+    /// It may be created: it exists, or its id may be chosen.
+    is_checked: bool,
 }
 
 impl<'a> Names<'a> {
@@ -276,15 +289,16 @@ impl<'a> Names<'a> {
         text: &str,
         creates: bool,
     ) -> Result<ConversationId, Refusal> {
-        if let Some((_, id)) = self.last.as_ref().filter(|(last, _)| last == text) {
-            return Ok(*id);
+        let known = |last: &&Named| last.text == text && (last.is_checked || !creates);
+        if let Some(last) = self.last.as_ref().filter(known) {
+            return Ok(last.id);
         }
         from_proto::check_short(field, text)?;
-        let id = match self.engine.resolve(self.namespace, text).await {
-            Ok(id) => id,
+        let (id, is_checked) = match self.engine.resolve(self.namespace, text).await {
+            Ok(id) => (id, true),
             Err(ReadError::ConversationNotFound { id }) => match text.parse() {
-                Ok(id) if creates => chosen(field, id)?,
-                Ok(id) => id,
+                Ok(id) if creates => (chosen(field, id)?, true),
+                Ok(id) => (id, false),
                 Err(_) if creates => {
                     let kind = EventKind::ConversationCreated;
                     let message = format!("must be a UUID, or empty, for {kind}");
@@ -294,7 +308,12 @@ impl<'a> Names<'a> {
             },
             Err(error) => return Err(error.into()),
         };
-        self.last = Some((text.to_owned(), id));
+        let text = text.to_owned();
+        self.last = Some(Named {
+            text,
+            id,
+            is_checked,
+        });
         Ok(id)
     }
 
@@ -326,7 +345,11 @@ impl<'a> Names<'a> {
         }
         let there = self.engine.of_source(self.namespace, source, text).await?;
         let id = there.unwrap_or_else(|| derived_id(self.namespace, "source", &[source, text]));
-        self.last = Some((text.to_owned(), id));
+        self.last = Some(Named {
+            text: text.to_owned(),
+            id,
+            is_checked: true,
+        });
         Ok(id)
     }
 

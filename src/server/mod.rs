@@ -279,6 +279,10 @@ where
         stopper.advance(Phase::Draining);
     };
     let own_keys = options.keys.clone().filter(|_| !options.is_beside);
+    if let Some(keys) = own_keys.as_ref().filter(|keys| !keys.is_open()) {
+        // Before anybody is let in: the audit exists then. What fails is logged, and tried again.
+        audit.keys_changed(keys).await;
+    }
     let watch = tokio::spawn(watch(own_keys.clone(), options.tls.clone(), audit));
     acceptor.accept(incoming, signal).await;
     if tokio::time::timeout(options.grace, acceptor.ended())

@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 
 use tonic::Code;
-use treering::{codec::pb, domain::*};
+use treering::{codec::pb, domain::*, engine::derived_id, server};
 
-use super::harness::*;
+use super::{
+    harness::*,
+    keys::{guarded, key},
+};
 
 fn said(id: &str, text: &str) -> pb::AppendRequest {
     pb::AppendRequest {
@@ -215,5 +218,79 @@ async fn no_tenant_takes_the_id_of_anothers_key() {
         .await
         .unwrap();
     assert_ne!(thief.events[0].conversation_id, ids[1]);
+    server.stop().done().await;
+}
+
+// The id of the audit's conversation is in the source. Whoever took it first ended the audit,
+// erasing and exports for ever. No request creates a system conversation, in any namespace.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_tenant_takes_the_id_of_a_system_conversation() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let system = Namespace::new(server::audit::SYSTEM_NAMESPACE).unwrap();
+    let ids = [
+        server::audit::audit_conversation(),
+        derived_id(&system, "pseudonyms", &[]),
+    ];
+    let own = append(&server, "thief", batch("", [created("own")]))
+        .await
+        .unwrap();
+    let own = own.events[0].conversation_id.clone();
+    for id in ids.map(|id| id.to_string()) {
+        let mut in_event = batch("", [created("mine"), created("mine, too")]);
+        in_event.events[1].conversation_id = id.clone();
+        // An id that was named before, where nothing is created, counted as checked.
+        let mut named_before = batch("", [created("mine"), created("mine, too")]);
+        named_before.events[1].conversation_id = id.clone();
+        named_before.expectations.push(pb::BranchExpectation {
+            conversation_id: id.clone(),
+            ..Default::default()
+        });
+        let mut told = Vec::new();
+        for request in [
+            batch(&id, [created("mine")]),
+            said(&id, "mine"),
+            in_event,
+            named_before,
+        ] {
+            told.push(append(&server, "thief", request).await.expect_err(&id));
+        }
+        let fork = pb::ForkRequest {
+            conversation_id: own.clone(),
+            into_conversation: id.clone(),
+            name: "mine".into(),
+            ..Default::default()
+        };
+        let mut client = server.conversations();
+        told.push(client.fork(within("thief", fork)).await.expect_err(&id));
+        let spawn = pb::SpawnRequest {
+            conversation_id: own.clone(),
+            child_id: id.clone(),
+            ..Default::default()
+        };
+        let mut client = server.contexts();
+        told.push(client.spawn(within("thief", spawn)).await.expect_err(&id));
+        for status in &told {
+            assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+        }
+    }
+    server.stop().done().await;
+
+    let ops = key(dir.path(), "ops", &["admin:*"]);
+    let server = guarded(dir.path()).await;
+    let erase = pb::EraseRequest {
+        target: Some(pb::erase_request::Target::ConversationId(own)),
+        ..Default::default()
+    };
+    let mut request = within("thief", erase);
+    let value = format!("Bearer {ops}").parse().unwrap();
+    request.metadata_mut().insert("authorization", value);
+    let mut erased = server
+        .conversations()
+        .erase(request)
+        .await
+        .unwrap()
+        .into_inner();
+    while erased.message().await.unwrap().is_some() {}
     server.stop().done().await;
 }
