@@ -520,10 +520,15 @@ async fn damage_of_redb_s_own_notes_is_no_loss() {
             Ok(log) => {
                 let log = Arc::new(log);
                 if let Ok(read) = all(Arc::clone(&log)).await {
-                    let same = read.iter().zip(&records).take_while(|(a, b)| a == b);
-                    let (same, there) = (same.count(), read.len());
-                    assert!(read == records, "wrong data: {same} of {there} are equal");
-                    opened += 1;
+                    assert!(records.starts_with(&read), "wrong data");
+                    assert_eq!(log.head(), records.len() as u64);
+                    // A read may end before the damage; the next one names it.
+                    if read.len() < records.len() {
+                        let reader = LogReader::new(log, SHARD, 1 << 20);
+                        assert!(reader.record(read.len() as u64 + 1).await.is_err());
+                    } else {
+                        opened += 1;
+                    }
                 }
             }
             Err(error) => assert!(
