@@ -137,8 +137,7 @@ pub const CONNECTIONS_MAX: usize = 1_024;
 /// the log, the views and the index need the others.
 pub const FILES_PER_CONNECTION_MIN: usize = 2;
 
-/// What a new connection gets to send the HTTP/2 preface and its settings. Where HTTP/1 is
-/// spoken too, it begins with the first byte, for which there is [`FIRST_BYTE_WAIT`].
+/// What a new connection gets to send the HTTP/2 preface and its settings.
 pub const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 
 /// Those bytes, at least.
@@ -229,9 +228,10 @@ pub const HANDSHAKES_MAX: usize = 256;
 /// Between looks at the files of certificates.
 pub const TLS_LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// What a connection that may be a browser's gets to send its first byte. Browsers open spare
-/// connections ahead of use; one that is closed before it was used is opened again.
-pub const FIRST_BYTE_WAIT: Duration = Duration::from_secs(60);
+/// A client that has sent nothing for so long is taken for one that waits for the server's HTTP/2
+/// settings, as some gRPC clients do for 20 s; a browser sends its request with the connection,
+/// and opens another where one was opened ahead of use.
+pub const FIRST_BYTE_WAIT: Duration = Duration::from_millis(200);
 
 /// The head of a request by HTTP/1, which browsers send, comes within this time.
 pub const HTTP1_HEAD_WAIT: Duration = Duration::from_secs(10);

@@ -24,7 +24,7 @@ use hyper_util::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    time::Instant,
+    time::{Instant, timeout},
 };
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
@@ -156,15 +156,18 @@ struct Patience {
 }
 
 /// Serves a connection to its end.
-async fn serve<IO>(io: IO, calls: Calls, http: auto::Builder<TokioExecutor>, mut life: Life)
+async fn serve<IO>(io: IO, calls: Calls, mut http: auto::Builder<TokioExecutor>, life: Life)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let turn = Arc::new(Turn::default());
-    let io = TurnIo::new(io, Arc::clone(&turn));
-    // Where both protocols are spoken, nothing is sent before the client's first byte: an HTTP/2
-    // frame would break the HTTP/1 request that a browser sends later on a spare connection.
-    life.is_sniffed = http.is_http1_available() && http.is_http2_available();
+    let mut io = TurnIo::new(io, Arc::clone(&turn));
+    // By HTTP/2 both sides begin at once, and a client may wait for the server's settings before
+    // it says anything. Browsers, whose protocol is to be seen first, are not those who wait.
+    let open = http.is_http1_available() && http.is_http2_available();
+    if open && timeout(bounds::FIRST_BYTE_WAIT, io.begins()).await.is_err() {
+        http = http.http2_only();
+    }
     let mut connection = pin!(http.serve_connection(TokioIo::new(io), calls));
     let mut ending = false;
     loop {
@@ -220,8 +223,6 @@ struct Life {
     patience: Patience,
     stop: StopSignal,
     end_since: std::sync::OnceLock<Instant>,
-    /// The client's first byte tells the protocol.
-    is_sniffed: bool,
 }
 
 impl Life {
@@ -231,7 +232,6 @@ impl Life {
             patience,
             stop,
             end_since: std::sync::OnceLock::new(),
-            is_sniffed: false,
         }
     }
 
@@ -248,19 +248,6 @@ impl Life {
         self.activity.end();
     }
 
-    /// Until when the client must have sent its preface or its head; none: it has.
-    fn handshake_end(&self, turn: &Turn) -> Option<Instant> {
-        if turn.bytes_read() >= bounds::HANDSHAKE_BYTES {
-            return None;
-        }
-        let accepted = self.activity.accepted;
-        Some(match turn.begun() {
-            Some(begun) => begun + bounds::HANDSHAKE_WAIT,
-            None if self.is_sniffed => accepted + bounds::FIRST_BYTE_WAIT,
-            None => accepted + bounds::HANDSHAKE_WAIT,
-        })
-    }
-
     /// When something may have to be done.
     fn next_look(&self, turn: &Turn, ending: bool) -> Option<Instant> {
         let now = Instant::now();
@@ -274,9 +261,8 @@ impl Life {
             return Some(now + wait);
         }
         let accepted = self.activity.accepted;
-        // Looks again soon enough to see a first byte that came meanwhile.
-        let handshake = self.handshake_end(turn);
-        let handshake = handshake.map(|end| end.min(now + bounds::HANDSHAKE_WAIT));
+        let silent = turn.bytes_read() < bounds::HANDSHAKE_BYTES;
+        let handshake = silent.then(|| accepted + bounds::HANDSHAKE_WAIT);
         let idle_max = self.patience.idle_max;
         let idle_since = self.activity.idle().map_or(now, |idle| idle.since);
         let idle = idle_max.map(|max| idle_since + max);
@@ -303,7 +289,7 @@ impl Life {
             };
         }
         let accepted = self.activity.accepted;
-        if self.handshake_end(turn).is_some_and(|end| now >= end) {
+        if silent && now - accepted >= bounds::HANDSHAKE_WAIT {
             return Look::Drop;
         }
         let over =
@@ -349,27 +335,6 @@ mod tests {
         let (waited, look) = next(&life, &turn, false).await;
         assert!(waited < bounds::HANDSHAKE_WAIT + 2 * MOMENT, "{waited:?}");
         assert_eq!(look, Look::Drop);
-    }
-
-    // A browser opens connections ahead of use. One that has sent nothing is kept for a while,
-    // and not for ever; once it has begun, it has as long as any other to go on.
-    #[tokio::test(start_paused = true)]
-    async fn a_spare_connection_is_kept_for_a_while() {
-        let (mut life, _stopper) = life();
-        life.is_sniffed = true;
-        let started = Instant::now();
-        let turn = Turn::default();
-        while next(&life, &turn, false).await.1 == Look::Stay {}
-        let waited = started.elapsed();
-        assert!(waited >= bounds::FIRST_BYTE_WAIT, "{waited:?}");
-        assert!(waited < bounds::FIRST_BYTE_WAIT + 20 * MOMENT, "{waited:?}");
-
-        life.patience.idle_max = None;
-        let begun = Turn::having_read(1);
-        assert_eq!(life.look(&begun), Look::Stay, "it has just begun");
-        let started = Instant::now();
-        while next(&life, &begun, false).await.1 == Look::Stay {}
-        assert!(started.elapsed() < bounds::HANDSHAKE_WAIT + 2 * MOMENT);
     }
 
     // An idle client must be asked to go, and one whose call takes hours must not:

@@ -9,16 +9,13 @@ use std::{
     io,
     pin::{Pin, pin},
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::Instant,
-};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use crate::server::bounds::CONNECTION_TURN_BYTES;
 
@@ -29,7 +26,6 @@ pub(super) struct Turn {
     left: AtomicUsize,
     starved: AtomicUsize,
     read: AtomicU64,
-    begun: OnceLock<Instant>,
 }
 
 impl Turn {
@@ -38,23 +34,11 @@ impl Turn {
         self.read.load(Ordering::Relaxed)
     }
 
-    /// When the first byte was read; none: not yet.
-    pub fn begun(&self) -> Option<Instant> {
-        self.begun.get().copied()
-    }
-
-    fn note_read(&self, bytes: usize) {
-        if bytes > 0 {
-            self.begun.get_or_init(Instant::now);
-        }
-        self.read.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
     /// As if so many bytes were read.
     #[cfg(test)]
     pub fn having_read(bytes: u64) -> Self {
         let turn = Self::default();
-        turn.note_read(usize::try_from(bytes).unwrap());
+        turn.read.store(bytes, Ordering::Relaxed);
         turn
     }
 
@@ -78,11 +62,27 @@ impl Turn {
 pub(super) struct TurnIo<IO> {
     io: IO,
     turn: Arc<Turn>,
+    /// The first byte, while it is known and not read.
+    first: Option<u8>,
 }
 
 impl<IO> TurnIo<IO> {
     pub fn new(io: IO, turn: Arc<Turn>) -> Self {
-        Self { io, turn }
+        Self {
+            io,
+            turn,
+            first: None,
+        }
+    }
+}
+
+impl<IO: AsyncRead + Unpin> TurnIo<IO> {
+    /// Waits until the client has begun, or is gone. What it sent is read later.
+    pub async fn begins(&mut self) {
+        let mut first = [0];
+        if let Ok(1) = self.io.read(&mut first).await {
+            self.first = Some(first[0]);
+        }
     }
 }
 
@@ -99,11 +99,17 @@ impl<IO: AsyncRead + Unpin> AsyncRead for TurnIo<IO> {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.io).poll_read(cx, buffer);
+        let polled = match self.first.take() {
+            Some(first) => {
+                buffer.put_slice(&[first]);
+                Poll::Ready(Ok(()))
+            }
+            None => Pin::new(&mut self.io).poll_read(cx, buffer),
+        };
         let read = buffer.filled().len() - before;
         let left = left.saturating_sub(read);
         self.turn.left.store(left, Ordering::Relaxed);
-        self.turn.note_read(read);
+        self.turn.read.fetch_add(read as u64, Ordering::Relaxed);
         polled
     }
 }
