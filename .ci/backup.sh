@@ -42,7 +42,7 @@ drill() { # TARGET NAME [OPTION...]
   "$binary" verify --deep --data "$again"
 }
 
-openssl rand -hex 32 >"$work/key"
+(umask 077 && openssl rand -hex 32 >"$work/key")
 drill "$work/folder" folder
 drill "$work/encrypted" encrypted --key-file "$work/key"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Attacks the binary from outside: kill -9, power loss, failing disks, damage, locks, limits,
-# amplified requests, heavy calls, races, permissions, odd paths. Says what broke, and how to
+# amplified requests, heavy calls, alone and four at once, races, permissions, odd paths. Says what broke, and how to
 # repeat it; exits with 1 when anything did. What each kind does stands at the top of its file
 # in .ci/campaign/kinds.
 #

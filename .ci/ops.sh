@@ -30,7 +30,7 @@ end() {
 trap end EXIT
 # The endpoint is nobody's: what the summariser counts is shown all the same.
 "$binary" serve --data "$dir/store" --listen 127.0.0.1:0 --metrics 127.0.0.1:0 --json \
-  --backup "$dir/copy" \
+  --backup "$dir/copy" --heads 1s --heads-to "$dir/heads" \
   --summariser-url http://127.0.0.1:9/v1 --summariser-model none >"$dir/serving" 2>"$dir/log" &
 server=$!
 for _ in $(seq 600); do

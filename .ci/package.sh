@@ -2,7 +2,7 @@
 # The packages, as far as they can be checked here: .ci/package.sh BINARY
 #
 # The unit is understood and hardened, the Debian package is made and sound, its program serves
-# and tells systemd so, it runs where systemd does, and no dependency is against deny.toml.
+# and tells systemd so, it runs where systemd does, and its bill of materials is right.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 binary=$(realpath "$1")
@@ -25,9 +25,6 @@ end() {
   rm -rf "$dir"
 }
 trap end EXIT
-
-echo "-- dependencies against deny.toml"
-python3 .ci/licences.py
 
 echo "-- the unit"
 if need systemd-analyze systemd; then
@@ -54,6 +51,7 @@ dpkg-deb -x "$package" "$root"
 for page in treering treering-serve; do
   test -s "$root/usr/share/man/man1/$page.1.gz"
 done
+python3 packaging/sbom.py check "$root/usr/share/doc/treering/treering.cdx.json"
 bash -n "$root/usr/share/bash-completion/completions/treering"
 for script in postinst prerm postrm; do
   dpkg-deb -I "$package" "$script" >"$dir/$script"

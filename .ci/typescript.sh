@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The TypeScript client: types, style, generated code, tests against real servers on this
+# The TypeScript client: types, style, tests against real servers on this
 # Node and on a newer one, adapters of frameworks with their own suites, threads that Python
 # writes too, and both packages in an empty folder.
 #
@@ -52,12 +52,11 @@ tar -C clients/typescript --exclude node_modules --exclude dist --exclude build 
 cd "$client"
 npm install --ignore-scripts
 
+npm run --silent generate
+
 step "types and style"
 npm run --silent lint
 npm run --silent types
-
-step "generated stubs"
-node scripts/generate.mjs --check
 
 if [ -n "${python:-}" ]; then
   wait "$python" || { cat "$work/python.log" >&2; fail "no Python"; }
@@ -68,7 +67,8 @@ timeout 1200 npm test --silent -- --test-reporter=dot
 step "both packages in an empty folder"
 began=$SECONDS
 npm pack --silent --pack-destination "$work"
-node scripts/platform.mjs "$binary" "$work"
+python3 "$root/packaging/sbom.py" make >"$work/treering.cdx.json"
+node scripts/platform.mjs "$binary" "$work" "$work/treering.cdx.json"
 ls -l "$work"/*.tgz | awk '{print $5, $9}'
 sed -n '/^```ts$/,/^```$/p' README.md | sed '/^```$/q' | sed '/^```/d' >"$work/first.mjs"
 mkdir "$work/empty"
@@ -76,6 +76,8 @@ cd "$work/empty"
 echo '{ "private": true, "type": "module" }' >package.json
 npm install --silent "$work"/treering-[0-9]*.tgz "$work"/treering-linux-*.tgz
 cp "$work/first.mjs" .
+python3 "$root/packaging/sbom.py" check node_modules/@treering/*/sbom.cdx.json
+node "$root/.ci/sbom.mjs" .
 env -i HOME="$work/empty" PATH="$(dirname "$(command -v node)"):/usr/bin:/bin" node first.mjs | tee said
 grep -q "^grep 1 src/config.py:12: PORT = 7171$" said || fail "the first page found nothing"
 env -i HOME="$work/empty" PATH="$(dirname "$(command -v node)"):/usr/bin:/bin" node_modules/.bin/treering ls --data store

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 
 ELF = b"\x7fELF"
@@ -11,7 +12,7 @@ SYMBOLS = 2
 """Of a section: the table that `strip` takes away."""
 OF_SDIST = {
     *("Cargo.lock", "Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "PKG-INFO", "README.md"),
-    *("benches", "build.rs", "cli", "clients", "examples", "proto", "pyproject.toml", "src"),
+    *("benches", "cli", "clients", "examples", "proto", "pyproject.toml", "src"),
     "tests",
 }
 """The tests are one file, which a manifest names."""
@@ -34,6 +35,10 @@ def check_wheel(path: str) -> None:
         [where] = [name for name in names if name.endswith(".data/scripts/treering")]
         assert file.getinfo(where).external_attr >> 16 & 0o111, "the program is not executable"
         program = file.read(where)
+        [bill] = [name for name in names if ".dist-info/sboms/" in name]
+        with tempfile.TemporaryDirectory() as folder:
+            checked = [sys.executable, "packaging/sbom.py", "check", file.extract(bill, folder)]
+            subprocess.run(checked, check=True)
     listed = subprocess.run(
         ["git", "ls-files", "clients/python/src"], check=True, capture_output=True, text=True
     ).stdout.split()

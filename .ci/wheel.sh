@@ -39,7 +39,7 @@ step "what is in them"
 "$tools/bin/python" .ci/wheel.py "$wheel" "$sdist"
 # As pip sees it: its metadata, and a workspace that cargo takes as it is.
 "$tools/bin/pip" install --quiet --dry-run --no-deps --report "$work/report.json" "$sdist"
-grep -q "# treering: a memory for agents, from Python" "$work/report.json" || fail "another README"
+grep -q "# Treering for Python" "$work/report.json" || fail "another README"
 tar xzf "$sdist" -C "$work"
 (cd "$work"/treering-*/ && cargo metadata --locked --format-version 1 >/dev/null)
 

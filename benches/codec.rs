@@ -5,9 +5,9 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use treering::{
-    codec::{body, json},
     domain::*,
     log::{Record, RecordBody, Salt, frame},
+    proto::{body, json},
 };
 use uuid::Uuid;
 

@@ -2,7 +2,7 @@
 //! queries of one to three words with and without filters, commits, snippets.
 //! Needs the data folder in `TREERING_TEST_DATA`.
 //!
-//! `cargo bench --no-default-features --features search --bench search`
+//! `cargo bench --bench search`
 
 use std::{
     collections::HashMap,
@@ -156,7 +156,7 @@ fn latencies(index: &SearchIndex, events: &[SearchableEvent]) -> Outcome<()> {
         ..SearchFilters::default()
     };
     let conversation = |event: &SearchableEvent| SearchFilters {
-        scope: Some(Scope::Conversations(vec![event.conversation])),
+        scope: Some(Scope::Conversations(vec![event.conversation].into())),
         ..SearchFilters::default()
     };
     let half = |event: &SearchableEvent| SearchFilters {

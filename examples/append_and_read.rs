@@ -6,7 +6,7 @@
 
 use std::error::Error;
 
-use treering::{codec::body, domain::*, engine::*};
+use treering::{domain::*, engine::*, proto::body};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -42,7 +42,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Ok(_) => return Err("an append at an old revision was taken".into()),
     }
 
-    // What is stored is protobuf; `codec::body` makes typed events of it.
+    // What is stored is protobuf; `proto::body` makes typed events of it.
     let source = Source::Branch {
         conversation: id,
         branch: None,

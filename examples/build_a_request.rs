@@ -7,7 +7,7 @@
 
 use std::error::Error;
 
-use treering::{codec::body, context::Provider, domain::*, engine::*};
+use treering::{context::Provider, domain::*, engine::*, proto::body};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         scope: ContextScope::Conversation { id, branch: None },
         set: vec![ContextSet {
             key: "open_file".into(),
-            value: treering::codec::json::check(br#"{"path": "src/lib.rs"}"#)?,
+            value: treering::proto::json::check(br#"{"path": "src/lib.rs"}"#)?,
             provider: "workspace".into(),
         }],
         remove: Vec::new(),

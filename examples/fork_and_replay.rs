@@ -7,7 +7,7 @@
 
 use std::{error::Error, fs};
 
-use treering::{codec::body, domain::*, engine::*};
+use treering::{domain::*, engine::*, proto::body};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

@@ -2,7 +2,7 @@
 //! it says which one it is like.
 //!
 //! ```text
-//! cargo run --release --features redb --example growing_state -- 200 400
+//! cargo run --release --example growing_state -- 200 400
 //! ```
 
 use std::{error::Error, fmt::Write, path::Path, time::Instant};

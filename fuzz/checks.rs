@@ -4,9 +4,8 @@
 
 use bytes::Bytes;
 use treering::{
-    codec::body as codec,
     domain::EventKind,
-    importer::{
+    import::{
         ImportedConversation,
         claude_code::{Session, import_session},
         format::Format,
@@ -18,8 +17,9 @@ use treering::{
         block::{self as blocks, Packer},
         frame as frames,
     },
+    projections::probe,
+    proto::body as codec,
     search::syntax,
-    views::probe,
 };
 
 /// A frame: its first offset (8 bytes), then its bytes.

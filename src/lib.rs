@@ -11,10 +11,9 @@
 //! acknowledged is on disk. ([`Engine::in_memory`](engine::Engine::in_memory) is one for tests.)
 //!
 //! ```
-//! # #[cfg(all(feature = "redb", feature = "search"))]
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use treering::{codec::body, context::Provider, domain::*, engine::*};
+//! use treering::{proto::body, context::Provider, domain::*, engine::*};
 //!
 //! # let dir = tempfile::tempdir()?;
 //! # let folder = dir.path();
@@ -104,8 +103,6 @@
 //! engine.close().await;
 //! # Ok(())
 //! # }
-//! # #[cfg(not(all(feature = "redb", feature = "search")))]
-//! # fn main() {}
 //! ```
 //!
 //! # Where to read on
@@ -115,49 +112,32 @@
 //! - [`context`]: how a request comes to be, and its providers;
 //! - [`log`]: the truth on disk, and the port for other backends;
 //! - [`server`]: the same as gRPC services, for any language;
-//! - [`access`]: keys, and what they may do;
-//! - `mcp`: the same for agents, by the Model Context Protocol (with the feature `cli`);
-//! - `inspector`: pages for people (with the feature `inspector`).
+//! - [`access`]: keys, and what they may do.
 //!
 //! `examples/` has whole programs; `docs/ARCHITECTURE.md` goes through the modules in the order
 //! in which data flows.
 //!
 //! # Features
 //!
-//! `redb` (the durable log and the views), `search` (the index), `server`, `import` and
-//! `summariser` are on by default; `cli`, `backup` (backups in folders), `cloud` (and in buckets;
-//! `cli` has both) and `testkit` (the suite for log backends of other crates) are not. [`engine`] wants `redb` and `search`; without any, the inner modules are
-//! left: [`domain`], [`codec`], [`context`] and the log in memory.
+//! Each layer is a crate (`treering-engine`, `treering-log`, …); this one re-exports what a
+//! program embeds. `server` is on by default; `import`, `summariser`, `backup` and `testkit` (the
+//! suite for log backends of other crates) are not. `treering-client` is the way to a server from
+//! Rust; `treering-cli` is the command line.
 
 #[cfg(feature = "server")]
-pub mod access;
+pub use treering_access as access;
 #[cfg(feature = "backup")]
-pub mod backup;
-#[cfg(feature = "cli")]
-pub mod cli;
-pub mod codec;
-#[cfg(any(feature = "redb", feature = "search"))]
-pub mod contained;
-pub mod context;
-#[cfg(feature = "redb")]
-pub mod disk;
-pub mod domain;
-#[cfg(all(feature = "redb", feature = "search"))]
-pub mod engine;
+pub use treering_backup as backup;
+pub use treering_context as context;
+pub use treering_domain as domain;
+pub use treering_engine as engine;
 #[cfg(feature = "import")]
-pub mod importer;
-#[cfg(feature = "inspector")]
-pub mod inspector;
-pub mod log;
-#[cfg(feature = "cli")]
-pub mod mcp;
-pub mod measure;
-#[cfg(feature = "search")]
-pub mod search;
+pub use treering_import as import;
+pub use treering_log as log;
+pub use treering_projections as projections;
+pub use treering_proto as proto;
+pub use treering_search as search;
 #[cfg(feature = "server")]
-pub mod server;
+pub use treering_server as server;
 #[cfg(feature = "summariser")]
-pub mod summariser;
-pub mod traced;
-#[cfg(feature = "redb")]
-pub mod views;
+pub use treering_summariser as summariser;

@@ -1,7 +1,7 @@
-"""A light client beside an attack: asks for health and appends a small event, again and again.
+"""A light client beside an attack: asks for health, gets a conversation and appends a small event.
 
 It is a process of its own: beside clients that decode megabytes in threads of this one, it would
-measure how long Python keeps a thread waiting. It writes a line for each answer: `h` or `a` and
+measure how long Python keeps a thread waiting. It writes a line for each answer: `h`, `g` or `a` and
 the seconds that it took, or `e` and what went wrong; it ends when its standard input does.
 """
 
@@ -21,7 +21,7 @@ class Light:
     """Runs until it is stopped; knows how long answers took and what went wrong."""
 
     def __init__(self, server, pause=0.02):
-        self.health, self.append, self.errors = [], [], []
+        self.health, self.get, self.append, self.errors = [], [], [], []
         command = [sys.executable, str(Path(__file__)), server.address, str(pause)]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
@@ -35,7 +35,7 @@ class Light:
         if what == "e":
             self.errors.append(said)
         elif what:
-            (self.health if what == "h" else self.append).append(float(said))
+            {"h": self.health, "g": self.get, "a": self.append}[what].append(float(said))
 
     def stop(self):
         self.process.stdin.close()
@@ -67,6 +67,8 @@ def run(address, pause):
                 made = timed("a", lambda: db.append([client.created("light")]))
                 conversation = made.events[0].conversation_id
             else:
+                got = client.conversation_pb2.GetConversationRequest(conversation_id=conversation)
+                timed("g", lambda: db.conversations.Get(got, metadata=db.metadata, timeout=60))
                 number += 1
                 said, key = [client.message("user", f"light {number}")], f"light {own} {number}"
                 timed("a", lambda: db.append(said, conversation, key=key))

@@ -19,7 +19,7 @@ from world import SHOWN, Broken, Skip, World, descriptors  # noqa: E402
 
 KINDS = [
     "kill", "maintenance", "faults", "powerloss", "sealing", "damage", "repair", "locks",
-    "resources", "amplification", "heavy", "concurrency", "permissions", "paths",
+    "resources", "amplification", "heavy", "fourfold", "concurrency", "permissions", "paths",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import client
 import grpc
+from world import Broken
 
 # Guards against hanging.
 START_SECONDS = 60
@@ -38,6 +39,7 @@ class Server:
         words += ["--color", "never"]
         if limits:
             words = ["bash", "-c", f'{limits}; exec "$@"', "bash", *words]
+        seen = shim.log_opens() if shim else 0
         env = {**os.environ, **(shim.environment() if shim else {}), **(env or {})}
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
@@ -46,6 +48,12 @@ class Server:
         self.channels = []
         # A folder's name may have a line's end in it.
         self.address = self.wait_for_address()
+        if shim and shim.log_opens() == seen:
+            self.kill()
+            raise Broken(
+                "the shim has seen no open of the log's files: no fault reaches them."
+                " The server calls the system without libc, or by a name that `shim.c` does not have"
+            )
 
     def wait_for_address(self):
         until = time.monotonic() + START_SECONDS

@@ -98,3 +98,7 @@ class Shim:
     def calls(self):
         """How often each call was made on our files."""
         return dict(zip(OPS, HEAD.unpack_from(self.memory, 0)[:16]))
+
+    def log_opens(self):
+        """How many opens of the log's files it has seen."""
+        return HEAD.unpack_from(self.memory, 0)[len(OPS)]

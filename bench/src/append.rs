@@ -10,7 +10,8 @@ use super::{
     row::{Row, Target, Unit},
     stores,
 };
-use treering::{cli::error::CliError, domain::ConversationId, engine::Engine};
+use treering::{domain::ConversationId, engine::Engine};
+use treering_client::error::CliError;
 
 /// Writers at once, each with a conversation of its own.
 const WRITERS: usize = 256;

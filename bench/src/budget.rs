@@ -12,12 +12,12 @@ use super::{
     turns::{answers, source_files, spread},
 };
 use treering::{
-    cli::error::CliError,
     context::{Explanation, Provider, Section, pairing},
     domain::{BranchName, Limits, Namespace},
     engine::{BranchAddress, BuildQuery, Built, Engine},
-    importer::ImportedConversation,
+    import::ImportedConversation,
 };
+use treering_client::error::CliError;
 
 /// Budgets, in tokens.
 const BUDGETS: [u64; 4] = [4_000, 8_000, 16_000, 64_000];

@@ -13,18 +13,18 @@ use super::{
     stores::{self, Filler},
 };
 use treering::{
-    cli::error::CliError,
-    codec::{
-        body,
-        pb::{self, contexts_client::ContextsClient},
-    },
     context::Provider,
     domain::{
         Compacted, CompactionTrigger, ContentPart, ConversationId, EventBody, JsonText,
         MessageAppended, Namespace, NewEvent, Revision, Role, ToolResultRecorded,
     },
     engine::{BranchAddress, BuildQuery, Engine},
+    proto::{
+        body,
+        pb::{self, contexts_client::ContextsClient},
+    },
 };
+use treering_client::error::CliError;
 
 /// Messages of the windows.
 const WINDOWS: [u64; 3] = [20, 200, 2_000];

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::failed;
-use treering::cli::{connect::Connection, error::CliError};
+use treering_client::{connect::Connection, error::CliError};
 
 /// Clock ticks of `/proc` in a second, on every platform of ours.
 const TICKS_PER_SECOND: f64 = 100.0;

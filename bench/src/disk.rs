@@ -8,7 +8,7 @@ use super::{
     row::{Row, Target, Unit},
     stores,
 };
-use treering::cli::error::CliError;
+use treering_client::error::CliError;
 
 /// Files that a quick run imports: enough for a ratio.
 const QUICK_FILES_BYTES: u64 = 3 << 20;

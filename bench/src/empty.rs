@@ -23,12 +23,8 @@ use tonic::{
 use tonic_prost::ProstCodec;
 
 use super::failed;
-use treering::cli::{
-    connect::Transport,
-    error::CliError,
-    output::Out,
-    serve::{listen_any, stdin_end, stop_signal},
-};
+use treering_cli::{listen_any, output::Out, stdin_end, stop_signal};
+use treering_client::{connect::Transport, error::CliError};
 
 const PATH: &str = "/treering.bench.Empty/Call";
 const ECHO_PATH: &str = "/treering.bench.Empty/Echo";

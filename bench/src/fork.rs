@@ -8,10 +8,10 @@ use super::{
     stores::{self, Filler},
 };
 use treering::{
-    cli::error::CliError,
     domain::{ConversationId, EventBody, MessageAppended, Namespace, NewEvent, Revision, Role},
     engine::{BranchAddress, Engine, ForkCommand},
 };
+use treering_client::error::CliError;
 
 /// Events of the short conversation.
 const SHORT: u64 = 10;

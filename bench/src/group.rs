@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::failed;
-use treering::cli::error::CliError;
+use treering_client::error::CliError;
 
 /// Most records of a group; more than ever wait here.
 const GROUP_MAX: usize = 16_384;

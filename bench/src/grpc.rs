@@ -19,10 +19,10 @@ use super::{
     stores,
 };
 use treering::{
-    cli::{args::Credentials, connect::Connection, error::CliError},
-    codec::pb::{self, append_stream_response::Outcome},
     domain::ConversationId,
+    proto::pb::{self, append_stream_response::Outcome},
 };
+use treering_client::{Credentials, connect::Connection, error::CliError};
 
 /// Streams at once, each with a conversation of its own.
 const STREAMS: usize = 4;

@@ -10,7 +10,7 @@ use super::{
     row::{Row, Target, Unit},
     stores,
 };
-use treering::cli::error::CliError;
+use treering_client::error::CliError;
 
 /// Events of each append, and of each conversation.
 const EACH: usize = 100;

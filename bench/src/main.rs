@@ -38,14 +38,12 @@ use folder::TempFolder;
 use machine::Machine;
 use payload::Payloads;
 use row::Row;
-use treering::{
-    cli::{
-        args::Color,
-        error::{CliError, Exit},
-        output::{BarUnit, Out, progress},
-    },
-    domain::with_causes,
+use treering::domain::with_causes;
+use treering_cli::{
+    Color,
+    output::{BarUnit, Out, progress},
 };
+use treering_client::error::{CliError, Exit};
 
 /// As the program that is measured has it.
 #[global_allocator]
@@ -242,11 +240,11 @@ fn failed(doing: &'static str, why: impl Into<Box<dyn Error + Send + Sync>>) -> 
 fn main() -> ExitCode {
     // The servers that are measured are this program, too.
     if env::args_os().nth(1).is_some_and(|first| first == "serve") {
-        return treering::cli::main();
+        return treering_cli::main();
     }
     let args = BenchArgs::parse();
     let color = args.color;
-    treering::cli::main_with(color, run(args))
+    treering_cli::main_with(color, run(args))
 }
 
 /// Measures and prints.

@@ -15,10 +15,8 @@ use super::{
     row::{Row, Target, Unit},
     stores,
 };
-use treering::{
-    cli::{connect::Connection, error::CliError},
-    codec::pb,
-};
+use treering::proto::pb;
+use treering_client::{connect::Connection, error::CliError};
 
 /// What a page may take until its first byte, at the median.
 const FIRST_BYTE_MS: f64 = 50.0;

@@ -8,8 +8,8 @@ use std::sync::{
 use bytes::Bytes;
 
 use treering::{
-    codec::body,
     domain::{ConversationCreated, ConversationId, Custom, EventBody, NewEvent},
+    proto::body,
 };
 
 /// Size of an event's body, in bytes.

@@ -18,11 +18,11 @@ use super::{
     stores::{self, Filler},
 };
 use treering::{
-    cli::{connect::Connection, error::CliError},
-    codec::pb,
     domain::Namespace,
     engine::{Engine, ReadQuery, Source},
+    proto::pb,
 };
+use treering_client::{connect::Connection, error::CliError};
 
 /// Events of each conversation.
 const EACH: usize = 100;

@@ -8,7 +8,7 @@ use std::{
 use tokio::task::JoinSet;
 
 use super::failed;
-use treering::cli::error::CliError;
+use treering_client::error::CliError;
 
 /// The middle value; 0 of none.
 #[must_use]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use treering::cli::output::{Out, Tone};
+use treering_cli::output::{Out, Tone};
 
 /// What a figure counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

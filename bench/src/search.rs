@@ -20,15 +20,15 @@ use super::{
     stores::{self, Filler},
 };
 use treering::{
-    cli::error::CliError,
-    codec::body,
     domain::{
         ConversationId, EventBody, EventKind, JsonText, MessageAppended, Namespace, NewEvent, Role,
         ToolCallRequested, ToolResultRecorded,
     },
     engine::{Engine, ReadQuery, SearchRequest, Source, searchable_text},
-    importer::source::LineSource,
+    import::source::LineSource,
+    proto::body,
 };
+use treering_client::error::CliError;
 
 /// Results of a search.
 const LIMIT: usize = 10;

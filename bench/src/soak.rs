@@ -30,11 +30,11 @@ use super::{
     stores,
 };
 use treering::{
-    cli::{connect::Connection, error::CliError},
-    codec::pb,
     domain::{ConversationId, EventBody, NewEvent},
-    importer::{openai_chat, source::LineSource},
+    import::{openai_chat, source::LineSource},
+    proto::pb,
 };
+use treering_client::{connect::Connection, error::CliError};
 
 /// Agents at once, each with one conversation after the other.
 const AGENTS: usize = 16;

@@ -11,15 +11,15 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::{failed, payload::Payloads};
 use treering::{
-    cli::{connect::Connection, error::CliError},
-    codec::{
+    domain::{AppendCommand, AppendOutcome, ConversationId, Namespace, NewEvent},
+    engine::{Dense, Engine, OpenOptions, Pending, SearchRequest},
+    import::{openai_chat, plan, source::LineSource},
+    proto::{
         envelope::new_event_to_pb,
         pb::{self, append_stream_response::Outcome},
     },
-    domain::{AppendCommand, AppendOutcome, ConversationId, Namespace, NewEvent},
-    engine::{Dense, Engine, OpenOptions, Pending, SearchRequest},
-    importer::{openai_chat, plan, source::LineSource},
 };
+use treering_client::{connect::Connection, error::CliError};
 
 /// Appends that are under way while a store is filled.
 const UNDER_WAY: usize = 64;

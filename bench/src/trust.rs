@@ -17,13 +17,11 @@ use super::{
 };
 use treering::{
     access::{self, Grant, GrantReach, KeyLimits, KeyRole, NewKey},
-    cli::{
-        args::{Credentials, KeyArgument},
-        error::CliError,
-    },
     domain::{ConversationId, EventBody, MessageAppended, Namespace, NewEvent, Role},
     engine::{Engine, EraseCommand, EraseItem, EraseTarget},
 };
+use treering_base::disk;
+use treering_client::{Credentials, KeyArgument, error::CliError};
 
 /// Appends under way.
 const IN_FLIGHT: usize = 64;
@@ -153,7 +151,8 @@ fn certificate(dir: &Path) -> Result<(std::path::PathBuf, std::path::PathBuf), C
         generate_simple_self_signed(names).map_err(|error| failed(MAKING, error))?;
     let (cert_path, key_path) = (dir.join("cert.pem"), dir.join("key.pem"));
     fs::write(&cert_path, cert.pem()).map_err(|error| failed(MAKING, error))?;
-    fs::write(&key_path, signing_key.serialize_pem()).map_err(|error| failed(MAKING, error))?;
+    let key = signing_key.serialize_pem();
+    disk::write(&key_path, key.as_bytes()).map_err(|error| failed(MAKING, error))?;
     Ok((cert_path, key_path))
 }
 

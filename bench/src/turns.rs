@@ -13,12 +13,12 @@ use super::{
     stores,
 };
 use treering::{
-    cli::error::CliError,
     context::{Provider, policy::CONTEXT_POLICY},
     domain::{BranchName, EventBody, Limits, Namespace, NewEvent, Role, TimestampMicros},
     engine::{BranchAddress, BuildQuery, Engine},
-    importer::{ImportedConversation, openai_chat, source::LineSource},
+    import::{ImportedConversation, openai_chat, source::LineSource},
 };
+use treering_client::error::CliError;
 
 /// How long a provider keeps a prefix, in microseconds.
 const CACHE_MICROS: i64 = 5 * 60 * 1_000_000;

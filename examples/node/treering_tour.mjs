@@ -109,7 +109,7 @@ async function follow(db, conversation) {
 
 /** What a tool returned is found at once, by byte. */
 async function searchResults(db, conversation, last) {
-  const hits = await db.search('"reads from a place on"', {
+  const hits = await db.search('"stored events from a place on"', {
     conversation_id: conversation,
     tools: ["read_file"],
     at_least: last.position,
@@ -119,7 +119,7 @@ async function searchResults(db, conversation, last) {
   assert.deepEqual([hit.call_id, hit.revision], ["call_read", 6], "the hit names the result");
   const text = Buffer.from(readFile("treering/v1/events.proto"));
   const passage = text.subarray(hit.byte_start, hit.byte_end);
-  assert.match(passage.toString(), /Reads from a place on/, "the byte range holds the phrase");
+  assert.match(passage.toString(), /stored events from a place on/, "the byte range holds the phrase");
   // The same bytes from the server, without the rest of the result.
   const request = {
     conversation_id: conversation,

@@ -114,7 +114,7 @@ def follow(db, conversation):
 def search_results(db, conversation, appended):
     """What a tool returned is found at once, by byte."""
     hits = db.search(
-        '"reads from a place on"',
+        '"stored events from a place on"',
         conversation_id=conversation,
         tools=["read_file"],
         at_least=appended.position,
@@ -124,7 +124,7 @@ def search_results(db, conversation, appended):
     must((hit.call_id, hit.revision) == ("call_read", 6), "the hit names the result", hit=hit)
     text = read_file("treering/v1/events.proto").encode()
     passage = text[hit.byte_start : hit.byte_end].decode()
-    must("Reads from a place on" in passage, "the byte range holds the phrase", passage=passage)
+    must("stored events from a place on" in passage, "the byte range holds the phrase", passage=passage)
     # The same bytes from the server, without the rest of the result.
     request = tool_pb2.GetResultRequest(
         conversation_id=conversation,

@@ -1,4 +1,4 @@
-//! How keys come and go.
+//! Creates, rotates and revokes keys.
 
 use std::{path::Path, time::Duration};
 
@@ -10,54 +10,54 @@ use super::{
     subject::CertificateSubject,
     token::{KeyId, Token},
 };
-use crate::domain::TimestampMicros;
+use treering_domain::TimestampMicros;
 
-/// What a key may use. Zero: as much as there is.
+/// Rate limits of a key. Zero means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct KeyLimits {
-    /// Calls a second, on average; a second's worth may come at once.
+    /// Average calls per second; one second's worth may come at once.
     pub requests_per_second: u32,
-    /// Bytes of requests a second, on average; a second's worth may come at once.
+    /// Average request bytes per second; one second's worth may come at once.
     pub bytes_per_second: u32,
 }
 
 impl KeyLimits {
-    /// True when there is no limit.
+    /// Returns true when there is no limit.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What a key is to be.
+/// The properties of a key to be created.
 #[derive(Clone, Debug)]
 pub struct NewKey {
-    /// Who its holder is. No other living key has the name.
+    /// The holder's name, unique among living keys.
     pub name: String,
-    /// What it may do; at least one.
+    /// Its grants; at least one.
     pub roles: Vec<Grant>,
-    /// It is refused after so long; none: never.
+    /// Its lifetime; `None` means it does not expire.
     pub expires_in: Option<Duration>,
-    /// What it may use.
+    /// Rate limits.
     pub limits: KeyLimits,
-    /// Who makes it.
+    /// Who creates it.
     pub by: String,
 }
 
-/// A key that was made, or has a new secret. The token is nowhere else.
+/// A new key, or one with a new secret. The token is stored nowhere.
 #[derive(Clone, Debug)]
 pub struct MadeKey {
-    /// What is kept of it.
+    /// The stored part.
     pub record: KeyRecord,
-    /// What its holder sends.
+    /// The key to be sent.
     pub token: Token,
 }
 
-/// Makes a key.
+/// Creates a key.
 ///
 /// # Errors
-/// [`KeyFileError`]; no key was made then.
+/// [`KeyFileError`]; no key was created then.
 pub fn create(dir: &Path, new: NewKey) -> Result<MadeKey, KeyFileError> {
     let token = Token::generate().map_err(KeyFileError::Random)?;
     let now = TimestampMicros::now();
@@ -67,10 +67,10 @@ pub fn create(dir: &Path, new: NewKey) -> Result<MadeKey, KeyFileError> {
     Ok(MadeKey { record, token })
 }
 
-/// Makes a key for whoever shows a certificate with this subject. It has no secret.
+/// Creates a key for clients whose certificate has this subject. It has no secret.
 ///
 /// # Errors
-/// [`KeyFileError`]; no key was made then.
+/// [`KeyFileError`]; no key was created then.
 pub fn create_for_certificate(
     dir: &Path,
     new: NewKey,
@@ -130,10 +130,10 @@ fn add(dir: &Path, new: KeyRecord, now: TimestampMicros) -> Result<KeyRecord, Ke
     })
 }
 
-/// Ends a key, by its id or name.
+/// Revokes a key, given its id or name.
 ///
 /// # Errors
-/// [`KeyFileError`]; the key goes on then.
+/// [`KeyFileError`]; the key is then unchanged.
 pub fn revoke(dir: &Path, which: &str, by: &str) -> Result<KeyRecord, KeyFileError> {
     let now = TimestampMicros::now();
     file::change(dir, |keys| {
@@ -144,10 +144,10 @@ pub fn revoke(dir: &Path, which: &str, by: &str) -> Result<KeyRecord, KeyFileErr
     })
 }
 
-/// Gives a key a new secret. The one that it has lives for the grace.
+/// Gives a key a new secret. The current one stays valid for the grace period.
 ///
 /// # Errors
-/// [`KeyFileError`]; the key stays as it is then.
+/// [`KeyFileError`]; the key is then unchanged.
 pub fn rotate(dir: &Path, which: &str, grace: Duration, by: &str) -> Result<MadeKey, KeyFileError> {
     let now = TimestampMicros::now();
     file::change(dir, |keys| {
@@ -170,7 +170,7 @@ pub fn rotate(dir: &Path, which: &str, grace: Duration, by: &str) -> Result<Made
     })
 }
 
-/// The key that is meant: by its id, or the living one of that name.
+/// Returns the key with this id, or the living one of this name.
 fn living<'a>(
     file: &'a mut KeyFile,
     which: &str,
@@ -181,7 +181,7 @@ fn living<'a>(
     if named.is_empty() {
         return Err(KeyFileError::NotFound(which.to_owned()));
     }
-    // The last of a name is the one that may still live.
+    // Only the last key of a name can still live.
     let key = named.pop().filter(|key| !key.has_ended(now));
     key.ok_or_else(|| KeyFileError::Ended(which.to_owned()))
 }

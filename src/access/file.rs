@@ -1,8 +1,9 @@
-//! `keys.json`: what is kept of each key. Its owner's alone (mode 0600), replaced as a
-//! whole, and on disk when a change is told as done.
+//! `keys.json`: the stored keys. Readable by its owner only (mode 0600), replaced as a whole, and
+//! synced before a change is reported as done.
 //!
-//! `keys.used` beside it has when each key was used last. A server writes it now and then;
-//! it is lost with nothing but that.
+//! `keys.made` beside it records that there were keys, in case that file is lost. `keys.used` has
+//! the times of last use; a server writes it from time to time, and losing it loses only these
+//! times.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -19,37 +20,44 @@ use super::{
     subject::CertificateSubject,
     token::{KeyId, TokenError},
 };
-use crate::{codec::rfc3339, disk, domain::TimestampMicros};
+use treering_base::disk;
+use treering_domain::TimestampMicros;
+use treering_proto::rfc3339;
 
 const FILE: &str = "keys.json";
 const NEW_FILE: &str = "keys.json.new";
+const MADE_FILE: &str = "keys.made";
+const MADE_TEXT: &str = "\
+This store has had keys. While keys.json is not there `treering serve` refuses it, unless it is \
+told --insecure.
+";
 const LOCK_FILE: &str = "keys.lock";
 const USED_FILE: &str = "keys.used";
 const NEW_USED_FILE: &str = "keys.used.new";
-/// Of what this version writes and reads.
+/// The format version that this program writes and reads.
 const FORMAT: u32 = 1;
 /// Longest name of a key, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 64;
-/// Largest file that is read, in bytes: room for ten thousand keys.
+/// Largest file that is read, in bytes: room for 10,000 keys.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Why keys could not be read or changed. Nothing was changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// What the system says.
+    /// The system reported an error.
     #[error("{} cannot be {doing}: {source}", .path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What was done with it.
+        /// The operation that failed, as a participle.
         doing: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is not what this program writes.
+    /// The file is not valid.
     #[error("{} cannot be understood: {why}", .path.display())]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// What is wrong.
         why: String,
@@ -59,22 +67,22 @@ pub enum KeyFileError {
     SubjectTaken {
         /// The other key's name.
         key: String,
-        /// What both would have.
+        /// The subject.
         subject: CertificateSubject,
     },
-    /// It has no secret.
+    /// The key has no secret, so it cannot be rotated.
     #[error("the key {0} has no secret: whoever shows its certificate has it")]
     NoSecret(String),
-    /// No key is called so.
+    /// No key has this name or id.
     #[error("there is no key {0}")]
     NotFound(String),
     /// Another key has the name.
     #[error("another key is called {0} already")]
     NameTaken(String),
-    /// It has ended.
+    /// The key has ended.
     #[error("the key {0} was revoked, or has expired")]
     Ended(String),
-    /// What was asked for cannot be.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
     /// The system has no randomness.
@@ -87,7 +95,7 @@ pub enum KeyFileError {
 #[serde(deny_unknown_fields)]
 pub struct KeyFile {
     format: u32,
-    /// In the order in which they were made; ended ones stay.
+    /// In the order in which they were made; ended keys stay.
     pub keys: Vec<KeyRecord>,
 }
 
@@ -100,30 +108,30 @@ impl Default for KeyFile {
     }
 }
 
-/// What is kept of a key.
+/// The stored part of a key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRecord {
-    /// Its public part.
+    /// The public id.
     pub id: KeyId,
-    /// Who its holder is: the actor of what it appends.
+    /// The holder's name: the actor of the events that it appends.
     pub name: String,
     /// What it may do.
     pub roles: Vec<Grant>,
-    /// When it was made, and by whom.
+    /// When it was made.
     #[serde(with = "rfc3339_text")]
     pub made_at: TimestampMicros,
-    /// See `made_at`.
+    /// Who made it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub made_by: String,
-    /// From then on it is refused.
+    /// It is refused from this time on.
     #[serde(
         default,
         with = "rfc3339_text::maybe",
         skip_serializing_if = "Option::is_none"
     )]
     pub expires_at: Option<TimestampMicros>,
-    /// Since then it is refused.
+    /// When it was revoked. It is refused since.
     #[serde(
         default,
         with = "rfc3339_text::maybe",
@@ -133,29 +141,29 @@ pub struct KeyRecord {
     /// Who revoked it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revoked_by: String,
-    /// Whoever shows a certificate with this subject has the key, without a secret.
+    /// A client certificate with this subject stands for the key, without a secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_subject: Option<CertificateSubject>,
-    /// The last is the newest; others are on their way out.
+    /// The last is the newest; others end after their grace period.
     pub secrets: Vec<SecretRecord>,
-    /// What it may use.
+    /// Rate limits.
     #[serde(default, skip_serializing_if = "KeyLimits::is_none")]
     pub limits: KeyLimits,
 }
 
-/// What is kept of a secret.
+/// The stored part of a secret.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretRecord {
     /// BLAKE3 of the whole key, in hex.
     pub blake3: String,
-    /// When it was made, and by whom.
+    /// When it was made.
     #[serde(with = "rfc3339_text")]
     pub made_at: TimestampMicros,
-    /// See `made_at`.
+    /// Who made it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub made_by: String,
-    /// From then on it is refused; none: as long as its key lives.
+    /// It is refused from this time on; `None` means as long as its key lives.
     #[serde(
         default,
         with = "rfc3339_text::maybe",
@@ -171,19 +179,19 @@ impl SecretRecord {
 }
 
 impl KeyRecord {
-    /// True when it is refused, whatever its secret.
+    /// Returns true when the key is refused, whatever the secret.
     #[must_use]
     pub fn has_ended(&self, now: TimestampMicros) -> bool {
         self.revoked_at.is_some() || self.expires_at.is_some_and(|end| end <= now)
     }
 }
 
-/// Where the keys of a data folder are.
+/// Returns the path of the key file of a data folder.
 pub(super) fn path(dir: &Path) -> PathBuf {
     dir.join(FILE)
 }
 
-/// The keys of a data folder; none were made when there is no file.
+/// Reads the keys of a data folder. Without a file there are none.
 ///
 /// # Errors
 /// [`KeyFileError::File`], [`KeyFileError::Damaged`].
@@ -195,19 +203,21 @@ pub fn read(dir: &Path) -> Result<KeyFile, KeyFileError> {
     }
 }
 
-/// True when there is no file; what is no folder has none either, and is told elsewhere.
+/// Returns true when the file does not exist. If `dir` is not a folder there is no file either;
+/// that is reported elsewhere.
 pub(super) fn is_absent(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(error.kind(), Kind::NotFound | Kind::NotADirectory)
 }
 
-/// The same of the file that was opened.
+/// Reads the keys from the opened file.
 pub(super) fn read_open(dir: &Path, file: &mut File) -> Result<KeyFile, KeyFileError> {
     let path = path(dir);
     let damaged = |why: String| KeyFileError::Damaged {
         path: path.clone(),
         why,
     };
+    disk::check_secret(&path, file).map_err(failed(path.clone(), "used"))?;
     let mut text = String::new();
     let mut bounded = io::Read::take(file, FILE_BYTES_MAX);
     io::Read::read_to_string(&mut bounded, &mut text).map_err(failed(path.clone(), "read"))?;
@@ -216,7 +226,7 @@ pub(super) fn read_open(dir: &Path, file: &mut File) -> Result<KeyFile, KeyFileE
     Ok(keys)
 }
 
-/// What a person may have written wrong.
+/// Checks for mistakes of people who edit the file.
 fn check(file: &KeyFile) -> Result<(), String> {
     if file.format != FORMAT {
         let format = file.format;
@@ -238,7 +248,7 @@ fn check(file: &KeyFile) -> Result<(), String> {
     Ok(())
 }
 
-/// A name is the actor of events: short, plain, and never taken for a namespace or a path.
+/// Checks a name. It is the actor of events, so it is short, plain and unlike a path.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@' | '+');
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(legal) {
@@ -249,8 +259,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Changes the keys of a data folder, one command at a time, and makes the folder when it is
-/// not there.
+/// Changes the keys of a data folder, one command at a time. Creates the folder if it is missing.
 pub(super) fn change<T>(
     dir: &Path,
     change: impl FnOnce(&mut KeyFile) -> Result<T, KeyFileError>,
@@ -262,8 +271,28 @@ pub(super) fn change<T>(
     held.lock().map_err(failed(lock, "locked"))?;
     let mut keys = read(dir)?;
     let changed = change(&mut keys)?;
+    note_made(dir).map_err(failed(dir.join(MADE_FILE), "written"))?;
     write(dir, &keys)?;
     Ok(changed)
+}
+
+/// Returns true when a store has ever had keys.
+#[must_use]
+pub fn had_keys(dir: &Path) -> bool {
+    let made = fs::symlink_metadata(dir.join(MADE_FILE));
+    made.map_or_else(|error| !is_absent(&error), |_| true)
+}
+
+/// Records that a store has had keys.
+///
+/// # Errors
+/// The system's error.
+pub fn note_made(dir: &Path) -> io::Result<()> {
+    if had_keys(dir) {
+        return Ok(());
+    }
+    disk::write(&dir.join(MADE_FILE), MADE_TEXT.as_bytes())?;
+    disk::sync_folder(dir)
 }
 
 fn write(dir: &Path, keys: &KeyFile) -> Result<(), KeyFileError> {
@@ -273,7 +302,7 @@ fn write(dir: &Path, keys: &KeyFile) -> Result<(), KeyFileError> {
         why: error.to_string(),
     })?;
     text.push(b'\n');
-    // Whoever left one may have left it with other rights.
+    // A leftover file may have other permissions.
     disk::remove(&new).map_err(failed(new.clone(), "removed"))?;
     disk::write(&new, &text).map_err(failed(new.clone(), "written"))?;
     disk::rename(&new, &path(dir)).map_err(failed(path(dir), "replaced"))
@@ -287,7 +316,7 @@ fn failed(path: PathBuf, doing: &'static str) -> impl FnOnce(io::Error) -> KeyFi
     }
 }
 
-/// When keys were used last, as far as it was written down.
+/// Returns the recorded times of last use.
 #[must_use]
 pub fn last_uses(dir: &Path) -> BTreeMap<KeyId, TimestampMicros> {
     let text = fs::read_to_string(dir.join(USED_FILE)).unwrap_or_default();
@@ -299,7 +328,7 @@ pub fn last_uses(dir: &Path) -> BTreeMap<KeyId, TimestampMicros> {
     times.into_iter().filter_map(read).collect()
 }
 
-/// Writes down when keys were used last. Not synced: it may be lost.
+/// Writes the times of last use. Not synced: they may be lost.
 pub(super) fn write_last_uses(
     dir: &Path,
     uses: &BTreeMap<KeyId, TimestampMicros>,
@@ -316,14 +345,12 @@ pub(super) fn write_last_uses(
     fs::rename(&new, dir.join(USED_FILE))
 }
 
-/// Times as people read them.
+/// Times in RFC 3339, for people.
 mod rfc3339_text {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-    use crate::{
-        codec::rfc3339::{read, text},
-        domain::TimestampMicros,
-    };
+    use treering_domain::TimestampMicros;
+    use treering_proto::rfc3339::{read, text};
 
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives references")]
     pub fn serialize<S: Serializer>(time: &TimestampMicros, to: S) -> Result<S::Ok, S::Error> {

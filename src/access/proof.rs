@@ -1,4 +1,4 @@
-//! What a request by HTTP shows of whoever sends it, so that the services can be asked as them.
+//! The credentials of an HTTP request, used to call the services as its sender.
 
 use std::{fmt, sync::Arc};
 
@@ -7,14 +7,14 @@ use super::{
     subject::CertificateSubject,
 };
 
-/// What somebody has shown.
+/// What a caller has shown.
 #[derive(Clone, PartialEq, Eq)]
 pub enum CallerProof {
-    /// Nothing: nobody is asked.
+    /// Nothing: no keys are required.
     Nothing,
     /// A key.
     Key(String),
-    /// The certificate of a connection, by its subject.
+    /// The subject of a connection's certificate.
     Certificate(CertificateSubject),
 }
 
@@ -29,10 +29,10 @@ impl fmt::Debug for CallerProof {
 }
 
 impl CallerProof {
-    /// That of a certificate.
+    /// Returns the proof of a certificate.
     ///
     /// # Errors
-    /// [`KeyRefusal::SubjectMissing`]: it names nobody.
+    /// [`KeyRefusal::SubjectMissing`] when it has no subject.
     pub fn of_certificate(certificate: &ClientCertificate) -> Result<Self, KeyRefusal> {
         let subject = certificate.subject.clone();
         subject
@@ -40,7 +40,7 @@ impl CallerProof {
             .ok_or(KeyRefusal::SubjectMissing)
     }
 
-    /// Whose it is; none: nobody's.
+    /// Returns the holder of the key, or `None` without credentials.
     ///
     /// # Errors
     /// [`KeyRefusal`].
@@ -60,7 +60,7 @@ impl CallerProof {
 mod tests {
     use super::*;
 
-    // A key in a log is a key that others have.
+    // A key in a log is a leaked key.
     #[test]
     fn a_key_is_not_shown() {
         let proof = CallerProof::Key("tr_live_secret".into());

@@ -1,7 +1,7 @@
-//! How much a key may use: calls and bytes a second.
+//! Rate limits of a key: calls and bytes per second.
 //!
-//! A second's worth may come at once. A request that is larger than that is taken, and paid
-//! for before the next: otherwise it could never be sent.
+//! One second's worth may come at once. A larger request is accepted and its excess paid for before
+//! the next one; otherwise it could never be sent.
 
 use std::{
     num::NonZeroU32,
@@ -19,18 +19,18 @@ use super::change::KeyLimits;
 
 type Limiter = RateLimiter<NotKeyed, InMemoryState, DefaultClock>;
 
-/// What a key has used lately.
+/// What a key has used recently.
 #[derive(Debug)]
 pub struct Rate {
     limits: KeyLimits,
     requests: Option<Limiter>,
     bytes: Option<Limiter>,
-    /// Bytes that were taken and are not paid for.
+    /// Bytes that were accepted but not paid for yet.
     debt: AtomicU64,
 }
 
 impl Rate {
-    /// Nothing was used.
+    /// Returns a limiter with nothing used.
     #[must_use]
     pub fn new(limits: KeyLimits) -> Self {
         let limiter = |per_second| {
@@ -45,16 +45,16 @@ impl Rate {
         }
     }
 
-    /// What it was made for.
+    /// Returns the limits.
     #[must_use]
     pub fn limits(&self) -> KeyLimits {
         self.limits
     }
 
-    /// One more call.
+    /// Counts a call.
     ///
     /// # Errors
-    /// It is one too many: after so long it is not.
+    /// The time to wait, when it is one too many.
     pub fn call(&self) -> Result<(), Duration> {
         let Some(requests) = &self.requests else {
             return Ok(());
@@ -62,10 +62,10 @@ impl Rate {
         requests.check().map_err(|until| wait(&until))
     }
 
-    /// A request of so many bytes.
+    /// Counts a request of this many bytes.
     ///
     /// # Errors
-    /// What was sent before is not paid for: after so long it is.
+    /// The time to wait, while earlier bytes are not paid for.
     pub fn request(&self, bytes: usize) -> Result<(), Duration> {
         let Some(limiter) = &self.bytes else {
             return Ok(());
@@ -75,7 +75,7 @@ impl Rate {
         while owed > 0 {
             let part = owed.min(most);
             pay(limiter, part)?;
-            // Another call may have paid meanwhile, too: nothing is owed below nothing.
+            // Another call may have paid meanwhile, so the debt must not go below zero.
             let less = |owed: u64| Some(owed.saturating_sub(part));
             let _always = self
                 .debt
@@ -89,7 +89,7 @@ impl Rate {
     }
 }
 
-/// `part` is at most a second's worth.
+/// Takes `part` bytes, at most a second's worth.
 fn pay(limiter: &Limiter, part: u64) -> Result<(), Duration> {
     let part = u32::try_from(part).unwrap_or(u32::MAX);
     let Some(part) = NonZeroU32::new(part) else {
@@ -116,8 +116,8 @@ mod tests {
         })
     }
 
-    // An agent in a loop must be slowed down, and be told for how long; one without limits,
-    // or below them, must not notice.
+    // An agent in a loop must be slowed down and told for how long; one without limits, or below
+    // them, must not notice.
     #[test]
     fn calls_are_counted() {
         let free = rate(0, 0);
@@ -131,8 +131,8 @@ mod tests {
         );
     }
 
-    // A request larger than a second's worth must pass, or it never could, and be paid for
-    // before anything else is taken.
+    // A request larger than a second's worth must pass, or it never could, and be paid for before
+    // anything else is accepted.
     #[test]
     fn large_requests_are_paid_for_afterwards() {
         let slow = rate(0, 1_000);

@@ -1,8 +1,7 @@
-//! The keys of a server that runs: who holds one, and when it ends.
+//! The keys of a running server: who holds one, and when it ends.
 //!
-//! The file is looked at before each call (one `stat`, about a microsecond), and once in a
-//! while for calls that go on. So a key that was made is good at once, and one that was
-//! revoked is refused at once.
+//! The file is checked before each call (one `stat`, about a microsecond), and from time to time
+//! for long calls. A new key is therefore accepted, and a revoked one refused, at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -22,53 +21,56 @@ use tokio::sync::watch;
 use super::{
     file::{self, KeyFile, KeyFileError},
     rate::Rate,
+    reads::Reads,
     role::{Grant, GrantReach, KeyRole},
     subject::CertificateSubject,
     token::{KeyId, Token, TokenError},
 };
-use crate::domain::{Namespace, TimestampMicros};
+use treering_base::disk;
+use treering_domain::{Namespace, TimestampMicros};
 
-/// A use is noted to so many microseconds.
+/// Resolution of the time of last use, in microseconds.
 const USED_TO_MICROS: i64 = 60 * 1_000_000;
-/// The longest that the end of a key is waited for without a look: clocks are put right.
+/// Longest wait for the end of a key without checking the clock, which may be adjusted.
 const END_LOOK: Duration = Duration::from_secs(60);
 
-/// Why a caller is not let in.
+/// Why a caller is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyRefusal {
-    /// No key came.
+    /// No key was sent.
     #[error("a key is needed, and none came: send `authorization: Bearer tr_live_…`")]
     Missing,
-    /// What came is no key.
+    /// What was sent is not a key.
     #[error(transparent)]
     Malformed(#[from] TokenError),
     /// No key has this id and secret.
     #[error("this key is not known here")]
     Unknown,
-    /// No key has the subject of the client's certificate, and no other key came.
+    /// No key was sent, and none has the subject of the client's certificate.
     #[error(
         "no key came, and none stands for the client's certificate, whose subject is {0}: send a \
          key, or make one with `treering keys create NAME --certificate-subject '{0}'`"
     )]
     SubjectUnknown(CertificateSubject),
-    /// The client's certificate names nobody, and no key came.
+    /// No key was sent, and the client's certificate has no subject.
     #[error("no key came, and the client's certificate has no subject that a key could stand for")]
     SubjectMissing,
-    /// It was revoked.
+    /// The key was revoked.
     #[error("the key {0} was revoked")]
     Revoked(String),
-    /// It has expired, or its secret was replaced and the grace is over.
+    /// The key has expired, or its secret was replaced and the grace period is over.
     #[error("the key {0} has expired")]
     Expired(String),
 }
 
-/// A key as it is in use.
+/// A key in use.
 #[derive(Debug)]
 struct RingKey {
     id: KeyId,
     name: Arc<str>,
     roles: Vec<Grant>,
     rate: Arc<Rate>,
+    reads: Arc<Reads>,
     expires_at: Option<TimestampMicros>,
     is_revoked: bool,
     subject: Option<CertificateSubject>,
@@ -76,24 +78,24 @@ struct RingKey {
     used: Arc<AtomicI64>,
 }
 
-/// The certificate that a client has shown, and that was verified.
+/// A verified certificate of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// Whom it names; none: nobody.
+    /// Its subject, if it has one.
     pub subject: Option<CertificateSubject>,
 }
 
-/// What somebody has shown.
+/// The credentials that a caller has shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Shown {
     /// The hash of a key.
     Secret(blake3::Hash),
-    /// A certificate.
+    /// A certificate's subject.
     Certificate(CertificateSubject),
 }
 
 impl RingKey {
-    /// Until when what was shown is good; none: for ever.
+    /// Returns until when the credentials are valid; `None` means without end.
     fn good_until(
         &self,
         shown: &Shown,
@@ -101,7 +103,7 @@ impl RingKey {
     ) -> Result<Option<TimestampMicros>, KeyRefusal> {
         let ends_at = match shown {
             Shown::Secret(secret) => {
-                // Equality of hashes takes the same time wherever they differ.
+                // Hashes compare in constant time.
                 let known = self.secrets.iter().find(|(hash, _)| hash == secret);
                 known.ok_or(KeyRefusal::Unknown)?.1
             }
@@ -119,11 +121,11 @@ impl RingKey {
     }
 }
 
-/// What a file was when it was looked at.
+/// The state of the key file when it was last checked.
 #[derive(Debug)]
 struct Seen {
     stamp: Option<Stamp>,
-    /// Kept open, so that no other file gets its number.
+    /// Kept open, so that no other file gets its inode number.
     _file: Option<File>,
 }
 
@@ -137,26 +139,16 @@ struct Stamp {
 impl Stamp {
     fn of(metadata: &Metadata) -> Self {
         #[cfg(unix)]
-        {
+        let file = {
             use std::os::unix::fs::MetadataExt;
-            Self {
-                file: (metadata.dev(), metadata.ino()),
-                bytes: metadata.len(),
-                changed: (metadata.mtime(), metadata.mtime_nsec()),
-            }
-        }
+            (metadata.dev(), metadata.ino())
+        };
         #[cfg(not(unix))]
-        {
-            let since = metadata
-                .modified()
-                .ok()
-                .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
-                .unwrap_or_default();
-            Self {
-                file: (0, 0),
-                bytes: metadata.len(),
-                changed: (since.as_secs().cast_signed(), since.subsec_nanos().into()),
-            }
+        let file = (0, 0);
+        Self {
+            file,
+            bytes: metadata.len(),
+            changed: disk::changed_at(metadata),
         }
     }
 }
@@ -169,10 +161,10 @@ struct Loaded {
 }
 
 impl Loaded {
-    /// The file's keys. `keys` has one for each of them.
+    /// Indexes the file's keys. `keys` must have one for each record.
     fn new(seen: Seen, file: &KeyFile, keys: HashMap<KeyId, Arc<RingKey>>) -> Self {
         let now = TimestampMicros::now();
-        // Of those with one subject the living one comes last, and stays.
+        // Of several keys with one subject, the living one comes last and wins.
         let mut records: Vec<_> = file.keys.iter().collect();
         records.sort_by_key(|record| !record.has_ended(now));
         let by_subject = records.into_iter().filter_map(|record| {
@@ -188,12 +180,12 @@ impl Loaded {
     }
 }
 
-/// The keys of a data folder, as they are now.
+/// The current keys of a data folder.
 #[derive(Debug)]
 pub struct KeyRing {
     dir: PathBuf,
     loaded: ArcSwap<Loaded>,
-    /// One reads the file at a time.
+    /// Held while the file is read.
     loading: Mutex<()>,
     changes: watch::Sender<u64>,
 }
@@ -202,8 +194,8 @@ impl KeyRing {
     /// Reads the keys of a data folder.
     ///
     /// # Errors
-    /// [`KeyFileError::File`], [`KeyFileError::Damaged`]: who cannot read the keys must not
-    /// serve as if there were none.
+    /// [`KeyFileError::File`], [`KeyFileError::Damaged`]: a server that cannot read the keys must
+    /// not run as if there were none.
     pub fn open(dir: &Path) -> Result<Arc<Self>, KeyFileError> {
         let (seen, file) = open(dir)?;
         let mut keys = ring_keys(&file, &HashMap::new());
@@ -220,25 +212,25 @@ impl KeyRing {
         }))
     }
 
-    /// The data folder.
+    /// Returns the data folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// How often the keys were read again.
+    /// Returns how often the keys were reloaded.
     #[must_use]
     pub fn changes(&self) -> u64 {
         *self.changes.borrow()
     }
 
-    /// True while no key was ever made: nobody is asked for one.
+    /// Returns true while no key was ever made, so that nobody needs one.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.loaded.load().keys.is_empty()
     }
 
-    /// True when somebody could use a key now.
+    /// Returns true when at least one key is valid now.
     #[must_use]
     pub fn has_living(&self) -> bool {
         let now = TimestampMicros::now();
@@ -252,14 +244,14 @@ impl KeyRing {
         keys.keys.values().any(lives)
     }
 
-    /// True when a certificate stands for a key.
+    /// Returns true when a key has a certificate subject.
     #[must_use]
     pub fn has_subjects(&self) -> bool {
         !self.loaded.load().by_subject.is_empty()
     }
 
-    /// Reads the file again if it is another one than it was. What cannot be read is said,
-    /// once, and the keys stay as they were: a file that is gone opens no store.
+    /// Reloads the file if it has changed. A file that cannot be read is logged once and the keys
+    /// stay in force: a missing file does not open the store.
     pub fn look(&self) {
         let stamp = fs::metadata(file::path(&self.dir));
         let stamp = stamp.ok().map(|metadata| Stamp::of(&metadata));
@@ -308,7 +300,7 @@ impl KeyRing {
         self.loaded.store(Arc::new(loaded));
     }
 
-    /// Who sends this.
+    /// Returns the holder of a key.
     ///
     /// # Errors
     /// [`KeyRefusal`].
@@ -319,7 +311,7 @@ impl KeyRing {
         self.held(key.ok_or(KeyRefusal::Unknown)?, Shown::Secret(secret))
     }
 
-    /// Who shows this certificate, and sends no key.
+    /// Returns the holder of the key with this certificate's subject.
     ///
     /// # Errors
     /// [`KeyRefusal`].
@@ -348,10 +340,24 @@ impl KeyRing {
         }))
     }
 
-    /// Writes down when keys were used last.
+    /// Returns each key with its name and what it read recently.
+    #[must_use]
+    pub fn reads(&self) -> Vec<(KeyId, Arc<str>, Arc<Reads>)> {
+        let keys = self.loaded.load();
+        let of = |key: &Arc<RingKey>| {
+            (
+                key.id.clone(),
+                Arc::clone(&key.name),
+                Arc::clone(&key.reads),
+            )
+        };
+        keys.keys.values().map(of).collect()
+    }
+
+    /// Writes when keys were last used to the data folder.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn note_uses(&self) -> io::Result<()> {
         let keys = self.loaded.load();
         let uses = keys.keys.values().map(|key| {
@@ -398,7 +404,8 @@ fn open(dir: &Path) -> Result<(Seen, KeyFile), KeyFileError> {
     }
 }
 
-/// The keys of a file. What those of before have used goes on to count.
+/// Builds the keys of a file. Known keys keep their counters, and their rate if its limits are
+/// unchanged.
 fn ring_keys(
     file: &KeyFile,
     before: &HashMap<KeyId, Arc<RingKey>>,
@@ -413,6 +420,7 @@ fn ring_keys(
             name: record.name.as_str().into(),
             roles: record.roles.clone(),
             rate: rate.map_or_else(|| Arc::new(Rate::new(record.limits)), Arc::clone),
+            reads: known.map_or_else(Arc::default, |key| Arc::clone(&key.reads)),
             expires_at: record.expires_at,
             is_revoked: record.revoked_at.is_some(),
             subject: record.certificate_subject.clone(),
@@ -426,7 +434,7 @@ fn ring_keys(
     keys.collect()
 }
 
-/// Somebody who has shown a key.
+/// A caller who has shown a valid key.
 #[derive(Debug)]
 pub struct Holder {
     ring: Arc<KeyRing>,
@@ -435,25 +443,31 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// The key's public part.
+    /// Returns the key's id.
     #[must_use]
     pub fn id(&self) -> &KeyId {
         &self.key.id
     }
 
-    /// The key's name: who acts.
+    /// Returns the key's name, which is the actor.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.key.name
     }
 
-    /// What the key has used lately.
+    /// Returns the key's rate limiter.
     #[must_use]
     pub fn rate(&self) -> &Arc<Rate> {
         &self.key.rate
     }
 
-    /// True when the key has a role in a namespace.
+    /// Returns what the key read recently.
+    #[must_use]
+    pub fn reads(&self) -> &Reads {
+        &self.key.reads
+    }
+
+    /// Returns true when the key has a role in a namespace.
     #[must_use]
     pub fn may(&self, role: KeyRole, namespace: &Namespace) -> bool {
         self.key
@@ -462,7 +476,8 @@ impl Holder {
             .any(|grant| grant.covers(role, namespace))
     }
 
-    /// The namespaces that the key's grants name, each once; of one for every namespace none.
+    /// Returns the namespaces named by the key's grants, each once. Grants for every namespace add
+    /// none.
     #[must_use]
     pub fn namespaces(&self) -> Vec<&Namespace> {
         let grants = self.key.roles.iter();
@@ -475,13 +490,13 @@ impl Holder {
         named.into_iter().collect()
     }
 
-    /// True when the key is an admin's, of the whole store.
+    /// Returns true when the key is an admin of the whole store.
     #[must_use]
     pub fn may_all(&self) -> bool {
         self.key.roles.iter().any(Grant::is_of_store)
     }
 
-    /// What the key says of itself now: it may have been revoked or changed since it was
+    /// Checks the current state of the key, which may have been revoked or changed since it was
     /// shown.
     fn now(&self) -> Result<Option<TimestampMicros>, KeyRefusal> {
         let key = self.ring.loaded.load().keys.get(&self.key.id).cloned();
@@ -492,7 +507,7 @@ impl Holder {
         key.good_until(&self.shown, TimestampMicros::now())
     }
 
-    /// Whether the key is still good.
+    /// Checks whether the key is still valid.
     ///
     /// # Errors
     /// [`KeyRefusal`] when it is not.
@@ -500,7 +515,7 @@ impl Holder {
         self.now().map(|_| ())
     }
 
-    /// Waits until the key is good no more, and says why.
+    /// Waits until the key is no longer valid, and returns why.
     pub async fn ended(&self) -> KeyRefusal {
         let mut changes = self.ring.changes.subscribe();
         loop {

@@ -1,7 +1,7 @@
 use std::{sync::Barrier, thread, time::Duration};
 
 use super::*;
-use crate::access::{GrantReach, KeyLimits, MadeKey, NewKey, create, read, revoke, rotate};
+use crate::{GrantReach, KeyLimits, MadeKey, NewKey, create, read, revoke, rotate};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -27,8 +27,8 @@ fn holder(ring: &Arc<KeyRing>, key: &MadeKey) -> Result<Arc<Holder>, KeyRefusal>
     ring.holder(key.token.reveal())
 }
 
-// The life of a key, all of it while a server runs: what was made is good, what was revoked
-// is not, and a key is refused by what is wrong with it.
+// The life of keys while a server runs: a new key is accepted, a revoked one is not, and a refusal
+// says what is wrong with the key.
 #[test]
 fn keys_come_and_go_while_a_server_runs() {
     let dir = tempfile::tempdir().unwrap();
@@ -67,8 +67,7 @@ fn keys_come_and_go_while_a_server_runs() {
     assert!(!again.is_open());
 }
 
-// A secret that is replaced must go on for as long as was said, and not longer; so must a
-// key that expires.
+// A replaced secret must stay valid for its grace period and no longer; so must a key that expires.
 #[test]
 fn secrets_and_keys_end_when_they_are_to() {
     let dir = tempfile::tempdir().unwrap();
@@ -86,7 +85,7 @@ fn secrets_and_keys_end_when_they_are_to() {
         );
     }
     holder(&ring, &third).unwrap();
-    // What has ended is not kept for ever.
+    // Ended secrets are not kept.
     let fourth = rotate(dir.path(), "ci", HOUR, "ada").unwrap();
     assert_eq!(fourth.record.secrets.len(), 2);
 
@@ -101,7 +100,7 @@ fn secrets_and_keys_end_when_they_are_to() {
     ));
 }
 
-// A stream holds a key for hours: it must hear that the key has ended.
+// A stream holds a key for hours: it must be told when the key ends.
 #[tokio::test]
 async fn whoever_holds_a_key_hears_that_it_ends() {
     let dir = tempfile::tempdir().unwrap();
@@ -127,8 +126,8 @@ async fn whoever_holds_a_key_hears_that_it_ends() {
     assert_eq!(brief.ended().await, KeyRefusal::Expired("brief".into()));
 }
 
-// A file that is lost, emptied or damaged under a running server must open nothing, and a
-// damaged one must not be served at all.
+// A file that is lost, emptied or damaged under a running server must not open the store, and a
+// server must not start with a damaged one.
 #[test]
 fn no_file_opens_a_store_that_has_keys() {
     let dir = tempfile::tempdir().unwrap();
@@ -144,7 +143,7 @@ fn no_file_opens_a_store_that_has_keys() {
         Some(br#"{"format": 2, "keys": []}"#),
     ] {
         match bad {
-            Some(text) => fs::write(&path, text).unwrap(),
+            Some(text) => disk::write(&path, text).unwrap(),
             None => fs::remove_file(&path).unwrap(),
         }
         holder(&ring, &key).unwrap();
@@ -152,12 +151,12 @@ fn no_file_opens_a_store_that_has_keys() {
         let readable = bad.is_none() || bad == Some(empty);
         assert_eq!(KeyRing::open(dir.path()).is_ok(), readable);
     }
-    fs::write(&path, sound).unwrap();
+    disk::write(&path, &sound).unwrap();
     revoke(dir.path(), "ci", "ada").unwrap();
     holder(&ring, &key).unwrap_err();
 }
 
-// Two who make keys at once must not lose one of them; no two living keys have a name.
+// Concurrent creations must not lose a key; no two living keys share a name.
 #[test]
 fn changes_do_not_undo_each_other() {
     const EACH: usize = 10;
@@ -193,7 +192,7 @@ fn changes_do_not_undo_each_other() {
     assert!(!text.contains("tr_live"), "a secret is in the file");
 }
 
-// A key that nobody uses can be revoked without fear: uses must be known after a restart.
+// An unused key can be revoked safely, so times of last use must survive a restart.
 #[test]
 fn last_uses_outlive_a_server() {
     let dir = tempfile::tempdir().unwrap();

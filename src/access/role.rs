@@ -1,34 +1,34 @@
-//! What a key may do, and in which namespaces.
+//! Roles of a key, and the namespaces where they apply.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::Namespace;
+use treering_domain::Namespace;
 
 /// What the holder of a key may do in a namespace.
 ///
-/// A writer reads, too, and so does an approver. A writer decides nothing, so that an agent
-/// does not approve its own calls; an approver appends decisions and nothing else. An admin
-/// may do all of it.
+/// Writers and approvers may also read. A writer may not decide approvals, so that an agent cannot
+/// approve its own calls; an approver appends decisions and nothing else. An admin may do
+/// everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyRole {
-    /// Reads, follows, searches, builds requests.
+    /// Reads, subscribes, searches, builds requests.
     Reader,
-    /// Appends.
+    /// Appends events.
     Writer,
-    /// Decides whether calls may run.
+    /// Decides whether tool calls may run.
     Approver,
-    /// Erases, and all of the above.
+    /// Erases, and does all of the above.
     Admin,
 }
 
 impl KeyRole {
-    /// Every role.
+    /// All roles.
     pub const ALL: [Self; 4] = [Self::Reader, Self::Writer, Self::Approver, Self::Admin];
 
-    /// The role as text.
+    /// Returns the role as text.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl KeyRole {
         }
     }
 
-    /// True when who has this role may do what the other one may.
+    /// Returns true when this role may do what `other` may.
     #[must_use]
     pub fn includes(self, other: Self) -> bool {
         self == other || self == Self::Admin || other == Self::Reader
@@ -61,13 +61,13 @@ impl FromStr for KeyRole {
     }
 }
 
-/// Where a role holds.
+/// The namespaces in which a role applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum GrantReach {
-    /// In one namespace.
+    /// One namespace.
     One(Namespace),
-    /// In every namespace, `*`. In reserved ones only for admins.
+    /// Every namespace, `*`. Reserved ones only for admins.
     Every,
 }
 
@@ -103,29 +103,29 @@ impl fmt::Display for GrantReach {
     }
 }
 
-/// A role, and where it holds.
+/// A role and where it applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// What may be done.
+    /// The role.
     pub role: KeyRole,
-    /// Where.
+    /// The namespaces.
     pub namespace: GrantReach,
 }
 
-/// Why a text is no grant.
+/// Why a text is not a grant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrantError {
     /// There is no such role.
     #[error("a role is reader, writer, approver or admin")]
     Role,
-    /// The namespace cannot be one.
+    /// The namespace name is invalid.
     #[error("{0}")]
     Namespace(String),
 }
 
 impl Grant {
-    /// True when it lets its holder do what `role` may in a namespace.
+    /// Returns true when the grant includes `role` in a namespace.
     #[must_use]
     pub fn covers(&self, role: KeyRole, namespace: &Namespace) -> bool {
         let there = match &self.namespace {
@@ -135,7 +135,7 @@ impl Grant {
         there && self.role.includes(role)
     }
 
-    /// True when it is an admin's, of the whole store.
+    /// Returns true for an admin of the whole store.
     #[must_use]
     pub fn is_of_store(&self) -> bool {
         self.role == KeyRole::Admin && self.namespace == GrantReach::Every
@@ -159,7 +159,8 @@ mod tests {
         }
     }
 
-    // A role that reaches further than its table says is a hole: who may do what, by hand.
+    // A role that allows more than it says is a security hole: expected permissions, written by
+    // hand.
     #[test]
     fn roles_reach_as_far_as_they_say() {
         use KeyRole::{Admin, Approver, Reader, Writer};
@@ -176,7 +177,8 @@ mod tests {
         assert_eq!(may(Admin), KeyRole::ALL);
     }
 
-    // A key of one tenant reads another's, or one of all reads what admins keep.
+    // A key of one tenant must not read another's data, nor one for all namespaces the reserved
+    // ones.
     #[test]
     fn grants_hold_where_they_say() {
         let namespace = |name| Namespace::new(name).unwrap();

@@ -1,8 +1,8 @@
-//! Whom a client's certificate names: its subject, as one text.
+//! The subject of a client's certificate, as text.
 //!
-//! The text is that of RFC 4514, `CN=worker-7,O=Acme`, with what is special escaped, so that
-//! no value can pass for more than one. All of a subject is compared and not only its common
-//! name: two teams may have a `worker-7`.
+//! The text is as in RFC 4514, `CN=worker-7,O=Acme`, with special characters escaped so that no
+//! value can pass for several parts. The whole subject is compared, not only its common name: two
+//! teams may each have a `worker-7`.
 
 use std::{fmt, sync::Arc};
 
@@ -21,16 +21,16 @@ const SUBJECT_BYTES_MAX: usize = 1_024;
 #[serde(try_from = "String", into = "String")]
 pub struct CertificateSubject(Arc<str>);
 
-/// Why a text is no subject.
+/// Why a text is not a subject.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubjectError {
-    /// It is something else, or empty.
+    /// It cannot be parsed, or is empty.
     #[error(
         "a subject is written as CN=worker-7,O=Acme: `openssl x509 -noout -subject -nameopt \
          RFC2253 -in FILE` shows that of a certificate"
     )]
     Malformed,
-    /// It has a part that reads otherwise than it is written.
+    /// It differs from its canonical form.
     #[error("this subject is written as {0}")]
     WrittenOtherwise(String),
     /// It is too long.
@@ -39,7 +39,7 @@ pub enum SubjectError {
 }
 
 impl CertificateSubject {
-    /// Reads what was typed.
+    /// Parses a subject.
     ///
     /// # Errors
     /// [`SubjectError`].
@@ -48,7 +48,7 @@ impl CertificateSubject {
             return Err(SubjectError::TooLong);
         }
         let name: Name = text.parse().map_err(|_| SubjectError::Malformed)?;
-        // What a certificate cannot have is no subject.
+        // Reject what a certificate cannot contain.
         let has_value =
             |part: &x509_cert::attr::AttributeTypeAndValue| !part.value.value().is_empty();
         if name.is_empty() || name.to_der().is_err() || !name.iter().all(has_value) {
@@ -61,7 +61,8 @@ impl CertificateSubject {
         Err(SubjectError::WrittenOtherwise(written))
     }
 
-    /// That of a certificate, in DER; none: it has none, or it cannot be read.
+    /// Returns the subject of a DER certificate, or `None` when it has none, is too long or cannot
+    /// be read.
     #[must_use]
     pub fn of_certificate(der: &[u8]) -> Option<Self> {
         let certificate = Certificate::from_der(der).ok()?;
@@ -71,7 +72,7 @@ impl CertificateSubject {
         good.then(|| Self(text.into()))
     }
 
-    /// The subject as text.
+    /// Returns the subject as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -112,9 +113,9 @@ mod tests {
         params.self_signed(&key).unwrap().der().to_vec()
     }
 
-    // What a person types must meet what a certificate says, whatever is in the names, and a
-    // value must not pass for another part: whoever asks a CA for the common name
-    // "worker,O=Ops" is not the worker of Ops.
+    // A typed subject must match a certificate's, whatever the names contain, and a value must not
+    // pass for another part: a certificate with the common name "worker,O=Ops" is not the worker of
+    // Ops.
     #[test]
     fn subjects_are_read_as_they_are_written() {
         use rcgen::DnType::{CommonName, CountryName, OrganizationName};
@@ -145,7 +146,7 @@ mod tests {
         );
     }
 
-    // What is no subject must not become a key that nobody, or anybody, can use.
+    // An invalid subject must not become a key that nobody, or anybody, can use.
     #[test]
     fn what_is_no_subject_is_refused() {
         for wrong in [

@@ -1,28 +1,28 @@
 //! A key as it is sent: `tr_live_<id>_<secret><checksum>`.
 //!
-//! The id, 12 hex digits, is public and names the key in lists and logs. The secret is 256
-//! random bits. The checksum tells a typo from a wrong key, before anything is looked up;
-//! the prefix lets scanners of source code find a key that was committed.
+//! The id, 12 hex digits, is public and names the key in lists and logs. The secret is 256 random
+//! bits. The checksum tells a typo from a wrong key before any look-up; the prefix lets scanners of
+//! source code find committed keys.
 
 use std::{fmt, io, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::hex;
+use treering_domain::hex;
 
 const PREFIX: &str = "tr_live_";
 const ID_BYTES: usize = 6;
 const SECRET_BYTES: usize = 32;
-/// Of a CRC-32C in hex.
+/// Hex digits of a CRC-32C.
 const CHECKSUM_DIGITS: usize = 8;
 
-/// Names a key. Not a secret.
+/// Identifies a key. Not a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct KeyId(Arc<str>);
 
 impl KeyId {
-    /// A new one.
+    /// Returns a new random id.
     ///
     /// # Errors
     /// When the system has no randomness.
@@ -30,7 +30,7 @@ impl KeyId {
         Ok(Self(hex(&random::<ID_BYTES>()?).into()))
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -61,18 +61,18 @@ impl fmt::Display for KeyId {
     }
 }
 
-/// Why a text is no key.
+/// Why a text is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It is something else.
+    /// It does not begin like a key.
     #[error("that is no key: one begins with {PREFIX}")]
     NotAKey,
-    /// It was one, and a character is missing or another one.
+    /// It resembles a key, but a character is missing or wrong.
     #[error("the key was mistyped or cut: its checksum does not match")]
     Mistyped,
 }
 
-/// A key with its secret. What is printed of it for debugging is its id alone.
+/// A key with its secret. Its debug output shows the id only.
 #[derive(Clone)]
 pub struct Token {
     id: KeyId,
@@ -86,7 +86,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// A new id with a new secret.
+    /// Returns a new id with a new secret.
     ///
     /// # Errors
     /// When the system has no randomness.
@@ -94,7 +94,7 @@ impl Token {
         Self::with_id(KeyId::generate()?)
     }
 
-    /// A new secret for an id.
+    /// Returns a new secret for an id.
     ///
     /// # Errors
     /// As [`Self::generate`].
@@ -105,7 +105,7 @@ impl Token {
         Ok(Self { id, text })
     }
 
-    /// Reads what was typed or sent.
+    /// Parses a key.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -129,20 +129,20 @@ impl Token {
         })
     }
 
-    /// Which key it is.
+    /// Returns the key's id.
     #[must_use]
     pub fn id(&self) -> &KeyId {
         &self.id
     }
 
-    /// All of it, secret and all: for its holder, once.
+    /// Returns the whole key with its secret, to show it to its holder once.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.text
     }
 
-    /// What is kept of it. Comparing two takes the same time wherever they differ. The
-    /// secret is random, so a slow hash would add nothing.
+    /// Returns the hash that is stored of it. Hashes compare in constant time. The secret is
+    /// random, so a slow hash would add nothing.
     #[must_use]
     pub fn hash(&self) -> blake3::Hash {
         blake3::hash(self.text.as_bytes())
@@ -167,8 +167,8 @@ fn is_digit(byte: u8) -> bool {
 mod tests {
     use super::*;
 
-    // Someone who copied a key badly looks for a key that was revoked: each single wrong,
-    // missing or added character must be told as a typo, and never as a key.
+    // A badly copied key must not look like a revoked one: each single wrong, missing or added
+    // character must be reported as a typo, and never accepted.
     #[test]
     fn a_typo_is_told_from_a_key() {
         let token = Token::generate().unwrap();

@@ -1,6 +1,6 @@
-//! What buckets need besides: a TLS provider.
+//! TLS for buckets.
 
-/// Lets TLS use the provider that this program has. Whoever embeds it may have set its own.
+/// Installs a TLS provider unless the embedding program has installed its own.
 pub(super) fn ready() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,24 +1,23 @@
-//! What an object holds: blocks of records, and the large bodies that they name.
+//! The content of an object: blocks of records, and the large bodies that they refer to. The home
+//! of a large body is the offset of the record that first stored it.
 
 use std::collections::HashMap;
 
 use bytes::Bytes;
 
-use crate::{
-    engine::ShippedBlock,
-    log::{EncodedFrame, Record, frame},
-};
+use treering_engine::ShippedBlock;
+use treering_log::{EncodedFrame, Record, frame};
 
 const BLOCK: u8 = 1;
 const BLOB: u8 = 2;
 
-/// An object that is being filled.
+/// The content of an object under construction.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     pub raw: Vec<u8>,
-    /// Large bodies that it holds.
+    /// Homes of the large bodies in it.
     homes: Vec<u64>,
-    /// Those that its records name and that come with other records.
+    /// Homes that its records refer to and that came with other records.
     needs: Vec<u64>,
 }
 
@@ -51,7 +50,7 @@ impl Content {
         self.raw.extend_from_slice(bytes);
     }
 
-    /// Homes of what earlier objects hold.
+    /// Returns the homes that earlier objects must hold.
     pub fn needs(&self) -> Vec<u64> {
         let mut needs = self.needs.clone();
         needs.sort_unstable();
@@ -61,19 +60,19 @@ impl Content {
     }
 }
 
-/// An object that was read.
+/// The parsed content of an object.
 #[derive(Debug, Default)]
 pub(super) struct Read {
     pub blocks: Vec<EncodedFrame>,
-    /// By home.
+    /// Large bodies by home.
     pub blobs: HashMap<u64, Bytes>,
 }
 
 impl Read {
-    /// Takes an object's content apart.
+    /// Parses the content of an object.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of what is wrong with it.
     pub fn of(raw: Vec<u8>) -> Result<Self, String> {
         let cut_off = || "its content is cut off".to_owned();
         let mut rest = Bytes::from(raw);
@@ -105,10 +104,10 @@ impl Read {
         Ok(read)
     }
 
-    /// Its records in order, from an offset to another one, without a gap.
+    /// Returns the records from one offset to another, in order and without a gap.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// A description of what is wrong with them.
     pub fn records(&self, first: u64, last: u64) -> Result<Vec<(u64, Record)>, String> {
         let mut records = Vec::new();
         let mut next = first;
@@ -144,8 +143,8 @@ fn take_bytes(rest: &mut Bytes) -> Option<Bytes> {
 mod tests {
     use super::*;
 
-    // An object is read by who may not trust it: whatever is cut off or added is an error,
-    // never a panic and never a shorter history.
+    // Objects are untrusted input: truncated or added bytes must be an error, never a panic and
+    // never a shorter history.
     #[test]
     fn what_is_cut_off_is_told() {
         let mut content = Content::default();

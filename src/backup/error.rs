@@ -1,36 +1,36 @@
-//! What can go wrong with a backup.
+//! Errors of backups.
 
 use std::path::PathBuf;
 
-use crate::domain::Cause;
+use treering_domain::Cause;
 
-/// Why a backup, or a restore, did not do what it was asked.
+/// Why a backup or a restore failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// An address that names no place for a backup.
+    /// An address that is not valid for a backup.
     #[error("`{address}` is no place for a backup: {what}")]
     Address {
-        /// What was given.
+        /// The address.
         address: String,
-        /// Why not.
+        /// What is wrong with it.
         what: String,
     },
-    /// A key that cannot be used.
+    /// A key file that cannot be used.
     #[error("the key file {path} cannot be used: {what}")]
     Key {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// What is wrong with it.
         what: String,
     },
-    /// The target does not do what it is asked.
+    /// An operation of the target failed.
     #[error("{doing} {object} failed")]
     Target {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To which object, with the target's address.
+        /// The object, with the target's address.
         object: String,
-        /// What it said.
+        /// The cause.
         source: Cause,
     },
     /// An object of the backup is missing.
@@ -39,7 +39,7 @@ pub enum BackupError {
         /// Its address.
         object: String,
     },
-    /// An object of the backup is not what it should be.
+    /// An object of the backup is damaged.
     #[error("the backup is damaged: {object}: {what}")]
     Damaged {
         /// Its address.
@@ -47,7 +47,7 @@ pub enum BackupError {
         /// What is wrong.
         what: String,
     },
-    /// An object cannot be read with the key that was given, or without one.
+    /// An object cannot be read with the given key, or without one.
     #[error("{object} cannot be read: {what}")]
     Locked {
         /// Its address.
@@ -58,95 +58,95 @@ pub enum BackupError {
     /// There is no backup there.
     #[error("there is no backup in {address}")]
     NoBackup {
-        /// The place.
+        /// The target's address.
         address: String,
     },
-    /// Backups of several stores are there.
+    /// The target has backups of several stores.
     #[error("{address} has backups of several stores: {stores}")]
     Several {
-        /// The place.
+        /// The target's address.
         address: String,
         /// Their ids.
         stores: String,
     },
-    /// There are backups there, and none of the store that is meant.
+    /// The target has backups, but none of the requested store.
     #[error("{address} has no backup of store {wanted}; it has backups of {stores}")]
     OtherStore {
-        /// The place.
+        /// The target's address.
         address: String,
-        /// The store that is meant.
+        /// The requested store.
         wanted: uuid::Uuid,
-        /// The ids of those that are there.
+        /// The ids of the stores that are there.
         stores: String,
     },
-    /// Somebody else wrote a generation meanwhile.
+    /// Another backup wrote a generation meanwhile.
     #[error(
         "another backup to {address} wrote generation {generation} while this one ran: this one \
          wrote no generation, and the other one stands"
     )]
     Overtaken {
-        /// The place.
+        /// The target's address.
         address: String,
-        /// Which.
+        /// The generation.
         generation: u64,
     },
-    /// The generation that a backup goes on from was removed while it ran.
+    /// The generation that this backup builds on was removed while it ran.
     #[error(
         "generation {generation} was removed from {address} while this backup ran, and no newer \
          one is there: this backup wrote no generation"
     )]
     Gone {
-        /// The place.
+        /// The target's address.
         address: String,
-        /// Which.
+        /// The generation.
         generation: u64,
     },
-    /// A key where earlier generations have none, or the other way round.
+    /// A key although earlier generations have none, or the reverse.
     #[error("{what}")]
     OtherKey {
-        /// What is and what was.
+        /// What is given and what is there.
         what: String,
     },
-    /// The store that is backed up did not give what was asked.
+    /// The store that is backed up returned an error.
     #[error("the store cannot be read")]
     Source {
-        /// What it said.
+        /// The cause.
         source: Cause,
-        /// It may work when it is tried again.
+        /// Whether it may succeed when tried again.
         passes: bool,
     },
-    /// A place of the history that the backup does not have.
+    /// A position or time that the backup does not contain.
     #[error("{what}")]
     NoSuchPlace {
-        /// What was asked, and what there is.
+        /// What was requested, and what the backup contains.
         what: String,
     },
-    /// There is something at the place of the new store.
+    /// The folder for the new store is not empty.
     #[error("{path} is not empty: name a new folder for what is restored")]
     NotEmpty {
         /// The folder.
         path: PathBuf,
     },
-    /// Another restore makes a store there.
+    /// Another restore is running in the folder.
     #[error("another restore into {path} is running: this one changed nothing")]
     RestoreRuns {
         /// The folder.
         path: PathBuf,
     },
-    /// The new store cannot be written, or does not open.
+    /// The new store cannot be written or opened.
     #[error("the store in {path} cannot be made")]
     Store {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Cause,
     },
-    /// What should not be.
+    /// An internal error.
     #[error("{doing} failed")]
     Internal {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// What failed.
+        /// The cause.
         source: Cause,
     },
 }

@@ -1,4 +1,4 @@
-//! Following: a backup without an end, which is tried again when it fails.
+//! Following: a continuous backup, which is retried when it fails.
 
 use std::time::Duration;
 
@@ -10,22 +10,21 @@ use super::{
     source::BackupSource,
     target::BackupTarget,
 };
-use crate::domain::with_causes;
+use treering_domain::with_causes;
 
-/// Pauses before following goes on after it failed: the first one, and the longest.
+/// First and longest pause before a failed backup is retried.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// Two that follow to one target overtake each other: who was overtaken so often within
-/// [`OVERTAKEN_WITHIN`] ends.
+/// Two backups that follow to the same target overtake each other. One that was overtaken this
+/// often within [`OVERTAKEN_WITHIN`] stops.
 const OVERTAKEN_MAX: usize = 3;
 const OVERTAKEN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Follows a store for as long as it can: what fails is tried again, from what the target
-/// has then.
+/// Follows a store. Failures are retried, starting from what the target has then.
 ///
 /// # Errors
-/// What trying again does not mend: a backup that is damaged or has another key, or another
-/// one that follows to the same target.
+/// Those that a retry cannot resolve: a damaged backup, one with another key, or another backup
+/// that follows to the same target.
 pub async fn follow(
     source: &dyn BackupSource,
     target: &BackupTarget,

@@ -1,5 +1,4 @@
-//! What can be said of the backups in a target: which there are, whether they are sound,
-//! and which may go.
+//! Inspects the backups in a target: lists them, verifies them, and removes old ones.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,41 +12,39 @@ use super::{
     target::BackupTarget,
     walk::{Objects, Walk},
 };
-use crate::{
-    domain::{TimestampMicros, with_causes},
-    engine::Progress,
-};
+use treering_domain::{TimestampMicros, with_causes};
+use treering_engine::Progress;
 
 /// A day, in microseconds.
 const DAY_MICROS: i64 = 86_400_000_000;
 
-/// A generation, for people.
+/// A generation, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenerationInfo {
-    /// Whose it is.
+    /// The store.
     pub store: Uuid,
     /// Its number.
     pub generation: u64,
     /// When it was written.
     pub made_at: TimestampMicros,
-    /// Its last position; 0: it has none.
+    /// Its last log position; 0 if it is empty.
     pub head: u64,
-    /// When the record there was recorded.
+    /// When the record at that position was recorded.
     pub last_recorded_at: Option<TimestampMicros>,
-    /// Objects that it names.
+    /// Number of objects that it names.
     pub objects: u64,
-    /// What these take, in bytes.
+    /// Size of these objects in bytes.
     pub bytes: u64,
-    /// Events that were erased since and that it may still hold.
+    /// Events that were erased later and whose content it may still hold.
     pub holds_erased: u64,
-    /// Why nothing of this can be said; then the rest is nothing.
+    /// Why the generation cannot be read; then the other fields are zero or empty.
     pub unreadable: Option<String>,
 }
 
-/// The generations in a target, the oldest first, store by store.
+/// Returns the generations in a target, store by store, the oldest first.
 ///
 /// # Errors
-/// [`BackupError`]; a generation that cannot be read is told as one.
+/// [`BackupError`]. An unreadable generation is not an error: it is listed as unreadable.
 pub async fn generations(
     target: &BackupTarget,
     key: Option<&Key>,
@@ -74,7 +71,7 @@ pub async fn generations(
 
 type ReadGeneration = (Generation, Result<Manifest, String>);
 
-/// All generations of a store. Without the right key there is nothing to be said of any.
+/// Reads all generations of a store. Without the right key, none can be read.
 async fn read_all(
     target: &BackupTarget,
     store: Uuid,
@@ -127,39 +124,39 @@ fn unreadable(store: Uuid, generation: u64, what: &str) -> GenerationInfo {
     }
 }
 
-/// Something of a backup that is not as it should be.
+/// A fault in a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupFault {
     /// The object's address and what is wrong.
     pub what: String,
-    /// Generations that cannot be restored to their end for it.
+    /// Generations that cannot be restored completely because of it.
     pub generations: Vec<u64>,
 }
 
-/// What a check found.
+/// The outcome of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// The store whose backups were checked.
+    /// The store of the backups.
     pub store: Uuid,
-    /// Generations that were checked.
+    /// Generations that were verified.
     pub generations: u64,
     /// Objects that were read.
     pub objects: u64,
     /// Bytes that were read.
     pub bytes: u64,
-    /// Records of the newest generation whose chain was checked.
+    /// Records of the newest generation whose chain was verified.
     pub events: u64,
-    /// Large bodies of these.
+    /// Large bodies of these records.
     pub blobs: u64,
-    /// What is wrong.
+    /// The faults.
     pub faults: Vec<BackupFault>,
 }
 
-/// Reads every object that a generation names, and checks its BLAKE3, its records, their
-/// chain, and large bodies. Faults are gathered; they do not end it.
+/// Reads every object that a generation names, and verifies its BLAKE3 hash, its records, their
+/// chain, and large bodies. Faults are collected and do not end the verification.
 ///
 /// # Errors
-/// [`BackupError`] when the target cannot be read, or the key is not the right one.
+/// [`BackupError`] when the target cannot be read, or the key is wrong.
 pub async fn verify(
     target: &BackupTarget,
     store: Option<Uuid>,
@@ -172,14 +169,14 @@ pub async fn verify(
     let total = checking.names.len() as u64;
     let objects = Objects { target, store, key };
     let mut done = HashSet::new();
-    // The newest first: its chain is gone through.
+    // The newest generation first: its chain is the one that is verified.
     for (_, read) in all.iter().rev() {
         let Ok(manifest) = read else { continue };
         let mut walk = Some(Walk::default());
         for object in &manifest.objects {
             let name = object.name(store);
             if !done.insert(name) {
-                // A chain that was checked is not checked again.
+                // The chain is verified only once.
                 walk = None;
                 continue;
             }
@@ -199,7 +196,7 @@ pub async fn verify(
 
 struct Checking {
     verified: Verified,
-    /// Which generations name an object.
+    /// By object: the generations that name it.
     names: HashMap<String, Vec<u64>>,
 }
 
@@ -228,7 +225,7 @@ impl Checking {
         Self { verified, names }
     }
 
-    /// Checks an object; the outer error ends the check.
+    /// Verifies an object; an outer error ends the verification.
     async fn object(
         &mut self,
         objects: &Objects<'_>,
@@ -276,35 +273,35 @@ impl Checking {
     }
 }
 
-/// Which generations stay.
+/// Which generations to keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// The newest ones.
+    /// This many of the newest.
     pub newest: Option<u64>,
-    /// Those of the last days.
+    /// Those of this many last days.
     pub days: Option<u64>,
 }
 
-/// What went, or would go.
+/// What was removed, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// The store.
     pub store: Uuid,
-    /// Generations that go.
+    /// Generations that are removed.
     pub generations: Vec<u64>,
-    /// Those that stay.
+    /// Generations that are kept.
     pub kept: Vec<u64>,
-    /// Objects that no generation names then.
+    /// Objects that no remaining generation names.
     pub objects: u64,
-    /// What they take, in bytes.
+    /// Size of these objects in bytes.
     pub bytes: u64,
 }
 
-/// Removes all generations but those that are to be kept, and then what none of these
-/// names. The newest that can be read always stays, and those behind it. A dry run only tells.
+/// Removes all generations except those to keep, then the objects that no remaining generation
+/// names. The newest readable generation and all newer ones always stay. A dry run removes nothing.
 ///
 /// # Errors
-/// [`BackupError`]: when none can be read, nothing is removed.
+/// [`BackupError`]; if no generation can be read, nothing is removed.
 pub async fn prune(
     target: &BackupTarget,
     store: Option<Uuid>,
@@ -324,7 +321,7 @@ pub async fn prune(
         .iter()
         .filter(|one| manifests.contains_key(&one.number));
     let Some(newest) = readable.next_back() else {
-        // It says what is wrong with it.
+        // Reading it again returns the reason.
         return match there.last() {
             Some(last) => Manifest::get(target, store, last.number, key)
                 .await
@@ -356,7 +353,7 @@ pub async fn prune(
                 named.extend(manifest.objects.iter().map(|object| object.name(store)));
                 pruned.kept.push(generation.number);
             }
-            // The next backup may still make something of it.
+            // The next backup may still use it.
             None if generation.number > newest.number => pruned.kept.push(generation.number),
             _ => pruned.generations.push(generation.number),
         }
@@ -367,7 +364,7 @@ pub async fn prune(
         }
     }
     for object in target.list(&records_of(store)).await? {
-        // What is newer than the newest generation may be of a backup that runs now.
+        // Objects newer than the newest generation may belong to a running backup.
         if named.contains(&object.name) || object.modified > newest.object.modified {
             continue;
         }

@@ -1,5 +1,5 @@
-//! Generations: what a backup had when it ended. A generation is a manifest, which names
-//! the objects that hold the log from its first record on, and what was erased of them.
+//! Generations: the state of a backup when it ended. A generation is a manifest that names the
+//! objects with the log from its first record on, and what was erased.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -9,39 +9,39 @@ use super::{
     seal::{self, Key, Kind, Place},
     target::{BackupTarget, Became, Listed, Put},
 };
-use crate::{
-    domain::{ContentHash, ConversationId, Revision, TimestampMicros, unhex},
-    engine::{ShipMark, ShippedErasure},
+use treering_domain::{
+    ContentHash, ConversationId, ConversationKey, Namespace, Revision, TimestampMicros, unhex,
 };
+use treering_engine::{ShipMark, ShippedErasure};
 
-/// The newest format that this program reads, and the one it writes.
+/// The format that this program writes, and the newest that it reads.
 const FORMAT: u32 = 1;
 
 /// A generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub format: u32,
-    /// 1, 2, 3 …, in a store's backups.
+    /// Number within the store's backups, from 1.
     pub generation: u64,
     pub store: Uuid,
-    /// See [`crate::log::LogIdentity`].
+    /// See [`treering_log::LogIdentity`].
     pub timeline: Uuid,
-    /// Of generations of one line, a later one has all that an earlier one has. Another one
-    /// begins when the log is found to have gone back; these are all, the last one is this
-    /// generation's.
+    /// Identifies histories that only grew: of generations with the same last line, a later one
+    /// contains all of an earlier one. A new line begins when the log has regressed. All lines are
+    /// listed; the last one is this generation's.
     pub lines: Vec<Line>,
-    /// Microseconds since 1970-01-01 UTC, as all times here.
+    /// Microseconds since 1970-01-01 UTC, like all times here.
     pub made_at: i64,
-    /// Version of the program.
+    /// Version of the program that wrote it.
     pub made_by: String,
-    /// The last record; none: the log was empty.
+    /// The last record; `None`: the log was empty.
     pub mark: Option<Mark>,
-    /// In order, without gaps from offset 1 on.
+    /// In order and without gaps, from offset 1.
     pub objects: Vec<Object>,
-    /// All that was recorded as erased, in order.
+    /// All recorded erasures, in order.
     pub erasures: Vec<Erased>,
-    /// Earlier generations may hold some of that, and may still be there: whoever comes
-    /// next looks.
+    /// Whether earlier generations may hold erased content and may still be there: then the next
+    /// backup looks for them.
     #[serde(default)]
     pub to_clean: bool,
 }
@@ -50,7 +50,7 @@ pub(super) struct Manifest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Line {
     pub id: Uuid,
-    /// The last offset that the generation has of it; none: it goes on.
+    /// The last offset of it in this generation; `None`: it is still growing.
     pub to: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ impl Line {
     }
 }
 
-/// A record.
+/// A record's position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mark {
     pub offset: u64,
@@ -77,18 +77,18 @@ pub(super) struct Object {
     pub first: u64,
     /// Its last record, which ends a batch.
     pub last: Mark,
-    /// BLAKE3 of what is stored, but its last 32 bytes, which are this.
+    /// BLAKE3 of the stored bytes except the last 32, which are this hash.
     pub blake3: String,
-    /// As stored.
+    /// Stored size.
     pub bytes: u64,
-    /// Before compression.
+    /// Size before compression.
     pub raw_bytes: u64,
-    /// Homes of large bodies that its records name and that earlier objects hold.
+    /// Homes of large bodies that its records refer to and that earlier objects hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<u64>,
 }
 
-/// An event that says what was erased.
+/// An event that records an erasure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Erased {
     pub position: u64,
@@ -96,9 +96,9 @@ pub(super) struct Erased {
     pub namespace: String,
     pub conversation: Uuid,
     pub branch: u64,
-    /// First and last of each range.
+    /// First and last revision of each range.
     pub revisions: Vec<[u64; 2]>,
-    /// The same of their places in the log.
+    /// First and last log offset of each range.
     pub offsets: Vec<[u64; 2]>,
     pub reason: String,
     pub actor: String,
@@ -136,7 +136,7 @@ impl Object {
         }
     }
 
-    /// True when it holds any of these offsets, or large bodies that were kept there.
+    /// True when it holds any of these offsets, or refers to a large body whose home is among them.
     pub fn is_touched(&self, offsets: &[[u64; 2]]) -> bool {
         let holds = |first: u64, last: u64| {
             let mut ranges = offsets.iter();
@@ -162,8 +162,21 @@ impl Erased {
         }
     }
 
-    pub fn conversation(&self) -> ConversationId {
-        ConversationId(self.conversation)
+    /// Returns the namespace.
+    ///
+    /// # Errors
+    /// [`BackupError`] when the name is not a valid namespace.
+    pub fn namespace(&self) -> Result<Namespace, BackupError> {
+        Namespace::new(&self.namespace)
+            .map_err(|error| BackupError::internal("reading what was erased", error))
+    }
+
+    /// Returns the key of the conversation.
+    ///
+    /// # Errors
+    /// As [`Self::namespace`].
+    pub fn key(&self) -> Result<ConversationKey, BackupError> {
+        Ok(self.namespace()?.key(ConversationId(self.conversation)))
     }
 
     pub fn revisions(&self) -> impl Iterator<Item = Revision> {
@@ -172,7 +185,7 @@ impl Erased {
     }
 }
 
-/// Numbers that follow each other as one range.
+/// Combines consecutive numbers to ranges.
 fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<[u64; 2]> {
     let mut sorted: Vec<u64> = numbers.collect();
     sorted.sort_unstable();
@@ -203,17 +216,17 @@ impl Manifest {
         }
     }
 
-    /// The last offset; 0: there is none.
+    /// Returns the last offset; 0 if there is none.
     pub fn head(&self) -> u64 {
         self.mark.as_ref().map_or(0, |mark| mark.offset)
     }
 
-    /// The offset of the last event that says what was erased.
+    /// Returns the offset of the last event that records an erasure.
     pub fn clean_to(&self) -> u64 {
         self.erasures.last().map_or(0, |erased| erased.position)
     }
 
-    /// Begins another line: of this one, only what is still there counts.
+    /// Begins a new line, and ends the earlier ones at the common history.
     pub fn begin_line(&mut self) {
         let head = self.head();
         for line in &mut self.lines {
@@ -222,7 +235,7 @@ impl Manifest {
         self.lines.push(Line::new());
     }
 
-    /// True when this has all that an older one has.
+    /// True when this contains everything of an older generation.
     pub fn contains(&self, older: &Self) -> bool {
         let of = older.lines.last().map(|line| line.id);
         let mut lines = self.lines.iter().filter(|line| Some(line.id) == of);
@@ -237,7 +250,7 @@ impl Manifest {
         }
     }
 
-    /// Of what newer generations know to be erased, what this one may still hold.
+    /// Returns the erasures known to a newer generation whose content this one may still hold.
     pub fn holds_of<'a>(&'a self, newest: &'a Self) -> impl Iterator<Item = &'a Erased> {
         let known = self.clean_to();
         newest.erasures.iter().filter(move |erased| {
@@ -249,9 +262,9 @@ impl Manifest {
         })
     }
 
-    /// Puts it last, if the generation before is still the newest. A number is used once: what
-    /// is removed is always older than one that is there, so the newest that is there has the
-    /// highest number that ever was. Gives its bytes, and how it is listed.
+    /// Writes the manifest if the previous generation is still the newest. A number is never
+    /// reused: only generations older than an existing one are removed, so the newest one has the
+    /// highest number ever used. Returns its size in bytes, and its entry in a listing.
     pub async fn put(
         &self,
         target: &BackupTarget,
@@ -282,7 +295,7 @@ impl Manifest {
             Became::Written => {}
             Became::WasThere => return Err(overtaken(self.generation)),
         }
-        // Another one may have been put, and the one before it removed, between the two.
+        // Meanwhile, another generation may have been written and the previous one removed.
         let there = generations_from(target, self.store, self.generation).await?;
         match there.last() {
             Some(last) if last.number == self.generation => Ok((bytes, last.object.clone())),
@@ -323,7 +336,7 @@ impl Manifest {
         Ok(read)
     }
 
-    /// Objects follow each other from offset 1 to the mark.
+    /// Checks that the objects cover the offsets from 1 to the mark without gaps.
     fn check(&self) -> Result<(), String> {
         let mut next = 1;
         for object in &self.objects {
@@ -339,14 +352,14 @@ impl Manifest {
     }
 }
 
-/// The first and the last offset of an object, as its name says them.
+/// Returns the first and the last offset of an object from its name.
 pub(super) fn range_of(name: &str) -> Option<[u64; 2]> {
     let mut parts = name.rsplit('/').next()?.split('-');
     let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
     Some([number()?, number()?])
 }
 
-/// A generation that is there.
+/// A generation in a listing.
 #[derive(Clone, Debug)]
 pub(super) struct Generation {
     pub number: u64,
@@ -357,12 +370,12 @@ fn folder_of(store: Uuid) -> String {
     format!("{store}/generations")
 }
 
-/// Where an object of this name is kept.
+/// Returns the name of a generation's object.
 pub(super) fn name_of(store: Uuid, generation: u64) -> String {
     format!("{}/{generation:016x}", folder_of(store))
 }
 
-/// The generations of a store that are there, the oldest first.
+/// Returns the generations of a store, the oldest first.
 pub(super) async fn generations(
     target: &BackupTarget,
     store: Uuid,
@@ -370,7 +383,7 @@ pub(super) async fn generations(
     Ok(numbered(target.list(&folder_of(store)).await?))
 }
 
-/// Those from a number on.
+/// Returns the generations from a number on.
 async fn generations_from(
     target: &BackupTarget,
     store: Uuid,
@@ -391,13 +404,13 @@ fn numbered(listed: Vec<Listed>) -> Vec<Generation> {
     found.collect()
 }
 
-/// The stores that have backups here.
+/// Returns the stores that have backups in the target.
 pub(super) async fn stores(target: &BackupTarget) -> Result<Vec<Uuid>, BackupError> {
     let names = target.folders().await?;
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
-/// The store whose backups are meant: the one that is named, or the only one.
+/// Returns the store to use: the given one, or the only one.
 pub(super) async fn one_store(
     target: &BackupTarget,
     named: Option<Uuid>,
@@ -417,7 +430,7 @@ pub(super) async fn one_store(
     }
 }
 
-/// The target has backups, and none of the store that is meant.
+/// Returns the error for a target that has only backups of other stores.
 pub(super) fn other_store(target: &BackupTarget, wanted: Uuid, stores: &[Uuid]) -> BackupError {
     BackupError::OtherStore {
         address: target.address().to_owned(),
@@ -435,7 +448,7 @@ fn listed(stores: &[Uuid]) -> String {
 mod tests {
     use super::*;
 
-    // What is erased is found again by these ranges: none may be forgotten.
+    // Erased events are found by these ranges: none may be missing.
     #[test]
     fn numbers_become_ranges() {
         let of = |numbers: &[u64]| ranges(numbers.iter().copied());
@@ -443,8 +456,8 @@ mod tests {
         assert_eq!(of(&[5, 3, 4, 9]), [[3, 5], [9, 9]]);
     }
 
-    // An object must be written anew when it holds what was erased, and also when it names
-    // a large body that was kept there: it may have to hold that one itself from now on.
+    // An object must be rewritten when it holds erased content, and also when it refers to a large
+    // body whose home was erased: it may have to hold that body itself from now on.
     #[test]
     fn an_object_is_touched_by_what_it_holds_and_needs() {
         let mark = Mark {

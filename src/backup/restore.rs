@@ -1,4 +1,4 @@
-//! Restoring: a new store, made of a backup up to some place, without what was erased since.
+//! Restores a store from a backup, up to a chosen point, without anything that was erased later.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,85 +19,82 @@ use super::{
     target::BackupTarget,
     walk::{Objects, Walk},
 };
-use crate::{
-    codec::{self, tags},
-    disk,
-    domain::{
-        BranchId, ConversationId, EventBody, EventHeader, EventId, EventKind, Namespace, Revision,
-        TimestampMicros,
-    },
-    engine::{Engine, OpenOptions, Progress, hash_of_stubs, last_batch},
-    log::{
-        EventLog, LOG_FOLDER, LogError, LogFiller, OpenMode, Record, RecordBody, RedbLog,
-        RedbLogOptions, Salt,
-    },
+use treering_base::disk;
+use treering_domain::{
+    BranchId, ConversationKey, EventBody, EventHeader, EventId, EventKind, Revision,
+    TimestampMicros,
 };
+use treering_engine::{Engine, OpenOptions, Progress, hash_of_stubs, last_batch};
+use treering_log::{
+    EventLog, LOG_FOLDER, LogError, LogFiller, OpenMode, Record, RecordBody, RedbLog,
+    RedbLogOptions, Salt,
+};
+use treering_proto::{self, tags};
 
-/// Where a store is made in its folder, until it is whole.
+/// Folder in the target folder in which the store is built.
 pub const STAGING: &str = ".restoring";
-/// Held while a store is made in its folder: a restore that comes meanwhile leaves it alone, and
-/// so does who would open a store there. It is the lock file of the store as well, and stays.
+/// Lock file that is held during a restore: other restores and programs that open stores stay out.
+/// It is also the lock file of the store, and remains.
 const LOCK: &str = "LOCK";
-/// In there, the names of what is moved to its place, once that begins.
+/// File in the staging folder with the names of what is moved to its place, once that begins.
 const MOVING: &str = "moving";
 
-/// Up to where a store is restored. A batch that was appended at once is there whole, or
-/// not at all.
+/// Up to where a store is restored. A batch is restored completely or not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestoreTo {
-    /// All that the generation has.
+    /// Everything in the generation.
     #[default]
     End,
-    /// What was recorded by then.
+    /// Everything that was recorded up to this time.
     Time(TimestampMicros),
-    /// Up to a position of the log.
+    /// Up to a log position.
     Position(u64),
 }
 
-/// What is restored, and how.
+/// Options of a restore.
 #[derive(Clone, Debug, Default)]
 pub struct RestoreOptions {
-    /// Of an encrypted backup.
+    /// The key of an encrypted backup.
     pub key: Option<Key>,
-    /// Whose backup; none: the only one that is there.
+    /// The store that was backed up; `None`: the only one in the target.
     pub store: Option<Uuid>,
-    /// Which generation; none: the newest.
+    /// The generation; `None`: the newest.
     pub generation: Option<u64>,
-    /// Up to where.
+    /// Up to where to restore.
     pub cut: RestoreTo,
 }
 
-/// What was restored.
+/// The outcome of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
     /// The store that was backed up.
     pub store: Uuid,
-    /// The store that was made.
+    /// The new store.
     pub new_store: Uuid,
-    /// Which generation it is from.
+    /// The generation.
     pub generation: u64,
-    /// Records of the old store that it has.
+    /// Records of the old store that were restored.
     pub events: u64,
-    /// Records that the generation has.
+    /// Records in the generation.
     pub events_there: u64,
-    /// Its conversations.
+    /// Conversations that were restored.
     pub conversations: u64,
-    /// When the last of the records was recorded.
+    /// When the last restored record was recorded.
     pub last_recorded_at: Option<TimestampMicros>,
-    /// Events whose content was erased later than that, and is not in it.
+    /// Events that were erased after that point, and whose content was left out.
     pub erased: u64,
-    /// Newer generations that cannot be read: what was erased between them is not known.
+    /// Newer generations that cannot be read, so that their erasures are not known.
     pub unread: Vec<u64>,
-    /// It has pseudonyms, and no backup has their key: without that it opens only to be read.
+    /// Whether the store has pseudonyms. Backups do not contain their key; without it, the store
+    /// opens only for reading.
     pub pseudonyms: bool,
 }
 
-/// Makes a store of a backup, in a folder that is not there or empty. It is another store
-/// than the one that was backed up: its backups are its own. Until it is whole nothing in
-/// the folder opens as a store.
+/// Restores a store from a backup into a missing or empty folder. The new store has its own id, and
+/// its backups are separate. Until it is complete, nothing in the folder opens as a store.
 ///
 /// # Errors
-/// [`BackupError`] names the object that is missing or changed.
+/// [`BackupError`] names the object that is missing or damaged.
 pub async fn restore(
     target: &BackupTarget,
     to: &Path,
@@ -115,14 +112,14 @@ pub async fn restore(
             Ok(restored)
         }
         Err(error) => {
-            // It is of no use, and takes room.
+            // An incomplete store is of no use and takes space.
             let _ = disk::remove(&staging);
             Err(error)
         }
     }
 }
 
-/// The generation to be restored, and what is known to be erased.
+/// The generation to restore, and the known erasures.
 struct Chosen {
     manifest: Manifest,
     erasures: Vec<Erased>,
@@ -158,7 +155,7 @@ async fn choose(target: &BackupTarget, options: &RestoreOptions) -> Result<Chose
 }
 
 impl Chosen {
-    /// The newest generation that can be read knows all that was erased.
+    /// Collects erasures: the newest readable generation knows all of them.
     async fn hear_newer(
         &mut self,
         target: &BackupTarget,
@@ -184,10 +181,10 @@ impl Chosen {
     }
 }
 
-/// Keeps other restores out of a folder, which is made if it is not there.
+/// Locks a folder against other restores; creates it if it is missing.
 fn be_alone(to: &Path) -> Result<File, BackupError> {
     let failed = |error: io::Error| BackupError::store(to, error);
-    // Nothing is put into a folder that has something else.
+    // Nothing is written into a folder with other contents.
     check_folder(to)?;
     disk::make_folder(to).map_err(failed)?;
     let mut lock = disk::file_options().open(to.join(LOCK)).map_err(failed)?;
@@ -200,13 +197,14 @@ fn be_alone(to: &Path) -> Result<File, BackupError> {
         }
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }
-    // Says to who cannot have it who has it.
+    // Records the holder for others that want the lock.
     lock.set_len(0).map_err(failed)?;
     writeln!(lock, "pid {}", std::process::id()).map_err(failed)?;
     Ok(lock)
 }
 
-/// What an interrupted restore has moved into a folder that has nothing else.
+/// Returns what an interrupted restore has moved into the folder; an error if it has other
+/// contents.
 fn check_folder(to: &Path) -> Result<Vec<PathBuf>, BackupError> {
     let failed = |error: io::Error| BackupError::store(to, error);
     let moved = moved_before(&to.join(STAGING)).map_err(failed)?;
@@ -230,8 +228,8 @@ fn check_folder(to: &Path) -> Result<Vec<PathBuf>, BackupError> {
     Ok(left)
 }
 
-/// The folder in which the store is made. What a restore has moved there that was interrupted
-/// before it moved the log is no store, and goes.
+/// Creates the folder in which the store is built. Removes what an interrupted restore moved before
+/// its log, because that is not a store.
 fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
     let failed = |error: io::Error| BackupError::store(to, error);
     let staging = to.join(STAGING);
@@ -243,7 +241,7 @@ fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
     Ok(staging)
 }
 
-/// What an interrupted restore has moved, or was about to.
+/// Returns the names of what an interrupted restore moved or was about to move.
 fn moved_before(staging: &Path) -> io::Result<Vec<String>> {
     let names = match fs::read_to_string(staging.join(MOVING)) {
         Ok(names) => names,
@@ -254,7 +252,7 @@ fn moved_before(staging: &Path) -> io::Result<Vec<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Gives the store its place: its log last, which is what makes a folder a store.
+/// Moves the store to its place. The log is moved last, because it makes a folder a store.
 fn finish(to: &Path, staging: &Path) -> io::Result<()> {
     for name in to_move(staging)? {
         disk::rename(&staging.join(&name), &to.join(&name))?;
@@ -262,7 +260,7 @@ fn finish(to: &Path, staging: &Path) -> io::Result<()> {
     move_log(to, staging)
 }
 
-/// Notes what is to be moved, for the next restore should this one be interrupted.
+/// Records what will be moved, for the next restore if this one is interrupted.
 fn to_move(staging: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(staging)? {
@@ -355,8 +353,7 @@ fn nothing_before(manifest: &Manifest, cut: RestoreTo) -> BackupError {
     BackupError::NoSuchPlace { what }
 }
 
-/// Leaves out what is behind the cut, and the batch that it goes through. True when there
-/// was something.
+/// Drops the records after the cut, and the batch that it divides. Returns true if there were any.
 fn cut_off(records: &mut Vec<(u64, Record)>, cut: RestoreTo) -> bool {
     let kept = match cut {
         RestoreTo::End => return false,
@@ -379,10 +376,10 @@ fn cut_off(records: &mut Vec<(u64, Record)>, cut: RestoreTo) -> bool {
     is_cut
 }
 
-/// What is made must open, and be whole. True: it has pseudonyms.
+/// Checks that the new store opens and is sound. Returns true if it has pseudonyms.
 async fn check(staging: &Path) -> Result<bool, BackupError> {
     let options = OpenOptions {
-        // No backup has their key.
+        // Backups do not contain the key of the pseudonyms.
         only_checked: true,
         ..OpenOptions::new(staging).existing()
     };
@@ -398,16 +395,16 @@ async fn check(staging: &Path) -> Result<bool, BackupError> {
     }
 }
 
-/// The new log as it grows, at the positions of the old one.
+/// The new log under construction, with the positions of the old one.
 struct Making {
     folder: PathBuf,
     filler: LogFiller<RedbLog>,
     walk: Walk,
-    /// What is to be erased.
-    erase: HashMap<ConversationId, BTreeSet<Revision>>,
-    /// What is left of it, and of what was erased before.
-    stubs: HashMap<ConversationId, BTreeMap<Revision, Bytes>>,
-    /// Which object has a large body.
+    /// Events to erase.
+    erase: HashMap<ConversationKey, BTreeSet<Revision>>,
+    /// Stubs of these events, and of those that were erased earlier.
+    stubs: HashMap<ConversationKey, BTreeMap<Revision, Bytes>>,
+    /// By home: the object that holds the large body.
     held_by: HashMap<u64, Arc<Object>>,
     events: u64,
     erased: u64,
@@ -422,7 +419,7 @@ impl Making {
         let filler = LogFiller::start(log).await.map_err(failed)?;
         let mut erase: HashMap<_, BTreeSet<_>> = HashMap::new();
         for erased in erasures {
-            let of = erase.entry(erased.conversation()).or_default();
+            let of = erase.entry(erased.key()?).or_default();
             of.extend(erased.revisions());
         }
         Ok(Self {
@@ -442,7 +439,7 @@ impl Making {
         BackupError::store(&self.folder, error)
     }
 
-    /// Takes the records of an object. No batch goes from one object to the next.
+    /// Adds the records of an object. No batch spans two objects.
     async fn object(
         &mut self,
         objects: &Objects<'_>,
@@ -475,11 +472,11 @@ impl Making {
     }
 
     fn is_erased(&self, record: &Record) -> bool {
-        let of = self.erase.get(&record.header.conversation);
+        let of = self.erase.get(&record.header.key());
         of.is_some_and(|revisions| revisions.contains(&record.header.revision))
     }
 
-    /// Of each record, whether something of the batch that its key is of is erased.
+    /// Returns for each record whether an event of the batch that its key belongs to is erased.
     fn keys_to_unsalt(&self, records: &[(u64, Record)]) -> Vec<bool> {
         let all = records.iter().enumerate();
         let unsalt = all.map(|(at, (_, record))| {
@@ -492,7 +489,7 @@ impl Making {
         unsalt.collect()
     }
 
-    /// What is left of a record; all of it, unless it is to be erased.
+    /// Returns the record, or its stub if it is to be erased.
     async fn without_erased(
         &mut self,
         objects: &Objects<'_>,
@@ -503,7 +500,7 @@ impl Making {
         if !self.is_erased(&record) {
             return Ok(record);
         }
-        let (conversation, revision) = (record.header.conversation, record.header.revision);
+        let (conversation, revision) = (record.header.key(), record.header.revision);
         let stub = match &record.body {
             RecordBody::Stub(stub) => stub.bytes.clone(),
             RecordBody::Inline(bytes) => self.stub(objects, object, &record, bytes)?,
@@ -536,12 +533,12 @@ impl Making {
                 "it has an event of a newer treering that is to be erased: restore it with that one",
             )
         })?;
-        let body = codec::body::decode(kind, bytes);
+        let body = treering_proto::body::decode(kind, bytes);
         let body = body.map_err(|fault| objects.damaged(object, fault.to_string()))?;
-        Ok(codec::body::encode(&body.stub(header.branch)))
+        Ok(treering_proto::body::encode(&body.stub(header.branch)))
     }
 
-    /// A large body that this object has, or an earlier one.
+    /// Returns a large body from this object or an earlier one.
     async fn large_body(
         &self,
         objects: &Objects<'_>,
@@ -587,8 +584,8 @@ impl Making {
         pushed.map_err(|error| self.failed(error))
     }
 
-    /// Appends what says that something was erased, where the event that said so is behind
-    /// the cut. Returns how many events were erased.
+    /// Appends erasure events for those that are after the cut. Returns how many events were
+    /// erased.
     async fn record_erasures(&mut self, erasures: &[Erased]) -> Result<u64, BackupError> {
         let mut now = TimestampMicros::now();
         for erased in erasures {
@@ -608,7 +605,7 @@ impl Making {
         erased: &Erased,
         now: TimestampMicros,
     ) -> Result<Option<Record>, BackupError> {
-        let id = erased.conversation();
+        let id = erased.key()?;
         let (Some(known), Some(stubs)) =
             (self.walk.conversations.get_mut(&id), self.stubs.get(&id))
         else {
@@ -620,22 +617,19 @@ impl Making {
         if revisions.is_empty() {
             return Ok(None);
         }
-        let body = codec::body::encode(&EventBody::ContentErased {
+        let body = treering_proto::body::encode(&EventBody::ContentErased {
             revisions,
             reason: erased.reason.clone(),
             stubs: Some(hash_of_stubs(stubs.into_iter().map(|stub| &stub[..]))),
-            // No receipt is given of what a restore erases again.
+            // A repeated erasure by a restore has no receipt.
             signed_by: None,
         });
-        let namespace = Namespace::new(&erased.namespace);
-        let namespace =
-            namespace.map_err(|error| BackupError::internal("reading what was erased", error))?;
-        // A branch has the revision of the event that forked it.
+        // A branch id is the revision of the event that forked it.
         let has_branch = erased.branch <= known.head.0;
         let header = EventHeader {
             id: EventId::generate(),
-            namespace,
-            conversation: id,
+            namespace: erased.namespace()?,
+            conversation: id.id,
             branch: if has_branch {
                 BranchId(erased.branch)
             } else {
@@ -692,9 +686,9 @@ mod tests {
         names
     }
 
-    // Killed between moving the views and moving the log, a restore left a folder that is no
-    // store and that no restore took again. The next one must, wherever it was killed; and what
-    // is somebody else's must stay, and keep it out.
+    // Killed between moving the projections and moving the log, a restore left a folder that was
+    // not a store and that no restore accepted. The next restore must accept it, wherever the first
+    // was killed; foreign files must stay, and make it refuse.
     #[tokio::test]
     async fn a_restore_that_was_killed_can_be_run_again() {
         let dir = tempfile::tempdir().unwrap();
@@ -724,7 +718,7 @@ mod tests {
         }
     }
 
-    // Once its log is in its place it is a store, and no later restore may take it away.
+    // With its log in place it is a store, and no later restore may remove it.
     #[tokio::test]
     async fn a_store_that_has_its_log_stays() {
         let dir = tempfile::tempdir().unwrap();

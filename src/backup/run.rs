@@ -1,5 +1,5 @@
-//! Backing up: what is new is put as objects, then a manifest that names them. What was
-//! erased since is taken out of the objects that hold it.
+//! Makes backups: writes new records as objects, then a manifest that names them. Objects with
+//! content that was erased since are rewritten.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,51 +21,49 @@ use super::{
     target::{BackupTarget, Listed},
     uploads::Uploads,
 };
-use crate::{
-    domain::{TimestampMicros, with_causes},
-    engine::{BackupNote, ShipMark, ShipQuery, Shipped},
-};
+use treering_domain::{TimestampMicros, with_causes};
+use treering_engine::{BackupNote, ShipMark, ShipQuery, Shipped};
 
-/// An object takes no more records once it has this, before compression, in bytes.
+/// Size in bytes, before compression, at which an object is complete.
 const OBJECT_BYTES: usize = 16 << 20;
-/// Following, what was appended is put so long after it was seen.
+/// While following, delay between seeing new records and writing them.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
-/// A long backup that ends badly goes on from a manifest of so long ago.
+/// A long backup writes a manifest this often, so that it can continue from there after a failure.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
-/// Following leaves small objects; so many of them are put as one.
+/// Following leaves small objects; this many are joined to one.
 const SMALL_MAX: usize = 32;
-/// What is small: in bytes, before compression.
+/// Size in bytes, before compression, below which an object is small.
 const SMALL_BYTES: u64 = OBJECT_BYTES as u64 / 2;
-/// Small objects that were put as one are removed so long after: somebody may be restoring.
+/// Delay before removing small objects that were joined: a restore may be reading them.
 const REMOVE_AFTER: Duration = Duration::from_secs(3_600);
-/// Following, one generation of each such time is kept, in microseconds.
+/// While following, one generation per this interval is kept, in microseconds.
 const KEPT_EVERY_MICROS: i64 = 3_600_000_000;
-/// Following, the store is told so often what its backup holds.
+/// While following, interval of reports to the store on what its backup contains.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
-/// Following, it is looked so often whether objects that no generation names hold what was
-/// erased.
+/// While following, interval of the search for objects that no generation names and that may hold
+/// erased content.
 const LOOK_FOR_STRAYS_EVERY: Duration = Duration::from_secs(3_600);
-/// An offset behind every log: asks which log it is.
+/// An offset after every log, to ask only for the identity of the log.
 const NOWHERE: u64 = u64::MAX;
 
-/// How a backup is made.
+/// Options of a backup.
 #[derive(Clone, Debug, Default)]
 pub struct BackupOptions {
-    /// Encrypts all objects.
+    /// Key that encrypts all objects.
     pub key: Option<Key>,
-    /// Goes on with what is appended.
+    /// Continue with records that are appended later.
     pub follow: bool,
 }
 
-/// How far a backup is.
+/// Progress of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackupStep {
-    /// What the target had already.
+    /// The target already has a backup.
     Found {
-        /// The last offset that it holds.
+        /// The last offset in it.
         head: u64,
     },
-    /// Records that are on their way, of all that there are.
+    /// Records were sent.
     Shipped {
         /// The last offset.
         done: u64,
@@ -74,45 +72,45 @@ pub enum BackupStep {
     },
     /// A generation was written.
     Generation {
-        /// Which.
+        /// Its number.
         number: u64,
-        /// The last offset that it holds.
+        /// The last offset in it.
         head: u64,
-        /// Nothing more is there to be backed up now.
+        /// Whether there is nothing more to back up now.
         is_all: bool,
     },
 }
 
-/// What a backup did.
+/// The outcome of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackupOutcome {
     /// The store.
     pub store: Uuid,
     /// The newest generation.
     pub generation: u64,
-    /// It is new.
+    /// Whether this backup wrote it.
     pub is_new: bool,
-    /// The last offset that it holds.
+    /// The last offset in it.
     pub head: u64,
-    /// Offset of the last event that says what was erased.
+    /// Offset of the last event that records an erasure.
     pub clean_to: u64,
-    /// Records that were put.
+    /// Records that were written.
     pub events: u64,
-    /// Objects that were put, those that were written anew included.
+    /// Objects that were written, rewritten ones included.
     pub objects: u64,
-    /// Bytes that were put, as stored.
+    /// Bytes that were written, as stored.
     pub bytes: u64,
-    /// Bytes of the generation, as stored.
+    /// Size of the generation in bytes, as stored.
     pub bytes_total: u64,
-    /// Objects that were written anew because they held what was erased.
+    /// Objects that were rewritten because they held erased content.
     pub cleaned: u64,
-    /// Generations that were removed because they held it.
+    /// Generations that were removed because they held erased content.
     pub removed: Vec<u64>,
-    /// Generations of another time of the log that hold it and cannot be written anew.
+    /// Generations of another line of the log that hold erased content and cannot be rewritten.
     pub still_hold: Vec<u64>,
-    /// Generations that cannot be read, so that nobody knows what they hold.
+    /// Generations that cannot be read, so that their content is not known.
     pub unread: Vec<u64>,
-    /// Objects that were gone, or cut off, and were put again.
+    /// Objects that were missing or truncated, and were written again.
     pub gone: u64,
 }
 
@@ -121,25 +119,26 @@ pub struct Backup<'a> {
     source: &'a dyn BackupSource,
     target: &'a BackupTarget,
     options: &'a BackupOptions,
-    /// The generation as it will be.
+    /// The generation under construction.
     next: Manifest,
-    /// The newest one that is there.
+    /// The newest existing generation.
     base: Option<Listed>,
-    /// Its number.
+    /// The highest existing number.
     last_number: u64,
-    /// What `next` has that the newest does not.
+    /// Whether `next` differs from the newest generation.
     is_changed: bool,
-    /// Objects that the newest generation does not name may hold what was erased.
+    /// Whether objects that the newest generation does not name may hold erased content.
     has_strays: bool,
-    /// When that was looked at last.
+    /// When they were last searched for.
     strays_at: Instant,
-    /// Erasures of which objects may still hold something.
+    /// Erasures whose content some objects may still hold.
     to_erase: Vec<Erased>,
-    /// Of objects that were put by this backup: what was erased up to there is not in them.
+    /// By hash of an object that this backup wrote: the log offset up to which erasures are applied
+    /// in it.
     clean_to: HashMap<String, u64>,
-    /// The generation that this backup wrote last.
+    /// The last generation that this backup wrote.
     own: Option<Manifest>,
-    /// Names that kept generations have.
+    /// Names of objects in generations that are kept.
     pinned: HashSet<String>,
     /// Objects that were replaced, and when.
     replaced: Vec<(String, Instant)>,
@@ -148,7 +147,8 @@ pub struct Backup<'a> {
 }
 
 impl<'a> Backup<'a> {
-    /// Finds the store's newest generation, and where the two went the same way last.
+    /// Finds the store's newest generation, and the last position that it has in common with the
+    /// log.
     ///
     /// # Errors
     /// [`BackupError`].
@@ -161,7 +161,8 @@ impl<'a> Backup<'a> {
         Self::start_at(source, target, options, was_there).await
     }
 
-    /// The same; the target may be known to have had a backup of this store before.
+    /// Like `start`; `was_there` tells whether the target is known to have had a backup of this
+    /// store.
     pub(super) async fn start_at(
         source: &'a dyn BackupSource,
         target: &'a BackupTarget,
@@ -214,9 +215,9 @@ impl<'a> Backup<'a> {
         Ok(backup)
     }
 
-    /// Looks for objects that the newest generation does not name and that may hold what was
-    /// erased: who put them died, or was overtaken. Those that are not older than the newest
-    /// generation go once there is a newer one.
+    /// Finds objects that the newest generation does not name and that may hold erased content,
+    /// because their writer died or was overtaken. Those that are not older than the newest
+    /// generation are removed once there is a newer one.
     async fn find_strays(&mut self) -> Result<(), BackupError> {
         self.strays_at = Instant::now();
         if self.next.erasures.is_empty() {
@@ -242,7 +243,8 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// Forgets what the target does not have any more, or not whole: it is put again.
+    /// Drops objects from the next generation that the target no longer has, or has only in part,
+    /// so that they are written again.
     async fn find_gone(&mut self) -> Result<(), BackupError> {
         let store = self.next.store;
         let listed = self.target.list(&records_of(store)).await?;
@@ -260,14 +262,13 @@ impl<'a> Backup<'a> {
         };
         self.outcome.gone = gone as u64;
         self.keep_objects(first);
-        // What came behind is told again when it is read again.
+        // Erasures after the remaining records are reported again when these are read.
         let head = self.next.head();
         self.next.erasures.retain(|erased| erased.position <= head);
         Ok(())
     }
 
-    /// Forgets what the log does not have any more: its loss was accepted, or the store is a
-    /// copy from before.
+    /// Drops what the log no longer has: its loss was accepted, or the store is an older copy.
     async fn find_common(&mut self) -> Result<(), BackupError> {
         let Some(mark) = self.next.mark.clone() else {
             return Ok(());
@@ -304,11 +305,11 @@ impl<'a> Backup<'a> {
         Ok(start.before.is_some_and(|before| mark.is(&before)))
     }
 
-    /// Backs up what is there, and with [`BackupOptions::follow`] what comes: then it ends
-    /// with an error only. What it did so far can be asked of [`outcome`](Self::outcome).
+    /// Backs up all records, and with [`BackupOptions::follow`] also later ones, which ends only
+    /// with an error. [`outcome`](Self::outcome) tells what was done so far.
     ///
     /// # Errors
-    /// [`BackupError`]. The newest generation that is there stays what it is.
+    /// [`BackupError`]. The newest existing generation stays unchanged.
     pub async fn run(&mut self, mut report: impl FnMut(BackupStep)) -> Result<(), BackupError> {
         let key = self.options.key.as_ref();
         let mut uploads = Uploads::new(self.target, self.next.store, key);
@@ -347,7 +348,7 @@ impl<'a> Backup<'a> {
         self.commit(&mut gathering, &mut report).await
     }
 
-    /// What was done so far.
+    /// Returns what was done so far.
     #[must_use]
     pub fn outcome(&self) -> BackupOutcome {
         BackupOutcome {
@@ -365,7 +366,7 @@ impl<'a> Backup<'a> {
         }
     }
 
-    /// Puts what was gathered; the generation has it from here on.
+    /// Writes the gathered records and adds them to the next generation.
     async fn put_rest(
         &mut self,
         gathering: &mut Gathering,
@@ -392,7 +393,7 @@ impl<'a> Backup<'a> {
         self.outcome.bytes += object.bytes;
     }
 
-    /// Writes a generation, if there is anything new.
+    /// Writes a generation if anything changed.
     async fn commit(
         &mut self,
         gathering: &mut Gathering,
@@ -406,7 +407,7 @@ impl<'a> Backup<'a> {
         self.join_small().await?;
         let is_new = self.is_changed || self.base.is_none();
         if is_new {
-            // One that cannot be read has its number all the same.
+            // The number of an unreadable generation must not be reused.
             self.next.generation = self.next.generation.max(self.last_number) + 1;
             self.next.made_at = TimestampMicros::now().0;
             self.next.made_by = env!("CARGO_PKG_VERSION").to_owned();
@@ -438,7 +439,7 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// Writes objects anew that hold what was erased.
+    /// Rewrites objects that hold erased content.
     async fn clean(&mut self) -> Result<(), BackupError> {
         if self.to_erase.is_empty() {
             return Ok(());
@@ -463,7 +464,7 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// Reads a stretch from the store again and puts it.
+    /// Reads a range from the store again and writes it.
     async fn anew(&mut self, first: u64, last: u64) -> Result<Vec<Object>, BackupError> {
         let key = self.options.key.as_ref();
         let mut uploads = Uploads::new(self.target, self.next.store, key);
@@ -496,7 +497,7 @@ impl<'a> Backup<'a> {
         Ok(objects)
     }
 
-    /// Puts the small objects at the end as one, when they are many.
+    /// Joins the small objects at the end when there are many.
     async fn join_small(&mut self) -> Result<(), BackupError> {
         let objects = self.next.objects.iter().rev();
         let small = objects.take_while(|object| object.raw_bytes < SMALL_BYTES);
@@ -530,7 +531,7 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// Removes generations that hold what was erased, and then their objects.
+    /// Removes generations that hold erased content, then their objects.
     async fn remove_unclean(&mut self) -> Result<(), BackupError> {
         let (store, key) = (self.next.store, self.options.key.as_ref());
         let mut named = names(&self.next);
@@ -543,7 +544,7 @@ impl<'a> Backup<'a> {
             }
             let older = match Manifest::get(self.target, store, generation.number, key).await {
                 Ok(older) => older,
-                // It must not keep the others from being made clean.
+                // An unreadable generation must not prevent the removal of others.
                 Err(BackupError::Damaged { .. } | BackupError::Missing { .. }) => {
                     self.outcome.unread.push(generation.number);
                     continue;
@@ -565,14 +566,14 @@ impl<'a> Backup<'a> {
                 (false, _) => named.extend(names(&older)),
             }
         }
-        // What was put before the newest generation and is not named is of no use: another
-        // backup that put it is overtaken. What was put since may become part of the next one.
+        // Unnamed objects older than the newest generation are useless: the backup that wrote them
+        // was overtaken. Newer ones may become part of the next generation.
         let newest = self.base.as_ref().map(|base| base.modified);
         for object in self.target.list(&records_of(store)).await? {
             let was_named = unnamed.contains(&object.name);
             let is_old = newest.is_some_and(|newest| object.modified < newest);
             let is_over = is_old || was_named || self.clean_to_knows(&object.name);
-            // What nobody names may be of a generation that cannot be read.
+            // Unnamed objects may belong to an unreadable generation.
             let may_go = self.outcome.unread.is_empty() || was_named;
             if is_over && may_go && !named.contains(&object.name) {
                 self.target.remove(&object.name).await?;
@@ -585,14 +586,14 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// True for an object that this backup put.
+    /// True for an object that this backup wrote.
     fn clean_to_knows(&self, name: &str) -> bool {
         let sum = name.rsplit('-').next();
         sum.is_some_and(|sum| self.clean_to.contains_key(sum))
     }
 
-    /// Removes the generation before, if this backup wrote it: its successor has all of it.
-    /// Following keeps one of each hour.
+    /// Removes the previous generation if this backup wrote it, because the next one contains all
+    /// of it. While following, one per hour is kept.
     async fn thin(&mut self) -> Result<(), BackupError> {
         let Some(own) = &self.own else { return Ok(()) };
         let hour = |manifest: &Manifest| manifest.made_at.div_euclid(KEPT_EVERY_MICROS);
@@ -604,7 +605,7 @@ impl<'a> Backup<'a> {
         self.target.remove(&name).await
     }
 
-    /// Tells the store. A backup is one whether or not the store can note it.
+    /// Reports the backup to the store. A failure is only logged: the backup is valid anyway.
     async fn note(&mut self) {
         let is_told = self.noted.is_some_and(|noted| noted.elapsed() < NOTE_EVERY);
         if is_told && self.options.follow && self.outcome.removed.is_empty() {
@@ -625,18 +626,18 @@ impl<'a> Backup<'a> {
     }
 }
 
-/// The names of a generation's objects.
+/// Returns the names of a generation's objects.
 fn names(manifest: &Manifest) -> HashSet<String> {
     let objects = manifest.objects.iter();
     objects.map(|object| object.name(manifest.store)).collect()
 }
 
-/// Where a store's objects are.
+/// Returns the folder of a store's objects.
 pub(super) fn records_of(store: Uuid) -> String {
     format!("{store}/records")
 }
 
-/// The newest generation that can be read, and the newer ones that cannot.
+/// Returns the newest readable generation, and the newer unreadable ones.
 async fn newest_readable(
     target: &BackupTarget,
     store: Uuid,
@@ -662,7 +663,7 @@ async fn newest_readable(
     Ok((None, unread))
 }
 
-/// All generations have a key, or none.
+/// Checks that either all generations have a key or none.
 async fn check_key(
     target: &BackupTarget,
     newest: &Listed,
@@ -682,11 +683,11 @@ async fn check_key(
 }
 
 struct Start {
-    identity: crate::log::LogIdentity,
+    identity: treering_log::LogIdentity,
     before: Option<ShipMark>,
 }
 
-/// Which log it is, and what it has before an offset.
+/// Asks for the identity of the log, and for the record before an offset.
 async fn ask(source: &dyn BackupSource, from: u64) -> Result<Start, BackupError> {
     let query = ShipQuery {
         from,
@@ -705,23 +706,23 @@ async fn ask(source: &dyn BackupSource, from: u64) -> Result<Start, BackupError>
     }
 }
 
-/// Records on their way into an object.
+/// Records that are gathered for an object.
 struct Gathering {
     /// The first offset of the object.
     first: u64,
-    /// The first offset that has not come.
+    /// The next expected offset.
     next: u64,
     content: Content,
     last: Option<Mark>,
     erasures: Vec<Erased>,
-    /// No batch is cut here.
+    /// Whether this is the end of a batch.
     is_at_end: bool,
     is_all: bool,
-    /// The log's last offset when it was begun to be read.
+    /// The log's last offset when the read began.
     log_at_start: u64,
     total: u64,
     every: Duration,
-    /// When a generation is to be written.
+    /// When a generation is due.
     due: Option<Instant>,
 }
 
@@ -767,7 +768,7 @@ impl Gathering {
         }
     }
 
-    /// Ready when a generation is due, and no batch would be cut.
+    /// Waits until a generation is due; pending while a batch is incomplete.
     async fn is_due(&self) {
         match self.due {
             Some(due) if self.is_at_end => sleep_until(due).await,

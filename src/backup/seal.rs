@@ -1,5 +1,5 @@
-//! How an object is wrapped: compressed, encrypted if there is a key, and with a BLAKE3 of
-//! all of it at its end. `docs/BACKUP.md` gives the bytes.
+//! Wraps objects: compressed, encrypted if there is a key, and followed by a BLAKE3 hash of
+//! everything. `docs/BACKUP.md` gives the bytes.
 
 use std::{fmt, io::Read, path::Path};
 
@@ -11,41 +11,42 @@ use chacha20poly1305::{
 use uuid::Uuid;
 
 use super::error::BackupError;
-use crate::domain::unhex;
+use treering_base::disk;
+use treering_domain::unhex;
 
 const MAGIC: [u8; 4] = *b"TRBU";
-/// The newest format that this program reads, and the one it writes.
+/// The format that this program writes, and the newest that it reads.
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 48;
 const SUM_BYTES: usize = 32;
 const NONCE_BYTES: usize = 24;
 const KEY_ID_BYTES: usize = 8;
-/// Objects are written once and rarely read.
+/// Zstandard level: objects are written once and rarely read.
 const ZSTD_LEVEL: i32 = 3;
-/// No object unpacks to more, in bytes: the largest batch, and what belongs to it.
+/// Largest unpacked object in bytes: the largest batch, with its large bodies.
 const RAW_BYTES_MAX: u64 = 1 << 30;
-/// What the key's id is made for.
+/// Context string for deriving the key's id.
 const KEY_ID: &str = "treering backup 2026 key id";
-/// The longest file that may hold a key, in bytes.
+/// Longest key file in bytes.
 const KEY_FILE_BYTES_MAX: u64 = 1 << 12;
 
-/// What kind of object it is.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Records = 1,
     Manifest = 2,
 }
 
-/// What a key vouches for besides the content: whose, and which.
+/// Identity of an object, which the key authenticates together with the content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub kind: Kind,
     pub store: Uuid,
-    /// First and last offset; of a manifest, its generation twice.
+    /// First and last offset; for a manifest, its generation twice.
     pub range: (u64, u64),
 }
 
-/// A key of 32 bytes that objects are encrypted with.
+/// A 32-byte key that encrypts objects.
 #[derive(Clone)]
 pub struct Key {
     bytes: [u8; 32],
@@ -59,7 +60,7 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// These bytes as a key.
+    /// Makes a key of these bytes.
     #[must_use]
     pub fn new(bytes: [u8; 32]) -> Self {
         let mut id = [0; KEY_ID_BYTES];
@@ -68,16 +69,16 @@ impl Key {
         Self { bytes, id }
     }
 
-    /// The key in a file: 64 hexadecimal digits, or 32 bytes.
+    /// Reads the key in a file: 64 hexadecimal digits, or 32 bytes.
     ///
     /// # Errors
-    /// [`BackupError::Key`] when there is none.
+    /// [`BackupError::Key`] when the file has no valid key.
     pub fn from_file(path: &Path) -> Result<Self, BackupError> {
         let unusable = |what: String| BackupError::Key {
             path: path.to_owned(),
             what,
         };
-        let file = std::fs::File::open(path).map_err(|error| unusable(error.to_string()))?;
+        let file = disk::open_secret(path).map_err(|error| unusable(error.to_string()))?;
         let mut read = Vec::new();
         let mut file = file.take(KEY_FILE_BYTES_MAX);
         file.read_to_end(&mut read)
@@ -92,7 +93,7 @@ impl Key {
     }
 }
 
-/// Wrapped content, and the sum that names it.
+/// Wrapped content, with the hash that names it.
 pub(super) struct Sealed {
     pub bytes: Bytes,
     pub sum: blake3::Hash,
@@ -138,12 +139,12 @@ pub(super) fn seal(place: Place, raw: &[u8], key: Option<&Key>) -> Result<Sealed
     })
 }
 
-/// Why content cannot be unwrapped, in words that follow the object's name.
+/// Why content cannot be unwrapped; the text follows the object's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unopened {
     /// It is not what was written.
     Changed(String),
-    /// It is, as far as that can be known, and this is not its key.
+    /// It may be sound, but the key is wrong or missing.
     Locked(&'static str),
 }
 
@@ -160,7 +161,7 @@ impl From<&str> for Unopened {
 }
 
 impl Unopened {
-    /// Of an object with this address.
+    /// Makes the error for an object with this address.
     pub fn of(self, object: String) -> BackupError {
         match self {
             Self::Changed(what) => BackupError::Damaged { object, what },
@@ -172,7 +173,7 @@ impl Unopened {
 /// Unwraps content.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Why it cannot be unwrapped.
 pub(super) fn open(place: Place, bytes: &[u8], key: Option<&Key>) -> Result<Vec<u8>, Unopened> {
     let changed = || "it is not what was written: its BLAKE3 does not match";
     if bytes.len() < HEADER_BYTES + SUM_BYTES {
@@ -235,7 +236,7 @@ fn decrypt(place: Place, header: &[u8], payload: &[u8], key: &Key) -> Result<Vec
         .map_err(|_| "it was changed, or stands in another one's place".into())
 }
 
-/// True when content is wrapped with a key.
+/// True when content is encrypted.
 pub(super) fn is_encrypted(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC) && bytes.get(6).is_some_and(|flag| *flag != 0)
 }
@@ -252,9 +253,9 @@ fn vouched(header: &[u8], place: Place) -> Vec<u8> {
     vouched
 }
 
-/// Random bytes that are used once.
+/// Returns random bytes for a single use.
 fn nonce() -> [u8; NONCE_BYTES] {
-    // 122 bits of each are random.
+    // Each UUID has 122 random bits.
     let two = [Uuid::new_v4().into_bytes(), Uuid::new_v4().into_bytes()].concat();
     let mut nonce = [0; NONCE_BYTES];
     nonce.copy_from_slice(&blake3::hash(&two).as_bytes()[..NONCE_BYTES]);
@@ -273,8 +274,8 @@ mod tests {
         }
     }
 
-    // An object that rotted, was cut off, or was put in another one's place must never be
-    // taken for what it should be; with a key nobody can make one that fits.
+    // A damaged, truncated or swapped object must never be accepted; with a key, nobody else can
+    // make a valid one.
     #[test]
     fn what_was_changed_is_refused() {
         let raw = b"some records, some records, some records".repeat(20);
@@ -306,7 +307,7 @@ mod tests {
         assert!(!sealed.windows(12).any(|window| window == b"some records"));
     }
 
-    // The same content must not be seen to be the same where it is encrypted.
+    // When encrypted, equal content must not be recognizable as equal.
     #[test]
     fn no_nonce_is_used_twice() {
         let key = Key::new([7; 32]);
@@ -315,14 +316,14 @@ mod tests {
         assert_ne!(one[24..48], two[24..48]);
     }
 
-    // A key file with a line feed, upper case or raw bytes is a key; anything else is told
-    // with the file's name.
+    // A key file may have a line feed, upper case digits or raw bytes; anything else must be an
+    // error that names the file.
     #[test]
     fn keys_are_read_or_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
         let read = |content: &[u8]| {
-            std::fs::write(&file, content).unwrap();
+            disk::write(&file, content).unwrap();
             Key::from_file(&file).map(|key| key.bytes)
         };
         assert_eq!(read("0A".repeat(32).as_bytes()).unwrap(), [10; 32]);

@@ -1,18 +1,16 @@
-//! What is backed up: a store in this process, or one that a server has.
+//! The source of a backup: a store in this process, or one of a server.
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream::BoxStream};
 
 use super::error::BackupError;
-use crate::{
-    domain::Cause,
-    engine::{BackupNote, Engine, ReadError, ShipQuery, Shipped},
-};
+use treering_domain::Cause;
+use treering_engine::{BackupNote, Engine, ReadError, ShipQuery, Shipped};
 
-/// A store that gives its log.
+/// A store that provides its log.
 #[async_trait]
 pub trait BackupSource: Send + Sync {
-    /// See [`Engine::ship`].
+    /// Ships the log: see [`Engine::ship`].
     ///
     /// # Errors
     /// [`BackupError::Source`].
@@ -21,14 +19,14 @@ pub trait BackupSource: Send + Sync {
         query: ShipQuery,
     ) -> Result<BoxStream<'static, Result<Shipped, BackupError>>, BackupError>;
 
-    /// See [`Engine::note_backup`].
+    /// Notes a backup in the store: see [`Engine::note_backup`].
     ///
     /// # Errors
     /// [`BackupError::Source`].
     async fn note(&self, note: BackupNote) -> Result<(), BackupError>;
 
-    /// The address of a target to which the store was backed up before. False, too, when that
-    /// is not known.
+    /// True when the store was backed up to this target address before. False also when that is not
+    /// known.
     async fn was_backed_up_to(&self, _target: &str) -> bool {
         false
     }

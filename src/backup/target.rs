@@ -1,4 +1,4 @@
-//! Where a backup is kept: a folder, or a bucket of an object store.
+//! The target of a backup: a folder, or a bucket of an object store.
 
 use std::{
     error::Error,
@@ -16,50 +16,48 @@ use object_store::{
 };
 
 use super::error::BackupError;
-use crate::{
-    disk,
-    domain::{Cause, TimestampMicros},
-};
+use treering_base::disk;
+use treering_domain::{Cause, TimestampMicros};
 
-/// A place for backups.
+/// A target for backups.
 #[derive(Clone, Debug)]
 pub struct BackupTarget {
     objects: Arc<dyn ObjectStore>,
     below: ObjectPath,
     address: String,
-    /// None: a bucket.
+    /// The folder; `None` for a bucket.
     folder: Option<PathBuf>,
 }
 
-/// An object that is there.
+/// An object in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
-    /// Below the target.
+    /// Relative to the target.
     pub name: String,
     pub bytes: u64,
     pub modified: TimestampMicros,
 }
 
-/// Whether an object may be there.
+/// What a put does if the object exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
-    /// It must not: who comes second is told.
+    /// It must not exist: the second writer is told.
     Once,
-    /// Its name says what is in it.
+    /// It may exist, because the name determines the content.
     Any,
 }
 
-/// What became of a put.
+/// The outcome of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Became {
     Written,
-    /// It was there.
+    /// The object existed.
     WasThere,
 }
 
 impl BackupTarget {
-    /// A folder, which is made, or a bucket: `s3://BUCKET/PATH`, `gs://BUCKET/PATH`,
-    /// `az://CONTAINER/PATH`, with the usual variables of the environment.
+    /// Returns a target for writing: a folder, which is created, or a bucket: `s3://BUCKET/PATH`,
+    /// `gs://BUCKET/PATH`, `az://CONTAINER/PATH`, with the usual environment variables.
     ///
     /// # Errors
     /// [`BackupError::Address`].
@@ -74,7 +72,7 @@ impl BackupTarget {
         }
     }
 
-    /// The same of one that is there.
+    /// Returns an existing target for reading.
     ///
     /// # Errors
     /// [`BackupError::Address`], [`BackupError::NoBackup`].
@@ -106,7 +104,7 @@ impl BackupTarget {
     fn of_bucket(address: &str) -> Result<Self, BackupError> {
         let url = url::Url::parse(address).map_err(|error| wrong(address, error.to_string()))?;
         super::cloud::ready();
-        // Builders take what they know; the environment is where operators keep keys.
+        // Builders accept only options that they know; operators keep keys in the environment.
         let variables = std::env::vars().filter_map(|(name, value)| {
             let name = name.to_ascii_lowercase();
             let is_known = ["aws_", "google_", "azure_"].iter();
@@ -129,13 +127,13 @@ impl BackupTarget {
         Err(wrong(address, what.to_owned()))
     }
 
-    /// Its address, without what gives access to it.
+    /// Returns its address, without credentials.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The address of an object.
+    /// Returns the address of an object.
     pub(super) fn address_of(&self, name: &str) -> String {
         format!("{}/{name}", self.address.trim_end_matches('/'))
     }
@@ -181,7 +179,15 @@ impl BackupTarget {
         }
     }
 
-    /// An object; none: it is not there.
+    /// Writes a file that is not part of a backup; replaces one of the same name.
+    ///
+    /// # Errors
+    /// [`BackupError::Target`].
+    pub async fn put_file(&self, name: &str, bytes: Bytes) -> Result<(), BackupError> {
+        self.put(name, bytes, Put::Any).await.map(drop)
+    }
+
+    /// Returns an object; `None` if it does not exist.
     pub(super) async fn find(&self, name: &str) -> Result<Option<Bytes>, BackupError> {
         let read = async { self.objects.get(&self.path(name)).await?.bytes().await };
         match read.await {
@@ -198,7 +204,7 @@ impl BackupTarget {
         })
     }
 
-    /// Removes an object; fine when it is not there.
+    /// Removes an object if it exists.
     pub(super) async fn remove(&self, name: &str) -> Result<(), BackupError> {
         match self.objects.delete(&self.path(name)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
@@ -206,12 +212,12 @@ impl BackupTarget {
         }
     }
 
-    /// Every object below a name, in the order of their names.
+    /// Returns every object below a name, sorted by name.
     pub(super) async fn list(&self, below: &str) -> Result<Vec<Listed>, BackupError> {
         self.list_after(below, None).await
     }
 
-    /// The same of those whose name comes after another one.
+    /// Returns every object below a name whose name is after another one.
     pub(super) async fn list_after(
         &self,
         below: &str,
@@ -245,8 +251,8 @@ impl BackupTarget {
         Ok(found)
     }
 
-    /// Files below a name that were begun and never got their name: who wrote them died. A
-    /// bucket has none, and no list shows them.
+    /// Returns incomplete files below a name, whose writer died before renaming them. None for
+    /// buckets, whose listings do not show incomplete objects.
     pub(super) fn unfinished(&self, below: &str) -> Result<Vec<Listed>, BackupError> {
         let Some(folder) = &self.folder else {
             return Ok(Vec::new());
@@ -264,7 +270,7 @@ impl BackupTarget {
             if !is_unfinished(&name) {
                 continue;
             }
-            // It may just have got its name.
+            // It may just have been renamed.
             let Ok(about) = entry.metadata() else {
                 continue;
             };
@@ -295,7 +301,7 @@ impl BackupTarget {
         Ok(())
     }
 
-    /// The folders in the target.
+    /// Returns the folders in the target.
     pub(super) async fn folders(&self) -> Result<Vec<String>, BackupError> {
         let listed = self.objects.list_with_delimiter(Some(&self.below)).await;
         let listed = listed.map_err(|error| self.failed("listing", "", error))?;
@@ -309,8 +315,7 @@ impl BackupTarget {
     }
 }
 
-/// True for the name of a file that is written before it gets its name, which
-/// `LocalFileSystem` ends with `#` and a number.
+/// True for the name of an incomplete file: `LocalFileSystem` appends `#` and a number to it.
 fn is_unfinished(name: &str) -> bool {
     let number = name.split_once('#').map(|(_, number)| number);
     number.is_some_and(|number| {
@@ -318,7 +323,7 @@ fn is_unfinished(name: &str) -> bool {
     })
 }
 
-/// The path of an address that names a folder.
+/// Returns the path, if the address is a folder.
 fn folder(address: &str) -> Option<&Path> {
     match address.split_once("://") {
         Some(("file", path)) => Some(Path::new(path)),
@@ -334,13 +339,13 @@ fn wrong(address: &str, what: String) -> BackupError {
     }
 }
 
-/// What of an address may be shown: no user, no password, no query.
+/// Returns an address for display: without user, password and query.
 #[cfg(feature = "cloud")]
 fn without_secrets(url: &url::Url) -> String {
     let mut shown = url.clone();
     shown.set_query(None);
     shown.set_fragment(None);
-    // Of an address that cannot have them.
+    // Fails only for addresses that cannot have credentials.
     let _ = shown.set_password(None);
     if shown.scheme() != "abfs" && shown.scheme() != "abfss" {
         let _ = shown.set_username("");

@@ -1,4 +1,4 @@
-//! Whole backups of real stores in folders: there and back, cut, erased, damaged.
+//! Complete backups of real stores in folders: restored, cut, erased, damaged.
 
 use std::{
     fs,
@@ -14,13 +14,11 @@ use super::{
     seal::{self, Kind, Place},
     *,
 };
-use crate::{
-    disk::copying::copy_folder,
-    domain::*,
-    engine::{
-        Engine, EraseCommand, EraseItem, EraseTarget, OpenOptions, ReadQuery, Source as ReadSource,
-        VerifyItem,
-    },
+use treering_base::disk::copying::copy_folder;
+use treering_domain::*;
+use treering_engine::{
+    Engine, EraseCommand, EraseItem, EraseTarget, OpenOptions, ReadQuery, Source as ReadSource,
+    VerifyItem,
 };
 
 const NEEDLE: &str = "needlebackupqzx";
@@ -29,7 +27,7 @@ fn said(text: &str) -> EventBody {
     EventBody::MessageAppended(MessageAppended::text(Role::User, text))
 }
 
-/// A text that is kept apart, of its own for each number.
+/// Returns a text that is stored as a large body, unique for each number.
 fn large(number: u64) -> String {
     let hashes = (0..2_000).map(|part| blake3::hash(format!("{number} {part}").as_bytes()));
     hashes.map(|hash| hash.to_hex().to_string()).collect()
@@ -39,7 +37,7 @@ async fn open(dir: &Path) -> Engine {
     Engine::open(OpenOptions::new(dir)).await.unwrap()
 }
 
-/// Appends a batch: to a new conversation, or to one that is there.
+/// Appends a batch to a new conversation or to an existing one.
 async fn append(engine: &Engine, id: Option<ConversationId>, texts: &[&str]) -> ConversationId {
     let created = EventBody::ConversationCreated(ConversationCreated::default());
     let first = id.is_none().then_some(created);
@@ -52,7 +50,7 @@ async fn append(engine: &Engine, id: Option<ConversationId>, texts: &[&str]) -> 
     id
 }
 
-/// All that a store says of its log.
+/// Returns the complete content of a store's log.
 async fn log_of(engine: &Engine) -> Vec<(EventHeader, ContentHash, Vec<u8>)> {
     let query = ReadQuery::all(Namespace::default(), ReadSource::Log);
     let mut events = Vec::new();
@@ -130,8 +128,8 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
     files(folder).into_iter().filter(is_object).collect()
 }
 
-// A state that grows is kept as what is different at each step. A backup has it whole, and what
-// comes back is the same, hash by hash, and is kept as what is different again.
+// A growing state is stored as patches. A backup has it in full, and the restored store must be the
+// same, hash by hash, and store it as patches again.
 #[tokio::test]
 async fn states_that_are_patches_come_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,16 +166,15 @@ async fn states_that_are_patches_come_back() {
             .map(|file| fs::metadata(file).unwrap().len())
             .sum()
     };
-    // Whole, they would be 5 MB.
+    // In full, the values would take 5 MB.
     let most = data.len() as u64 * 40 / 3;
     for store in [&store, &again] {
         assert!(bytes(store) < most, "{} {most}", bytes(store));
     }
 }
 
-// What a backup is for: a disk is gone, and what comes back must be what was there, event
-// by event and hash by hash, with large bodies that several events share; and a second
-// backup must ship only what is new.
+// When a disk is lost, the restored store must have every event and hash, and large bodies that
+// several events share; a second backup must send only what is new.
 #[tokio::test]
 async fn a_store_comes_back_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
@@ -206,7 +203,7 @@ async fn a_store_comes_back_as_it_was() {
     let engine = open(&again).await;
     assert_eq!(log_of(&engine).await, was);
     is_sound(&engine).await;
-    // It goes on, and its backups do not touch those of the old one.
+    // The restored store continues, and its backups must not touch those of the old one.
     append(&engine, Some(first), &["on it goes"]).await;
     let done = back_up(&engine, &to, None).await;
     assert_eq!((done.generation, done.events), (1, 10));
@@ -225,8 +222,9 @@ async fn a_store_comes_back_as_it_was() {
     assert!(matches!(full, BackupError::NotEmpty { .. }));
 }
 
-// An agent's step is a batch: half of one is a call without its result, which never was.
-// Whatever position or time is asked for, a batch is there whole or not at all.
+// An agent's step is a batch: half of one would be a call without its result, a state that never
+// existed. Whatever position or time is requested, a batch must be restored completely or not at
+// all.
 #[tokio::test]
 async fn a_batch_is_restored_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
@@ -302,12 +300,12 @@ async fn erase(engine: &Engine, target: EraseTarget) {
             receipt = outcome.receipt;
         }
     }
-    // The receipt says which backups may still have it.
+    // The receipt must say which backups may still have the content.
     let receipt = receipt.unwrap();
     assert!(receipt.contains("\"backups\":[{\"target\":"), "{receipt}");
 }
 
-/// Where a needle is in a backup, unwrapped.
+/// Returns the files of a backup whose unwrapped content contains the needle.
 async fn found(to: &Path) -> Vec<String> {
     let target = target(to);
     let store = manifest::one_store(&target, None).await.unwrap();
@@ -339,9 +337,9 @@ async fn found(to: &Path) -> Vec<String> {
     found
 }
 
-// A copy that keeps what was erased makes erasing a word. The next backup must leave no
-// object with it, and a store that is restored from before the erasing must not have it
-// back: nor its body, nor a large body that nothing else names.
+// A backup that kept erased content would make erasing meaningless. After the next backup, no
+// object may have it, and a store restored from before the erasure must not have it either: neither
+// the body, nor a large body that nothing else refers to.
 #[tokio::test]
 async fn what_was_erased_does_not_come_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -351,14 +349,14 @@ async fn what_was_erased_does_not_come_back() {
     let id = append(&engine, None, &["one", &shared, NEEDLE, "two"]).await;
     let lone_too = append(&engine, None, &[&lone]).await;
     back_up(&engine, &to, None).await;
-    // The same large body again, in an object of its own.
+    // The same large body again, in another object.
     append(&engine, Some(lone_too), &[&shared, "kept"]).await;
     back_up(&engine, &to, None).await;
     let before = engine.head().offset;
     assert_eq!(found(&to).await.len(), 1);
     let revisions = EraseTarget::Revisions {
         conversation: id,
-        // The first to name the shared body, and the needle.
+        // The first event with the shared body, and the needle.
         revisions: vec![3..=4],
     };
     erase(&engine, revisions).await;
@@ -393,8 +391,8 @@ async fn what_was_erased_does_not_come_back() {
     }
 }
 
-// A backup of before the erasing, on a disk that was not there for it: the newest ledger
-// that can be read holds for whatever is restored, and the restored store says so itself.
+// A backup from before the erasure, on a disk that was offline then: the erasures in the newest
+// readable generation apply to every restore, and the restored store must record them.
 #[tokio::test]
 async fn an_older_generation_is_restored_without_what_was_erased_since() {
     let dir = tempfile::tempdir().unwrap();
@@ -441,7 +439,7 @@ async fn an_older_generation_is_restored_without_what_was_erased_since() {
     let engine = open(&again).await;
     is_sound(&engine).await;
     let now = log_of(&engine).await;
-    // One more event: that it was erased. The other conversation keeps its large body.
+    // One more event, which records the erasure. The other conversation keeps its large body.
     assert_eq!(now.len() as u64, before + 1);
     let holds = |event: &&(EventHeader, ContentHash, Vec<u8>)| {
         String::from_utf8_lossy(&event.2).contains(NEEDLE)
@@ -459,9 +457,9 @@ async fn an_older_generation_is_restored_without_what_was_erased_since() {
     engine.close().await;
 }
 
-// A backup is kept where nobody looks until the day it is needed: an object that is
-// missing, cut off, changed, or another one's must be told by its name, by a check and by
-// a restore, and leave nothing that opens as a store.
+// Nobody looks at a backup until it is needed: an object that is missing, truncated, changed or of
+// another backup must be reported by name, by verification and by restore, and nothing may be left
+// that opens as a store.
 #[tokio::test]
 async fn what_is_wrong_with_a_backup_is_told_by_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -500,7 +498,7 @@ async fn what_is_wrong_with_a_backup_is_told_by_name() {
         let error = restored(&to, &again, RestoreTo::End).await.unwrap_err();
         assert!(error.to_string().contains(name), "case {number}: {error}");
         assert!(!again.join("log").exists() && !again.join(".restoring").exists());
-        // What comes before it can be had.
+        // The records before it can be restored.
         restored(&to, &again, RestoreTo::Position(4)).await.unwrap();
     }
     fs::write(victim, good).unwrap();
@@ -523,8 +521,8 @@ async fn what_is_wrong_with_a_backup_is_told_by_name() {
     assert_eq!((done.events, done.unread), (4, vec![2]));
 }
 
-// Somebody cleaned up in the bucket, and backups went on saying that all was there: the next one
-// must see that objects are gone, or cut off, and put them again.
+// Objects were deleted from the bucket, and backups kept reporting success: the next one must
+// notice missing or truncated objects and write them again.
 #[tokio::test]
 async fn what_is_gone_from_a_backup_is_put_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -540,7 +538,7 @@ async fn what_is_gone_from_a_backup_is_put_again() {
     let expected = log_of(&engine).await;
     assert!(objects(&to).len() >= 3);
     for number in 0..4 {
-        // What was put again is cut into objects as it comes.
+        // Rewritten ranges may be divided into objects differently.
         let there = objects(&to);
         let victim = &there[number % there.len()];
         match number % 2 {
@@ -568,8 +566,9 @@ async fn what_is_gone_from_a_backup_is_put_again() {
     engine.close().await;
 }
 
-// The newest generation was damaged, and no backup worked any more, nor pruning: both must go on
-// from the one before, and what the damaged one put must stay until there is a newer one.
+// When the newest generation was damaged, neither backups nor pruning worked any more: both must
+// continue from the one before, and the objects of the damaged one must stay until there is a newer
+// one.
 #[tokio::test]
 async fn a_newest_generation_that_cannot_be_read_is_no_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -606,8 +605,8 @@ async fn a_newest_generation_that_cannot_be_read_is_no_end() {
     engine.close().await;
 }
 
-// A restore that was killed leaves its folder; the next one must not fail for it, and must
-// not take what is in it.
+// A restore that was killed leaves its folder; the next one must neither fail nor use what is in
+// it.
 #[tokio::test]
 async fn what_an_interrupted_restore_left_is_no_store() {
     let dir = tempfile::tempdir().unwrap();
@@ -631,8 +630,8 @@ async fn what_an_interrupted_restore_left_is_no_store() {
     open(&again).await.close().await;
 }
 
-// Two timers fire at once: both ship the same, and one generation would silently lose
-// what the other one put. The second is told, and what the first wrote stands.
+// Two timers fire at once: both send the same records, and one generation would silently lose what
+// the other wrote. The second must get an error, and the first one's generation must stand.
 #[tokio::test]
 async fn of_two_at_once_the_second_is_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -656,9 +655,9 @@ async fn of_two_at_once_the_second_is_told() {
     engine.close().await;
 }
 
-// Somebody goes on with an older copy of the folder. What the newest generation has is not
-// what the log says any more: it must not be mixed, and what only the older one has must
-// stay until somebody removes it.
+// The store continues from an older copy of its folder. The newest generation then differs from the
+// log: the two must not be mixed, and what only the old generation has must stay until somebody
+// removes it.
 #[tokio::test]
 async fn a_log_that_went_back_begins_another_line() {
     let dir = tempfile::tempdir().unwrap();
@@ -678,7 +677,7 @@ async fn a_log_that_went_back_begins_another_line() {
     let done = back_up(&engine, &to, None).await;
     assert_eq!((done.generation, done.head, done.events), (3, 3, 1));
     let was = log_of(&engine).await;
-    // What is erased in one line cannot be taken out of the other, and that is said.
+    // What is erased in one line cannot be removed from the other, and that must be reported.
     erase(&engine, EraseTarget::Conversation(id)).await;
     let done = back_up(&engine, &to, None).await;
     assert_eq!((done.removed, done.still_hold), (vec![1, 3], vec![2]));
@@ -694,8 +693,8 @@ async fn a_log_that_went_back_begins_another_line() {
     assert_eq!(lost.unwrap().events, 4);
 }
 
-// One manifest that cannot be read must not keep what was erased in all other generations, nor
-// fail every backup from then on; and what only it can name must stay until somebody decides.
+// One unreadable manifest must neither keep erased content in all other generations nor fail every
+// later backup; and objects that only it can name must stay until somebody decides.
 #[tokio::test]
 async fn a_generation_that_cannot_be_read_keeps_nobody_from_erasing() {
     let dir = tempfile::tempdir().unwrap();
@@ -730,8 +729,8 @@ async fn a_generation_that_cannot_be_read_keeps_nobody_from_erasing() {
     engine.close().await;
 }
 
-// A backup in a bucket of somebody else is read by somebody else: with a key nothing of it
-// can be read or forged, without it nothing works, and a target has one kind only.
+// A bucket may be read by others: with a key, nothing of a backup may be read or forged, without
+// the key nothing works, and a target has only one kind.
 #[tokio::test]
 async fn an_encrypted_backup_says_nothing_without_its_key() {
     let dir = tempfile::tempdir().unwrap();
@@ -801,8 +800,8 @@ async fn an_encrypted_backup_says_nothing_without_its_key() {
     engine.close().await;
 }
 
-// Generations pile up. Those that go must take with them what only they name, and nothing
-// that another one needs; a dry run removes nothing.
+// Generations accumulate. Pruning must remove the objects that only pruned generations name and
+// nothing that another one needs; a dry run must remove nothing.
 #[tokio::test]
 async fn old_generations_go_and_the_others_stay_whole() {
     let dir = tempfile::tempdir().unwrap();
@@ -813,7 +812,7 @@ async fn old_generations_go_and_the_others_stay_whole() {
         back_up(&engine, &to, None).await;
     }
     engine.close().await;
-    // What a backup left that was killed before its generation.
+    // An object of a backup that was killed before it wrote its generation.
     let left = objects(&to)[0].with_file_name("0000000000000001-0000000000000001-left");
     fs::write(&left, b"left").unwrap();
     let old = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
@@ -845,7 +844,7 @@ async fn old_generations_go_and_the_others_stay_whole() {
     };
     let told = prune(&target(&to), None, None, days, true).await.unwrap();
     assert_eq!((told.generations.len(), told.kept.len()), (0, 2));
-    // The newest cannot be read, and may name anything: nothing goes.
+    // The newest generation is unreadable and may name any object: nothing may be removed.
     let generation = files(&to)
         .into_iter()
         .find(|path| path.ends_with("0000000000000004"));
@@ -859,8 +858,8 @@ async fn old_generations_go_and_the_others_stay_whole() {
     assert_eq!(generations(&target(&to), None).await.unwrap().len(), 2);
 }
 
-// Following makes an object a second: in a day there would be more than anybody can list.
-// They are put together, and each generation on the way is whole.
+// Following makes an object a second: in a day there would be more than can be listed. They must be
+// joined, and each generation on the way must be complete.
 #[tokio::test]
 async fn following_leaves_few_objects() {
     let dir = tempfile::tempdir().unwrap();
@@ -894,8 +893,8 @@ async fn following_leaves_few_objects() {
     engine.close().await;
 }
 
-// While it is followed, a store is appended to and erased from: a second later the target
-// has it, without what was erased, and nobody waited.
+// While a store is followed, appends and erasures must reach the target within a second, without
+// delaying anybody.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_is_followed() {
     let dir = tempfile::tempdir().unwrap();
@@ -943,8 +942,9 @@ fn newest(to: &Path) -> PathBuf {
     files(to).into_iter().rfind(is_generation).unwrap()
 }
 
-// Pruning freed a number, a backup that began before took it, said that all was there, and a
-// restore gave what the other one had. A number is used once: whoever is behind is told.
+// Pruning freed a number, a backup that had started earlier used it and reported success, and a
+// restore returned the other one's content. A number must be used only once: a backup that is
+// behind gets an error.
 #[tokio::test]
 async fn a_freed_generation_number_is_not_used_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -975,8 +975,8 @@ async fn a_freed_generation_number_is_not_used_again() {
     engine.close().await;
 }
 
-// The target was emptied while it was followed: generations named objects that were gone. A
-// backup must notice that what it goes on from is not there any more.
+// The target was emptied while a store was followed: generations named missing objects. A backup
+// must notice that its base is gone.
 #[tokio::test]
 async fn a_target_that_was_emptied_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
@@ -998,8 +998,8 @@ async fn a_target_that_was_emptied_is_noticed() {
     engine.close().await;
 }
 
-// A backup died between its objects and its generation, and what was erased then stayed in
-// them for ever. The next backup must remove them: it overtakes whoever put them.
+// A backup died between its objects and its generation, and content erased later stayed in these
+// objects forever. The next backup must remove them: it overtakes their writer.
 #[tokio::test]
 async fn objects_of_a_backup_that_died_do_not_keep_what_was_erased() {
     let dir = tempfile::tempdir().unwrap();
@@ -1022,7 +1022,7 @@ async fn objects_of_a_backup_that_died_do_not_keep_what_was_erased() {
     erase(&engine, EraseTarget::Literal(NEEDLE.into())).await;
     back_up(&engine, &to, None).await;
     assert_eq!(found(&to).await, [] as [String; 0]);
-    // One that was behind puts its objects later than that, and dies.
+    // A backup that was behind writes its objects later, and dies.
     for late in [left[0].to_str().unwrap(), &unfinished] {
         fs::write(late, &held).unwrap();
         back_up(&engine, &to, None).await;
@@ -1035,8 +1035,8 @@ async fn objects_of_a_backup_that_died_do_not_keep_what_was_erased() {
     engine.close().await;
 }
 
-// While a server followed, what another backup left was never removed, as long as the server
-// ran. An erasing must take it along.
+// While a server followed, objects that another backup left were never removed. An erasure must
+// remove them.
 #[tokio::test(flavor = "multi_thread")]
 async fn following_removes_what_another_backup_left() {
     let dir = tempfile::tempdir().unwrap();
@@ -1070,8 +1070,8 @@ async fn following_removes_what_another_backup_left() {
     engine.close().await;
 }
 
-// Two restores into one folder removed each other's files. One wins, and the other one says
-// that it was not alone and changes nothing.
+// Two restores into one folder removed each other's files. One must win, and the other must report
+// it and change nothing.
 #[tokio::test]
 async fn of_two_restores_into_one_folder_one_is_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -1098,8 +1098,8 @@ async fn of_two_restores_into_one_folder_one_is_told() {
     assert!(matches!(full, BackupError::NotEmpty { .. }), "{full}");
 }
 
-// The backup of another store lay in the place of the target, and was restored without a word.
-// Whoever says which store it is gets no other one, and following goes on into no such place.
+// The backup of another store was at the target's address, and was restored silently. A restore
+// with a store id must not use another store, and following must not write into such a target.
 #[tokio::test]
 async fn the_backup_of_another_store_is_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -1142,7 +1142,7 @@ async fn the_backup_of_another_store_is_told() {
         "{told}"
     );
     assert_eq!(files(&to), before);
-    // A place that it never had may have others.
+    // A target without an earlier backup of this store may have backups of others.
     let shared = dir.path().join("shared");
     copy_folder(&foreign, &shared);
     assert!(back_up(&engine, &shared, None).await.is_new);

@@ -1,4 +1,4 @@
-//! Objects on their way to the target, several at once.
+//! Uploads several objects at once.
 
 use std::collections::VecDeque;
 
@@ -13,10 +13,10 @@ use super::{
     target::{BackupTarget, Put},
 };
 
-/// Objects that are compressed and put at once. Each takes its content in memory.
+/// Objects that are compressed and uploaded at once. Each keeps its content in memory.
 const UNDER_WAY_MAX: usize = 2;
 
-/// Puts objects, and gives them back in their order.
+/// Uploads objects, and returns them in order.
 pub(super) struct Uploads {
     target: BackupTarget,
     store: Uuid,
@@ -36,7 +36,7 @@ impl Uploads {
         }
     }
 
-    /// Takes an object; waits while too many are under way.
+    /// Starts an upload; waits while too many are in progress.
     pub async fn put(
         &mut self,
         first: u64,
@@ -52,7 +52,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// Waits for all of them.
+    /// Waits for all uploads.
     pub async fn take(&mut self) -> Result<Vec<Object>, BackupError> {
         while !self.under_way.is_empty() {
             self.wait_for_one().await?;

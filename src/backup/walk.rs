@@ -1,5 +1,4 @@
-//! Going through a generation's records: each is checked on the way, against its
-//! conversation's chain and its body.
+//! Reads a generation's records and checks each against its conversation's chain and its body.
 
 use std::collections::HashMap;
 
@@ -13,12 +12,10 @@ use super::{
     seal::{self, Key},
     target::BackupTarget,
 };
-use crate::{
-    domain::{ContentHash, ConversationId, Revision},
-    log::{Record, RecordBody},
-};
+use treering_domain::{ContentHash, ConversationKey, Revision};
+use treering_log::{Record, RecordBody};
 
-/// Reads objects of a store's backup.
+/// Reader of the objects of a store's backup.
 pub(super) struct Objects<'a> {
     pub target: &'a BackupTarget,
     pub store: Uuid,
@@ -33,7 +30,7 @@ impl Objects<'_> {
         }
     }
 
-    /// An object's content.
+    /// Returns the content of an object.
     pub async fn read(&self, object: &Object) -> Result<Read, BackupError> {
         let name = object.name(self.store);
         let bytes = self.target.get(&name).await?;
@@ -65,29 +62,29 @@ impl Objects<'_> {
     }
 }
 
-/// A conversation as far as it was gone through.
+/// The last known state of a conversation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
     pub head: Revision,
     pub chain: ContentHash,
 }
 
-/// What was gone through.
+/// State of the check.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
-    pub conversations: HashMap<ConversationId, Known>,
-    /// Large bodies: hash by home.
+    pub conversations: HashMap<ConversationKey, Known>,
+    /// By home: the hash of the large body.
     bodies: HashMap<u64, ContentHash>,
 }
 
 impl Walk {
-    /// The next record: it must follow what was before it.
+    /// Checks the next record, which must follow the previous ones.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of what is wrong with it.
     pub fn record(&mut self, offset: u64, record: &Record, read: &Read) -> Result<(), String> {
         let header = &record.header;
-        let known = self.conversations.entry(header.conversation).or_default();
+        let known = self.conversations.entry(header.key()).or_default();
         if header.revision != known.head.next() {
             return Err(format!(
                 "record {offset} is revision {} of {}, behind revision {}",

@@ -3,16 +3,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use indicatif::ProgressBar;
 use tonic::{Code, Status};
 
 use super::{
+    args::Common,
     connect::Connection,
     error::{CliError, Exit},
+    heads::SinceArgs,
     json::{self, Object},
-    output::{BarUnit, Out, Tone, progress},
+    output::{Out, Steps, Tone},
     pb,
-    text::{bytes_human, count, day_clock},
+    text::{bytes_human, count, printable},
 };
 
 /// Check everything in the store
@@ -27,6 +28,8 @@ pub struct VerifyArgs {
     /// Check instead that what a receipt of `erase` says is so
     #[arg(long, value_name = "RECEIPT", conflicts_with = "deep")]
     erased: Option<PathBuf>,
+    #[command(flatten)]
+    since: SinceArgs,
 }
 
 /// Build the views and the search index anew from the log
@@ -44,26 +47,30 @@ pub struct RebuildArgs {
     index: bool,
 }
 
-/// Show the store in numbers
-#[derive(Args, Debug, Clone)]
-pub struct StatsArgs {}
-
 /// Verifies the store.
 ///
 /// # Errors
 /// [`CliError::Outcome`] when something is not sound, and what the store or the
 /// output says.
-pub async fn verify(args: &VerifyArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub async fn verify(
+    args: &VerifyArgs,
+    common: &Common,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     if let Some(receipt) = &args.erased {
         return super::erased::check(receipt, store, out).await;
     }
-    let bar = progress("verify", None, BarUnit::Things);
+    if let Some(head) = args.since.head() {
+        return super::heads::check(head, &args.since, common, store, out).await;
+    }
+    let bar = Steps::start("verify");
     let request = pb::VerifyRequest { deep: args.deep };
     let mut answers = store.admin().verify(request).await?.into_inner();
     let mut outcome = None;
     while let Some(answer) = answers.message().await.map_err(cannot_go_on)? {
         match answer.item {
-            Some(pb::verify_response::Item::Progress(step)) => advance(&bar, &step),
+            Some(pb::verify_response::Item::Progress(step)) => bar.show(&step),
             Some(pb::verify_response::Item::Fault(fault)) => {
                 bar.suspend(|| print_fault(&fault, out))?;
             }
@@ -71,7 +78,7 @@ pub async fn verify(args: &VerifyArgs, store: &Connection, out: &mut Out) -> Res
             None => {}
         }
     }
-    bar.finish_and_clear();
+    drop(bar);
     let outcome = outcome.ok_or(CliError::Answer {
         call: "Verify",
         part: "outcome",
@@ -136,18 +143,7 @@ fn print_outcome(outcome: &pb::VerifyOutcome, out: &mut Out) -> Result<(), CliEr
     ))?)
 }
 
-fn advance(bar: &ProgressBar, step: &pb::Progress) {
-    if step.total > 0 {
-        bar.set_length(step.total);
-    }
-    bar.set_message(step.what.clone());
-    bar.set_position(step.done);
-}
-
 /// Rebuilds views and index.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn rebuild(
     args: &RebuildArgs,
     store: &Connection,
@@ -158,17 +154,17 @@ pub async fn rebuild(
         views: both || args.views,
         index: both || args.index,
     };
-    let bar = progress("rebuild", None, BarUnit::Things);
+    let bar = Steps::start("rebuild");
     let mut answers = store.admin().rebuild(request).await?.into_inner();
     let mut outcome = None;
     while let Some(answer) = answers.message().await? {
         match answer.item {
-            Some(pb::rebuild_response::Item::Progress(step)) => advance(&bar, &step),
+            Some(pb::rebuild_response::Item::Progress(step)) => bar.show(&step),
             Some(pb::rebuild_response::Item::Outcome(done)) => outcome = Some(done),
             None => {}
         }
     }
-    bar.finish_and_clear();
+    drop(bar);
     let outcome = outcome.ok_or(CliError::Answer {
         call: "Rebuild",
         part: "outcome",
@@ -203,9 +199,6 @@ pub async fn rebuild(
 }
 
 /// Prints the numbers.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if out.json {
@@ -213,10 +206,16 @@ pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
     }
     let row = |name: &str, value: String| format!("{name:<26} {value}");
     let offset = |place: Option<pb::Position>| place.map_or(0, |place| place.offset);
+    // Told to who may see the whole store.
+    let data_folder = match stats.data_dir.as_str() {
+        "" => "not told to this key",
+        dir => dir,
+    };
+    let data_folder = printable(data_folder);
     for (name, value) in [
         ("version", stats.version.clone()),
-        ("data folder", stats.data_dir.clone()),
-        ("up since", day_clock(stats.started_at.as_ref())),
+        ("data folder", data_folder),
+        ("up since", out.zone().day_clock(stats.started_at.as_ref())),
         ("conversations", count(stats.conversations)),
         ("damaged conversations", count(stats.damaged_conversations)),
         ("branches", count(stats.branches)),

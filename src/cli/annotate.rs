@@ -1,15 +1,16 @@
 //! `annotate`: a judgement on an event, a turn or a branch.
 
 use clap::Args;
-use prost::Message;
 
 use super::{
+    append::{self, bodies::encode, first_of},
+    branch_args::{BranchArgs, RevisionArg},
     connect::Connection,
     error::CliError,
     json::Object,
-    named::Named,
     output::{Out, Tone},
-    pb, read,
+    pb,
+    text_arg::free_text,
 };
 
 /// Judge an event, a turn or a branch, so that forks can be compared
@@ -20,19 +21,11 @@ Examples:
   treering annotate CONVERSATION --branch retry --revision 57 --comment 'read the wrong file'")]
 #[command(group = clap::ArgGroup::new("judgement").required(true).multiple(true))]
 pub struct AnnotateArgs {
-    /// The conversation: an id or the beginning of one, @last, or words of its title
-    conversation: String,
-    /// The branch [default: the active one]
-    #[arg(long, short, value_name = "NAME")]
-    branch: Option<String>,
+    #[command(flatten)]
+    place: BranchArgs,
     /// What is judged [default: the whole branch]
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    revision: u64,
+    #[arg(long, value_name = "REVISION")]
+    revision: Option<u64>,
     /// The whole turn of that revision, not the one event
     #[arg(long, requires = "revision")]
     turn: bool,
@@ -45,19 +38,11 @@ pub struct AnnotateArgs {
     label: Option<String>,
     /// A sentence
     #[arg(long, value_name = "TEXT", group = "judgement")]
+    #[arg(allow_hyphen_values = true, value_parser = free_text)]
     comment: Option<String>,
     /// Who judges [default: the account's name]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
-}
-
-impl AnnotateArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        Named::new(&mut self.conversation)
-            .branch(&mut self.branch)
-            .event(&mut self.revision)
-    }
 }
 
 fn finite(text: &str) -> Result<f64, String> {
@@ -68,35 +53,19 @@ fn finite(text: &str) -> Result<f64, String> {
 }
 
 /// Adds the annotation.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: AnnotateArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let event = RevisionArg::Event(args.revision.unwrap_or_default());
+    let place = args.place.find(store, event).await?;
     let body = pb::AnnotationAdded {
-        target_revision: args.revision,
+        target_revision: place.revision,
         whole_turn: args.turn,
         score: args.score,
         label: args.label.unwrap_or_default(),
         comment: args.comment.unwrap_or_default(),
     };
-    let event = pb::NewEvent {
-        actor: super::approve::person(args.by),
-        body: Some(pb::new_event::Body::AnnotationAdded(
-            body.encode_to_vec().into(),
-        )),
-        ..Default::default()
-    };
-    let request = pb::AppendRequest {
-        conversation_id: args.conversation,
-        branch: args.branch.unwrap_or_default(),
-        events: vec![event],
-        ..Default::default()
-    };
-    let answer = read::append(store, request).await?;
-    let appended = answer.events.first().ok_or(CliError::Answer {
-        call: "Append",
-        part: "event",
-    })?;
+    let body = pb::new_event::Body::AnnotationAdded(encode(&body));
+    let answer = append::one(store, &place, args.by, body, None).await?;
+    let appended = first_of(&answer)?;
     if out.json {
         let mut object = Object::new();
         object

@@ -3,16 +3,17 @@
 use std::env;
 
 use clap::Args;
-use prost::Message;
 
 use super::{
+    append::{self, bodies::encode},
+    branch_args::{FoundBranch, find_if_named},
     connect::Connection,
     error::{CliError, Exit},
     json,
-    named::Named,
     output::{Out, Tone},
-    pb, read,
-    text::{clock, indent, short_id},
+    pb,
+    text::{indent, short_id},
+    text_arg::free_text,
 };
 
 /// Lines of a call's arguments that are shown.
@@ -32,15 +33,7 @@ pub struct PendingArgs {
     branch: Option<String>,
 }
 
-impl PendingArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Option<Named<'_>> {
-        let conversation = self.conversation.as_mut()?;
-        Some(Named::new(conversation).branch(&mut self.branch))
-    }
-}
-
-/// Which call, and why.
+// Which call, and why: what each command is stands with its name in `lib.rs`.
 #[derive(Args, Debug, Clone)]
 pub struct DecideArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title
@@ -51,63 +44,21 @@ pub struct DecideArgs {
     #[arg(long, short, value_name = "NAME")]
     branch: Option<String>,
     /// Why
-    #[arg(
-        long,
-        short,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
-    reason: String,
+    #[arg(long, short, value_name = "TEXT")]
+    #[arg(allow_hyphen_values = true, value_parser = free_text)]
+    reason: Option<String>,
     /// Who decides [default: the account's name]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }
 
-/// Approve a tool call that waits
-///
-/// The approval holds for exactly the arguments that are shown.
-#[derive(Args, Debug, Clone)]
-#[command(after_help = "\
-Example:
-  treering approve CONVERSATION call_7 --reason 'only reads'")]
-pub struct ApproveArgs {
-    #[command(flatten)]
-    call: DecideArgs,
-}
-
-impl ApproveArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        Named::new(&mut self.call.conversation).branch(&mut self.call.branch)
-    }
-}
-
-/// Deny a tool call that waits
-#[derive(Args, Debug, Clone)]
-#[command(after_help = "\
-Example:
-  treering deny CONVERSATION call_7 --reason 'outside of the workspace'")]
-pub struct DenyArgs {
-    #[command(flatten)]
-    call: DecideArgs,
-}
-
-impl DenyArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        Named::new(&mut self.call.conversation).branch(&mut self.call.branch)
-    }
-}
-
 /// Prints the calls that wait.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn pending(args: PendingArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
+    let place = find_if_named(store, conversation, branch).await?;
     let request = pb::PendingRequest {
-        conversation_id: args.conversation.unwrap_or_default(),
-        branch: args.branch.unwrap_or_default(),
+        conversation_id: place.conversation,
+        branch: place.branch,
         limit: 0,
     };
     let calls = store.tools().pending(request).await?.into_inner().calls;
@@ -124,52 +75,33 @@ pub async fn pending(args: PendingArgs, store: &Connection, out: &mut Out) -> Re
     Ok(())
 }
 
-/// Approves a call.
+/// Approves or denies a call.
 ///
 /// # Errors
-/// What the store or the output says; [`CliError::NotFound`] when no such call
-/// waits.
-pub async fn approve(args: ApproveArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    decide(args.call, pb::Decision::Approved, store, out).await
-}
-
-/// Denies a call.
-///
-/// # Errors
-/// What the store or the output says; [`CliError::NotFound`] when no such call
-/// waits.
-pub async fn deny(args: DenyArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    decide(args.call, pb::Decision::Denied, store, out).await
-}
-
-async fn decide(
+/// [`CliError::NotFound`] when no such call waits; what the store or the output says.
+pub async fn decide(
     args: DecideArgs,
     decision: pb::Decision,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
-    let call = waiting_call(&args, store).await?;
+    let branch = args.branch.as_deref();
+    let place = find_if_named(store, Some(&args.conversation), branch).await?;
+    let call = waiting_call(&args.call_id, place, store).await?;
     let body = pb::ApprovalDecided {
         call_id: call.call_id.clone(),
         decision: decision.into(),
         arguments_hash: call.arguments_hash.clone(),
         decided_by: person(args.by.clone()),
-        reason: args.reason,
+        reason: args.reason.unwrap_or_default(),
     };
-    let event = pb::NewEvent {
-        actor: body.decided_by.clone(),
-        body: Some(pb::new_event::Body::ApprovalDecided(
-            body.encode_to_vec().into(),
-        )),
-        ..Default::default()
-    };
-    let request = pb::AppendRequest {
-        conversation_id: call.conversation_id.clone(),
+    let place = FoundBranch {
+        conversation: call.conversation_id.clone(),
         branch: call.branch.clone(),
-        events: vec![event],
         ..Default::default()
     };
-    let answer = read::append(store, request).await?;
+    let body = pb::new_event::Body::ApprovalDecided(encode(&body));
+    let answer = append::one(store, &place, args.by, body, None).await?;
     let revision = answer.events.first().map_or(0, |event| event.revision);
     let (tone, word) = match decision {
         pb::Decision::Approved => (Tone::Good, "approved"),
@@ -193,19 +125,23 @@ async fn decide(
 }
 
 /// The call that waits; its arguments' hash is what the decision is bound to.
-async fn waiting_call(args: &DecideArgs, store: &Connection) -> Result<pb::ToolCall, CliError> {
+async fn waiting_call(
+    call_id: &str,
+    place: FoundBranch,
+    store: &Connection,
+) -> Result<pb::ToolCall, CliError> {
     let request = pb::PendingRequest {
-        conversation_id: args.conversation.clone(),
-        branch: args.branch.clone().unwrap_or_default(),
+        conversation_id: place.conversation.clone(),
+        branch: place.branch,
         limit: 0,
     };
     let mut calls = store.tools().pending(request).await?.into_inner().calls;
-    calls.retain(|call| call.call_id == args.call_id);
+    calls.retain(|call| call.call_id == call_id);
     match calls.len() {
         0 => Err(CliError::NotFound {
             what: format!(
-                "no call {} waits for a decision in {}",
-                args.call_id, args.conversation
+                "no call {call_id} waits for a decision in {}",
+                place.conversation
             ),
             hint: "`treering pending` lists those that do; it may have been decided already".into(),
         }),
@@ -214,8 +150,7 @@ async fn waiting_call(args: &DecideArgs, store: &Connection) -> Result<pb::ToolC
             let names: Vec<_> = calls.iter().map(|call| call.branch.as_str()).collect();
             Err(CliError::Outcome {
                 what: format!(
-                    "the call {} waits on several branches: {}",
-                    args.call_id,
+                    "the call {call_id} waits on several branches: {}",
                     names.join(", ")
                 ),
                 hint: "say which one with --branch".into(),
@@ -236,7 +171,7 @@ fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
             Tone::Dim,
             format!("on {} #{}", call.branch, call.request_revision)
         ),
-        paint.text(Tone::Dim, clock(call.requested_at.as_ref())),
+        paint.text(Tone::Dim, out.zone().clock(call.requested_at.as_ref())),
     ))?;
     let arguments = String::from_utf8_lossy(&call.arguments);
     for line in indent(&arguments, 4, LINES, out.width * 10) {
@@ -246,7 +181,6 @@ fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
 }
 
 /// Who acts: the name that was given, else the account's.
-#[must_use]
 pub fn person(given: Option<String>) -> String {
     given
         .or_else(|| env::var("USER").ok())

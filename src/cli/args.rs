@@ -6,8 +6,8 @@ use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use directories::ProjectDirs;
 
-pub use super::keys::KeyArgument;
 use super::{error::CliError, time_arg::length};
+pub use treering_client::{ConnectOptions, Credentials, KeyArgument, Target};
 
 /// Environment variable with the default of `--data`.
 pub const DATA_ENV: &str = "TREERING_DATA";
@@ -41,11 +41,14 @@ pub struct Common {
     pub namespace: String,
     /// Who asks a server.
     #[command(flatten)]
-    pub credentials: Credentials,
+    pub credentials: CredentialArgs,
     /// Print JSON, one object a line
     #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,
     /// Print times as dates, not as how long ago
+    ///
+    /// On a terminal they are those of the machine's time zone, which TZ names, with its
+    /// offset; in pipes and files they are UTC.
     #[arg(long, global = true, help_heading = "Output")]
     pub absolute: bool,
     /// Do not page long output on a terminal ($PAGER, else less)
@@ -59,7 +62,7 @@ pub struct Common {
 
 /// Who asks a server, and how the server is known.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Credentials {
+pub struct CredentialArgs {
     /// The key to show to a server, or @FILE with it
     #[arg(long, global = true, value_name = "KEY", help_heading = "Server")]
     #[arg(env = "TREERING_TOKEN", hide_env_values = true)]
@@ -91,15 +94,6 @@ pub enum Color {
     Never,
 }
 
-/// Where the store is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// A folder, opened in this process.
-    Data(PathBuf),
-    /// A server, by its URL.
-    Server(String),
-}
-
 impl Common {
     /// The store that this command works on.
     ///
@@ -110,12 +104,38 @@ impl Common {
         self.target_from(set(SERVER_ENV), set(DATA_ENV))
     }
 
+    /// The store that this command works on, and who asks.
+    pub fn connect_options(&self) -> Result<ConnectOptions, CliError> {
+        Ok(ConnectOptions {
+            target: self.target()?,
+            wait: self.wait,
+            namespace: self.namespace.clone(),
+            credentials: self.credentials(),
+        })
+    }
+
+    /// Who asks a server.
+    pub fn credentials(&self) -> Credentials {
+        let given = self.credentials.clone();
+        Credentials {
+            token: given.token,
+            ca: given.ca,
+            client_cert: given.client_cert,
+            client_key: given.client_key,
+        }
+    }
+
+    /// The folder of the store; none: a server is asked.
+    pub fn folder(&self) -> Result<Option<PathBuf>, CliError> {
+        Ok(match self.target()? {
+            Target::Data(dir) => Some(dir),
+            Target::Server(_) => None,
+        })
+    }
+
     /// True when a server is asked, and not a folder.
-    ///
-    /// # Errors
-    /// As [`Common::target`].
     pub fn is_for_a_server(&self) -> Result<bool, CliError> {
-        Ok(matches!(self.target()?, Target::Server(_)))
+        Ok(self.folder()?.is_none())
     }
 
     /// The folder of `--data` or its defaults, whatever `--server` says.
@@ -130,6 +150,21 @@ impl Common {
             .map_or_else(platform_data_dir, Ok)
     }
 
+    /// The folder, for what is only done where it is. `done` and `hint` are for whoever names a
+    /// server.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] for a server; as [`Common::data_dir`].
+    pub fn folder_here(&self, done: &str, hint: &str) -> Result<PathBuf, CliError> {
+        match &self.server {
+            None => self.data_dir(),
+            Some(_) => Err(CliError::Usage {
+                what: format!("{done} where the folder is, and not through a server"),
+                hint: hint.into(),
+            }),
+        }
+    }
+
     /// Options of nobody.
     #[cfg(test)]
     pub fn for_tests() -> Self {
@@ -138,7 +173,7 @@ impl Common {
             server: None,
             wait: Duration::ZERO,
             namespace: "default".into(),
-            credentials: Credentials::default(),
+            credentials: CredentialArgs::default(),
             json: false,
             absolute: false,
             no_pager: false,
@@ -168,9 +203,6 @@ impl Common {
 }
 
 /// A number of tokens as people write it: `16000`, `16_000`, `16k`, `1M`.
-///
-/// # Errors
-/// What to give.
 pub fn tokens(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (number, unit) = match text.chars().last() {
@@ -183,6 +215,14 @@ pub fn tokens(text: &str) -> Result<u64, String> {
     number
         .and_then(|number| number.checked_mul(unit))
         .ok_or_else(|| "give a number of tokens, for example 16000 or 16k".into())
+}
+
+/// `NAME=VALUE`.
+pub fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("give NAME=VALUE".into()),
+    }
 }
 
 fn with_scheme(url: &str) -> String {

@@ -12,8 +12,9 @@ use super::{
     output::Out,
     pb::{self, event::Body},
     read,
+    safe::tell,
 };
-use crate::server::audit::{AUDIT_TYPE, SYSTEM_NAMESPACE, audit_conversation};
+use treering_server::audit::{AUDIT_TYPE, SYSTEM_NAMESPACE, audit_conversation};
 
 /// Print who used which key for what, one JSON object a line
 ///
@@ -28,34 +29,25 @@ Examples:
   treering audit --server https://db:7171 | jq 'select(.deed == \"decide\")'")]
 pub struct AuditArgs {
     /// First revision to print: one behind the last that is known
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    from: u64,
+    #[arg(long, value_name = "REVISION")]
+    from: Option<u64>,
 }
 
 /// The namespace that it reads, whatever was named.
-#[must_use]
 pub fn namespace() -> String {
     SYSTEM_NAMESPACE.to_owned()
 }
 
 /// Prints what was noted.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: &AuditArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let request = pb::ReadRequest {
-        from_revision: args.from,
+        from_revision: args.from.unwrap_or_default(),
         ..read::of_conversation(&audit_conversation().to_string())
     };
     let mut pages = match read::start(store, request).await {
         Ok(pages) => pages,
         Err(CliError::Status(status)) if status.code() == Code::NotFound => {
-            anstream::eprintln!("no audit: this store was never served with keys");
+            tell!("no audit: this store was never served with keys");
             return Ok(());
         }
         Err(error) => return Err(error),
@@ -63,7 +55,7 @@ pub async fn run(args: &AuditArgs, store: &Connection, out: &mut Out) -> Result<
     while let Some(page) = pages.message().await? {
         for event in &page.events {
             if let Some(line) = line(event) {
-                out.line(line)?;
+                out.json(line)?;
             }
         }
     }

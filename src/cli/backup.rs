@@ -9,24 +9,23 @@ use clap::{Args, Subcommand};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use self::remote::Remote;
+pub use self::remote::{Remote, ShipRefusal};
 use super::{
     connect::Connection,
     error::{CliError, Exit},
     json::{Array, Object},
     observe::BackupReached,
-    output::{BarUnit, Out, Tone, progress},
+    output::{Out, Steps, Tone},
     text::{bytes_human, count, things},
 };
-use crate::{
-    backup::{
-        self, Backup, BackupError, BackupOptions, BackupOutcome, BackupSource, BackupStep,
-        BackupTarget, GenerationInfo, Keep, Key, Pruned, Verified,
-    },
-    codec::{envelope::timestamp_to_pb, rfc3339},
-    domain::with_causes,
-    engine::Engine,
+use treering_backup as backup;
+use treering_backup::{
+    Backup, BackupError, BackupOptions, BackupOutcome, BackupSource, BackupStep, BackupTarget,
+    GenerationInfo, Keep, Key, Pruned, Verified,
 };
+use treering_domain::with_causes;
+use treering_engine::Engine;
+use treering_proto::{envelope::timestamp_to_pb, rfc3339};
 
 /// Keep a copy of the store somewhere else, and bring it up to date
 ///
@@ -42,7 +41,7 @@ use crate::{
 Examples:
   treering backup /mnt/backups --data ./store
   treering backup s3://bucket/treering --server http://127.0.0.1:7171 --follow
-  treering backup /mnt/backups --key-file key         openssl rand -hex 32 > key
+  treering backup /mnt/backups --key-file key   (umask 077; openssl rand -hex 32 > key)
   treering backup ls /mnt/backups
   treering backup verify /mnt/backups
   treering backup prune /mnt/backups --keep 7         what would go; --yes removes it
@@ -57,7 +56,7 @@ pub struct BackupArgs {
     #[command(flatten)]
     key: KeyArg,
     #[command(subcommand)]
-    command: Option<About>,
+    pub(super) command: Option<About>,
 }
 
 /// The key of an encrypted backup.
@@ -80,12 +79,13 @@ impl KeyArg {
     }
 }
 
+/// What is asked of a backup, without a store.
 #[derive(Subcommand, Debug, Clone)]
-enum About {
+pub enum About {
     /// Show which generations there are, and which still hold what was erased
-    Ls(LsArgs),
+    Ls(FromArgs),
     /// Read all of it and check it: every object, its records, their chain of hashes
-    Verify(VerifyArgs),
+    Verify(CheckArgs),
     /// Remove old generations, and what only they name
     ///
     /// Only tells what would go, without --yes. The newest generation has all that older ones
@@ -93,8 +93,9 @@ enum About {
     Prune(PruneArgs),
 }
 
+/// A backup that is there.
 #[derive(Args, Debug, Clone)]
-struct LsArgs {
+pub struct FromArgs {
     /// The backup: a folder or a bucket
     #[arg(value_name = "FROM")]
     from: String,
@@ -102,23 +103,26 @@ struct LsArgs {
     key: KeyArg,
 }
 
+impl FromArgs {
+    fn open(&self) -> Result<(BackupTarget, Option<Key>), CliError> {
+        let target = BackupTarget::to_read(&self.from).map_err(|error| refused(&error))?;
+        Ok((target, self.key.read()?))
+    }
+}
+
 #[derive(Args, Debug, Clone)]
-struct VerifyArgs {
-    /// The backup: a folder or a bucket
-    #[arg(value_name = "FROM")]
-    from: String,
+pub struct CheckArgs {
+    #[command(flatten)]
+    from: FromArgs,
     /// Whose backup, when there are several
     #[arg(long, value_name = "UUID")]
     store: Option<Uuid>,
-    #[command(flatten)]
-    key: KeyArg,
 }
 
 #[derive(Args, Debug, Clone)]
-struct PruneArgs {
-    /// The backup: a folder or a bucket
-    #[arg(value_name = "FROM")]
-    from: String,
+pub struct PruneArgs {
+    #[command(flatten)]
+    from: FromArgs,
     /// Whose backup, when there are several
     #[arg(long, value_name = "UUID")]
     store: Option<Uuid>,
@@ -131,27 +135,17 @@ struct PruneArgs {
     /// Remove them, and do not only tell
     #[arg(long, short)]
     yes: bool,
-    #[command(flatten)]
-    key: KeyArg,
-}
-
-impl BackupArgs {
-    /// True when it is about a backup, and no store is needed.
-    pub fn is_about_target(&self) -> bool {
-        self.command.is_some()
-    }
 }
 
 /// Tells of a backup, checks it, or removes what is old.
 ///
 /// # Errors
 /// [`CliError::Outcome`].
-pub async fn about(args: BackupArgs, out: &mut Out) -> Result<(), CliError> {
-    match args.command {
-        Some(About::Ls(args)) => ls(&args, out).await,
-        Some(About::Verify(args)) => verify(&args, out).await,
-        Some(About::Prune(args)) => prune(&args, out).await,
-        None => Ok(()),
+pub async fn about(about: &About, out: &mut Out) -> Result<(), CliError> {
+    match about {
+        About::Ls(args) => ls(args, out).await,
+        About::Verify(args) => verify(args, out).await,
+        About::Prune(args) => prune(args, out).await,
     }
 }
 
@@ -181,19 +175,18 @@ pub async fn run(args: BackupArgs, store: &Connection, out: &mut Out) -> Result<
             () = end => Ok(()),
         };
     }
-    let bar = progress("backup", None, BarUnit::Things);
+    let bar = Steps::start("backup");
     let refused = |error: BackupError| refused(&error);
     let mut backup = Backup::start(&source, &target, &options)
         .await
         .map_err(refused)?;
     let ran = backup.run(|step| {
         if let BackupStep::Shipped { done, total } = step {
-            bar.set_length(total);
-            bar.set_position(done);
+            bar.reach(done, total);
         }
     });
     let ran = ran.await;
-    bar.finish_and_clear();
+    drop(bar);
     ran.map_err(refused)?;
     tell(&backup.outcome(), &target, out)
 }
@@ -335,13 +328,10 @@ fn listed(numbers: &[u64]) -> String {
     numbers.join(", ")
 }
 
-async fn ls(args: &LsArgs, out: &mut Out) -> Result<(), CliError> {
-    let refused = |error: BackupError| refused(&error);
-    let target = BackupTarget::to_read(&args.from).map_err(refused)?;
-    let key = args.key.read()?;
-    let infos = backup::generations(&target, key.as_ref())
-        .await
-        .map_err(refused)?;
+async fn ls(args: &FromArgs, out: &mut Out) -> Result<(), CliError> {
+    let (target, key) = args.open()?;
+    let infos = backup::generations(&target, key.as_ref()).await;
+    let infos = infos.map_err(|error| refused(&error))?;
     let mut store = None;
     for info in &infos {
         if out.json {
@@ -410,18 +400,14 @@ fn info_json(info: &GenerationInfo) -> String {
     object.finish()
 }
 
-async fn verify(args: &VerifyArgs, out: &mut Out) -> Result<(), CliError> {
-    let refused = |error: BackupError| refused(&error);
-    let target = BackupTarget::to_read(&args.from).map_err(refused)?;
-    let key = args.key.read()?;
-    let bar = progress("verify", None, BarUnit::Things);
+async fn verify(args: &CheckArgs, out: &mut Out) -> Result<(), CliError> {
+    let (target, key) = args.from.open()?;
+    let bar = Steps::start("verify");
     let verified = backup::verify(&target, args.store, key.as_ref(), |step| {
-        bar.set_length(step.total);
-        bar.set_position(step.done);
+        bar.reach(step.done, step.total);
     });
-    let verified = verified.await;
-    bar.finish_and_clear();
-    let verified = verified.map_err(refused)?;
+    let verified = verified.await.map_err(|error| refused(&error))?;
+    drop(bar);
     tell_verified(&verified, out)?;
     if verified.faults.is_empty() {
         return Ok(());
@@ -482,15 +468,13 @@ fn tell_verified(verified: &Verified, out: &mut Out) -> Result<(), CliError> {
 }
 
 async fn prune(args: &PruneArgs, out: &mut Out) -> Result<(), CliError> {
-    let refused = |error: BackupError| refused(&error);
-    let target = BackupTarget::to_read(&args.from).map_err(refused)?;
-    let key = args.key.read()?;
+    let (target, key) = args.from.open()?;
     let keep = Keep {
         newest: args.keep,
         days: args.keep_days,
     };
     let pruned = backup::prune(&target, args.store, key.as_ref(), keep, !args.yes).await;
-    let pruned = pruned.map_err(refused)?;
+    let pruned = pruned.map_err(|error| refused(&error))?;
     tell_pruned(&pruned, args.yes, out)
 }
 
@@ -531,7 +515,8 @@ pub fn refused(error: &BackupError) -> CliError {
             Exit::Usage,
         ),
         BackupError::Key { .. } => (
-            "make one with `openssl rand -hex 32 > FILE`, and keep it where the backup is not",
+            "make one with `(umask 077; openssl rand -hex 32 > FILE)`, and keep it where the \
+             backup is not",
             Exit::Usage,
         ),
         BackupError::Locked { .. } => ("name the backup's key with --key-file FILE", Exit::Refused),
@@ -648,7 +633,6 @@ pub struct Followed {
 
 impl Followed {
     /// How far it is.
-    #[must_use]
     pub fn reached(&self) -> Arc<BackupReached> {
         Arc::clone(&self.reached)
     }

@@ -4,14 +4,14 @@ use clap::{Args, Subcommand};
 
 use super::{
     approve::person,
+    branch_args::{BranchArgs, FoundBranch, RevisionArg, find_conversation},
     connect::Connection,
     error::CliError,
-    json::{self, Object},
-    named::Named,
-    names,
+    json,
     output::{Out, Tone},
     pb, read,
     text::printable,
+    text_arg::free_text,
 };
 
 /// List, rename, archive and activate branches
@@ -25,7 +25,7 @@ Examples:
   treering branch rename CONVERSATION retry with-tests
   treering branch activate CONVERSATION with-tests
   treering branch archive CONVERSATION retry --reason 'led nowhere'")]
-pub struct BranchArgs {
+pub struct BranchesArgs {
     #[command(subcommand)]
     what: BranchCommand,
 }
@@ -50,14 +50,9 @@ enum BranchCommand {
         #[command(flatten)]
         place: NamedBranch,
         /// Why
-        #[arg(
-            long,
-            short,
-            value_name = "TEXT",
-            default_value = "",
-            hide_default_value = true
-        )]
-        reason: String,
+        #[arg(long, short, value_name = "TEXT")]
+        #[arg(allow_hyphen_values = true, value_parser = free_text)]
+        reason: Option<String>,
     },
     /// Make a branch the one that commands mean when they name none
     Activate {
@@ -67,36 +62,23 @@ enum BranchCommand {
 }
 
 /// Which branch.
-#[derive(Args, Debug, Clone, PartialEq, Eq)]
-pub struct NamedBranch {
+#[derive(Args, Debug, Clone)]
+struct NamedBranch {
     /// The conversation: an id or the beginning of one, @last, or words of its title
-    pub conversation: String,
+    conversation: String,
     /// The branch
-    pub branch: String,
+    branch: String,
 }
 
-impl BranchArgs {
+impl BranchesArgs {
     /// True when it does more than look.
     pub fn appends(&self) -> bool {
         !matches!(self.what, BranchCommand::Ls { .. })
     }
-
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        match &mut self.what {
-            BranchCommand::Ls { conversation } => Named::new(conversation),
-            BranchCommand::Rename { place, .. }
-            | BranchCommand::Archive { place, .. }
-            | BranchCommand::Activate { place } => Named::new(&mut place.conversation),
-        }
-    }
 }
 
 /// Lists branches, or changes one.
-///
-/// # Errors
-/// What the store or the output says.
-pub async fn run(args: BranchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub async fn run(args: BranchesArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let (place, change, did) = match args.what {
         BranchCommand::Ls { conversation } => return list(&conversation, store, out).await,
         BranchCommand::Rename { place, to } => {
@@ -105,23 +87,20 @@ pub async fn run(args: BranchArgs, store: &Connection, out: &mut Out) -> Result<
         }
         BranchCommand::Archive { place, reason } => {
             let did = "is archived: it takes nothing more".to_owned();
-            (place, Change::Archived(reason), did)
+            (place, Change::Archived(reason.unwrap_or_default()), did)
         }
         BranchCommand::Activate { place } => {
             (place, Change::Active, "is the active one now".to_owned())
         }
     };
-    let found = names::find(store, &place.conversation).await?;
-    names::check_branch(&found, &place.branch)?;
+    let found = BranchArgs {
+        conversation: place.conversation,
+        branch: Some(place.branch),
+    };
+    let place = found.find(store, RevisionArg::None).await?;
     let answer = change.of(&place, store).await?;
     if out.json {
-        let text = json::appended(
-            &answer.events,
-            answer.repeated_key,
-            &answer.warnings,
-            Object::new(),
-        );
-        return Ok(out.line(text)?);
+        return Ok(out.appended(&answer.events, answer.repeated_key, &answer.warnings)?);
     }
     let name = out.paint.text(Tone::Name, printable(&place.branch));
     Ok(out.line(format!("{name} {did}"))?)
@@ -137,7 +116,7 @@ enum Change {
 impl Change {
     async fn of(
         self,
-        place: &NamedBranch,
+        place: &FoundBranch,
         store: &Connection,
     ) -> Result<pb::AppendResponse, CliError> {
         let (conversation_id, branch) = (place.conversation.clone(), place.branch.clone());
@@ -178,7 +157,8 @@ impl Change {
 }
 
 async fn list(conversation: &str, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let branches = read::branches(store, conversation).await?;
+    let found = find_conversation(store, conversation).await?;
+    let branches = read::branches(store, &found.conversation).await?;
     let columns = branches.iter().map(|branch| branch.name.chars().count());
     let columns = columns.max().unwrap_or(0);
     for branch in &branches {

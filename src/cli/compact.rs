@@ -6,16 +6,15 @@ use clap::{Args, Subcommand};
 use super::{
     approve::person,
     args::tokens,
-    branch::NamedBranch,
+    branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
     context::{merged_policy, policy_bytes},
     error::CliError,
-    json,
-    named::Named,
+    json, log,
     output::{Out, Tone},
     pb, read,
-    text::{EventText, count, event_lines, indent, printable, short_id, things, wrapped},
-    text_arg::text_of,
+    text::{count, indent, printable, short_id, things, wrapped},
+    text_arg::{free_text, text_of},
 };
 
 /// Lines of content of one event that `expand` shows without `--full`.
@@ -42,26 +41,12 @@ Examples:
   my-model < material.txt | treering compact CONVERSATION apply --summary -
   treering compact CONVERSATION expand                the events that the summary stands for")]
 pub struct CompactArgs {
-    /// The conversation: an id or the beginning of one, @last, or words of its title
-    conversation: String,
-    /// The branch [default: the active one]
-    #[arg(long, short, value_name = "NAME", global = true)]
-    branch: Option<String>,
+    #[command(flatten)]
+    place: BranchArgs,
     #[command(flatten)]
     plan: PlanArgs,
     #[command(subcommand)]
     what: Option<CompactionCommand>,
-}
-
-impl CompactArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        let named = Named::new(&mut self.conversation).branch(&mut self.branch);
-        match &mut self.what {
-            Some(CompactionCommand::Expand(args)) => named.maybe_event(&mut args.revision),
-            _ => named,
-        }
-    }
 }
 
 impl CompactArgs {
@@ -78,21 +63,38 @@ enum CompactionCommand {
     Expand(ExpandArgs),
 }
 
-/// Show where it would cut, what stays, and what that saves
+/// What stays, and how large requests may be.
 #[derive(Args, Debug, Clone)]
-struct PlanArgs {
+struct BoundsArgs {
     /// Finished turns that stay [default: the conversation's policy, else 3]
     #[arg(long, value_name = "TURNS")]
     keep_turns: Option<u32>,
-    /// The model whose tokens are counted [default: the conversation's]
-    #[arg(long, short, value_name = "NAME")]
-    model: Option<String>,
     /// Merged over the conversation's `context` policy: JSON, @FILE, or -
     #[arg(long, value_name = "JSON")]
     policy: Option<String>,
-    /// For requests of at most so many tokens, as `treering context --budget` makes them
+    /// For requests of at most so many tokens, as `treering context --budget` makes them: a
+    /// summary of --extract leaves room in them
     #[arg(long, value_name = "TOKENS", value_parser = tokens)]
     budget: Option<u64>,
+}
+
+impl BoundsArgs {
+    fn policy(&self) -> Result<Vec<u8>, CliError> {
+        Ok(policy_bytes(merged_policy(
+            self.policy.as_deref(),
+            self.budget,
+        )?))
+    }
+}
+
+/// Show where it would cut, what stays, and what that saves
+#[derive(Args, Debug, Clone)]
+struct PlanArgs {
+    #[command(flatten)]
+    bounds: BoundsArgs,
+    /// The model whose tokens are counted [default: the conversation's]
+    #[arg(long, short, value_name = "NAME")]
+    model: Option<String>,
     /// Show the engine's own summary and the instruction whole
     #[arg(long)]
     full: bool,
@@ -108,19 +110,13 @@ struct PlanArgs {
 struct ApplyArgs {
     /// The summary: its text, @FILE, or - for standard input
     #[arg(long, value_name = "TEXT", group = "text")]
+    #[arg(allow_hyphen_values = true, value_parser = free_text)]
     summary: Option<String>,
     /// The engine's own summary, made without a model
     #[arg(long, group = "text")]
     extract: bool,
-    /// Finished turns that stay [default: the conversation's policy, else 3]
-    #[arg(long, value_name = "TURNS")]
-    keep_turns: Option<u32>,
-    /// Merged over the conversation's `context` policy, as for a plan: JSON, @FILE, or -
-    #[arg(long, value_name = "JSON")]
-    policy: Option<String>,
-    /// For requests of at most so many tokens: with --extract the summary leaves room in them
-    #[arg(long, value_name = "TOKENS", value_parser = tokens)]
-    budget: Option<u64>,
+    #[command(flatten)]
+    bounds: BoundsArgs,
     /// Cut after this revision, the end of a turn [default: where a plan would]
     #[arg(long, value_name = "REVISION", conflicts_with = "keep_turns")]
     cut: Option<u64>,
@@ -144,14 +140,14 @@ struct ExpandArgs {
 }
 
 /// Plans, applies or expands.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: CompactArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let place = NamedBranch {
-        conversation: args.conversation,
-        branch: args.branch.unwrap_or_default(),
+    let revision = match &args.what {
+        Some(CompactionCommand::Expand(args)) => {
+            RevisionArg::Event(args.revision.unwrap_or_default())
+        }
+        _ => RevisionArg::None,
     };
+    let place = args.place.find(store, revision).await?;
     match args.what.unwrap_or(CompactionCommand::Plan(args.plan)) {
         CompactionCommand::Plan(args) => plan(args, place, store, out).await,
         CompactionCommand::Apply(args) => apply(args, place, store, out).await,
@@ -161,25 +157,24 @@ pub async fn run(args: CompactArgs, store: &Connection, out: &mut Out) -> Result
 
 async fn plan(
     args: PlanArgs,
-    place: NamedBranch,
+    place: FoundBranch,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
-    let policy = merged_policy(args.policy.as_deref(), args.budget)?;
     let request = pb::PlanCompactionRequest {
         conversation_id: place.conversation,
         branch: place.branch,
-        keep_turns: args.keep_turns,
+        keep_turns: args.bounds.keep_turns,
+        policy: args.bounds.policy()?.into(),
         model: args.model.unwrap_or_default(),
-        policy: policy_bytes(policy).into(),
     };
     let plan = planned(request, store).await?;
     if out.json {
         return Ok(out.line(json::of(&plan))?);
     }
     if args.material {
-        out.line(&plan.instruction)?;
-        return Ok(out.line(format!("\n{}", plan.material))?);
+        out.lines(&plan.instruction)?;
+        return Ok(out.lines(format!("\n{}", plan.material))?);
     }
     let state = read::state(store, &plan.conversation_id, &plan.branch, 0).await?;
     let shown = PlanText {
@@ -350,7 +345,7 @@ fn keep_none(plan: &pb::CompactionPlan) -> Option<String> {
 
 async fn apply(
     args: ApplyArgs,
-    place: NamedBranch,
+    place: FoundBranch,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
@@ -367,19 +362,18 @@ async fn apply(
         branch: place.branch,
         summary: summary.unwrap_or_default(),
         cut_revision: args.cut.unwrap_or_default(),
-        keep_turns: args.keep_turns,
+        keep_turns: args.bounds.keep_turns,
         expected_head: args.expect.unwrap_or_default(),
         idempotency_key: args.key.unwrap_or_default(),
         actor: person(None),
         trigger: pb::CompactionTrigger::Manual.into(),
     };
-    let policy = merged_policy(args.policy.as_deref(), args.budget)?;
     let plan = pb::PlanCompactionRequest {
         conversation_id: request.conversation_id.clone(),
         branch: request.branch.clone(),
         keep_turns: request.keep_turns,
         model: String::new(),
-        policy: policy_bytes(policy).into(),
+        policy: args.bounds.policy()?.into(),
     };
     if !plan.policy.is_empty() && request.cut_revision == 0 {
         take_over(&mut request, planned(plan.clone(), store).await?);
@@ -406,11 +400,7 @@ async fn apply(
         count(answer.tokens_before),
         count(answer.tokens_after)
     ))?;
-    for warning in &answer.warnings {
-        let mark = out.paint.text(Tone::Wait, "warning:");
-        out.line(format!("{mark} {warning}"))?;
-    }
-    Ok(())
+    Ok(out.warnings(&answer.warnings)?)
 }
 
 /// Takes over what was planned with a policy of the call.
@@ -440,26 +430,20 @@ fn nothing_to_cut(plan: &pb::CompactionPlan) -> CliError {
 
 async fn expand(
     args: &ExpandArgs,
-    place: NamedBranch,
+    place: FoundBranch,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
     let request = pb::ExpandRequest {
         conversation_id: place.conversation,
         branch: place.branch,
-        compaction_revision: args.revision.unwrap_or_default(),
+        compaction_revision: place.revision,
     };
-    let how = EventText::new(out, LINES, args.full);
+    let how = out.event_text(LINES, args.full);
     let mut events = store.contexts().expand(request).await?.into_inner();
     while let Some(batch) = events.message().await? {
         for event in &batch.events {
-            if out.json {
-                out.line(json::event(event))?;
-                continue;
-            }
-            for line in event_lines(event, how) {
-                out.line(line)?;
-            }
+            log::print(event, how, out)?;
         }
     }
     Ok(())

@@ -2,31 +2,34 @@
 //!
 //! The shell asks this very program what may come next, so what is completed is what
 //! is there. Only a folder that nobody holds, or a server, is asked; whatever is wrong,
-//! nothing is completed and nothing is said.
+//! nothing is completed and nothing is said. Names that a shell would take for anything but
+//! one word are not offered: whoever recorded them would write what is run next.
 
 use std::{
     collections::HashSet,
     env,
     ffi::{OsStr, OsString},
-    path::PathBuf,
+    iter,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
-use clap::{Args, Command, CommandFactory, Parser};
+use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches};
 use clap_complete::{ArgValueCompleter, CompleteEnv, CompletionCandidate, env::Shells};
 
 use super::{
     Cli, Opening,
-    args::{Color, Common, Credentials},
+    args::Common,
     connect::Connection,
     error::CliError,
-    keys::KeyArgument,
     output::Out,
     pb, read,
     text::{first_line, short_id},
 };
-use crate::engine::{Dense, OpenMode};
+use treering_engine::{Dense, OpenMode};
 
+/// The arguments that name conversations.
+const CONVERSATIONS: [&str; 3] = ["conversation", "conversations", "reference"];
 /// The variable with which the shell asks.
 const VAR: &str = "COMPLETE";
 /// Conversations that are offered.
@@ -52,9 +55,6 @@ pub struct CompletionsArgs {
 }
 
 /// Prints the script.
-///
-/// # Errors
-/// What the output says.
 pub fn script(args: &CompletionsArgs, out: &mut Out) -> Result<(), CliError> {
     let shells = Shells::builtins();
     let name = args.shell.to_string();
@@ -62,7 +62,7 @@ pub fn script(args: &CompletionsArgs, out: &mut Out) -> Result<(), CliError> {
     if let Some(shell) = shells.completer(&name) {
         shell.write_registration(VAR, "treering", "treering", "treering", &mut script)?;
     }
-    Ok(out.bytes(&script)?)
+    Ok(out.recorded(&script)?)
 }
 
 /// Answers the shell, when it asks, and ends the process then.
@@ -77,9 +77,7 @@ fn command() -> Command {
 
 fn with_names(command: Command) -> Command {
     let command = command.mut_args(|arg| match arg.get_id().as_str() {
-        "conversation" | "conversations" | "reference" => {
-            arg.add(ArgValueCompleter::new(conversations))
-        }
+        name if CONVERSATIONS.contains(&name) => arg.add(ArgValueCompleter::new(conversations)),
         "branch" | "left" | "right" => arg.add(ArgValueCompleter::new(branches)),
         _ => arg,
     });
@@ -102,14 +100,21 @@ fn conversations(begun: &OsStr) -> Vec<CompletionCandidate> {
                 source_id => source_id,
             };
             let short = short_id(&summary.source_id, &summary.conversation_id);
-            let id = [short, whole]
+            let id = [short, whole, summary.conversation_id.as_str()]
                 .into_iter()
-                .find(|id| id.starts_with(&begun))?;
+                .find(|id| id.starts_with(&begun) && is_plain(id))?;
             let title = first_line(&summary.title, TITLE_CHARS);
             Some(CompletionCandidate::new(id).help(Some(title.into())))
         });
         Some(offered.collect())
     })
+}
+
+/// What every shell takes as one word that means nothing but itself. A shell puts what is
+/// completed into the line as it is, and runs the line: others record these names.
+fn is_plain(word: &str) -> bool {
+    let may_be = |c: char| c.is_alphanumeric() || "-_./:@+~".contains(c);
+    !word.starts_with(['-', '~']) && word.chars().all(may_be)
 }
 
 fn id_of(summary: &pb::ConversationSummary) -> String {
@@ -148,7 +153,7 @@ fn branches(begun: &OsStr) -> Vec<CompletionCandidate> {
             None => read::state(&store, &found.id, "", 0).await.ok()?,
         };
         let names = state.branches.into_iter().map(|branch| branch.name);
-        let names = names.filter(|name| name.starts_with(&begun));
+        let names = names.filter(|name| name.starts_with(&begun) && is_plain(name));
         Some(names.map(CompletionCandidate::new).collect())
     })
 }
@@ -166,7 +171,9 @@ fn ask(
             dense: Dense::Never,
             views_anew: false,
         };
-        let store = Connection::open(&common(&typed()), opening).await.ok()?;
+        let store = Connection::open(&common(&typed())?.connect_options().ok()?, opening)
+            .await
+            .ok()?;
         question(store).await
     });
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -179,70 +186,51 @@ fn typed() -> Vec<OsString> {
     words.skip(2).collect()
 }
 
-/// The value of an option among the words of a line.
-fn value(words: &[OsString], option: &str) -> Option<String> {
-    let mut words = words.iter().map(|word| word.to_string_lossy());
-    let with_equals = format!("{option}=");
-    while let Some(word) = words.next() {
-        if word == option {
-            return words.next().map(|value| value.into_owned());
-        }
-        if let Some(value) = word.strip_prefix(&with_equals) {
-            return Some(value.to_owned());
-        }
+/// The options of every command that the line has so far.
+fn common(words: &[OsString]) -> Option<Common> {
+    let mut common = Common::from_arg_matches(&parsed(words)?).ok()?;
+    // Somebody waits for the key that was pressed.
+    common.wait = Duration::from_millis(1);
+    let credentials = &mut common.credentials;
+    let paths = [
+        &mut common.data,
+        &mut credentials.ca,
+        &mut credentials.client_cert,
+        &mut credentials.client_key,
+    ];
+    for path in paths.into_iter().flatten() {
+        *path = from_home(path);
     }
-    None
+    Some(common)
 }
 
-fn common(words: &[OsString]) -> Common {
-    let namespace = value(words, "--namespace")
-        .or_else(|| env::var("TREERING_NAMESPACE").ok())
-        .unwrap_or_else(|| "default".into());
-    Common {
-        data: value(words, "--data").map(|dir| from_home(&dir)),
-        server: value(words, "--server"),
-        // Somebody waits for the key that was pressed.
-        wait: Duration::from_millis(1),
-        namespace,
-        credentials: credentials(words),
-        json: false,
-        absolute: false,
-        no_pager: true,
-        color: Color::Never,
-    }
-}
-
-fn credentials(words: &[OsString]) -> Credentials {
-    let set = |option, variable| value(words, option).or_else(|| env::var(variable).ok());
-    let path = |option, variable| set(option, variable).map(|path| from_home(&path));
-    Credentials {
-        token: set("--token", "TREERING_TOKEN").map(KeyArgument::from),
-        ca: path("--ca", "TREERING_CA"),
-        client_cert: path("--client-cert", "TREERING_CLIENT_CERT"),
-        client_key: path("--client-key", "TREERING_CLIENT_KEY"),
-    }
+/// A line; what is not finished is read as far as it can be.
+fn parsed(words: &[OsString]) -> Option<ArgMatches> {
+    let line = iter::once(OsString::from("treering")).chain(words.iter().cloned());
+    let command = Cli::command().ignore_errors(true);
+    command.try_get_matches_from(line).ok()
 }
 
 /// A folder as it was typed: the shell has not put the home folder in yet.
-fn from_home(dir: &str) -> PathBuf {
-    match (dir.strip_prefix("~/"), env::home_dir()) {
-        (Some(rest), Some(home)) => home.join(rest),
-        _ => PathBuf::from(dir),
+fn from_home(dir: &Path) -> PathBuf {
+    match (dir.strip_prefix("~"), env::home_dir()) {
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => dir.to_owned(),
     }
 }
 
 /// The conversation of a line whose branch is asked for.
 fn conversation_typed(words: &[OsString]) -> Option<String> {
-    // What is not finished is read as far as it can be.
-    let mut words: Vec<_> = words.to_vec();
-    words.insert(0, "treering".into());
-    while words.len() > 2 {
-        if let Ok(mut cli) = Cli::try_parse_from(&words)
-            && let Some(conversation) = cli.command.conversation()
-        {
-            return Some(conversation);
-        }
-        words.pop();
+    let line = parsed(words)?;
+    let mut matches = &line;
+    let mut found = None;
+    while let Some((_, inner)) = matches.subcommand() {
+        matches = inner;
+        let named = CONVERSATIONS.iter().find_map(|name| {
+            let mut values = matches.try_get_many::<String>(name).ok()??;
+            values.next().cloned()
+        });
+        found = named.or(found);
     }
-    None
+    found
 }

@@ -14,8 +14,8 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, parser::ValueSou
 use serde_json::json;
 use toml_edit::{Document, Item, TableLike, Value};
 
-use super::{Cli, Command, error::CliError, output::Out};
-use crate::domain::with_causes;
+use super::{AloneCommand, Cli, Command, error::CliError, output::Out};
+use treering_domain::with_causes;
 
 const SERVE: &str = "serve";
 /// An option's variable is this and its name in capitals.
@@ -99,7 +99,7 @@ fn check(file: Option<&Path>, out: &mut Out) -> Result<(), CliError> {
         refused(vec![Complaint { place, what }])
     };
     let read = Cli::try_parse_from(words).map_err(|error| complaint(first_line(&error)))?;
-    if let Command::Serve(serve) = &read.command {
+    if let Command::Alone(AloneCommand::Serve(serve)) = &read.command {
         let judged = serve.check();
         judged.map_err(|error| complaint(with_causes(&error).to_string()))?;
     }
@@ -125,37 +125,28 @@ fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(),
     let matches = matches.map_err(|error| refused(vec![of_line(&error)]))?;
     let serve = matches.subcommand_matches(SERVE);
     for option in options_of_serve() {
-        let from = put.0.iter().find(|setting| setting.name == option.name);
-        let is_typed = serve.and_then(|serve| serve.value_source(&option.id))
-            == Some(ValueSource::CommandLine);
-        let origin = match from {
-            Some(setting) => setting.origin.clone(),
-            None if is_typed => Origin::Typed,
-            None => Origin::Default,
+        let typed = serve.and_then(|serve| serve.value_source(&option.id));
+        let (origin, values) = match put.0.iter().find(|set| set.name == option.name) {
+            Some(setting) => (setting.origin.to_string(), setting.values.clone()),
+            None => {
+                let raw = serve.and_then(|serve| serve.try_get_raw(&option.id).ok()?);
+                let values = raw.into_iter().flatten();
+                let values = values.map(|value| value.to_string_lossy().into_owned());
+                let origin = match typed == Some(ValueSource::CommandLine) {
+                    true => "typed",
+                    false => "default",
+                };
+                (origin.to_owned(), values.collect())
+            }
         };
-        let raw = serve.and_then(|serve| serve.try_get_raw(&option.id).ok().flatten());
-        let value: Vec<String> = match &from {
-            Some(setting) => setting.values.clone(),
-            None => raw
-                .map(|raw| {
-                    raw.map(|value| value.to_string_lossy().into_owned())
-                        .collect()
-                })
-                .unwrap_or_default(),
-        };
-        let value = match option.name == SECRET && !value.is_empty() {
+        let value = match option.name == SECRET && !values.is_empty() {
             true => "(not shown)".to_owned(),
-            false => value.join(","),
+            false => values.join(","),
         };
         if out.json {
-            let origin = origin.to_string();
             out.line(json!({"option": option.name, "value": value, "from": origin}))?;
         } else {
-            let shown = if value.is_empty() {
-                "-"
-            } else {
-                value.as_str()
-            };
+            let shown = if value.is_empty() { "-" } else { &value };
             out.line(format!("{:<26} {shown:<32} {origin}", option.name))?;
         }
     }
@@ -172,36 +163,6 @@ pub fn with_settings(mut words: Vec<OsString>) -> Result<Vec<OsString>, CliError
         words.extend(put.words());
     }
     Ok(words)
-}
-
-/// What the environment and the file say of a server that is looked for.
-#[derive(Debug, Default)]
-pub struct Configured {
-    /// Its folder.
-    pub data: Option<PathBuf>,
-    /// Where its metrics are.
-    pub metrics: Option<String>,
-}
-
-/// What a server would be told that is started here, by this file if one is named.
-///
-/// # Errors
-/// As [`with_settings`].
-pub fn of_serve(file: Option<&Path>) -> Result<Configured, CliError> {
-    let mut words = vec!["treering".into(), SERVE.into()];
-    if let Some(file) = file {
-        words.push("--config".into());
-        words.push(file.into());
-    }
-    let put = Put::together(&words, &os_env)?.unwrap_or_default();
-    let value = |name: &str| {
-        let setting = put.0.iter().find(|setting| setting.name == name);
-        setting.and_then(|setting| setting.values.first().cloned())
-    };
-    Ok(Configured {
-        data: value("data").map(PathBuf::from),
-        metrics: value("metrics"),
-    })
 }
 
 /// What is said by others than the line that was typed.
@@ -334,19 +295,15 @@ struct Setting {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Origin {
-    Typed,
     Environment { variable: String },
     File { path: PathBuf, line: usize },
-    Default,
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Typed => f.write_str("typed"),
             Self::Environment { variable } => f.write_str(variable),
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
-            Self::Default => f.write_str("default"),
         }
     }
 }

@@ -1,20 +1,24 @@
 //! `context`: the next request of a conversation, and how it came to be.
 
-use clap::{Args, builder::PossibleValue};
+use clap::{
+    Args,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use serde_json::{Map, Value, json};
 
 use super::{
     args::tokens,
+    branch_args::AsOfArgs,
     connect::Connection,
     error::{CliError, Exit},
     json,
-    named::Named,
     output::{Out, Tone},
     pb,
+    safe::tell,
     text::{ExplanationText, compact_command, count, explanation_lines, pretty_json},
     text_arg::text_of,
 };
-use crate::context::Provider;
+use treering_context::Provider;
 
 /// Build what the agent sends next: a request that its provider takes as it is
 ///
@@ -39,13 +43,10 @@ One fork, two providers:
   treering context CONVERSATION -b retry --provider openai-chat --model gpt-4o
   treering context CONVERSATION -b retry --provider anthropic --model claude-sonnet-4-5")]
 pub struct ContextArgs {
-    /// The conversation: an id or the beginning of one, @last, or words of its title
-    conversation: String,
-    /// The branch [default: the active one]
-    #[arg(long, short, value_name = "NAME")]
-    branch: Option<String>,
+    #[command(flatten)]
+    place: AsOfArgs,
     /// Whose request body
-    #[arg(long, short, value_enum, value_name = "PROVIDER", default_value_t)]
+    #[arg(long, short, value_parser = provider(), value_name = "PROVIDER", default_value_t)]
     provider: Provider,
     /// The model that it is for [default: the conversation's; none is named if it has none]
     #[arg(long, short, value_name = "NAME")]
@@ -57,14 +58,6 @@ pub struct ContextArgs {
     /// Print the request also when it is above its budget, and exit with 0
     #[arg(long)]
     allow_over: bool,
-    /// As the branch was at this revision
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    as_of: u64,
     /// Wait until the log can be read up to this position, so that what was appended
     /// there is in
     #[arg(long, value_name = "POSITION")]
@@ -88,23 +81,10 @@ pub struct ContextArgs {
     policy: Option<String>,
 }
 
-impl ContextArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        Named::new(&mut self.conversation)
-            .branch(&mut self.branch)
-            .moment(&mut self.as_of)
-    }
-}
-
-impl clap::ValueEnum for Provider {
-    fn value_variants<'a>() -> &'a [Self] {
-        &Self::ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.as_str()).help(self.title()))
-    }
+/// Each provider by its name.
+fn provider() -> impl TypedValueParser<Value = Provider> {
+    let named = |it: Provider| PossibleValue::new(it.as_str()).help(it.title());
+    PossibleValuesParser::new(Provider::ALL.map(named)).try_map(|name| name.parse::<Provider>())
 }
 
 fn tool_results(text: &str) -> Result<Value, String> {
@@ -134,10 +114,11 @@ pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result
         width: out.width,
         all: args.all,
     };
+    let place = args.place.find(store).await?;
     let request = pb::BuildRequest {
-        conversation_id: args.conversation,
-        branch: args.branch.unwrap_or_default(),
-        as_of_revision: args.as_of,
+        conversation_id: place.conversation,
+        branch: place.branch,
+        as_of_revision: place.revision,
         provider: args.provider.number(),
         model: args.model.unwrap_or_default(),
         policy: policy.into(),
@@ -166,7 +147,7 @@ pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result
     let told = answer.explanation.unwrap_or_default();
     // A body that is not to be sent must not look like one.
     within_budget(&told, allow_over, request, store).await?;
-    out.line(pretty_json(&String::from_utf8_lossy(&answer.request)))?;
+    out.json(pretty_json(&String::from_utf8_lossy(&answer.request)))?;
     tell_warnings(&told, out);
     Ok(())
 }
@@ -244,7 +225,7 @@ fn tell_warnings(told: &pb::Explanation, out: &Out) {
     }
     for warning in warnings {
         let mark = out.paint.text(Tone::Wait, "warning:");
-        eprintln!("{mark} {}", super::text::printable(&warning));
+        tell!("{mark} {warning}");
     }
 }
 

@@ -3,10 +3,11 @@
 use clap::Args;
 
 use super::{
+    branch_args::RevisionArg,
     connect::Connection,
     error::CliError,
     json::{self, Object},
-    named::Named,
+    names,
     output::{Out, Paint, Tone},
     pb,
     text::{EventText, event_lines, things},
@@ -29,46 +30,31 @@ pub struct DiffArgs {
     /// The other branch
     right: String,
     /// At most so many events a side
-    #[arg(
-        long,
-        short = 'n',
-        value_name = "N",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    limit: u32,
+    #[arg(long, short = 'n', value_name = "N")]
+    limit: Option<u32>,
     /// Show contents whole, however long
     #[arg(long)]
     full: bool,
 }
 
-impl DiffArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        Named::new(&mut self.conversation).must_have([&self.left, &self.right])
-    }
-}
-
 /// Prints the difference.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: &DiffArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let found = names::find(store, &args.conversation).await?;
+    RevisionArg::None.with(found.revision, &args.conversation)?;
+    names::check_branch(&found, &args.left)?;
+    names::check_branch(&found, &args.right)?;
     let request = pb::DiffRequest {
-        conversation_id: args.conversation.clone(),
+        conversation_id: found.id,
         left_branch: args.left.clone(),
         right_branch: args.right.clone(),
         headers_only: false,
-        limit: args.limit,
+        limit: args.limit.unwrap_or_default(),
     };
     let diff = store.conversations().diff(request).await?.into_inner();
     print(&diff, [&args.left, &args.right], args.full, out)
 }
 
 /// Prints a difference of two sides with these names.
-///
-/// # Errors
-/// What the output says.
 pub fn print(
     diff: &pb::DiffResponse,
     [left, right]: [&str; 2],
@@ -87,7 +73,7 @@ pub fn print(
             paint.text(Tone::Name, format!("#{}", diff.ancestor_revision))
         ))?;
     }
-    let how = EventText::new(out, LINES, full);
+    let how = out.event_text(LINES, full);
     let [cut_left, cut_right] = cut(diff);
     side(left, Mark('<', Tone::Bad), (&diff.left, cut_left), how, out)?;
     side(
@@ -99,10 +85,7 @@ pub fn print(
     )?;
     if diff.truncated {
         out.line("")?;
-        out.line(paint.text(
-            Tone::Dim,
-            "There is more: raise --limit, or use `treering log`.",
-        ))?;
+        out.note("There is more: raise --limit, or use `treering log`.")?;
     }
     Ok(())
 }
@@ -127,11 +110,7 @@ fn side(
     let paint: Paint = out.paint;
     let at_least = if is_cut { "at least " } else { "" };
     let number = things(events.len() as u64, "event", "events");
-    out.line("")?;
-    out.line(paint.text(
-        Tone::Strong,
-        format!("{name}: {at_least}{number} of its own"),
-    ))?;
+    out.heading(format!("{name}: {at_least}{number} of its own"))?;
     let sign = paint.text(mark.1, mark.0);
     for event in events {
         for line in event_lines(event, how) {

@@ -7,8 +7,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-use super::{Cli, CliError, demo, output::Out, run, serve::Served};
-use crate::importer::format;
+use super::{Cli, CliError, demo, output::Out, run, serve::Served, web::WebOptions};
+use treering_engine::OpenOptions;
+use treering_import::format;
 
 pub(super) async fn treering(line: &[&str]) -> (String, Result<(), CliError>) {
     let args = std::iter::once("treering").chain(line.iter().copied());
@@ -283,9 +284,13 @@ async fn a_folder_and_a_server_print_the_same() {
     );
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = TcpListener::bind(any).await.unwrap();
-    let served = Served::start(Path::new(&data), listener, None)
-        .await
-        .unwrap();
+    let served = Served::start(
+        OpenOptions::new(Path::new(&data)),
+        listener,
+        WebOptions::default(),
+    )
+    .await
+    .unwrap();
     let url = served.url();
     for (command, expected) in commands.iter().zip(&from_folder) {
         let line = [&["--server", &url], *command].concat();

@@ -14,10 +14,12 @@ use super::{
     error::{CliError, Exit},
     json::{self, Object},
     names,
-    output::{BarUnit, Out, Tone, progress},
+    output::{Out, Steps, Tone},
     pb,
     retention::RetentionArgs,
+    safe::{ask, tell},
     text::{bytes_human, count, printable, things},
+    text_arg::free_text,
 };
 
 /// Events that are named one by one; of more, the number is said.
@@ -67,9 +69,9 @@ pub struct EraseArgs {
     #[arg(long, short)]
     yes: bool,
     /// Why, for the history
-    #[arg(long, short, value_name = "TEXT", default_value = "")]
-    #[arg(hide_default_value = true)]
-    reason: String,
+    #[arg(long, short, value_name = "TEXT")]
+    #[arg(allow_hyphen_values = true, value_parser = free_text)]
+    reason: Option<String>,
     /// Write the receipt to this file, which must not be there
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     receipt: Option<PathBuf>,
@@ -89,7 +91,7 @@ fn hint_at_lines(target: &pb::erase_request::Target, events: u64) {
     };
     let lines = literal.split(|byte| *byte == b'\n').count() as u64;
     if events == 0 && lines > 1 {
-        anstream::eprintln!(
+        tell!(
             "The file has {}, and they are looked for as one text: for each of several texts, \
              give a file of its own.",
             things(lines, "line", "lines")
@@ -241,24 +243,20 @@ fn request(args: &EraseArgs, target: pb::erase_request::Target, dry_run: bool) -
         target: Some(target),
         keep_derived: args.keep_derived,
         dry_run,
-        reason: args.reason.clone(),
+        reason: args.reason.clone().unwrap_or_default(),
         actor: person(None),
     }
 }
 
 async fn call(store: &Connection, request: pb::EraseRequest) -> Result<Told, CliError> {
     use pb::erase_response::Item;
-    let bar = progress("erase", None, BarUnit::Things);
+    let bar = Steps::start("erase");
     let mut answers = store.conversations().erase(request).await?.into_inner();
     let mut told = Told::default();
     let mut outcome = None;
     while let Some(answer) = answers.message().await? {
         match answer.item {
-            Some(Item::Progress(step)) => {
-                bar.set_length(step.total.max(1));
-                bar.set_message(step.what.clone());
-                bar.set_position(step.done);
-            }
+            Some(Item::Progress(step)) => bar.show(&step),
             Some(Item::Event(event)) => told.events.push(event),
             Some(Item::SharedBy(by)) => told.shared.push(by),
             Some(Item::Kept(kept)) => told.kept.push(kept),
@@ -266,7 +264,6 @@ async fn call(store: &Connection, request: pb::EraseRequest) -> Result<Told, Cli
             None => {}
         }
     }
-    bar.finish_and_clear();
     told.outcome = outcome.ok_or(CliError::Answer {
         call: "Erase",
         part: "outcome",
@@ -371,14 +368,8 @@ fn show_json(told: &Told, out: &mut Out) -> Result<(), CliError> {
 }
 
 fn confirmed(events: u64) -> Result<bool, CliError> {
-    let mut stderr = anstream::stderr();
-    write!(
-        stderr,
-        "Erase {}? This cannot be undone. [y/N] ",
-        things(events, "event", "events")
-    )
-    .and_then(|()| stderr.flush())
-    .map_err(CliError::Output)?;
+    let events = things(events, "event", "events");
+    ask(format!("Erase {events}? This cannot be undone. [y/N] ")).map_err(CliError::Output)?;
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
     read.map_err(CliError::Output)?;
@@ -409,7 +400,7 @@ fn finish(
             Ok(())
         }
         // Nobody can make it again.
-        _ => Ok(out.line(&outcome.receipt)?),
+        _ => Ok(out.json(&outcome.receipt)?),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `verify --erased`: that what a receipt says is so.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use serde::Deserialize;
 
@@ -12,11 +12,9 @@ use super::{
     pb, read,
     text::things,
 };
-use crate::{
-    codec::envelope::arm_of_event,
-    domain::{PublicKey, hex},
-    engine::receipt_signer,
-};
+use treering_domain::{PublicKey, hex};
+use treering_engine::receipt_signer;
+use treering_proto::envelope::arm_of_event;
 
 /// The form of receipts that is understood.
 const VERSION: u32 = 1;
@@ -25,7 +23,31 @@ const VERSION: u32 = 1;
 #[derive(Deserialize)]
 struct Receipt {
     receipt: u32,
+    /// How many events were erased.
+    events: u64,
     recorded: Vec<Recorded>,
+}
+
+impl Receipt {
+    /// What it lacks: whoever makes one for himself leaves out what the store would not confirm.
+    /// A store makes none for an erasing that found nothing.
+    fn lacks(&self) -> Option<String> {
+        let ranges = self.recorded.iter().flat_map(|one| &one.revisions);
+        let many = |[first, last]: &[u64; 2]| last.saturating_add(1).saturating_sub(*first);
+        let named = ranges.map(many).fold(0, u64::saturating_add);
+        if named == 0 {
+            return Some("the receipt names no event that was erased".into());
+        }
+        let places = self.recorded.iter();
+        let places: BTreeSet<_> = places.map(|it| (&it.conversation, it.revision)).collect();
+        if named != self.events || places.len() != self.recorded.len() {
+            let events = self.events;
+            return Some(format!(
+                "the receipt is of {events} events, and names {named}"
+            ));
+        }
+        None
+    }
 }
 
 #[derive(Deserialize)]
@@ -36,8 +58,8 @@ struct Recorded {
     chain_hash: String,
 }
 
-/// Holds a receipt against the store: it must be as it was signed, by the key that the events
-/// name; the events that say what was erased must be those of
+/// Holds a receipt against the store: it must name all that it counts, and be as it was signed, by
+/// the key that the events name, so by this store's; the events that say what was erased must be those of
 /// the receipt, each of the others must be a stub, and together the stubs must have the hash
 /// that was recorded.
 ///
@@ -60,12 +82,12 @@ pub async fn check(path: &Path, store: &Connection, out: &mut Out) -> Result<(),
         });
     }
     let signer = receipt_signer(&text).map_err(|error| CliError::Outcome {
-        what: error.to_string(),
+        what: format!("{}: {error}", path.display()),
         hint: "take the receipt as `treering erase` wrote it".into(),
         exit: Exit::Failed,
     })?;
     let mut stubs = 0;
-    let mut faults = Vec::new();
+    let mut faults = Vec::from_iter(receipt.lacks());
     for recorded in &receipt.recorded {
         match of_one(recorded, signer, store).await? {
             Ok(count) => stubs += count,
@@ -118,12 +140,7 @@ async fn events(
         to_revision: last,
         ..read::of_conversation(conversation)
     };
-    let mut answers = read::start(store, request).await?;
-    let mut events = Vec::new();
-    while let Some(answer) = answers.message().await? {
-        events.extend(answer.events);
-    }
-    Ok(events)
+    read::all(store, request).await
 }
 
 /// How many stubs there are, or what is not so.
@@ -175,4 +192,41 @@ async fn of_one(
         return Ok(Err(format!("{place} has the hash of other stubs")));
     }
     Ok(Ok(revisions.len() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A receipt that named nothing was "erased", whoever had signed it; and one that names less
+    // than it counts has not been confirmed by what it names.
+    #[test]
+    fn a_receipt_names_all_that_it_counts() {
+        let lacks = |events: u64, recorded: &[(&str, u64, [u64; 2])]| {
+            let recorded = recorded.iter().map(|(id, revision, range)| Recorded {
+                conversation: (*id).to_owned(),
+                revisions: vec![*range],
+                revision: *revision,
+                chain_hash: String::new(),
+            });
+            let receipt = Receipt {
+                receipt: VERSION,
+                events,
+                recorded: recorded.collect(),
+            };
+            receipt.lacks()
+        };
+        assert_eq!(lacks(3, &[("a", 9, [1, 2]), ("b", 9, [5, 5])]), None);
+        for (events, recorded) in [
+            (0, &[][..]),
+            (3, &[]),
+            (0, &[("a", 9, [2, 1])]),
+            (3, &[("a", 9, [1, 2])]),
+            (1, &[("a", 9, [1, 2])]),
+            (2, &[("a", 9, [1, 1]), ("a", 9, [1, 1])]),
+            (1, &[("a", 9, [0, u64::MAX])]),
+        ] {
+            assert!(lacks(events, recorded).is_some(), "{events} {recorded:?}");
+        }
+    }
 }

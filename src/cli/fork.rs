@@ -3,14 +3,14 @@
 use clap::Args;
 
 use super::{
+    branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
     error::CliError,
     json,
-    named::Named,
-    names,
     output::{Out, Tone},
     pb, read,
     text::short_id,
+    text_arg::free_text,
 };
 
 /// Start a new branch (or conversation) from any revision of a branch
@@ -25,22 +25,14 @@ Examples:
   treering fork CONVERSATION --at 41 --name \"another model\" --new-conversation
   treering fork CONVERSATION --branch retry --at 57 --name again --activate")]
 pub struct ForkArgs {
-    /// The conversation: an id or the beginning of one, @last, or words of its title
-    conversation: String,
+    #[command(flatten)]
+    place: BranchArgs,
     /// Last revision that both share [default: the branch's head]
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    at: u64,
+    #[arg(long, value_name = "REVISION")]
+    at: Option<u64>,
     /// Name of the new branch (with --new-conversation: its title) [default: at-REVISION]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// The branch to fork [default: the one that has the revision]
-    #[arg(long, short, value_name = "NAME")]
-    branch: Option<String>,
     /// Fork into a new conversation that shares the history
     #[arg(long)]
     new_conversation: bool,
@@ -49,28 +41,23 @@ pub struct ForkArgs {
     activate: bool,
     /// A system prompt of its own
     #[arg(long, value_name = "TEXT")]
+    #[arg(allow_hyphen_values = true, value_parser = free_text)]
     system_prompt: Option<String>,
-}
-
-impl ForkArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        Named::new(&mut self.conversation)
-            .branch(&mut self.branch)
-            .event(&mut self.at)
-    }
 }
 
 /// The name of a branch that nobody has named: by where it begins, and a number when there
 /// is one of that name.
-async fn own_name(args: &ForkArgs, store: &Connection) -> Result<String, CliError> {
-    let branch = args.branch.as_deref().unwrap_or("");
-    let state = read::state(store, &args.conversation, branch, 0).await?;
-    let at = match args.at {
+async fn own_name(
+    place: &FoundBranch,
+    new_conversation: bool,
+    store: &Connection,
+) -> Result<String, CliError> {
+    let state = read::state(store, &place.conversation, &place.branch, 0).await?;
+    let at = match place.revision {
         0 => state.branch.map_or(0, |branch| branch.head),
         at => at,
     };
-    if args.new_conversation {
+    if new_conversation {
         let title = state
             .summary
             .map(|summary| summary.title)
@@ -87,25 +74,20 @@ async fn own_name(args: &ForkArgs, store: &Connection) -> Result<String, CliErro
 }
 
 /// Forks and says where.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: ForkArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let name = match &args.name {
-        Some(name) => name.clone(),
-        None => own_name(&args, store).await?,
+    let at = RevisionArg::Event(args.at.unwrap_or_default());
+    let place = args.place.find(store, at).await?;
+    let name = match args.name {
+        Some(name) => name,
+        None => own_name(&place, args.new_conversation, store).await?,
     };
     let request = pb::ForkRequest {
-        conversation_id: args.conversation,
-        branch: args.branch.unwrap_or_default(),
-        at_revision: args.at,
+        conversation_id: place.conversation,
+        branch: place.branch,
+        at_revision: place.revision,
         name,
         system_prompt: args.system_prompt.unwrap_or_default(),
-        into_conversation: if args.new_conversation {
-            "new".into()
-        } else {
-            String::new()
-        },
+        into_conversation: if args.new_conversation { "new" } else { "" }.into(),
         activate: args.activate,
         actor: super::approve::person(None),
         ..Default::default()
@@ -116,11 +98,10 @@ pub async fn run(args: ForkArgs, store: &Connection, out: &mut Out) -> Result<()
     }
     let branch = answer.branch.unwrap_or_default();
     let paint = out.paint;
-    let id = &answer.conversation_id;
     let called = match args.new_conversation {
-        true => short_id("", id).to_owned(),
+        true => short_id("", &answer.conversation_id).to_owned(),
         // As other commands call it, and as it is typed.
-        false => names::find(store, id).await?.called(),
+        false => place.called,
     };
     let conversation = paint.text(Tone::Name, called);
     let at = branch.fork_revision;

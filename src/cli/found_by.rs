@@ -1,10 +1,8 @@
 //! What events are found by: the options that give it, and those that look for it.
 
-use std::collections::BTreeMap;
-
 use clap::Args;
 
-use super::{error::CliError, pb};
+use super::{args::pair, pb};
 
 /// Options that look for events.
 #[derive(Args, Debug, Clone, Default)]
@@ -23,25 +21,22 @@ pub struct FilterArgs {
     #[arg(long, value_name = "ACTOR")]
     by: Option<String>,
     /// Only events with this attribute; may be given several times
-    #[arg(long = "attribute", value_name = "NAME=VALUE")]
-    attributes: Vec<String>,
+    #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = pair)]
+    attributes: Vec<(String, String)>,
 }
 
 impl FilterArgs {
     /// What a read wants of events; none: all of them.
-    ///
-    /// # Errors
-    /// [`CliError::Usage`] for an attribute without a name.
-    pub fn filter(&self) -> Result<Option<pb::EventFilter>, CliError> {
+    pub fn filter(&self) -> Option<pb::EventFilter> {
         let filter = pb::EventFilter {
             key: self.key.clone().unwrap_or_default(),
             key_prefix: self.key_prefix.clone().unwrap_or_default(),
             types: self.types.clone(),
             actor: self.by.clone().unwrap_or_default(),
-            attributes: attributes(&self.attributes)?,
+            attributes: self.attributes.iter().cloned().collect(),
             ..Default::default()
         };
-        Ok((filter != pb::EventFilter::default()).then_some(filter))
+        (filter != pb::EventFilter::default()).then_some(filter)
     }
 }
 
@@ -52,30 +47,14 @@ pub struct TagsArgs {
     #[arg(long, value_name = "KEY", global = true)]
     event_key: Option<String>,
     /// More to find it by; may be given several times
-    #[arg(long = "attribute", value_name = "NAME=VALUE", global = true)]
-    attributes: Vec<String>,
+    #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = pair, global = true)]
+    attributes: Vec<(String, String)>,
 }
 
 impl TagsArgs {
     /// Gives it to an event.
-    ///
-    /// # Errors
-    /// [`CliError::Usage`] for an attribute without a name.
-    pub fn give(&self, event: &mut pb::NewEvent) -> Result<(), CliError> {
+    pub fn give(&self, event: &mut pb::NewEvent) {
         event.key = self.event_key.clone().unwrap_or_default();
-        event.attributes = attributes(&self.attributes)?;
-        Ok(())
+        event.attributes = self.attributes.iter().cloned().collect();
     }
-}
-
-fn attributes(given: &[String]) -> Result<BTreeMap<String, String>, CliError> {
-    let pair = |text: &String| {
-        let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty())?;
-        Some((name.to_owned(), value.to_owned()))
-    };
-    let pairs: Option<_> = given.iter().map(pair).collect();
-    pairs.ok_or_else(|| CliError::Usage {
-        what: "an attribute has no name".to_owned(),
-        hint: "write it as NAME=VALUE".into(),
-    })
 }

@@ -12,8 +12,10 @@ use super::{
     json::{Array, Object, rfc3339},
     output::{Out, Tone},
     pb::{self, item_op::Op, item_result::Result as Answer},
+    safe::tell,
     text::{first_line, printable},
-    text_arg::text_of,
+    text_arg::{is_json, text_of},
+    time_arg::term,
 };
 
 /// Characters of a value in a line.
@@ -47,7 +49,7 @@ enum ItemsCommand {
         /// The key
         key: String,
         /// The value, JSON
-        #[arg(value_hint = ValueHint::Other)]
+        #[arg(allow_negative_numbers = true, value_hint = ValueHint::Other)]
         value: String,
         /// It is gone after this time, for example 90s, 30m, 12h or 7d
         #[arg(long, value_name = "TIME", value_parser = time_to_live)]
@@ -56,7 +58,7 @@ enum ItemsCommand {
         #[arg(long, value_name = "TEXT")]
         text: Option<String>,
         /// Who puts it [default: $USER, else `treering-cli`]
-        #[arg(long = "words", value_name = "NAME")]
+        #[arg(long, value_name = "NAME")]
         actor: Option<String>,
     },
     /// Show a value
@@ -72,13 +74,8 @@ enum ItemsCommand {
         #[arg(default_value = "", hide_default_value = true)]
         path: String,
         /// Words
-        #[arg(
-            long = "words",
-            value_name = "WORDS",
-            default_value = "",
-            hide_default_value = true
-        )]
-        query: String,
+        #[arg(long = "words", value_name = "WORDS")]
+        query: Option<String>,
         /// What must be so: FIELD and one of = != > >= < <= and JSON, with dots between
         /// fields within fields (may be given again)
         #[arg(long = "where", value_name = "CONDITION", value_parser = condition)]
@@ -130,23 +127,14 @@ impl ItemsArgs {
 
     /// True when what it has to wait for is kept.
     pub fn waits(&self) -> bool {
-        matches!(&self.what, ItemsCommand::Search { query, .. } if !query.is_empty())
+        matches!(&self.what, ItemsCommand::Search { query: Some(query), .. } if !query.is_empty())
     }
 }
 
 fn time_to_live(text: &str) -> Result<Duration, String> {
-    let number = text.trim_end_matches(|c: char| c.is_alphabetic());
-    let seconds = match text[number.len()..].trim() {
-        "s" => 1,
-        "m" | "min" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => 0,
-    };
-    let count = number.trim().parse::<u64>().ok();
-    match count.and_then(|count| count.checked_mul(seconds)) {
-        Some(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
-        _ => Err("give a number with s, m, h or d, for example 12h".to_owned()),
+    match term(text)? {
+        Duration::ZERO => Err("takes more than no time, for example 12h".to_owned()),
+        term => Ok(term),
     }
 }
 
@@ -171,7 +159,7 @@ fn condition(text: &str) -> Result<pb::ItemCondition, String> {
     if field.is_empty() {
         return Err("the field is missing before the sign".to_owned());
     }
-    if serde_json::from_str::<serde::de::IgnoredAny>(value).is_err() {
+    if !is_json(value) {
         return Err(format!(
             "what {field} is compared with is no JSON: texts are in quotation marks"
         ));
@@ -252,7 +240,7 @@ fn op(what: ItemsCommand) -> Result<(Op, Option<String>), CliError> {
             actor,
         } => {
             let value = text_of(&value)?.trim().to_owned();
-            if serde_json::from_str::<serde::de::IgnoredAny>(&value).is_err() {
+            if !is_json(&value) {
                 return Err(CliError::Usage {
                     what: "the value is no JSON".to_owned(),
                     hint: "give a text as '\"text\"', a file as @FILE".into(),
@@ -285,7 +273,7 @@ fn op(what: ItemsCommand) -> Result<(Op, Option<String>), CliError> {
         } => {
             let search = pb::SearchItems {
                 under: labels(&path),
-                query,
+                query: query.unwrap_or_default(),
                 filter: conditions,
                 limit,
                 offset,
@@ -321,7 +309,7 @@ fn op(what: ItemsCommand) -> Result<(Op, Option<String>), CliError> {
 
 fn tell_partial(partial: bool) -> Result<(), CliError> {
     if partial {
-        eprintln!("There may be more: enough was looked at. Search under a longer path.");
+        tell!("There may be more: enough was looked at. Search under a longer path.");
     }
     Ok(())
 }
@@ -366,14 +354,14 @@ fn print_value(item: &pb::Item, out: &mut Out) -> Result<(), CliError> {
         return Ok(out.line(json(item))?);
     }
     let value = String::from_utf8_lossy(&item.value);
-    Ok(out.line(value.lines().map(printable).collect::<Vec<_>>().join("\n"))?)
+    Ok(out.lines(value.trim_end())?)
 }
 
 fn print_item(item: &pb::Item, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return Ok(out.line(json(item))?);
     }
-    let name = printable(&format!("{}/{}", item.path.join("/"), item.key));
+    let name = format!("{}/{}", item.path.join("/"), item.key);
     let name = out.paint.text(Tone::Name, name);
     let when = out
         .paint

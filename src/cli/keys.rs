@@ -1,6 +1,6 @@
 //! `keys`: who may use a server, made and ended where the data folder is.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use prost_types::Timestamp;
@@ -11,19 +11,19 @@ use super::{
     error::{CliError, Exit},
     json::{Array, Object, rfc3339},
     output::{Out, Tone},
-    text::{ago, day_clock},
+    safe::tell,
+    text::Zone,
     time_arg::term,
 };
-use crate::{
-    access::{
-        self, CertificateSubject, Grant, GrantReach, KeyFileError, KeyLimits, KeyRecord, KeyRing,
-        KeyRole, MadeKey, NewKey,
-    },
-    codec::envelope::timestamp_to_pb,
-    domain::{TimestampMicros, with_causes},
-    engine::Engine,
-    server::audit,
+use treering_access as access;
+use treering_access::{
+    CertificateSubject, Grant, GrantReach, KeyFileError, KeyLimits, KeyRecord, KeyRing, KeyRole,
+    MadeKey, NewKey,
 };
+use treering_domain::{TimestampMicros, with_causes};
+use treering_engine::Engine;
+use treering_proto::envelope::timestamp_to_pb;
+use treering_server::audit;
 
 /// Make and end the keys that a server asks for
 ///
@@ -108,15 +108,8 @@ struct RotateArgs {
 /// # Errors
 /// [`CliError::Usage`] for a server, and what cannot be done.
 pub fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
-    if common.server.is_some() {
-        return Err(CliError::Usage {
-            what: "keys are made and ended where the data folder is, and not through a server"
-                .into(),
-            hint: "on the server's machine: treering keys ls --data DIR (the server may run)"
-                .into(),
-        });
-    }
-    let dir = common.data_dir()?;
+    let hint = "on the server's machine: treering keys ls --data DIR (the server may run)";
+    let dir = common.folder_here("keys are made and ended", hint)?;
     let by = person(None);
     match args.what {
         What::Create(args) => {
@@ -180,13 +173,13 @@ fn show_of_certificate(key: &KeyRecord, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return Ok(out.line(json(key, None, None))?);
     }
-    anstream::eprintln!(
-        "The key {} ({}) may: {}{}.\nWhoever shows a certificate with the subject {} and sends no \
+    tell!(
+        "The key {} ({}) may: {}{}. Whoever shows a certificate with the subject {} and sends no \
          key has it; the server wants `--client-ca`.",
         key.name,
         key.id,
         roles_of(key),
-        until(key),
+        until(key, out.zone()),
         key.certificate_subject
             .as_ref()
             .map_or("", CertificateSubject::as_str),
@@ -194,9 +187,9 @@ fn show_of_certificate(key: &KeyRecord, out: &mut Out) -> Result<(), CliError> {
     Ok(())
 }
 
-fn until(key: &KeyRecord) -> String {
+fn until(key: &KeyRecord, zone: Zone) -> String {
     match key.expires_at {
-        Some(end) => format!(" until {}", day_clock(Some(&timestamp_to_pb(end)))),
+        Some(end) => format!(" until {}", zone.moment(&timestamp_to_pb(end))),
         None => String::new(),
     }
 }
@@ -209,21 +202,19 @@ fn show(made: &MadeKey, out: &mut Out) -> Result<(), CliError> {
     out.line(made.token.reveal())?;
     out.flush()?;
     let key = &made.record;
-    anstream::eprintln!(
+    tell!(
         "The key {} ({}) may: {}{}.",
         key.name,
         key.id,
         roles_of(key),
-        until(key)
+        until(key, out.zone())
     );
     let old = key.secrets.iter().filter_map(|secret| secret.ends_at).max();
     if let Some(end) = old {
-        let end = day_clock(Some(&timestamp_to_pb(end)));
-        anstream::eprintln!("The one before goes on until {end} UTC.");
+        let end = out.zone().moment(&timestamp_to_pb(end));
+        tell!("The one before goes on until {end}.");
     }
-    anstream::eprintln!(
-        "It is shown this once. Clients send it: TREERING_TOKEN, or --token @FILE."
-    );
+    tell!("It is shown this once. Clients send it: TREERING_TOKEN, or --token @FILE.");
     Ok(())
 }
 
@@ -246,13 +237,13 @@ fn list(dir: &std::path::Path, out: &mut Out) -> Result<(), CliError> {
             (Some(_), _) => (Tone::Dim, "revoked".to_owned()),
             (None, Some(end)) if end <= now => (Tone::Dim, "expired".to_owned()),
             (None, Some(end)) => {
-                let end = day_clock(Some(&timestamp_to_pb(end)));
+                let end = out.zone().day_clock(Some(&timestamp_to_pb(end)));
                 (Tone::Good, format!("until {end}"))
             }
             (None, None) => (Tone::Good, "good".to_owned()),
         };
         let used = match used.map(timestamp_to_pb) {
-            Some(time) => format!("used {}", ago(Some(&time))),
+            Some(time) => format!("used {}", out.zone().ago(Some(&time))),
             None => "never used".to_owned(),
         };
         let name = out.paint.text(Tone::Name, &key.name);
@@ -319,18 +310,29 @@ pub async fn check_are_there(
     keys: &KeyRing,
     opens_all_the_same: bool,
 ) -> Result<(), CliError> {
-    if opens_all_the_same || !keys.is_open() {
+    if !keys.is_open() {
+        // They may be older than the file that says so.
+        if let Err(error) = access::note_made(keys.dir()) {
+            tracing::warn!(%error, "that this store has keys could not be written down");
+        }
         return Ok(());
     }
-    let had_keys = audit::has_begun(engine).await;
-    let had_keys = had_keys.map_err(|error| CliError::Outcome {
-        what: format!(
-            "it cannot be known whether this store had keys: {}",
-            with_causes(&error)
-        ),
-        hint: "`treering verify` tells what is damaged; --insecure serves it without keys".into(),
-        exit: Exit::Damaged,
-    })?;
+    if opens_all_the_same {
+        return Ok(());
+    }
+    // A restored store has only the audit to say it.
+    let had_keys = access::had_keys(keys.dir()) || {
+        let noted = audit::has_begun(engine).await;
+        noted.map_err(|error| CliError::Outcome {
+            what: format!(
+                "it cannot be known whether this store had keys: {}",
+                with_causes(&error)
+            ),
+            hint: "`treering verify` tells what is damaged; --insecure serves it without keys"
+                .into(),
+            exit: Exit::Damaged,
+        })?
+    };
     if !had_keys {
         return Ok(());
     }
@@ -392,48 +394,5 @@ pub fn refused(error: KeyFileError) -> CliError {
             hint: "`treering keys create --help` has examples".into(),
         },
         KeyFileError::Random(_) => outcome("look at the system's log", Exit::Failed),
-    }
-}
-
-/// A key as it is given on the command line: itself, or `@FILE`.
-#[derive(Clone, PartialEq, Eq)]
-pub struct KeyArgument(String);
-
-impl From<String> for KeyArgument {
-    fn from(text: String) -> Self {
-        Self(text)
-    }
-}
-
-impl std::fmt::Debug for KeyArgument {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("KeyArgument(…)")
-    }
-}
-
-impl KeyArgument {
-    /// The key; none when it is empty, as an environment variable may be.
-    ///
-    /// # Errors
-    /// [`CliError::ReadFile`]; [`CliError::Usage`] when it is no key, so that a typo is told
-    /// here and not by a server.
-    pub fn read(&self) -> Result<Option<String>, CliError> {
-        let text = match self.0.strip_prefix('@') {
-            Some(path) => {
-                let path = PathBuf::from(path);
-                std::fs::read_to_string(&path)
-                    .map_err(|cause| CliError::ReadFile { path, cause })?
-            }
-            None => self.0.clone(),
-        };
-        let text = text.trim();
-        if text.is_empty() {
-            return Ok(None);
-        }
-        access::Token::parse(text).map_err(|error| CliError::Usage {
-            what: format!("--token or TREERING_TOKEN: {error}"),
-            hint: "give it as `treering keys create` showed it, or unset it".into(),
-        })?;
-        Ok(Some(text.to_owned()))
     }
 }

@@ -3,10 +3,10 @@
 use clap::{Args, Subcommand};
 
 use super::{
+    branch_args::{AsOfArgs, FoundBranch},
     connect::Connection,
     error::CliError,
     json::{self, Array, Object},
-    named::Named,
     output::{Out, Tone},
     pb,
     text::{count, first_line, printable, things},
@@ -36,19 +36,8 @@ Examples:
   treering knowledge CONVERSATION guidance --branch retry
   treering knowledge CONVERSATION --json | jq -r 'select(.item == \"file\").path'")]
 pub struct KnowledgeArgs {
-    /// The conversation: an id or the beginning of one, @last, or words of its title
-    conversation: String,
-    /// The branch [default: the active one]
-    #[arg(long, short, value_name = "NAME", global = true)]
-    branch: Option<String>,
-    /// As it was at this revision
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    as_of: u64,
+    #[command(flatten)]
+    place: AsOfArgs,
     /// Recent results of this tool only
     #[arg(long, short, value_name = "NAME")]
     tool: Option<String>,
@@ -60,15 +49,6 @@ pub struct KnowledgeArgs {
     all: bool,
     #[command(subcommand)]
     what: Option<KnowledgeCommand>,
-}
-
-impl KnowledgeArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        Named::new(&mut self.conversation)
-            .branch(&mut self.branch)
-            .moment(&mut self.as_of)
-    }
 }
 
 #[derive(Subcommand, Debug, Clone)]
@@ -91,15 +71,14 @@ enum KnowledgeCommand {
 }
 
 /// Prints what is known.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: KnowledgeArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let conversation_id = args.conversation.clone();
-    let branch = args.branch.clone().unwrap_or_default();
-    match &args.what {
-        None => show(&args, store, out).await,
-        Some(KnowledgeCommand::Suggest { tool, arguments }) => {
+    let place = args.place.find(store).await?;
+    let Some(what) = &args.what else {
+        return show(&args, place, store, out).await;
+    };
+    let (conversation_id, branch) = (place.conversation, place.branch);
+    match what {
+        KnowledgeCommand::Suggest { tool, arguments } => {
             let request = pb::SuggestArgumentsRequest {
                 conversation_id,
                 branch,
@@ -109,7 +88,7 @@ pub async fn run(args: KnowledgeArgs, store: &Connection, out: &mut Out) -> Resu
             let answer = store.tools().suggest_arguments(request).await?.into_inner();
             print_suggested(tool, &answer, out)
         }
-        Some(KnowledgeCommand::Prerequisites { tool }) => {
+        KnowledgeCommand::Prerequisites { tool } => {
             let request = pb::MissingPrerequisitesRequest {
                 conversation_id,
                 branch,
@@ -118,7 +97,7 @@ pub async fn run(args: KnowledgeArgs, store: &Connection, out: &mut Out) -> Resu
             let answer = store.tools().missing_prerequisites(request).await?;
             print_prerequisites(tool, &answer.into_inner(), out)
         }
-        Some(KnowledgeCommand::Guidance) => {
+        KnowledgeCommand::Guidance => {
             let request = pb::GuidanceRequest {
                 conversation_id,
                 branch,
@@ -131,18 +110,25 @@ pub async fn run(args: KnowledgeArgs, store: &Connection, out: &mut Out) -> Resu
             } else if guidance.is_empty() {
                 out.row("The results so far say nothing about what to do next.")?;
             } else {
-                out.row(printable(&guidance))?;
+                for line in guidance.lines() {
+                    out.row(line)?;
+                }
             }
             Ok(())
         }
     }
 }
 
-async fn show(args: &KnowledgeArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+async fn show(
+    args: &KnowledgeArgs,
+    place: FoundBranch,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let request = pb::KnowledgeRequest {
-        conversation_id: args.conversation.clone(),
-        branch: args.branch.clone().unwrap_or_default(),
-        as_of_revision: args.as_of,
+        conversation_id: place.conversation,
+        branch: place.branch,
+        as_of_revision: place.revision,
         recent: args.recent,
         tool: args.tool.clone().unwrap_or_default(),
     };
@@ -156,7 +142,7 @@ async fn show(args: &KnowledgeArgs, store: &Connection, out: &mut Out) -> Result
         format!("What results have shown as of #{}", known.revision),
     ))?;
     if !known.working_directory.is_empty() {
-        let from = place(known.working_directory_from.as_ref());
+        let from = at(known.working_directory_from.as_ref());
         out.row(format!(
             "working directory {}  {}",
             paint.text(Tone::Name, printable(&known.working_directory)),
@@ -168,11 +154,10 @@ async fn show(args: &KnowledgeArgs, store: &Connection, out: &mut Out) -> Result
     print_outcomes(&known.tools, out)?;
     if known.left_out > 0 {
         let left_out = count(known.left_out);
-        out.row(paint.text(Tone::Dim, format!("left out because of bounds: {left_out}")))?;
+        out.note(format!("left out because of bounds: {left_out}"))?;
     }
     if !known.recent.is_empty() {
-        out.line("")?;
-        out.row(paint.text(Tone::Strong, "Recent results, newest first"))?;
+        out.heading("Recent results, newest first")?;
         for call in &known.recent {
             tools::print_call(call, out)?;
         }
@@ -196,29 +181,23 @@ fn print_json(known: &pb::KnowledgeResponse, out: &mut Out) -> Result<(), CliErr
     Ok(())
 }
 
-fn place(event: Option<&pb::EventRef>) -> String {
+fn at(event: Option<&pb::EventRef>) -> String {
     event.map_or_else(String::new, |event| format!("#{}", event.revision))
 }
 
 fn print_files(known: &pb::KnowledgeResponse, all: bool, out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
     let files = folded(&known.files, &known.working_directory);
-    out.line("")?;
-    out.row(paint.text(Tone::Strong, things(files.len() as u64, "file", "files")))?;
+    out.heading(things(files.len() as u64, "file", "files"))?;
     let shown = if all { files.len() } else { FILES_SHOWN };
     for NamedFile { file, also } in files.iter().take(shown) {
-        let mut note = format!(
-            "{} {} {}",
-            file.touch,
-            file.tool,
-            place(file.event.as_ref())
-        );
+        let mut note = format!("{} {} {}", file.touch, file.tool, at(file.event.as_ref()));
         for other in also {
             note.push_str(&format!(
                 ", as {} {} {}",
                 printable(&other.path),
                 other.tool,
-                place(other.event.as_ref())
+                at(other.event.as_ref())
             ));
         }
         out.row(format!(
@@ -288,7 +267,7 @@ fn print_variables(
             paint.text(Tone::Name, printable(&of_file.file)),
             paint.text(
                 Tone::Dim,
-                format!("{} {}", of_file.tool, place(of_file.event.as_ref()))
+                format!("{} {}", of_file.tool, at(of_file.event.as_ref()))
             )
         ))?;
         for variable in of_file.variables.iter().take(bound) {
@@ -313,8 +292,7 @@ fn print_variables(
 fn more(all: usize, shown: usize, out: &mut Out) -> Result<(), CliError> {
     if all > shown {
         let rest = count((all - shown) as u64);
-        let line = format!("  … {rest} more (--all)");
-        out.row(out.paint.text(Tone::Dim, line))?;
+        out.note(format!("  … {rest} more (--all)"))?;
     }
     Ok(())
 }
@@ -324,8 +302,7 @@ fn print_outcomes(outcomes: &[pb::ToolOutcomeCount], out: &mut Out) -> Result<()
         return Ok(());
     }
     let paint = out.paint;
-    out.line("")?;
-    out.row(paint.text(Tone::Strong, "Tools that have returned"))?;
+    out.heading("Tools that have returned")?;
     for tool in outcomes {
         let failed = match tool.failed {
             0 => String::new(),
@@ -335,7 +312,7 @@ fn print_outcomes(outcomes: &[pb::ToolOutcomeCount], out: &mut Out) -> Result<()
             "  {}  {}{failed}  {}",
             paint.text(Tone::Tool, printable(&tool.tool)),
             paint.text(Tone::Good, format!("{} succeeded", count(tool.succeeded))),
-            paint.text(Tone::Dim, format!("last {}", place(tool.last.as_ref())))
+            paint.text(Tone::Dim, format!("last {}", at(tool.last.as_ref())))
         ))?;
     }
     Ok(())
@@ -369,13 +346,13 @@ fn print_suggested(
                 format!(
                     "{} ({})",
                     printable(&suggestion.reason),
-                    place(suggestion.event.as_ref())
+                    at(suggestion.event.as_ref())
                 )
             )
         ))?;
         if !suggestion.alternatives.is_empty() {
             let others = printable(&suggestion.alternatives.join(", "));
-            out.row(paint.text(Tone::Dim, format!("    or {others}")))?;
+            out.note(format!("    or {others}"))?;
         }
     }
     Ok(())
@@ -395,6 +372,7 @@ fn print_prerequisites(
         return Ok(out.line(object.finish())?);
     }
     if answer.configured.is_empty() {
+        let tool = printable(tool);
         out.row(format!("Nothing is configured to come before {tool}."))?;
     }
     for name in &answer.configured {

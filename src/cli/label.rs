@@ -1,17 +1,16 @@
 //! `label`: what a conversation is called, and what is kept with it.
 
 use clap::Args;
-use prost::Message;
 
 use super::{
+    append::{self, bodies::encode, first_of},
+    args::pair,
+    branch_args::find_conversation,
     connect::Connection,
     error::CliError,
-    json::{self, Object},
-    ls,
-    named::Named,
     output::{Out, Tone},
-    pb, read,
-    text_arg::text_of,
+    pb,
+    text_arg::{free_text, is_json, text_of},
 };
 
 /// Set labels, the title and metadata of a conversation
@@ -28,16 +27,17 @@ pub struct LabelArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// Labels that it gets
-    #[arg(value_name = "NAME=VALUE", group = "change", value_parser = ls::label)]
+    #[arg(value_name = "NAME=VALUE", group = "change", value_parser = pair)]
     labels: Vec<(String, String)>,
     /// A label that goes (may be given again)
     #[arg(long, value_name = "NAME", group = "change")]
     remove: Vec<String>,
     /// Its new title
     #[arg(long, value_name = "TEXT", group = "change")]
+    #[arg(allow_hyphen_values = true, value_parser = free_text)]
     title: Option<String>,
     /// What is kept with it, as JSON (may be given again)
-    #[arg(long, value_name = "NAME=JSON", group = "change", value_parser = ls::label)]
+    #[arg(long, value_name = "NAME=JSON", group = "change", value_parser = pair)]
     metadata: Vec<(String, String)>,
     /// Metadata that goes (may be given again)
     #[arg(long, value_name = "NAME", group = "change")]
@@ -51,11 +51,6 @@ pub struct LabelArgs {
 }
 
 impl LabelArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        Named::new(&mut self.conversation)
-    }
-
     fn change(&self) -> Result<pb::ConversationChanged, CliError> {
         Ok(pb::ConversationChanged {
             title: self.title.clone(),
@@ -82,7 +77,7 @@ fn once(what: &str, pairs: &[(String, String)]) -> Result<Pairs, CliError> {
 fn metadata(pairs: &[(String, String)]) -> Result<Pairs, CliError> {
     let read = |(name, value): (String, String)| {
         let value = text_of(&value)?.trim().to_owned();
-        if serde_json::from_str::<&serde_json::value::RawValue>(&value).is_err() {
+        if !is_json(&value) {
             return Err(unusable(&format!("the metadata {name:?} is no JSON")));
         }
         Ok((name, value))
@@ -105,31 +100,14 @@ fn unusable(what: &str) -> CliError {
 /// What the store or the output says; [`CliError::Usage`] when a name comes twice or metadata
 /// is no JSON.
 pub async fn run(args: LabelArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let place = find_conversation(store, &args.conversation).await?;
     let change = args.change()?;
-    let event = pb::NewEvent {
-        actor: super::approve::person(args.by),
-        body: Some(pb::new_event::Body::ConversationChanged(
-            change.encode_to_vec().into(),
-        )),
-        ..Default::default()
-    };
-    let request = pb::AppendRequest {
-        conversation_id: args.conversation,
-        events: vec![event],
-        idempotency_key: args.key.unwrap_or_default(),
-        ..Default::default()
-    };
-    let answer = read::append(store, request).await?;
+    let body = pb::new_event::Body::ConversationChanged(encode(&change));
+    let answer = append::one(store, &place, args.by, body, args.key).await?;
     if out.json {
-        let (events, warnings) = (&answer.events, &answer.warnings);
-        let text = json::appended(events, answer.repeated_key, warnings, Object::new());
-        return Ok(out.line(text)?);
+        return Ok(out.appended(&answer.events, answer.repeated_key, &answer.warnings)?);
     }
-    let appended = answer.events.first().ok_or(CliError::Answer {
-        call: "Append",
-        part: "event",
-    })?;
-    let revision = format!("#{}", appended.revision);
+    let revision = format!("#{}", first_of(&answer)?.revision);
     let place = out.paint.text(Tone::Name, revision);
     Ok(out.line(format!("Changed, as {place}"))?)
 }

@@ -3,16 +3,16 @@
 use clap::Args;
 
 use super::{
+    branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
     error::CliError,
     found_by::FilterArgs,
     json,
-    named::Named,
+    kind_arg::KindArg,
     names,
     output::{Out, Tone},
-    pb,
-    read::{self, KindArg},
-    text::{EventText, day, event_lines, is_undated},
+    pb, read,
+    text::{EventText, Zone, event_lines, is_undated},
 };
 
 /// Lines of content of one event that are shown without `--full`.
@@ -33,13 +33,10 @@ Examples:
   treering log CONVERSATION --key-prefix checkpoint/ --reverse --limit 1
   treering log CONVERSATION --json | jq -r 'select(.kind == \"message_appended\") | .body.role'")]
 pub struct LogArgs {
-    /// The conversation: an id or the beginning of one, @last, or words of its title
-    conversation: String,
-    /// The branch [default: the active one]
-    #[arg(long, short, value_name = "NAME", conflicts_with = "all")]
-    branch: Option<String>,
+    #[command(flatten)]
+    place: BranchArgs,
     /// All branches, in the order in which things happened
-    #[arg(long)]
+    #[arg(long, conflicts_with = "branch")]
     all: bool,
     /// Newest first
     #[arg(long, short)]
@@ -48,17 +45,11 @@ pub struct LogArgs {
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<u64>,
     /// This event and its neighbours: the same as CONVERSATION#REVISION
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true,
-        conflicts_with_all = [
-            "all", "reverse", "limit", "from", "to", "key", "key_prefix", "types", "by",
-            "attributes",
-        ]
-    )]
-    around: u64,
+    #[arg(long, value_name = "REVISION")]
+    #[arg(conflicts_with_all = [
+        "all", "reverse", "limit", "from", "to", "key", "key_prefix", "types", "by", "attributes",
+    ])]
+    around: Option<u64>,
     /// So many events after it [default: 5]
     #[arg(long, short = 'A', value_name = "N")]
     after: Option<u64>,
@@ -69,31 +60,15 @@ pub struct LogArgs {
     #[arg(long, short = 'C', value_name = "N", conflicts_with_all = ["before", "after"])]
     context: Option<u64>,
     /// Only these kinds of events, separated by commas
-    #[arg(
-        long = "kind",
-        visible_alias = "kinds",
-        value_enum,
-        value_delimiter = ',',
-        value_name = "KIND",
-        hide_possible_values = true
-    )]
+    #[arg(long = "kind", visible_alias = "kinds", value_name = "KIND")]
+    #[arg(value_enum, value_delimiter = ',', hide_possible_values = true)]
     kinds: Vec<KindArg>,
     /// First revision to show
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    from: u64,
+    #[arg(long, value_name = "REVISION")]
+    from: Option<u64>,
     /// Last revision to show
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    to: u64,
+    #[arg(long, value_name = "REVISION")]
+    to: Option<u64>,
     /// Show contents whole, however long
     #[arg(long)]
     full: bool,
@@ -102,31 +77,42 @@ pub struct LogArgs {
 }
 
 impl LogArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        let is_impossible = self.to > 0 && self.from > self.to;
-        let from = if self.all || is_impossible {
-            0
-        } else {
-            self.from
+    /// The branch, and its events of the kinds that are asked for.
+    async fn find(&self, store: &Connection) -> Result<Reading<'_>, CliError> {
+        let (from, to) = (self.from.unwrap_or_default(), self.to.unwrap_or_default());
+        if to > 0 && from > to {
+            return Err(CliError::Usage {
+                what: format!("--from {from} is after --to {to}"),
+                hint: "give the smaller revision to --from; --reverse shows the newest first"
+                    .into(),
+            });
+        }
+        let revision = RevisionArg::EventOr {
+            event: self.around.unwrap_or_default(),
+            from: if self.all { 0 } else { from },
         };
-        Named::new(&mut self.conversation)
-            .branch(&mut self.branch)
-            .event(&mut self.around)
-            .also(from)
-    }
-
-    fn source(&self) -> pb::ReadRequest {
-        let source = if self.all {
-            read::of_conversation(&self.conversation)
-        } else {
-            read::of_branch(&self.conversation, self.branch.as_deref().unwrap_or(""))
+        let place = self.place.find(store, revision).await?;
+        let source = match self.all {
+            true => read::of_conversation(&place.conversation),
+            false => read::of_branch(&place.conversation, &place.branch),
         };
-        pb::ReadRequest {
+        let events = pb::ReadRequest {
             kinds: self.kinds.iter().map(|kind| kind.number()).collect(),
             ..source
-        }
+        };
+        Ok(Reading {
+            args: self,
+            place,
+            events,
+        })
     }
+}
+
+/// What is read of a branch.
+struct Reading<'a> {
+    args: &'a LogArgs,
+    place: FoundBranch,
+    events: pb::ReadRequest,
 }
 
 /// Prints the events.
@@ -134,39 +120,37 @@ impl LogArgs {
 /// # Errors
 /// What the store or the output says; [`CliError::Usage`] for bounds that leave nothing.
 pub async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let reading = args.find(store).await?;
     if args.limit == Some(0) {
         return Ok(());
     }
-    if args.to > 0 && args.from > args.to {
-        return Err(CliError::Usage {
-            what: format!("--from {} is after --to {}", args.from, args.to),
-            hint: "give the smaller revision to --from; --reverse shows the newest first".into(),
-        });
-    }
-    let how = EventText::new(out, LINES, args.full);
+    let mut how = out.event_text(LINES, args.full);
+    // The day says it.
+    how.zone = out.zone().unnamed();
     let how = if args.all { how.with_branch() } else { how };
     let mut printer = Printer {
         how,
+        zone: out.zone(),
         day: String::new(),
-        day_note: day_note(args, store, out).await,
+        day_note: day_note(&reading.place, store, out).await,
         imported_at: None,
         shown: 0,
     };
-    if args.around > 0 {
-        return around(args, printer, store, out).await;
+    if reading.place.revision > 0 {
+        return around(&reading, printer, store, out).await;
     }
+    let (from, to) = (args.from.unwrap_or_default(), args.to.unwrap_or_default());
     // Backward, reading begins at the higher end.
-    let (from_revision, to_revision) = if args.reverse {
-        (args.to, args.from)
-    } else {
-        (args.from, args.to)
+    let (from_revision, to_revision) = match args.reverse {
+        true => (to, from),
+        false => (from, to),
     };
     let mut request = pb::ReadRequest {
         from_revision,
         to_revision,
         backward: args.reverse,
-        filter: args.found_by.filter()?,
-        ..args.source()
+        filter: args.found_by.filter(),
+        ..reading.events.clone()
     };
     loop {
         // Of what it looks at, a read may stop before it has found enough.
@@ -178,7 +162,7 @@ pub async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<()
         }
     }
     if printer.shown == 0 && !out.json {
-        nothing(args, store, out).await?;
+        nothing(&reading, store, out).await?;
     }
     Ok(())
 }
@@ -202,12 +186,11 @@ async fn print_all(
 }
 
 /// What is said with each day of a conversation whose times are not its own.
-async fn day_note(args: &LogArgs, store: &Connection, out: &Out) -> &'static str {
+async fn day_note(place: &FoundBranch, store: &Connection, out: &Out) -> &'static str {
     if out.json {
         return "";
     }
-    let branch = args.branch.as_deref().unwrap_or("");
-    let state = read::state(store, &args.conversation, branch, 0).await;
+    let state = read::state(store, &place.conversation, &place.branch, 0).await;
     // What is wrong with the conversation, reading its events says.
     let summary = state.ok().and_then(|state| state.summary);
     match summary.as_ref().is_some_and(is_undated) {
@@ -218,34 +201,32 @@ async fn day_note(args: &LogArgs, store: &Connection, out: &Out) -> &'static str
 
 /// Prints an event between its neighbours.
 async fn around(
-    args: &LogArgs,
+    reading: &Reading<'_>,
     mut printer: Printer,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
+    let (args, event) = (reading.args, reading.place.revision);
     let many = |asked: Option<u64>| asked.or(args.context).unwrap_or(AROUND);
     let mut before = Vec::new();
     // Inherited events come last in a read from the end: revisions are of the branch.
-    if many(args.before) > 0 && args.around > 1 {
+    if many(args.before) > 0 && event > 1 {
         let request = pb::ReadRequest {
-            from_revision: args.around - 1,
+            from_revision: event - 1,
             backward: true,
             limit: many(args.before),
-            ..args.source()
+            ..reading.events.clone()
         };
-        let mut events = read::start(store, request).await?;
-        while let Some(batch) = events.message().await? {
-            before.extend(batch.events);
-        }
+        before = read::all(store, request).await?;
     }
     for event in before.iter().rev() {
         printer.print(event, out)?;
     }
     let itself = pb::ReadRequest {
-        from_revision: args.around,
-        to_revision: args.around,
+        from_revision: event,
+        to_revision: event,
         kinds: Vec::new(),
-        ..args.source()
+        ..reading.events.clone()
     };
     let marked = printer.how.marked();
     let plain = std::mem::replace(&mut printer.how, marked);
@@ -255,26 +236,26 @@ async fn around(
     printer.how = plain;
     if many(args.after) > 0 {
         let request = pb::ReadRequest {
-            from_revision: args.around + 1,
+            from_revision: event + 1,
             limit: many(args.after),
-            ..args.source()
+            ..reading.events.clone()
         };
-        let mut events = read::start(store, request).await?;
-        while let Some(batch) = events.message().await? {
-            for event in &batch.events {
-                printer.print(event, out)?;
-            }
+        for event in &read::all(store, request).await? {
+            printer.print(event, out)?;
         }
     }
     Ok(())
 }
 
 /// Says why nothing was printed.
-async fn nothing(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let branch = args.branch.as_deref().unwrap_or("");
-    let state = read::state(store, &args.conversation, branch, 0).await?;
+async fn nothing(
+    Reading { args, place, .. }: &Reading<'_>,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let state = read::state(store, &place.conversation, &place.branch, 0).await?;
     let of_branch = state.branch.unwrap_or_default();
-    let why = if args.found_by.filter()?.is_some() {
+    let why = if args.found_by.filter().is_some() {
         "No events there that are found so.".to_owned()
     } else if args.kinds.is_empty() {
         format!(
@@ -290,6 +271,7 @@ async fn nothing(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<()
 /// Prints events, and the day where it changes.
 struct Printer {
     how: EventText,
+    zone: Zone,
     day: String,
     day_note: &'static str,
     /// When the last event was recorded that its source gave a time.
@@ -306,10 +288,11 @@ impl Printer {
         if self.is_untimed(event) {
             return print(event, self.how.untimed(), out);
         }
-        let day = day(event.occurred_at.as_ref().or(event.recorded_at.as_ref()));
+        let time = event.occurred_at.as_ref().or(event.recorded_at.as_ref());
+        let day = self.zone.day(time);
         if !out.json && day != self.day {
             let note = self.day_note;
-            out.line(out.paint.text(Tone::Dim, format!("        {day}{note}")))?;
+            out.row(out.paint.text(Tone::Dim, format!("        {day}{note}")))?;
             self.day = day;
         }
         print(event, self.how, out)
@@ -334,9 +317,6 @@ impl Printer {
 }
 
 /// Prints one event in the form that the options ask for.
-///
-/// # Errors
-/// What the output says.
 pub fn print(event: &pb::Event, how: EventText, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return Ok(out.line(json::event(event))?);

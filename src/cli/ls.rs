@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use clap::{Args, ValueEnum};
 
 use super::{
+    args::pair,
     connect::Connection,
     error::CliError,
     json, names,
@@ -36,7 +37,7 @@ pub struct LsArgs {
     #[arg(long, value_name = "SOURCE")]
     source: Option<String>,
     /// Only those with this label; several times: with all of them
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
     /// Only those whose title has this in it
     #[arg(long, value_name = "TEXT")]
@@ -51,16 +52,6 @@ pub struct LsArgs {
     /// Oldest first
     #[arg(long)]
     oldest_first: bool,
-}
-
-/// `NAME=VALUE`.
-///
-/// # Errors
-/// What it lacks.
-pub fn label(text: &str) -> Result<(String, String), String> {
-    let parts = text.split_once('=');
-    let (name, value) = parts.ok_or("has no =: give NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// What the list is ordered by.
@@ -83,9 +74,6 @@ impl From<By> for pb::ListOrder {
 }
 
 /// Prints the list.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     if args.limit == Some(0) {
         return Ok(());
@@ -153,7 +141,6 @@ pub struct Names {
 
 impl Names {
     /// Whether a conversation has a label, which may be named without its value.
-    #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         let begun = format!("{label}=");
         let mut from = self.labels.range(begun.clone()..);
@@ -162,9 +149,6 @@ impl Names {
 }
 
 /// The names of all conversations.
-///
-/// # Errors
-/// What the store says.
 pub async fn names(store: &Connection) -> Result<Names, CliError> {
     let mut names = Names::default();
     let mut page_token = String::new();
@@ -195,7 +179,6 @@ pub async fn names(store: &Connection) -> Result<Names, CliError> {
 }
 
 /// That nothing came from a source, and which sources there are.
-#[must_use]
 pub fn none_from(source: &str, sources: &BTreeSet<String>) -> String {
     let there_is = match some_of(sources) {
         some if some.is_empty() => "nothing here was imported".to_owned(),
@@ -205,7 +188,6 @@ pub fn none_from(source: &str, sources: &BTreeSet<String>) -> String {
 }
 
 /// The first names of many.
-#[must_use]
 pub fn some_of(names: &BTreeSet<String>) -> String {
     let first = names.iter().take(NAMED_MAX).map(|name| printable(name));
     let mut some = first.collect::<Vec<_>>().join(", ");

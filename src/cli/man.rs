@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory};
 
 use super::{Cli, error::CliError, output::Out};
-use crate::disk;
+use treering_base::disk;
 
 /// Write the manual pages into a folder
 ///
@@ -18,9 +18,6 @@ pub struct ManArgs {
 }
 
 /// Writes them.
-///
-/// # Errors
-/// What the system says.
 pub fn run(args: &ManArgs, out: &mut Out) -> Result<(), CliError> {
     disk::make_folder(&args.dir)?;
     let command = Cli::command().disable_help_subcommand(true);

@@ -5,10 +5,9 @@ use clap::Args;
 use rmcp::transport::stdio_pipes;
 
 use super::{args::Common, error::CliError};
-use crate::{
-    mcp::{self, Allowed, HttpOptions},
-    server::web_origin,
-};
+use treering_mcp as mcp;
+use treering_mcp::{Allowed, HttpOptions};
+use treering_server::web_origin;
 
 /// Give an agent the store: a server of the Model Context Protocol on standard input and output
 ///
@@ -48,13 +47,13 @@ pub struct McpArgs {
 /// [`CliError::Outcome`] when what comes is not the protocol.
 pub async fn run(args: &McpArgs, common: &Common) -> Result<(), CliError> {
     // What is mistyped is told at once, not at the first call.
-    common.target()?;
+    let options = common.connect_options()?;
     let allowed = Allowed {
         writing: args.writable,
         approvals: args.allow_approvals,
     };
     let (read, write) = stdio_pipes();
-    mcp::speak(common.clone(), allowed, read, write).await
+    mcp::speak(options, allowed, read, write).await
 }
 
 /// How agents reach a server.
@@ -81,7 +80,6 @@ pub struct McpServeArgs {
 
 impl McpServeArgs {
     /// How agents are served; none: they are not.
-    #[must_use]
     pub fn wanted(&self) -> Option<HttpOptions> {
         (!self.no_mcp).then(|| HttpOptions {
             allowed: Allowed {

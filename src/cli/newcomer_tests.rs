@@ -116,7 +116,7 @@ async fn a_sub_context_that_has_returned_does_not_run() {
     let store = Store::new();
     let fixture = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/tests/fixtures/claude-code/projects"
+        "/../../tests/fixtures/claude-code/projects"
     );
     store.ok(&["import", fixture]).await;
     let listed = store.ok(&["sub", "ls", "5d0c3c0e"]).await;

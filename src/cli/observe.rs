@@ -16,16 +16,19 @@ use clap::Args;
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::{error::CliError, serve::size, time_arg::length};
-use crate::{
-    backup::BackupStep,
-    engine::Engine,
-    server::{
-        CallSpans, ServerMeasures,
-        metrics::{self, Exporter, NamedMetric, NamedValue},
-        otlp::{TraceMeasures, TraceOptions, Traces},
-    },
-    summariser::SummariserMeasures,
+use treering_backup::BackupStep;
+use treering_engine::Engine;
+use treering_heads::HeadMeasures;
+use treering_otel::{
+    CallSpans,
+    export::{TraceMeasures, TraceOptions, Traces},
 };
+use treering_server::{
+    ServerMeasures,
+    metrics::{self, Exporter, NamedMetric, NamedValue},
+    tls::ServerTls,
+};
+use treering_summariser::SummariserMeasures;
 
 /// How a server is watched.
 #[derive(Args, Debug, Clone)]
@@ -139,8 +142,7 @@ impl ObserveArgs {
         }))
     }
 
-    /// See [`crate::domain::Limits::disk_floor_bytes`].
-    #[must_use]
+    /// See [`treering_domain::Limits::disk_floor_bytes`].
     pub fn disk_floor(&self) -> Option<u64> {
         self.disk_floor
     }
@@ -163,33 +165,55 @@ fn ratio_of(env: &dyn Fn(&str) -> Option<String>) -> Result<f64, CliError> {
     }
 }
 
+fn counter(
+    name: &'static str,
+    help: &'static str,
+    read: impl Fn() -> u64 + Send + Sync + 'static,
+) -> NamedMetric {
+    NamedMetric {
+        name,
+        help,
+        value: NamedValue::Counter(Arc::new(read)),
+    }
+}
+
+/// `read` is given the log's head.
+fn gauge(
+    name: &'static str,
+    help: &'static str,
+    read: impl Fn(u64) -> Option<u64> + Send + Sync + 'static,
+) -> NamedMetric {
+    NamedMetric {
+        name,
+        help,
+        value: NamedValue::Gauge(Arc::new(read)),
+    }
+}
+
 /// What became of spans.
-#[must_use]
 pub fn of_traces(measures: Arc<TraceMeasures>) -> Vec<NamedMetric> {
     let lost = Arc::clone(&measures);
     vec![
-        NamedMetric {
-            name: "treering_trace_spans_sent",
-            help: "Spans that the collector has taken.",
-            value: NamedValue::Counter(Arc::new(move || measures.sent.get())),
-        },
-        NamedMetric {
-            name: "treering_trace_spans_lost",
-            help: "Spans that could not be sent to the collector.",
-            value: NamedValue::Counter(Arc::new(move || lost.lost.get())),
-        },
+        counter(
+            "treering_trace_spans_sent",
+            "Spans that the collector has taken.",
+            move || measures.sent.get(),
+        ),
+        counter(
+            "treering_trace_spans_lost",
+            "Spans that could not be sent to the collector.",
+            move || lost.lost.get(),
+        ),
     ]
 }
 
 impl Observer {
     /// Where the server counts.
-    #[must_use]
     pub fn measures(&self) -> Arc<ServerMeasures> {
         Arc::clone(&self.server)
     }
 
     /// Where the metrics are.
-    #[must_use]
     pub fn url(&self) -> Option<String> {
         let addr = self.listener.as_ref()?.local_addr().ok()?;
         let host = match addr.ip() {
@@ -201,12 +225,8 @@ impl Observer {
     }
 
     /// Begins to show a store that is served, and tells systemd that it is.
-    #[must_use]
     pub fn start(self, engine: &Engine, more: Vec<NamedMetric>) -> Observed {
         let mut tasks = Vec::new();
-        if let Some(url) = self.url() {
-            engine.announce_metrics(&url);
-        }
         if let Some(listener) = self.listener {
             let exporter = Exporter::new(engine.clone(), self.server, more);
             tasks.push(tokio::spawn(metrics::serve(listener, exporter)));
@@ -217,45 +237,72 @@ impl Observer {
 }
 
 /// What a summariser counts.
-#[must_use]
 pub fn of_summariser(measures: Arc<SummariserMeasures>) -> Vec<NamedMetric> {
     let failures = Arc::clone(&measures);
     vec![
-        NamedMetric {
-            name: "treering_summariser_answers",
-            help: "Texts that the summariser's model wrote.",
-            value: NamedValue::Counter(Arc::new(move || measures.answers.get())),
-        },
-        NamedMetric {
-            name: "treering_summariser_failures",
-            help: "Questions that the summariser's endpoint did not answer.",
-            value: NamedValue::Counter(Arc::new(move || failures.failures.get())),
-        },
+        counter(
+            "treering_summariser_answers",
+            "Texts that the summariser's model wrote.",
+            move || measures.answers.get(),
+        ),
+        counter(
+            "treering_summariser_failures",
+            "Questions that the summariser's endpoint did not answer.",
+            move || failures.failures.get(),
+        ),
     ]
 }
 
+/// Until when the server's certificate is good.
+pub fn of_certificate(tls: Arc<ServerTls>) -> NamedMetric {
+    gauge(
+        "treering_tls_certificate_end_time_seconds",
+        "When the certificate in use ends, in seconds since 1970.",
+        move |_| Some(tls.ends_at_seconds()),
+    )
+}
+
 /// How far a backup is that is kept.
-#[must_use]
 pub fn of_backup(reached: Arc<BackupReached>) -> Vec<NamedMetric> {
     let (up, lag) = (Arc::clone(&reached), Arc::clone(&reached));
     vec![
-        NamedMetric {
-            name: "treering_backup_up",
-            help: "1 while the backup is kept which `--backup` names; 0 once it has ended.",
-            value: NamedValue::Gauge(Arc::new(move |_| Some(u64::from(!up.has_ended())))),
-        },
-        NamedMetric {
-            name: "treering_backup_position",
-            help: "The last event that the backup has which `--backup` keeps.",
-            value: NamedValue::Gauge(Arc::new(move |_| reached.get())),
-        },
-        NamedMetric {
-            name: "treering_backup_lag_events",
-            help: "Events that reads see and that this backup does not have yet.",
-            value: NamedValue::Gauge(Arc::new(move |head| {
-                lag.get().map(|reached| head.saturating_sub(reached))
-            })),
-        },
+        gauge(
+            "treering_backup_up",
+            "1 while the backup is kept which `--backup` names; 0 once it has ended.",
+            move |_| Some(u64::from(!up.has_ended())),
+        ),
+        gauge(
+            "treering_backup_position",
+            "The last event that the backup has which `--backup` keeps.",
+            move |_| reached.get(),
+        ),
+        gauge(
+            "treering_backup_lag_events",
+            "Events that reads see and that this backup does not have yet.",
+            move |head| Some(head.saturating_sub(lag.get()?)),
+        ),
+    ]
+}
+
+/// What became of a server's heads.
+pub fn of_heads(measures: Arc<HeadMeasures>) -> Vec<NamedMetric> {
+    let (failures, lag) = (Arc::clone(&measures), Arc::clone(&measures));
+    vec![
+        gauge(
+            "treering_heads_position",
+            "The last event that a signed head is of which was put away since the start.",
+            move |_| Some(measures.position()),
+        ),
+        gauge(
+            "treering_heads_lag_events",
+            "Events that reads see and that no signed head is of.",
+            move |head| Some(head.saturating_sub(lag.position())),
+        ),
+        counter(
+            "treering_heads_failures",
+            "Times that a signed head could not be made or put away.",
+            move || failures.failures.get(),
+        ),
     ]
 }
 
@@ -274,7 +321,6 @@ impl BackupReached {
     }
 
     /// True when it goes on no more.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }
@@ -287,7 +333,6 @@ impl BackupReached {
     }
 
     /// The last offset that it holds. None: it is not known yet.
-    #[must_use]
     pub fn get(&self) -> Option<u64> {
         self.next.load(Ordering::Relaxed).checked_sub(1)
     }

@@ -8,15 +8,20 @@ use std::{
 };
 
 use anstream::{AutoStream, ColorChoice};
-use anstyle::{AnsiColor, Color as StyleColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use prost_types::Timestamp;
 
 use super::{
     args::Color,
+    json::{self, Object},
     pager::Pager,
-    text::{ago, cut, day_clock, row_around, wrapped},
+    pb,
+};
+pub use treering_present::{Paint, Tone};
+use treering_present::{
+    safe::Safe,
+    text::{EventText, Zone, cut, printable, row_around, wrapped},
 };
 
 /// Bytes gathered before they are written, when nobody watches live.
@@ -87,8 +92,7 @@ impl Out {
 
     /// Sends what is printed through a pager, when somebody looks at it and there is
     /// one.
-    #[must_use]
-    pub fn paged(mut self) -> Self {
+    pub(crate) fn paged(mut self) -> Self {
         if !self.cuts || self.json {
             return self;
         }
@@ -100,16 +104,12 @@ impl Out {
     }
 
     /// True when a pager shows it.
-    #[must_use]
-    pub fn is_paged(&self) -> bool {
+    pub(crate) fn is_paged(&self) -> bool {
         self.pager.is_some()
     }
 
     /// Shows all that was written, and waits until it was looked at.
-    ///
-    /// # Errors
-    /// What the stream says.
-    pub fn close(mut self) -> io::Result<()> {
+    pub(crate) fn close(mut self) -> io::Result<()> {
         let flushed = self.to.flush();
         self.to = Box::new(io::sink());
         if let Some(pager) = self.pager.take() {
@@ -119,52 +119,97 @@ impl Out {
     }
 
     /// When something was, as people say it; with `--absolute` the day and time.
-    #[must_use]
-    pub fn when(&self, time: Option<&Timestamp>) -> String {
+    pub(crate) fn when(&self, time: Option<&Timestamp>) -> String {
         if self.absolute {
-            day_clock(time)
+            self.zone().day_clock(time)
         } else {
-            ago(time)
+            self.zone().ago(time)
         }
     }
 
+    /// In which zone times are told: people who look at them read those of their own clock.
+    pub(crate) fn zone(&self) -> Zone {
+        match self.is_terminal() {
+            true => Zone::OfMachine,
+            false => Zone::Utc,
+        }
+    }
+
+    /// How events are shown here: a short form for lists, or everything.
+    pub(crate) fn event_text(&self, lines_max: usize, full: bool) -> EventText {
+        EventText::new(self.paint, self.zone(), self.width, lines_max, full)
+    }
+
     /// Columns of the terminal; without one there is no end to a line.
-    #[must_use]
-    pub fn columns(&self) -> usize {
+    pub(crate) fn columns(&self) -> usize {
         if self.cuts { self.width } else { usize::MAX }
     }
 
     /// True when people look at it.
-    #[must_use]
-    pub fn is_terminal(&self) -> bool {
+    pub(crate) fn is_terminal(&self) -> bool {
         self.cuts && !self.json
     }
 
     /// Writes a line of a list, or a sentence: on a terminal no wider than that.
-    ///
-    /// # Errors
-    /// What the stream says.
-    pub fn row(&mut self, text: impl Display) -> io::Result<()> {
-        let text = text.to_string();
+    pub(crate) fn row(&mut self, text: impl Display) -> io::Result<()> {
+        let text = Safe::line(text, self.paint);
+        let text = text.as_str();
         if !self.cuts {
             return self.line(text);
         }
         // What is laid out in columns is cut, a sentence goes on in the next line.
         if text.contains("  ") || text.starts_with(' ') {
-            return self.line(cut(&text, self.width));
+            return self.line(cut(text, self.width));
         }
-        for line in wrapped(&text, self.width) {
+        for line in wrapped(text, self.width) {
             self.line(line)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the heading of what follows, below an empty line.
+    pub(crate) fn heading(&mut self, text: impl Display) -> io::Result<()> {
+        self.line("")?;
+        self.line(self.paint.text(Tone::Strong, text))
+    }
+
+    /// Writes a note beside what was asked for.
+    pub(crate) fn note(&mut self, text: impl Display) -> io::Result<()> {
+        self.row(self.paint.text(Tone::Dim, text))
+    }
+
+    /// Writes as JSON what was appended.
+    pub(crate) fn appended(
+        &mut self,
+        events: &[pb::Appended],
+        repeated_key: bool,
+        warnings: &[String],
+    ) -> io::Result<()> {
+        self.json(json::appended(
+            events,
+            repeated_key,
+            warnings,
+            Object::new(),
+        ))
+    }
+
+    /// Writes what is legal and may still be a mistake.
+    pub(crate) fn warnings(&mut self, warnings: &[String]) -> io::Result<()> {
+        let mark = self.paint.text(Tone::Wait, "warning:");
+        for warning in warnings {
+            self.line(format!("{mark} {}", printable(warning)))?;
         }
         Ok(())
     }
 
     /// Writes a row with an address in it: on a terminal what stands before and after gives
     /// way, and never the address.
-    ///
-    /// # Errors
-    /// What the stream says.
-    pub fn row_around(&mut self, before: &str, address: &str, after: &str) -> io::Result<()> {
+    pub(crate) fn row_around(
+        &mut self,
+        before: &str,
+        address: &str,
+        after: &str,
+    ) -> io::Result<()> {
         let columns = self.columns();
         self.line(row_around(before, address, after, columns))
     }
@@ -186,27 +231,49 @@ impl Out {
         (out, captured)
     }
 
-    /// Writes one line.
+    /// Writes one line; with `--json`, JSON.
     ///
     /// # Errors
     /// What the stream says.
     pub fn line(&mut self, text: impl Display) -> io::Result<()> {
-        self.is_begun = true;
-        writeln!(self.to, "{text}")
+        match self.json {
+            true => self.json(text),
+            false => self.put(&Safe::line(text, self.paint)),
+        }
     }
 
-    /// Writes bytes as they are.
+    /// Writes text of several lines.
     ///
     /// # Errors
     /// What the stream says.
-    pub fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub fn lines(&mut self, text: impl Display) -> io::Result<()> {
+        self.put(&Safe::lines(text, self.paint))
+    }
+
+    /// Writes JSON: what in it a terminal would obey is written as an escape, which says the
+    /// same.
+    pub(crate) fn json(&mut self, json: impl Display) -> io::Result<()> {
+        self.put(&Safe::json(json))
+    }
+
+    fn put(&mut self, text: &Safe) -> io::Result<()> {
         self.is_begun = true;
-        self.to.write_all(bytes)
+        writeln!(self.to, "{}", text.as_str())
+    }
+
+    /// Writes recorded text as it is, for a file or another program; on a terminal with signs
+    /// for what it would obey.
+    pub(crate) fn recorded(&mut self, text: &[u8]) -> io::Result<()> {
+        self.is_begun = true;
+        if self.is_terminal() {
+            let text = Safe::lines(String::from_utf8_lossy(text), Paint(false));
+            return self.to.write_all(text.as_str().as_bytes());
+        }
+        self.to.write_all(text)
     }
 
     /// True when something was written: what was printed cannot be taken back.
-    #[must_use]
-    pub fn is_begun(&self) -> bool {
+    pub(crate) fn is_begun(&self) -> bool {
         self.is_begun
     }
 
@@ -254,90 +321,6 @@ fn width() -> usize {
     }
 }
 
-/// Colours, when they are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Paint(pub bool);
-
-/// What a piece of text is, so that one place chooses its colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tone {
-    /// Names that can be used in the next command.
-    Name,
-    /// Numbers and times beside the text.
-    Dim,
-    /// The user speaks.
-    User,
-    /// The assistant speaks.
-    Assistant,
-    /// A tool is asked or answers.
-    Tool,
-    /// It worked.
-    Good,
-    /// It failed or was refused.
-    Bad,
-    /// Wants attention.
-    Wait,
-    /// A heading.
-    Strong,
-}
-
-impl Tone {
-    fn style(self) -> Style {
-        let fg = |color| Style::new().fg_color(Some(StyleColor::Ansi(color)));
-        match self {
-            Self::Name => fg(AnsiColor::Cyan),
-            Self::Dim => Style::new().dimmed(),
-            Self::User => fg(AnsiColor::Blue).bold(),
-            Self::Assistant => fg(AnsiColor::Magenta).bold(),
-            Self::Tool => fg(AnsiColor::Yellow),
-            Self::Good => fg(AnsiColor::Green),
-            Self::Bad => fg(AnsiColor::Red),
-            Self::Wait => fg(AnsiColor::Yellow).bold(),
-            Self::Strong => Style::new().bold(),
-        }
-    }
-}
-
-/// Colours for things of one kind that stand side by side.
-const HUES: [AnsiColor; 12] = [
-    AnsiColor::BrightBlack,
-    AnsiColor::Blue,
-    AnsiColor::Cyan,
-    AnsiColor::Magenta,
-    AnsiColor::Green,
-    AnsiColor::Yellow,
-    AnsiColor::Red,
-    AnsiColor::BrightMagenta,
-    AnsiColor::BrightBlue,
-    AnsiColor::BrightCyan,
-    AnsiColor::BrightGreen,
-    AnsiColor::BrightYellow,
-];
-
-impl Paint {
-    /// The text in one of a row of colours, which begins again after its last.
-    #[must_use]
-    pub fn hue(self, number: usize, text: impl Display) -> String {
-        if !self.0 {
-            return text.to_string();
-        }
-        let color = StyleColor::Ansi(HUES[number % HUES.len()]);
-        let style = Style::new().fg_color(Some(color));
-        format!("{style}{text}{style:#}")
-    }
-
-    /// The text in its colour.
-    #[must_use]
-    pub fn text(self, tone: Tone, text: impl Display) -> String {
-        if self.0 {
-            let style = tone.style();
-            format!("{style}{text}{style:#}")
-        } else {
-            text.to_string()
-        }
-    }
-}
-
 /// A progress bar on standard error; none when that is no terminal.
 #[must_use]
 pub fn progress(what: &str, total: Option<u64>, unit: BarUnit) -> ProgressBar {
@@ -352,9 +335,49 @@ pub fn progress(what: &str, total: Option<u64>, unit: BarUnit) -> ProgressBar {
     if let Ok(style) = ProgressStyle::with_template(template(total.is_some(), unit)) {
         bar.set_style(style.progress_chars("━╸─"));
     }
-    bar.set_message(what.to_owned());
+    bar.set_message(printable(what));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+/// A progress bar for work that tells how far it is, gone when this is dropped.
+pub(crate) struct Steps(ProgressBar);
+
+impl Steps {
+    /// Shows it.
+    pub(crate) fn start(what: &str) -> Self {
+        Self(progress(what, None, BarUnit::Things))
+    }
+
+    /// So much of so much is done.
+    pub(crate) fn reach(&self, done: u64, total: u64) {
+        if total > 0 {
+            self.0.set_length(total);
+        }
+        self.0.set_position(done);
+    }
+
+    /// What a server tells of it.
+    pub(crate) fn show(&self, step: &pb::Progress) {
+        self.0.set_message(printable(&step.what));
+        self.reach(step.done, step.total);
+    }
+
+    /// One more is done.
+    pub(crate) fn one_more(&self) {
+        self.0.inc(1);
+    }
+
+    /// Prints beside it.
+    pub(crate) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.0.suspend(print)
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }
 
 /// What a bar counts.

@@ -19,7 +19,6 @@ pub struct Pager {
 
 impl Pager {
     /// Starts the user's pager. None: there is none, or none is wanted.
-    #[must_use]
     pub fn start() -> Option<(Self, ChildStdin)> {
         let command = wanted(|name| env::var(name).ok())?;
         let mut child = shell(&command).stdin(Stdio::piped()).spawn().ok()?;

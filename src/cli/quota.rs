@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use super::{error::CliError, serve::size};
-use crate::domain::{Namespace, Quota, Quotas};
+use treering_domain::{Namespace, Quota, Quotas};
 
 /// Stands for every namespace that is not named.
 const OTHERS: &str = "*";

@@ -10,7 +10,8 @@ use super::{
     output::{Out, Tone},
     text::count,
 };
-use crate::engine::{self, LogRepair, Repair};
+use treering_engine as engine;
+use treering_engine::{LogRepair, Repair};
 
 /// Conversations that are named one by one; of more, the number is said.
 const CONVERSATIONS_SHOWN_MAX: usize = 20;
@@ -42,13 +43,8 @@ pub struct RepairArgs {
 /// [`CliError::Usage`] for a server; [`CliError::Outcome`] when something is lost
 /// and that was not accepted.
 pub async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
-    if common.server.is_some() {
-        return Err(CliError::Usage {
-            what: "a store is repaired where its folder is, and not through a server".into(),
-            hint: "end the server, then: treering repair --data DIR".into(),
-        });
-    }
-    let dir = common.data_dir()?;
+    let hint = "end the server, then: treering repair --data DIR";
+    let dir = common.folder_here("a store is repaired", hint)?;
     let mut waiting = Waiting::new(common.wait);
     let repair = loop {
         match engine::repair(&dir, args.accept_loss).await {

@@ -13,14 +13,13 @@ use clap::Args;
 use prost_types::Timestamp;
 
 use super::{
+    branch_args::AsOfArgs,
     connect::Connection,
     error::CliError,
     json::{approval_name, moment},
     log,
-    named::Named,
     output::{Out, Tone},
     pb, read,
-    text::EventText,
 };
 
 /// Lines of content of one event that are shown without `--full`.
@@ -37,15 +36,12 @@ Examples:
   treering replay CONVERSATION                 everything, at once
   treering replay CONVERSATION --speed 1       with the original pauses
   treering replay CONVERSATION --speed 10 --until 80
-  treering replay CONVERSATION --as-of 41      up to there, and what was open then
+  treering replay CONVERSATION --as-of 41      on the branch that was active then, and its state
   treering replay CONVERSATION --serve-tools --fork-at 41 --name again --listen 127.0.0.1:0
   treering replay CONVERSATION --serve-tools --branch again --approve recorded --until-idle 30")]
 pub struct ReplayArgs {
-    /// The conversation: an id or the beginning of one, @last, or words of its title
-    conversation: String,
-    /// The branch [default: the active one]
-    #[arg(long, short, value_name = "NAME")]
-    branch: Option<String>,
+    #[command(flatten)]
+    place: AsOfArgs,
     /// Keep the original timing, so many times faster
     #[arg(long, value_name = "X", value_parser = speed)]
     speed: Option<f64>,
@@ -53,22 +49,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pause_max: u64,
     /// Stop after this revision
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    until: u64,
-    /// The conversation as it was at this revision: the branch that was active
-    /// then, and at the end its state
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    as_of: u64,
+    #[arg(long, value_name = "REVISION")]
+    until: Option<u64>,
     /// Show contents whole, however long
     #[arg(long)]
     full: bool,
@@ -81,13 +63,6 @@ impl ReplayArgs {
     pub fn is_timed(&self) -> bool {
         self.speed.is_some() || self.again.serve_tools
     }
-
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        Named::new(&mut self.conversation)
-            .branch(&mut self.branch)
-            .moment(&mut self.as_of)
-    }
 }
 
 fn speed(text: &str) -> Result<f64, String> {
@@ -98,32 +73,27 @@ fn speed(text: &str) -> Result<f64, String> {
 }
 
 /// Prints the branch.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: &ReplayArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let mut place = args.place.find(store).await?;
     if args.again.serve_tools {
-        return serve_tools::run(args, store, out).await;
+        return serve_tools::run(args, place, store, out).await;
     }
-    let mut branch = args.branch.clone().unwrap_or_default();
+    let as_of = place.revision;
     let mut state = None;
-    if args.as_of > 0 {
-        let then = read::state(store, &args.conversation, &branch, args.as_of).await?;
+    if as_of > 0 {
+        let then = read::state(store, &place.conversation, &place.branch, as_of).await?;
         if let Some(of_branch) = &then.branch {
-            branch.clone_from(&of_branch.name);
+            place.branch.clone_from(&of_branch.name);
         }
         state = Some(then);
     }
-    let to_revision = [args.until, args.as_of]
-        .into_iter()
-        .filter(|revision| *revision > 0)
-        .min()
-        .unwrap_or(0);
+    let bounds = [args.until.unwrap_or_default(), as_of].into_iter();
+    let to_revision = bounds.filter(|revision| *revision > 0).min().unwrap_or(0);
     let request = pb::ReadRequest {
         to_revision,
-        ..read::of_branch(&args.conversation, &branch)
+        ..read::of_branch(&place.conversation, &place.branch)
     };
-    let how = EventText::new(out, LINES, args.full);
+    let how = out.event_text(LINES, args.full);
     let mut events = read::start(store, request).await?;
     let mut pace = Pace::new(args);
     while let Some(batch) = events.message().await? {
@@ -136,7 +106,7 @@ pub async fn run(args: &ReplayArgs, store: &Connection, out: &mut Out) -> Result
         }
     }
     match state {
-        Some(state) if !out.json => print_state(&state, args.as_of, out),
+        Some(state) if !out.json => print_state(&state, as_of, out),
         _ => Ok(()),
     }
 }
@@ -173,10 +143,9 @@ impl Pace {
 fn print_state(state: &pb::ConversationState, as_of: u64, out: &mut Out) -> Result<(), CliError> {
     let branch = state.branch.clone().unwrap_or_default();
     let paint = out.paint;
-    out.line("")?;
-    out.line(paint.text(
-        Tone::Strong,
-        format!("As of #{as_of}, on {} (head #{})", branch.name, branch.head),
+    out.heading(format!(
+        "As of #{as_of}, on {} (head #{})",
+        branch.name, branch.head
     ))?;
     out.line(format!(
         "  {} finished turns, {}",

@@ -1,6 +1,6 @@
 //! `restore`: a store, made of a backup.
 
-use std::{io::Write, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use uuid::Uuid;
@@ -9,17 +9,16 @@ use super::{
     backup::{KeyArg, refused},
     error::CliError,
     json::{Array, Object},
-    output::{BarUnit, Out, progress},
-    text::{count, day_clock, things},
+    output::{Out, Steps},
+    safe::tell,
+    text::{count, things},
     time_arg::Moment,
 };
-use crate::{
-    backup::{BackupTarget, RestoreOptions, RestoreTo, Restored, restore},
-    codec::{
-        envelope::{timestamp_from_pb, timestamp_to_pb},
-        rfc3339,
-    },
-    domain::TimestampMicros,
+use treering_backup::{BackupTarget, RestoreOptions, RestoreTo, Restored, restore};
+use treering_domain::TimestampMicros;
+use treering_proto::{
+    envelope::{timestamp_from_pb, timestamp_to_pb},
+    rfc3339,
 };
 
 /// Make a store of a backup, as it was at some time
@@ -72,14 +71,12 @@ pub async fn run(args: &RestoreArgs, out: &mut Out) -> Result<(), CliError> {
         generation: args.generation,
         cut: cut(args),
     };
-    let bar = progress("restore", None, BarUnit::Things);
+    let bar = Steps::start("restore");
     let restored = restore(&target, &args.to, &options, |step| {
-        bar.set_length(step.total);
-        bar.set_position(step.done);
+        bar.reach(step.done, step.total);
     });
-    let restored = restored.await;
-    bar.finish_and_clear();
-    let restored = restored.map_err(|error| refused(&error))?;
+    let restored = restored.await.map_err(|error| refused(&error))?;
+    drop(bar);
     warn(&restored);
     if out.json {
         return Ok(out.line(json(&restored))?);
@@ -99,9 +96,7 @@ fn cut(args: &RestoreArgs) -> RestoreTo {
 /// What a script must not miss goes to standard error.
 fn warn(restored: &Restored) {
     if restored.pseudonyms {
-        // With standard error gone there is nobody left to tell.
-        let _ = writeln!(
-            std::io::stderr(),
+        tell!(
             "This store has pseudonyms, and their key is in no backup: copy pseudonyms.key of \
              the old store into the new one. Without it, it can only be read; `treering serve \
              --pseudonyms` makes a new key."
@@ -111,9 +106,7 @@ fn warn(restored: &Restored) {
         return;
     }
     let unread: Vec<String> = restored.unread.iter().map(u64::to_string).collect();
-    // With standard error gone there is nobody left to tell.
-    let _ = writeln!(
-        std::io::stderr(),
+    tell!(
         "WARNING: newer generations cannot be read: {}. What was erased since generation {} may \
          be back: erase it again.",
         unread.join(", "),
@@ -141,7 +134,8 @@ fn json(restored: &Restored) -> String {
 }
 
 fn tell(restored: &Restored, args: &RestoreArgs, out: &mut Out) -> Result<(), CliError> {
-    let last = |time: TimestampMicros| day_clock(Some(&timestamp_to_pb(time)));
+    let zone = out.zone();
+    let last = |time: TimestampMicros| zone.day_clock(Some(&timestamp_to_pb(time)));
     out.line(format!(
         "Restored {} of {} of {} from generation {} of store {} into {}; the last is of {}",
         count(restored.events),

@@ -6,16 +6,16 @@ use prost::Message;
 use tonic::{Code, Status};
 
 use super::{
+    branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
     error::CliError,
     json,
-    named::Named,
-    names::{self, SCHEME},
+    names::SCHEME,
     output::{Out, Tone},
     pb, read,
+    safe::tell,
     search::{Voice, heading, voices},
 };
-use crate::domain::EventKind;
 
 /// Print what a tool returned, whole or a part of it
 ///
@@ -36,12 +36,6 @@ pub struct ResultArgs {
     /// --call a conversation
     #[arg(value_name = "REFERENCE")]
     reference: String,
-    /// The revision that the reference names.
-    #[arg(skip)]
-    at: u64,
-    /// It is a reference as requests have it: it names this event and no other.
-    #[arg(skip)]
-    is_exact: bool,
     /// The last result of the call with this id
     #[arg(long, value_name = "CALL_ID")]
     call: Option<String>,
@@ -66,16 +60,30 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
+/// The event, or the conversation, that is named.
+struct NamedResult {
+    args: ResultArgs,
+    place: FoundBranch,
+    /// It is a reference as requests have it: it names this event and no other.
+    is_exact: bool,
+}
+
 impl ResultArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        if self.call.is_none() && is_path_to_event(&self.reference) {
-            self.reference.insert_str(0, SCHEME);
+    async fn find(self, store: &Connection) -> Result<NamedResult, CliError> {
+        let mut conversation = self.reference.clone();
+        if self.call.is_none() && is_path_to_event(&conversation) {
+            conversation.insert_str(0, SCHEME);
         }
-        self.is_exact = self.reference.starts_with(SCHEME);
-        Named::new(&mut self.reference)
-            .branch(&mut self.branch)
-            .event(&mut self.at)
+        let is_exact = conversation.starts_with(SCHEME);
+        let named = BranchArgs {
+            conversation,
+            branch: self.branch.clone(),
+        };
+        Ok(NamedResult {
+            place: named.find(store, RevisionArg::Event(0)).await?,
+            args: self,
+            is_exact,
+        })
     }
 }
 
@@ -92,23 +100,26 @@ fn is_path_to_event(text: &str) -> bool {
 /// What the store or the output says; [`CliError::Usage`] for what is no reference,
 /// [`CliError::NotFound`] for an event that is no result.
 pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let request = request(&args, store).await?;
+    let named = args.find(store).await?;
+    let request = request(&named, store).await?;
     let mut answers = match store.tools().get_result(request).await {
         Ok(answers) => answers.into_inner(),
-        Err(status) => return Err(not_given(&args, store, status).await),
+        Err(status) => return Err(not_given(&named, store, status).await),
     };
-    let voices = voices_of(&args, store, out).await?;
+    let voices = voices_of(&named, store, out).await?;
     let (mut info, mut text) = (pb::ResultInfo::default(), Vec::new());
+    // A letter may be in two chunks.
+    let is_shown = out.is_terminal();
     while let Some(answer) = answers.next().await {
         let answer = match answer {
             Ok(answer) => answer,
-            Err(status) => return Err(not_given(&args, store, status).await),
+            Err(status) => return Err(not_given(&named, store, status).await),
         };
         info = answer.info.unwrap_or(info);
-        if out.json || !voices.is_empty() {
+        if out.json || is_shown {
             text.extend_from_slice(&answer.chunk);
         } else {
-            out.bytes(&answer.chunk)?;
+            out.recorded(&answer.chunk)?;
         }
     }
     if out.json {
@@ -124,13 +135,13 @@ pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<
             "text": String::from_utf8_lossy(&text),
         });
         out.line(object)?;
-    } else if !voices.is_empty() {
-        let first = args.lines.map_or(1, |(first, _)| first);
+    } else if is_shown {
+        let first = named.args.lines.map_or(1, |(first, _)| first);
         for (line, text) in (first..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
             if let Some(voice) = heading(&voices, line, line == first) {
                 out.line(out.paint.text(Tone::Dim, format!("({voice})")))?;
             }
-            out.bytes(text)?;
+            out.recorded(text)?;
         }
     }
     Ok(())
@@ -139,30 +150,36 @@ pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<
 /// On a terminal: where an answer's text is what its model thought. What goes elsewhere is the
 /// text as it was recorded.
 async fn voices_of(
-    args: &ResultArgs,
+    named: &NamedResult,
     store: &Connection,
     out: &Out,
 ) -> Result<Vec<Voice>, CliError> {
-    if !out.is_terminal() || args.call.is_some() || args.bytes.is_some() || args.at == 0 {
+    let args = &named.args;
+    let is_event = named.place.revision > 0 && args.call.is_none();
+    if !out.is_terminal() || args.bytes.is_some() || !is_event {
         return Ok(Vec::new());
     }
-    let event = itself(args, store).await?;
+    let event = itself(&named.place, store).await?;
     Ok(event.map_or_else(Vec::new, voices))
 }
 
-async fn request(args: &ResultArgs, store: &Connection) -> Result<pb::GetResultRequest, CliError> {
+async fn request(
+    named: &NamedResult,
+    store: &Connection,
+) -> Result<pb::GetResultRequest, CliError> {
     use pb::get_result_request::Which;
+    let args = &named.args;
     let which = match &args.call {
         Some(call) => Which::CallId(call.clone()),
-        None => Which::Revision(result_of(args, store).await?),
+        None => Which::Revision(result_of(named, store).await?),
     };
     let (line_first, line_last) = args.lines.unwrap_or_default();
     let (byte_start, byte_length) = args
         .bytes
         .map_or((0, 0), |(first, last)| (first, last - first + 1));
     Ok(pb::GetResultRequest {
-        conversation_id: args.reference.clone(),
-        branch: args.branch.clone().unwrap_or_default(),
+        conversation_id: named.place.conversation.clone(),
+        branch: named.place.branch.clone(),
         byte_start,
         byte_length,
         line_first,
@@ -173,9 +190,9 @@ async fn request(args: &ResultArgs, store: &Connection) -> Result<pb::GetResultR
 }
 
 /// The revision of the result that is meant: itself, or that of the call that is named.
-async fn result_of(args: &ResultArgs, store: &Connection) -> Result<u64, CliError> {
-    if args.at == 0 {
-        let id = called(args, store).await?;
+async fn result_of(named: &NamedResult, store: &Connection) -> Result<u64, CliError> {
+    let (at, id) = (named.place.revision, &named.place.called);
+    if at == 0 {
         return Err(CliError::Usage {
             what: format!("{id} is a whole conversation, not a result"),
             hint: format!(
@@ -183,27 +200,22 @@ async fn result_of(args: &ResultArgs, store: &Connection) -> Result<u64, CliErro
             ),
         });
     }
-    if args.is_exact {
-        return Ok(args.at);
+    if named.is_exact {
+        return Ok(at);
     }
-    let branch = args.branch.as_deref().unwrap_or("");
-    match meant(store, &args.reference, branch, args.at).await? {
-        Meant::Itself => Ok(args.at),
+    match meant(store, &named.place).await? {
+        Meant::Itself => Ok(at),
         Meant::ItsResult(result) => {
-            let (call, id) = (args.at, called(args, store).await?);
-            anstream::eprintln!(
-                "#{call} is a call, and this is its result, #{result}; its arguments: treering \
-                 result {id}/{call}"
+            tell!(
+                "#{at} is a call, and this is its result, #{result}; its arguments: treering \
+                 result {id}/{at}"
             );
             Ok(result)
         }
-        Meant::NoResultYet => {
-            let id = called(args, store).await?;
-            Err(CliError::NotFound {
-                what: format!("the call {id}#{} has no result", args.at),
-                hint: format!("`treering tools {id}` tells where its calls stand"),
-            })
-        }
+        Meant::NoResultYet => Err(CliError::NotFound {
+            what: format!("the call {id}#{at} has no result"),
+            hint: format!("`treering tools {id}` tells where its calls stand"),
+        }),
     }
 }
 
@@ -219,17 +231,9 @@ enum Meant {
 }
 
 /// What is meant by a revision of a branch.
-///
-/// # Errors
-/// What the store says.
-async fn meant(
-    store: &Connection,
-    conversation: &str,
-    branch: &str,
-    at: u64,
-) -> Result<Meant, CliError> {
+async fn meant(store: &Connection, place: &FoundBranch) -> Result<Meant, CliError> {
     // What was inherited from another conversation is not among its own.
-    let Some(event) = event_at(store, conversation, at).await? else {
+    let Some(event) = itself(place, store).await? else {
         return Ok(Meant::Itself);
     };
     let call_id = match &event.body {
@@ -241,92 +245,35 @@ async fn meant(
         // Requests refer to messages and summaries, too.
         _ => return Ok(Meant::Itself),
     };
-    let result = result_of_call(store, conversation, branch, at, &call_id).await?;
+    let (conversation, branch, at) = (&place.conversation, &place.branch, place.revision);
+    let result = read::result_of_call(store, conversation, branch, at, &call_id).await?;
     Ok(result.map_or(Meant::NoResultYet, Meant::ItsResult))
 }
 
-/// The revision of the first result of a call after its request; none: it has none yet.
-///
-/// # Errors
-/// What the store says.
-pub(crate) async fn result_of_call(
-    store: &Connection,
-    conversation: &str,
-    branch: &str,
-    at: u64,
-    call_id: &str,
-) -> Result<Option<u64>, CliError> {
-    let later = pb::ReadRequest {
-        from_revision: at,
-        kinds: vec![i32::from(EventKind::ToolResultRecorded.number())],
-        ..read::of_branch(conversation, branch)
-    };
-    let mut events = read::start(store, later).await?;
-    while let Some(batch) = events.message().await? {
-        let result = batch
-            .events
-            .iter()
-            .find(|event| is_result_of(event, call_id));
-        if let Some(result) = result {
-            return Ok(Some(result.revision));
-        }
-    }
-    Ok(None)
-}
-
-/// An event, if the conversation has it itself.
-///
-/// # Errors
-/// What the store says.
-pub(crate) async fn event_at(
-    store: &Connection,
-    conversation: &str,
-    revision: u64,
-) -> Result<Option<pb::Event>, CliError> {
-    let request = pb::ReadRequest {
-        from_revision: revision,
-        to_revision: revision,
-        ..read::of_conversation(conversation)
-    };
-    names::first(store, request).await
-}
-
 /// The event that is named, if the conversation has it itself.
-async fn itself(args: &ResultArgs, store: &Connection) -> Result<Option<pb::Event>, CliError> {
-    event_at(store, &args.reference, args.at).await
+async fn itself(place: &FoundBranch, store: &Connection) -> Result<Option<pb::Event>, CliError> {
+    read::event_at(store, &place.conversation, place.revision).await
 }
 
 /// Why nothing was given: an event that is there may have nothing to say.
-async fn not_given(args: &ResultArgs, store: &Connection, status: Status) -> CliError {
-    let is_there = status.code() == Code::NotFound && args.call.is_none();
+async fn not_given(named: &NamedResult, store: &Connection, status: Status) -> CliError {
+    let (at, id) = (named.place.revision, &named.place.called);
+    let is_there = status.code() == Code::NotFound && named.args.call.is_none();
     let event = match is_there {
-        true => itself(args, store).await.ok().flatten(),
+        true => itself(&named.place, store).await.ok().flatten(),
         false => None,
     };
-    let (Some(event), Ok(id)) = (event, called(args, store).await) else {
+    let Some(event) = event else {
         return status.into();
     };
     let kind = json::kind_name(event.kind).replace('_', " ");
     CliError::NotFound {
-        what: format!("{id}#{} has no text: {kind}", args.at),
+        what: format!("{id}#{at} has no text: {kind}"),
         hint: format!(
-            "`treering log {id}#{}` shows it, `treering tools {id}` lists the calls and their \
-             results",
-            args.at
+            "`treering log {id}#{at}` shows it, `treering tools {id}` lists the calls and their \
+             results"
         ),
     }
-}
-
-/// What the conversation is called in a message.
-async fn called(args: &ResultArgs, store: &Connection) -> Result<String, CliError> {
-    Ok(names::find(store, &args.reference).await?.called())
-}
-
-fn is_result_of(event: &pb::Event, call_id: &str) -> bool {
-    let Some(pb::event::Body::ToolResultRecorded(body)) = &event.body else {
-        return false;
-    };
-    pb::ToolResultRecorded::decode(body.clone()).is_ok_and(|result| result.call_id == call_id)
 }
 
 #[cfg(test)]

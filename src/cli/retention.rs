@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, str::FromStr, time::Duration};
 use clap::Args;
 use futures::StreamExt;
 
-use super::pb;
-use crate::{
-    domain::{Namespace, with_causes},
-    engine::{Engine, EraseCommand, EraseError, EraseItem, EraseOutcome, EraseTarget, Retention},
+use super::{args::pair, pb};
+use treering_domain::{Namespace, with_causes};
+use treering_engine::{
+    Engine, EraseCommand, EraseError, EraseItem, EraseOutcome, EraseTarget, Retention,
 };
 
 /// When the first look is taken after a start, so that starting is not slowed down.
@@ -28,7 +28,7 @@ pub struct RetentionArgs {
     #[arg(long, value_name = "DAYS", conflicts_with_all = ["what", "literal_from", "whole_namespace"])]
     keep_sealed_days: Option<u32>,
     /// Of them, only those with this label; several: with all of them
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
     #[arg(conflicts_with_all = ["what", "literal_from", "whole_namespace"])]
     labels: Vec<(String, String)>,
 }
@@ -44,13 +44,6 @@ impl RetentionArgs {
             keep_sealed_days: self.keep_sealed_days,
             labels: self.labels.iter().cloned().collect(),
         })
-    }
-}
-
-fn label(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("give NAME=VALUE, as in team=red".to_owned()),
     }
 }
 

@@ -4,11 +4,10 @@ use clap::Args;
 
 use super::{
     approve::person,
+    branch_args::{BranchArgs, RevisionArg},
     connect::Connection,
     error::CliError,
     json,
-    named::Named,
-    names,
     output::{Out, Tone},
     pb,
     text::printable,
@@ -27,68 +26,44 @@ Examples:
   treering rewind CONVERSATION --to 41 --keep-as first-try
   treering rewind CONVERSATION --clear            nothing stays but the conversation itself")]
 pub struct RewindArgs {
-    /// The conversation: an id or the beginning of one, @last, or words of its title
-    conversation: String,
+    #[command(flatten)]
+    place: BranchArgs,
     /// Last revision that stays
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true,
-        conflicts_with = "clear"
-    )]
-    to: u64,
+    #[arg(long, value_name = "REVISION", conflicts_with = "clear")]
+    to: Option<u64>,
     /// Let all of it go
     #[arg(long)]
     clear: bool,
-    /// The branch to take back [default: the active one]
-    #[arg(long, short, value_name = "NAME")]
-    branch: Option<String>,
     /// Only if this is the branch's last revision
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    expected_head: u64,
+    #[arg(long, value_name = "REVISION")]
+    expected_head: Option<u64>,
     /// Name for the old end [default: rewound-REVISION]
     #[arg(long, value_name = "NAME")]
     keep_as: Option<String>,
 }
 
-impl RewindArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        Named::new(&mut self.conversation)
-            .branch(&mut self.branch)
-            .event(&mut self.to)
-    }
-}
-
 /// Rewinds and says what went.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: RewindArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    if args.to == 0 && !args.clear {
+    let to = RevisionArg::Event(args.to.unwrap_or_default());
+    let place = args.place.find(store, to).await?;
+    if place.revision == 0 && !args.clear {
         return Err(CliError::Usage {
             what: "it is not said what stays".into(),
             hint: "give --to REVISION, or --clear".into(),
         });
     }
-    if args.to != 0 && args.clear {
+    if place.revision != 0 && args.clear {
         return Err(CliError::Usage {
             what: "both a revision and --clear are given".into(),
             hint: "leave one of them out".into(),
         });
     }
-    let called = names::find(store, &args.conversation).await?.called();
+    let called = place.called;
     let request = pb::RewindRequest {
-        conversation_id: args.conversation,
-        branch: args.branch.unwrap_or_default(),
-        to_revision: args.to,
-        expected_head: args.expected_head,
+        conversation_id: place.conversation,
+        branch: place.branch,
+        to_revision: place.revision,
+        expected_head: args.expected_head.unwrap_or_default(),
         keep_as: args.keep_as.unwrap_or_default(),
         actor: person(None),
         headers_only: true,
@@ -107,7 +82,7 @@ pub async fn run(args: RewindArgs, store: &Connection, out: &mut Out) -> Result<
     let count = answer.went.len();
     let more = if answer.truncated { "at least " } else { "" };
     let events = if count == 1 { "event" } else { "events" };
-    let stays = match args.to {
+    let stays = match place.revision {
         0 => "begins anew".to_owned(),
         to => format!("ends with #{to} again"),
     };

@@ -1,6 +1,6 @@
 //! `salvage`: all that is sound of a damaged store, as a new one.
 
-use std::{io::Write, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -10,11 +10,12 @@ use super::{
     embedded::refused as held,
     error::{CliError, Exit},
     json::Object,
-    output::{BarUnit, Out, progress},
+    output::{Out, Steps},
+    safe::tell,
     text::count,
 };
-use crate::domain::with_causes;
-use crate::engine::{SalvageError, Salvaged, salvage};
+use treering_domain::with_causes;
+use treering_engine::{SalvageError, Salvaged, salvage};
 
 /// Take all that is sound of a damaged store into a new one
 ///
@@ -43,19 +44,18 @@ pub async fn run(args: &SalvageArgs, common: &Common, out: &mut Out) -> Result<(
             hint: "end the server, then: treering salvage --data DIR --to DIR".into(),
         });
     };
-    let bar = progress("salvage", None, BarUnit::Things);
+    let bar = Steps::start("salvage");
     let mut waiting = Waiting::new(common.wait);
     let done = loop {
         let done = salvage(&from, &args.to, |step| {
-            bar.set_length(step.total);
-            bar.set_position(step.done);
+            bar.reach(step.done, step.total);
         });
         match done.await {
             Ok(done) => break done,
             Err(error) => waiting.for_folder_alone(refused(error)).await?,
         }
     };
-    bar.finish_and_clear();
+    drop(bar);
     tell_damage(&done);
     if out.json {
         return Ok(out.line(json(&done))?);
@@ -107,13 +107,14 @@ fn json(done: &Salvaged) -> String {
 
 /// Damage goes to standard error, a line each.
 fn tell_damage(done: &Salvaged) {
-    let mut stderr = std::io::stderr().lock();
     for cut in &done.damaged {
-        // With standard error gone there is nobody left to tell.
-        let _ = writeln!(
-            stderr,
+        tell!(
             "{} (namespace {}): left out from revision {} on, position {}: {}",
-            cut.conversation, cut.namespace, cut.revision, cut.position, cut.what
+            cut.conversation,
+            cut.namespace,
+            cut.revision,
+            cut.position,
+            cut.what
         );
     }
 }

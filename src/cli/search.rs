@@ -2,26 +2,27 @@
 //! said.
 
 mod asked;
-pub mod deed;
 mod thoughts;
 mod why;
 
 use std::{borrow::Cow, ops::Range, time::Duration};
 
 use clap::{Args, ValueHint};
-use tonic::Code;
 
 use super::{
+    branch_args::{FoundBranch, find_if_named},
     connect::Connection,
     error::CliError,
     json,
-    named::Named,
+    kind_arg::KindArg,
     output::{BarUnit, Out, Paint, Tone, progress},
-    pb,
-    read::KindArg,
-    text::{address, count, first_line, printable, short_id, things},
+    pb, read,
+    safe::tell,
+    text::{address, count, first_line, printable, printable_lines, short_id, things},
+    text_arg::FreeWord,
     time_arg::Moment,
 };
+use treering_present::hit::{about, what};
 
 use asked::Asked;
 pub(super) use thoughts::{Voice, heading, voices};
@@ -62,7 +63,14 @@ pub struct SearchArgs {
     /// What to look for; several words are one query. None, with a filter: all that it lets
     /// through, newest first
     #[arg(value_name = "QUERY", value_hint = ValueHint::Other)]
-    words: Vec<String>,
+    #[arg(allow_hyphen_values = true, value_parser = FreeWord)]
+    first: Option<String>,
+    /// More words of it
+    #[arg(value_name = "WORDS", value_hint = ValueHint::Other)]
+    more: Vec<String>,
+    /// The same behind `--`, where each word may begin with a dash
+    #[arg(last = true, value_name = "WORDS", value_hint = ValueHint::Other)]
+    behind: Vec<String>,
     /// Read it as a query: "phrases", pre*, AND, OR, NOT, +must, -mustnot, (groups)
     #[arg(long)]
     query: bool,
@@ -122,24 +130,12 @@ pub struct SearchArgs {
     #[arg(long, requires = "conversation")]
     sub_contexts: bool,
     /// Only these kinds: tool_result_recorded, tool_call_requested, message_appended …
-    #[arg(
-        long,
-        visible_alias = "kinds",
-        value_enum,
-        value_delimiter = ',',
-        value_name = "KIND",
-        hide_possible_values = true
-    )]
+    #[arg(long, visible_alias = "kinds", value_name = "KIND")]
+    #[arg(value_enum, value_delimiter = ',', hide_possible_values = true)]
     kind: Vec<KindArg>,
     /// Show so many lines before and after each match
-    #[arg(
-        short = 'C',
-        long = "context",
-        value_name = "N",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    context: u32,
+    #[arg(short = 'C', long = "context", value_name = "N")]
+    context: Option<u32>,
     /// Print the number of hits only
     #[arg(long)]
     count: bool,
@@ -174,14 +170,6 @@ pub struct SearchArgs {
     complete: bool,
 }
 
-impl SearchArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Option<Named<'_>> {
-        let conversation = self.conversation.as_mut()?;
-        Some(Named::new(conversation).branch(&mut self.branch))
-    }
-}
-
 /// A role on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Role {
@@ -207,7 +195,6 @@ impl Role {
 
 impl SearchArgs {
     /// Whether it waits for the whole index, and leaves it as it is then.
-    #[must_use]
     pub fn waits(&self) -> bool {
         self.complete
     }
@@ -252,9 +239,16 @@ impl SearchArgs {
         }
     }
 
+    /// All words in one line.
+    fn typed(&self) -> String {
+        [self.first.as_slice(), &self.more, &self.behind]
+            .concat()
+            .join(" ")
+    }
+
     /// What is looked for; empty: whatever the filters let through.
     fn text(&self) -> String {
-        let text = self.words.join(" ");
+        let text = self.typed();
         let is_anything = matches!(text.trim(), "" | "*");
         if is_anything && !self.regex && self.is_narrowed() {
             return String::new();
@@ -265,7 +259,7 @@ impl SearchArgs {
         }
     }
 
-    fn request(self) -> pb::SearchRequest {
+    fn request(self, place: FoundBranch) -> pb::SearchRequest {
         pb::SearchRequest {
             mode: self.mode().into(),
             query: self.text(),
@@ -279,8 +273,8 @@ impl SearchArgs {
             },
             // Of conversations all are counted.
             offset: if self.by_conversation { 0 } else { self.offset },
-            conversation_id: self.conversation.unwrap_or_default(),
-            branch: self.branch.unwrap_or_default(),
+            conversation_id: place.conversation,
+            branch: place.branch,
             include_sub_contexts: self.sub_contexts,
             tools: self.tool,
             paths: self.path,
@@ -297,18 +291,17 @@ impl SearchArgs {
             kinds: self.kind.iter().map(|kind| kind.number()).collect(),
             count_all: self.count_all || self.count,
             every_copy: self.copies,
-            context_lines: self.context,
+            context_lines: self.context.unwrap_or_default(),
             ..Default::default()
         }
     }
 }
 
 /// Prints the hits, best first.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     args.check()?;
+    let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
+    let place = find_if_named(store, conversation, branch).await?;
     let (wait, only_count, grouped) = (args.complete, args.count, args.by_conversation);
     let mut asked = Asked::of(&args);
     // Whatever is in the store now shall be found: the index may lag behind.
@@ -319,9 +312,9 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
     let mut request = pb::SearchRequest {
         at_least: stats.head,
         wait_max: WAIT_DEFAULT.try_into().ok(),
-        ..args.request()
+        ..args.request(place)
     };
-    let mut answer = answer(&mut request, store).await?;
+    let mut answer = read::search(&mut request, store).await?;
     asked.is_listing = request.query.is_empty();
     asked.is_regex = request.regex || asked.is_listing;
     answer.hits.truncate(asked.hits_max());
@@ -339,8 +332,7 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
                 "conversation",
                 "conversations",
             );
-            let note = format!("{} of {all}", count(shown.len() as u64));
-            out.row(out.paint.text(Tone::Dim, note))?;
+            out.note(format!("{} of {all}", count(shown.len() as u64)))?;
         }
     } else if out.json {
         for hit in &answer.hits {
@@ -354,8 +346,7 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
             };
             print(hit, &voices, asked.is_regex, out)?;
         }
-        let note = out.paint.text(Tone::Dim, asked.note(&answer));
-        out.row(note)?;
+        out.note(asked.note(&answer))?;
     }
     let mut hints = asked.told(&answer);
     hints.extend(asked.hints(store).await);
@@ -364,15 +355,15 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
     }
     for hint in hints {
         if out.json || only_count {
-            anstream::eprintln!("{hint}");
+            tell!("{hint}");
         } else {
-            out.row(out.paint.text(Tone::Dim, hint))?;
+            out.note(hint)?;
         }
     }
     let missing = missing(&answer);
     if let Some(missing) = missing {
         if out.json || only_count {
-            eprintln!("{missing}");
+            tell!("{missing}");
         } else {
             out.row(out.paint.text(Tone::Wait, missing))?;
         }
@@ -380,38 +371,7 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
     Ok(())
 }
 
-/// The store's answer. What has no word in it, signs alone, is looked for as it stands.
-///
-/// # Errors
-/// What the store says; [`CliError::Usage`] when there is nothing to look for.
-pub(crate) async fn answer(
-    request: &mut pb::SearchRequest,
-    store: &Connection,
-) -> Result<pb::SearchResponse, CliError> {
-    let status = match store.search().search(request.clone()).await {
-        Ok(answer) => return Ok(answer.into_inner()),
-        Err(status) => status,
-    };
-    let is_wordless =
-        status.code() == Code::InvalidArgument && status.message().contains("no word");
-    let signs = request.query.trim();
-    if !is_wordless || signs.is_empty() || request.mode == i32::from(pb::QueryMode::Query) {
-        return Err(if is_wordless {
-            without_words()
-        } else {
-            status.into()
-        });
-    }
-    request.query = regex::escape(signs);
-    request.regex = true;
-    request.mode = pb::QueryMode::Unspecified.into();
-    Ok(store.search().search(request.clone()).await?.into_inner())
-}
-
 /// Shows how far the index is, until it has all that the store has now.
-///
-/// # Errors
-/// What the store says.
 pub(super) async fn wait_for_index(
     stats: &pb::StatsResponse,
     store: &Connection,
@@ -468,16 +428,6 @@ fn print_conversation(hits: &pb::ConversationHits, out: &mut Out) -> Result<(), 
     Ok(())
 }
 
-/// What to do when there is nothing in what was typed.
-fn without_words() -> CliError {
-    CliError::Usage {
-        what: "there is no word to search for".into(),
-        hint: "type at least one letter, digit or sign; or a filter, such as --path or --tool, to \
-               list what it lets through"
-            .into(),
-    }
-}
-
 fn print(
     hit: &pb::SearchHit,
     voices: &[Voice],
@@ -515,10 +465,10 @@ fn print(
         &paint.text(Tone::Dim, place.join(", ")),
     )?;
     if hit.copies > 0 {
-        out.row(paint.text(Tone::Dim, format!("  {}", copies(hit))))?;
+        out.note(format!("  {}", copies(hit)))?;
     }
     for about in about(hit, out.width.saturating_sub(6)) {
-        out.row(paint.text(Tone::Dim, format!("  {about}")))?;
+        out.note(format!("  {about}"))?;
     }
     if hit.context.is_empty() {
         for line in highlighted(hit, paint).lines() {
@@ -538,7 +488,7 @@ fn print_context(hit: &pb::SearchHit, voices: &[Voice], out: &mut Out) -> Result
     for (number, line) in (hit.context_line..).zip(hit.context.lines()) {
         let is_first = number == hit.context_line;
         if let Some(voice) = thoughts::heading(voices, number, is_first) {
-            out.row(paint.text(Tone::Dim, format!("        ({voice})")))?;
+            out.note(format!("        ({voice})"))?;
         }
         if number == hit.line {
             let line = printable(&around_match(line, match_in(hit, line), columns));
@@ -594,45 +544,6 @@ fn copies(hit: &pb::SearchHit) -> String {
     format!("the same at {}", places.join(", "))
 }
 
-/// What a hit is: a tool's result or call, somebody's message, or a kind.
-pub(crate) fn what(hit: &pb::SearchHit) -> String {
-    let is = |kind: pb::EventKind| hit.kind == i32::from(kind);
-    if hit.in_reasoning {
-        return format!("{} thought", json::role_name(hit.role));
-    }
-    if hit.role != 0 && hit.tool.is_empty() {
-        return format!("{} said", json::role_name(hit.role));
-    }
-    if is(pb::EventKind::ToolCallRequested) {
-        return format!("call of {}", hit.tool);
-    }
-    if hit.tool.is_empty() {
-        return json::kind_name(hit.kind).replace('_', " ");
-    }
-    hit.tool.clone()
-}
-
-/// The conversation's title, and what the call does.
-pub(crate) fn about(hit: &pb::SearchHit, chars_max: usize) -> Vec<String> {
-    // Of a call the snippet may be what it does, or a line that says nothing of it.
-    let is_call = hit.kind == i32::from(pb::EventKind::ToolCallRequested);
-    let is_shown = |text: &str| {
-        let line = text.lines().map(str::trim).find(|line| !line.is_empty());
-        is_call && line.is_none_or(|line| hit.snippet.contains(line))
-    };
-    let mut about = Vec::new();
-    if !hit.title.is_empty() {
-        about.push(first_line(&hit.title, chars_max));
-    }
-    if !hit.command.is_empty() && !is_shown(&hit.command) {
-        about.push(deed::shown(&hit.tool, &first_line(&hit.command, chars_max)));
-    }
-    if !hit.path.is_empty() && !hit.command.contains(&hit.path) && !is_shown(&hit.path) {
-        about.push(printable(&hit.path));
-    }
-    about
-}
-
 /// The snippet with its matches in colour.
 fn highlighted(hit: &pb::SearchHit, paint: Paint) -> String {
     let snippet = &hit.snippet;
@@ -645,17 +556,54 @@ fn highlighted(hit: &pb::SearchHit, paint: Paint) -> String {
         else {
             continue;
         };
-        text.push_str(&printable(before));
+        text.push_str(&printable_lines(before));
         text.push_str(&paint.text(Tone::Wait, printable(matched)));
         done = end;
     }
-    text.push_str(&printable(snippet.get(done..).unwrap_or("")));
+    text.push_str(&printable_lines(snippet.get(done..).unwrap_or("")));
     text
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::{Cli, Command, StoreCommand};
+
+    // A pasted line of a failed test was refused as an option, and `-c foo` was read as a
+    // conversation. One word is an option that was mistyped, unless it stands behind `--`.
+    #[test]
+    fn pasted_lines_are_words_and_mistyped_options_are_not() {
+        let typed = |line: &[&str]| {
+            let line = ["treering", "search"].iter().chain(line);
+            let cli = Cli::try_parse_from(line).map_err(|error| error.to_string())?;
+            match cli.command {
+                Command::OnStore(StoreCommand::Search(args)) => Ok(args.typed()),
+                other => Err(format!("{other:?}")),
+            }
+        };
+        for text in [
+            "--- FAIL: TestShadow (6.88s)",
+            "- name: checkout",
+            "-\told := x",
+            "-name \"*.go\"",
+            "-c foo",
+            "-C 3 lines",
+        ] {
+            assert_eq!(typed(&[text]).unwrap(), text);
+            let among = ["--json", text, "-n3", "--failed", "two"];
+            assert_eq!(typed(&among).unwrap(), format!("{text} two"));
+        }
+        let second = typed(&["one", "--- FAIL: TestShadow"]).unwrap_err();
+        assert!(second.contains("use '-- "), "{second}");
+        let behind = ["git", "-n", "3", "--", "--no-verify", "-y"];
+        assert_eq!(typed(&behind).unwrap(), "git --no-verify -y");
+        for wrong in ["--limt", "-exec", "-n5", "-1"] {
+            let said = typed(&[wrong, "foo"]).unwrap_err();
+            assert!(said.contains(&format!("use '-- {wrong}'")), "{said}");
+        }
+    }
 
     // A line of a file of JSON is a thousand characters long: shown from its start, it did
     // not have on the screen what was looked for.
@@ -689,21 +637,6 @@ mod tests {
         );
         assert_eq!(around_match(&line, found, 400), line);
         assert_eq!(around_match(&line, None, 60), line);
-    }
-
-    // A call that a filter let through was shown with its first argument, `replace_all: false`,
-    // and not with its file.
-    #[test]
-    fn a_call_is_shown_with_what_it_is_about() {
-        let hit = |snippet: &str| pb::SearchHit {
-            kind: pb::EventKind::ToolCallRequested.into(),
-            tool: "Edit".into(),
-            path: "src/a.rs".into(),
-            snippet: snippet.into(),
-            ..Default::default()
-        };
-        assert_eq!(about(&hit("replace_all: false"), 80), ["src/a.rs"]);
-        assert_eq!(about(&hit("file_path: src/a.rs"), 80), Vec::<String>::new());
     }
 
     /// A range that is wrong (beyond the end, inside a character) must not

@@ -12,7 +12,6 @@ use clap::Args;
 use futures::future::{self, Either};
 use serde_json::json;
 use tokio::{net::TcpListener, sync::oneshot};
-use tonic::transport::server::TcpIncoming;
 
 use super::{
     Logging,
@@ -21,31 +20,30 @@ use super::{
     connect::Waiting,
     embedded::{self, Door, Embedded},
     error::CliError,
-    keys, log_to_stderr,
-    observe::{ObserveArgs, of_backup, of_summariser, of_traces},
+    heads::KeepHeadsArgs,
+    holder, keys, log_to_stderr,
+    observe::{ObserveArgs, of_backup, of_certificate, of_heads, of_summariser, of_traces},
     output::{Out, Tone},
     quota::{QuotaArg, quotas},
     retention::{RetentionPolicy, keep_to},
+    safe::tell,
     summariser::SummariserArgs,
     web::{Web, WebArgs, WebOptions},
 };
-use crate::{
-    access::KeyRing,
-    domain::{Limits, limits::MEMORY_OF_FILES_BYTES},
-    engine::{Engine, OpenOptions},
-    mcp::MCP_PATH,
-    server::{
-        ServerMeasures,
-        tls::{ServerTls, TlsFiles},
-    },
-    summariser::SummariserConfig,
+use treering_access::KeyRing;
+use treering_domain::{Limits, limits::MEMORY_OF_FILES_BYTES};
+use treering_engine::{Engine, OpenOptions};
+use treering_mcp::MCP_PATH;
+use treering_server::{
+    ConnectionStream, ServerMeasures,
+    tls::{ServerTls, TlsFiles},
 };
+use treering_summariser::SummariserConfig;
 
 /// The default port.
 const PORT: u16 = 7171;
 
 /// The default address: this machine only.
-#[must_use]
 pub fn listen_default() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, PORT).into()
 }
@@ -77,6 +75,7 @@ Examples:
   treering serve --data ./store --listen 127.0.0.1:0 --json --until-stdin-closes
   treering serve --data ./store --listen 0.0.0.0:7171 --tls-cert server.pem --tls-key server.key
   treering serve --data ./store --backup /mnt/backups
+  treering serve --data ./store --heads 60s --heads-to https://audit.example/heads
   treering serve --data ./store --metrics 127.0.0.1:9464
   treering serve --data ./store --quota '*=1GiB,10000' --quota team-a=50GiB
   treering serve --data ./store --otlp-endpoint http://127.0.0.1:4317 --otlp-ratio 0.05
@@ -147,6 +146,8 @@ pub struct ServeArgs {
     #[arg(long)]
     no_otlp_receiver: bool,
     #[command(flatten)]
+    heads: KeepHeadsArgs,
+    #[command(flatten)]
     observe: ObserveArgs,
     #[command(flatten)]
     web: WebArgs,
@@ -158,9 +159,6 @@ pub struct ServeArgs {
 const MEMORY_MIN: usize = MEMORY_OF_FILES_BYTES + (4 << 20);
 
 /// A size in bytes, MiB or GiB.
-///
-/// # Errors
-/// What it takes.
 pub fn size(text: &str) -> Result<u64, String> {
     let takes = || "give bytes, MiB or GiB, as in 256MiB".to_owned();
     let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
@@ -201,8 +199,8 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let tls = args.certificates()?;
     check_reach(args, &keys)?;
     if keys.has_subjects() && args.client_ca.is_none() {
-        anstream::eprintln!(
-            "WARNING: keys that certificates stand for are of no use: no client is asked for one.\n\
+        tell!(
+            "WARNING: keys that certificates stand for are of no use: no client is asked for one. \
              Give --client-ca, with --tls-cert and --tls-key."
         );
     }
@@ -218,6 +216,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         Some(to) => Some(Following::prepare(to, args.backup_key_file.clone())?),
         None => None,
     };
+    let heads = args.heads.prepare(&dir)?;
     let summarises = summariser.is_some();
     let mut options = OpenOptions::new(&dir);
     options.limits.check_one_in = args.check_one_in;
@@ -228,7 +227,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let engine = match once_free(options, common).await {
         Ok(engine) => engine,
         Err(error) => {
-            tell_who_holds(&error, out)?;
+            tell_who_holds(&error, common, out).await?;
             return Err(error);
         }
     };
@@ -236,28 +235,40 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         engine.close().await;
         return Err(refused);
     }
+    let heads = match heads.map(|heads| heads.start(&engine, &dir)).transpose() {
+        Ok(heads) => heads,
+        Err(refused) => {
+            engine.close().await;
+            return Err(refused);
+        }
+    };
     let retaining = tokio::spawn(keep_to(engine.clone(), args.retention.clone()));
     let following = following.map(|following| following.start(&engine));
     let summaries = summariser
         .as_ref()
         .map(|config| Arc::clone(&config.measures));
-    let door = DoorKeys {
+    let parts = ServedParts {
         keys,
         tls: tls.clone(),
         web: args.web.options(),
         takes_spans: !args.no_otlp_receiver,
+        summariser,
+        measures: Some(observer.measures()),
     };
-    let counted = Some(observer.measures());
-    let served = Served::counted(engine.clone(), listener, summariser, door, counted).await?;
-    let reload = tokio::spawn(reload_on_hangup(tls));
+    let served = Served::of(engine.clone(), listener, parts).await?;
+    let reload = tokio::spawn(reload_on_hangup(tls.clone()));
     let metrics = observer.url();
     let mut more = summaries.map(of_summariser).unwrap_or_default();
     if let Some(following) = &following {
         more.extend(of_backup(following.reached()));
     }
+    if let Some(heads) = &heads {
+        more.extend(of_heads(heads.measures()));
+    }
     if let Some(traces) = &traces {
         more.extend(of_traces(traces.measures()));
     }
+    more.extend(tls.clone().map(of_certificate));
     let observed = observer.start(&engine, more);
     drop(engine);
     let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
@@ -289,6 +300,9 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         if let Some(to) = &args.backup {
             out.line(format!("A copy is kept in {to}."))?;
         }
+        if let Some(heads) = &heads {
+            out.line(format!("Signed heads go to {}.", heads.address()))?;
+        }
         out.line("Ctrl-C ends it.")?;
     }
     out.flush()?;
@@ -297,6 +311,9 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     reload.abort();
     if let Some(following) = following {
         following.stop().await;
+    }
+    if let Some(heads) = heads {
+        heads.stop().await;
     }
     drop(observed);
     let stopped = served.stop().await;
@@ -358,7 +375,7 @@ fn check_reach(args: &ServeArgs, keys: &KeyRing) -> Result<(), CliError> {
         return Ok(());
     };
     if args.insecure {
-        anstream::eprintln!("{}", warning(addr, missing));
+        tell!("{}", warning(addr, missing));
         return Ok(());
     }
     Err(reached(addr, missing))
@@ -439,8 +456,9 @@ async fn once_free(options: OpenOptions, common: &Common) -> Result<Engine, CliE
     }
 }
 
-/// Programs that find the folder held want to know where it is served instead.
-fn tell_who_holds(error: &CliError, out: &mut Out) -> Result<(), CliError> {
+/// Programs that find the folder held want to know where it is served instead, and go there with
+/// their key: so they are told of a server only that has proved that it is the one.
+async fn tell_who_holds(error: &CliError, common: &Common, out: &mut Out) -> Result<(), CliError> {
     if let (
         true,
         CliError::Locked {
@@ -450,6 +468,15 @@ fn tell_who_holds(error: &CliError, out: &mut Out) -> Result<(), CliError> {
         },
     ) = (out.json, error)
     {
+        let proved = match server {
+            Some(url) => {
+                let credentials = common.credentials();
+                let asked = holder::connect(url, dir, &common.namespace, &credentials);
+                asked.await.ok().flatten()
+            }
+            None => None,
+        };
+        let server = server.as_ref().filter(|_| proved.is_some());
         out.line(json!({"locked_by": holder, "server": server, "data": dir.to_string_lossy()}))?;
         out.flush()?;
     }
@@ -474,12 +501,15 @@ pub fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
     }))
 }
 
-/// Who may come in, by which certificate, and what browsers and agents find.
-struct DoorKeys {
+/// Who may come in, by which certificate, what browsers and agents find, and what is done and
+/// counted meanwhile.
+struct ServedParts {
     keys: Arc<KeyRing>,
     tls: Option<Arc<ServerTls>>,
     web: WebOptions,
     takes_spans: bool,
+    summariser: Option<SummariserConfig>,
+    measures: Option<Arc<ServerMeasures>>,
 }
 
 /// A store that is served on a network address by this process.
@@ -491,113 +521,58 @@ pub struct Served {
 }
 
 impl Served {
-    /// Opens the folder and serves it.
+    /// Opens a folder and serves it, with its keys.
     ///
     /// # Errors
     /// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
     pub async fn start(
-        dir: &Path,
-        listener: TcpListener,
-        summariser: Option<SummariserConfig>,
-    ) -> Result<Self, CliError> {
-        Self::start_with(OpenOptions::new(dir), listener, summariser).await
-    }
-
-    /// The same, with pages for people and a door for agents.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub async fn start_with_web(
-        dir: &Path,
+        options: OpenOptions,
         listener: TcpListener,
         web: WebOptions,
     ) -> Result<Self, CliError> {
-        let door = DoorKeys {
-            keys: keys_of(dir)?,
+        let parts = ServedParts {
+            keys: keys_of(&options.data_dir)?,
             tls: None,
             web,
             takes_spans: true,
+            summariser: None,
+            measures: None,
         };
-        let engine = embedded::open(OpenOptions::new(dir)).await?;
-        Self::counted(engine, listener, None, door, None).await
-    }
-
-    /// The same, with the engine's options.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub async fn start_with(
-        options: OpenOptions,
-        listener: TcpListener,
-        summariser: Option<SummariserConfig>,
-    ) -> Result<Self, CliError> {
-        let keys = keys_of(&options.data_dir)?;
         let engine = embedded::open(options).await?;
-        Self::of(engine, listener, summariser, keys, None).await
+        Self::of(engine, listener, parts).await
     }
 
     /// Serves what is open.
-    ///
-    /// # Errors
-    /// When the listener has no address, or the summariser's marks cannot be written.
-    pub async fn of(
+    async fn of(
         engine: Engine,
         listener: TcpListener,
-        summariser: Option<SummariserConfig>,
-        keys: Arc<KeyRing>,
-        tls: Option<Arc<ServerTls>>,
-    ) -> Result<Self, CliError> {
-        let door = DoorKeys {
-            keys,
-            tls,
-            web: WebOptions::default(),
-            takes_spans: true,
-        };
-        Self::counted(engine, listener, summariser, door, None).await
-    }
-
-    /// The same, with its calls counted.
-    ///
-    /// # Errors
-    /// As [`Self::of`].
-    async fn counted(
-        engine: Engine,
-        listener: TcpListener,
-        summariser: Option<SummariserConfig>,
-        DoorKeys {
-            keys,
-            tls,
-            web,
-            takes_spans,
-        }: DoorKeys,
-        measures: Option<Arc<ServerMeasures>>,
+        parts: ServedParts,
     ) -> Result<Self, CliError> {
         let address = listener.local_addr()?;
-        let url = url_of(address, tls.is_some());
+        let url = url_of(address, parts.tls.is_some());
         let web = {
-            let (engine, keys) = (engine.clone(), Arc::clone(&keys));
-            Web::open(engine, keys, address, tls.is_some(), web).await?
+            let (engine, keys) = (engine.clone(), Arc::clone(&parts.keys));
+            Web::open(engine, keys, address, parts.tls.is_some(), parts.web).await?
         };
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let door = Door {
+        let incoming = ConnectionStream::tcp(listener);
+        let door = Some(Door {
             address: url.clone(),
-            keys,
-            tls,
+            keys: parts.keys,
+            tls: parts.tls,
             web: web.service(),
-            takes_spans,
-        };
-        let engine = Embedded::start(engine, Some(door), summariser, measures, incoming).await?;
+            takes_spans: parts.takes_spans,
+        });
+        let (summariser, measures) = (parts.summariser, parts.measures);
+        let engine = Embedded::start(engine, door, summariser, measures, incoming).await?;
         Ok(Self { engine, web, url })
     }
 
     /// Where people on this machine look at it, if they can.
-    #[must_use]
     pub fn inspector(&self) -> Option<String> {
         self.web.has_pages().then(|| format!("{}/", self.url))
     }
 
     /// Where agents on this machine reach it, if they do.
-    #[must_use]
     pub fn agents(&self) -> Option<String> {
         self.web
             .has_agents()
@@ -605,7 +580,6 @@ impl Served {
     }
 
     /// Where clients on this machine reach it.
-    #[must_use]
     pub fn url(&self) -> String {
         self.url.clone()
     }
@@ -627,12 +601,12 @@ fn warning(addr: SocketAddr, missing: Missing) -> String {
     match missing {
         Missing::Keys { .. } => format!(
             "WARNING: anybody who reaches {addr} can read and write everything in this store: \
-             no key was ever made.\nMake one with `treering keys create` (the server takes it at \
+             no key was ever made. Make one with `treering keys create` (the server takes it at \
              once), or let only those reach the port who may do all that."
         ),
         Missing::Tls => format!(
             "WARNING: {addr} is not encrypted: whoever hears a call has its key, and all that \
-             the key may read and write in this store.\nGive --tls-cert and --tls-key, or put \
+             the key may read and write in this store. Give --tls-cert and --tls-key, or put \
              something before it that encrypts."
         ),
     }

@@ -4,14 +4,14 @@ use clap::{Args, ValueHint};
 
 use super::{
     approve::person,
+    branch_args::find_if_named,
     connect::Connection,
     error::CliError,
-    json::{self, Object},
-    named::Named,
+    json,
     output::{Out, Tone},
     pb,
     text::{first_line, printable},
-    text_arg::text_of,
+    text_arg::{is_json, text_of},
 };
 
 /// Set keys of the active context, which the next request holds
@@ -27,7 +27,8 @@ Examples:
   treering set --long-term preferences '{\"language\": \"de\"}'")]
 pub struct SetArgs {
     /// The conversation (not with --long-term), then keys and JSON values in turn
-    #[arg(value_name = "CONVERSATION KEY JSON", num_args = 0.., value_hint = ValueHint::Other)]
+    #[arg(value_name = "CONVERSATION KEY JSON", num_args = 0..)]
+    #[arg(allow_negative_numbers = true, value_hint = ValueHint::Other)]
     words: Vec<String>,
     /// The namespace's long-term context
     #[arg(long, conflicts_with = "branch")]
@@ -39,27 +40,11 @@ pub struct SetArgs {
     #[arg(long, value_name = "KEY")]
     remove: Vec<String>,
     /// Who provides the values, for example `workspace`
-    #[arg(
-        long = "given-by",
-        value_name = "NAME",
-        default_value = "",
-        hide_default_value = true
-    )]
-    provider: String,
+    #[arg(long = "given-by", value_name = "NAME")]
+    provider: Option<String>,
     /// Setting again with the same key of idempotency changes nothing
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-}
-
-impl SetArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Option<Named<'_>> {
-        if self.long_term {
-            return None;
-        }
-        let conversation = self.words.first_mut()?;
-        Some(Named::new(conversation).branch(&mut self.branch))
-    }
 }
 
 /// Show the active context, then every change as it comes
@@ -87,14 +72,6 @@ pub struct WatchArgs {
     once: bool,
 }
 
-impl WatchArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Option<Named<'_>> {
-        let conversation = self.conversation.as_mut()?;
-        Some(Named::new(conversation).branch(&mut self.branch))
-    }
-}
-
 /// Sets and removes keys.
 ///
 /// # Errors
@@ -102,21 +79,23 @@ impl WatchArgs {
 /// value.
 pub async fn set(args: SetArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let mut words = args.words.into_iter();
-    let conversation = if args.long_term {
-        String::new()
-    } else {
-        words
-            .next()
-            .ok_or_else(|| unusable("no conversation is named"))?
+    let conversation = match args.long_term {
+        true => None,
+        false => words.next(),
     };
-    let set = pairs(words, &args.provider)?;
+    if !args.long_term && conversation.is_none() {
+        return Err(unusable("no conversation is named"));
+    }
+    let branch = args.branch.as_deref();
+    let place = find_if_named(store, conversation.as_deref(), branch).await?;
+    let set = pairs(words, args.provider.as_deref().unwrap_or_default())?;
     if set.is_empty() && args.remove.is_empty() {
         return Err(unusable("no key is named"));
     }
     let (new, gone) = (set.len(), args.remove.len());
     let request = pb::SetContextRequest {
-        conversation_id: conversation,
-        branch: args.branch.unwrap_or_default(),
+        conversation_id: place.conversation,
+        branch: place.branch,
         set,
         remove: args.remove,
         idempotency_key: args.key.unwrap_or_default(),
@@ -124,9 +103,7 @@ pub async fn set(args: SetArgs, store: &Connection, out: &mut Out) -> Result<(),
     };
     let answer = store.contexts().set(request).await?.into_inner();
     if out.json {
-        let (events, warnings) = (&answer.events, &answer.warnings);
-        let text = json::appended(events, answer.repeated_key, warnings, Object::new());
-        return Ok(out.line(text)?);
+        return Ok(out.appended(&answer.events, answer.repeated_key, &answer.warnings)?);
     }
     let revision = answer.events.last().map_or(0, |event| event.revision);
     out.line(format!("{new} set, {gone} removed at #{revision}"))?;
@@ -143,7 +120,7 @@ fn pairs(
             return Err(unusable(&format!("the key {key:?} has no value")));
         };
         let value = text_of(&value)?.trim().to_owned();
-        if serde_json::from_str::<&serde_json::value::RawValue>(&value).is_err() {
+        if !is_json(&value) {
             return Err(unusable(&format!("the value of {key:?} is no JSON")));
         }
         set.push(pb::ContextSet {
@@ -165,14 +142,13 @@ fn unusable(what: &str) -> CliError {
 }
 
 /// Shows the keys, then every change.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn watch(args: WatchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     use pb::watch_context_response::Item;
+    let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
+    let place = find_if_named(store, conversation, branch).await?;
     let request = pb::WatchContextRequest {
-        conversation_id: args.conversation.unwrap_or_default(),
-        branch: args.branch.unwrap_or_default(),
+        conversation_id: place.conversation,
+        branch: place.branch,
         keys: args.key,
     };
     let mut changes = store.contexts().watch(request).await?.into_inner();

@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use clap::Args;
 
 use super::{
+    branch_args::{AsOfArgs, FoundBranch},
     connect::Connection,
     error::CliError,
     json::{self, Object, approval_name},
-    named::Named,
     output::{Out, Paint, Tone},
     pb, read,
-    text::{count, cut, first_line, happened, is_undated, things},
+    text::{count, cut, first_line, happened, is_undated, printable, things},
 };
-use crate::domain::EventKind;
+use treering_domain::EventKind;
 
 /// Show a conversation: its branches as a tree, their heads, what is open
 #[derive(Args, Debug, Clone)]
@@ -24,28 +24,8 @@ Examples:
   treering show CONVERSATION --as-of 41
   treering show CONVERSATION --json | jq '.branch_list[] | {name, head, fork_revision}'")]
 pub struct ShowArgs {
-    /// The conversation: an id or the beginning of one, @last, or words of its title
-    conversation: String,
-    /// The branch whose state is shown [default: the active one]
-    #[arg(long, short, value_name = "NAME")]
-    branch: Option<String>,
-    /// As it was at this revision
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    as_of: u64,
-}
-
-impl ShowArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        Named::new(&mut self.conversation)
-            .branch(&mut self.branch)
-            .moment(&mut self.as_of)
-    }
+    #[command(flatten)]
+    place: AsOfArgs,
 }
 
 /// What was counted on one branch, without what it inherited.
@@ -58,16 +38,14 @@ struct Counts {
 }
 
 /// Prints the conversation.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: &ShowArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let branch = args.branch.as_deref().unwrap_or("");
-    let mut state = read::state(store, &args.conversation, branch, args.as_of).await?;
-    if args.as_of > 0 {
-        as_it_was(&mut state, args.as_of);
+    let place = args.place.find(store).await?;
+    let as_of = place.revision;
+    let mut state = read::state(store, &place.conversation, &place.branch, as_of).await?;
+    if as_of > 0 {
+        as_it_was(&mut state, as_of);
     }
-    let counts = count_events(args, store).await?;
+    let counts = count_events(&place, store).await?;
     if out.json {
         let text = json::conversation(&state, |branch, object| {
             write_counts(
@@ -106,13 +84,13 @@ fn as_it_was(state: &mut pb::ConversationState, as_of: u64) {
 }
 
 async fn count_events(
-    args: &ShowArgs,
+    place: &FoundBranch,
     store: &Connection,
 ) -> Result<HashMap<u64, Counts>, CliError> {
     let request = pb::ReadRequest {
         headers_only: true,
-        to_revision: args.as_of,
-        ..read::of_conversation(&args.conversation)
+        to_revision: place.revision,
+        ..read::of_conversation(&place.conversation)
     };
     let mut counts: HashMap<u64, Counts> = HashMap::new();
     let mut events = read::start(store, request).await?;
@@ -156,7 +134,7 @@ fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out
     ];
     if !summary.source_id.is_empty() || !summary.source.is_empty() {
         let id = paint.text(Tone::Name, &summary.source_id);
-        lines.push(format!("from {} as {id}", summary.source));
+        lines.push(format!("from {} as {id}", printable(&summary.source)));
     }
     lines.push(times(&summary, out));
     if let Some(damage) = &summary.damage {
@@ -164,7 +142,7 @@ fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out
         lines.push(paint.text(Tone::Bad, mark));
     }
     if let Some(config) = summary.config.filter(|config| !config.model_id.is_empty()) {
-        lines.push(format!("model {}", config.model_id));
+        lines.push(format!("model {}", printable(&config.model_id)));
     }
     if let Some(parent) = &summary.parent {
         let how = if summary.shares_history {
@@ -228,7 +206,7 @@ fn open_calls(branch: &pb::BranchState, paint: Paint) -> Vec<String> {
         format!(
             "  {} {} {}  {status}",
             paint.text(Tone::Name, format!("#{revision}")),
-            call.tool,
+            printable(&call.tool),
             paint.text(Tone::Name, &call.call_id),
         )
     }));

@@ -7,16 +7,17 @@ use prost::Message;
 
 use super::{
     approve::person,
+    args::pair,
+    branch_args::{BranchArgs, RevisionArg, find_conversation},
     connect::Connection,
     error::CliError,
     json::{self, Object},
-    named::Named,
     output::{Out, Tone},
     pb, read,
-    text::{count, day_clock, first_line},
-    text_arg::text_of,
+    text::{count, first_line},
+    text_arg::{free_text, text_of},
 };
-use crate::domain::EventKind;
+use treering_domain::EventKind;
 
 /// Begin, end and list sub-contexts: tasks with a conversation of their own
 ///
@@ -36,19 +37,6 @@ pub struct SubArgs {
 }
 
 impl SubArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        match &mut self.what {
-            SubContextCommand::Spawn(args) => {
-                Named::new(&mut args.conversation).branch(&mut args.branch)
-            }
-            SubContextCommand::Return(args) => Named::new(&mut args.conversation),
-            SubContextCommand::Ls(args) => Named::new(&mut args.conversation),
-        }
-    }
-}
-
-impl SubArgs {
     /// True when it does more than look.
     pub fn appends(&self) -> bool {
         !matches!(self.what, SubContextCommand::Ls(_))
@@ -65,27 +53,15 @@ enum SubContextCommand {
 /// Begin a sub-context
 #[derive(Args, Debug, Clone)]
 struct SpawnArgs {
-    /// The parent: an id or its beginning, @last, or words of its title
-    conversation: String,
-    /// The parent's branch [default: the active one]
-    #[arg(long, short, value_name = "NAME")]
-    branch: Option<String>,
+    #[command(flatten)]
+    parent: BranchArgs,
     /// The open call that asks for it
-    #[arg(
-        long,
-        value_name = "CALL_ID",
-        default_value = "",
-        hide_default_value = true
-    )]
-    call: String,
+    #[arg(long, value_name = "CALL_ID")]
+    call: Option<String>,
     /// What it is to do
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
-    purpose: String,
+    #[arg(long, value_name = "TEXT")]
+    #[arg(allow_hyphen_values = true, value_parser = free_text)]
+    purpose: Option<String>,
     /// Its title [default: the purpose]
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
@@ -93,22 +69,17 @@ struct SpawnArgs {
     #[arg(long, short, value_name = "NAME")]
     model: Option<String>,
     /// Its mode, for example `research`
-    #[arg(
-        long,
-        value_name = "NAME",
-        requires = "model",
-        default_value = "",
-        hide_default_value = true
-    )]
-    mode: String,
+    #[arg(long, value_name = "NAME", requires = "model")]
+    mode: Option<String>,
     /// Its system prompt: text, @FILE, or - for standard input
     #[arg(long, value_name = "TEXT")]
+    #[arg(allow_hyphen_values = true, value_parser = free_text)]
     system_prompt: Option<String>,
     /// A policy of its own as NAME=JSON (may be given again)
-    #[arg(long, value_name = "NAME=JSON", value_parser = named)]
+    #[arg(long, value_name = "NAME=JSON", value_parser = pair)]
     policy: Vec<(String, String)>,
     /// A label as NAME=TEXT (may be given again)
-    #[arg(long, value_name = "NAME=TEXT", value_parser = named)]
+    #[arg(long, value_name = "NAME=TEXT", value_parser = pair)]
     label: Vec<(String, String)>,
     /// Spawning again with the same key answers with the first result
     #[arg(long, value_name = "KEY")]
@@ -122,6 +93,7 @@ struct ReturnArgs {
     conversation: String,
     /// What it found: text, @FILE, or - [default: the last that its assistant said]
     #[arg(long, value_name = "TEXT")]
+    #[arg(allow_hyphen_values = true, value_parser = free_text)]
     summary: Option<String>,
     /// It did not succeed; neither does the call that asked for it
     #[arg(long)]
@@ -138,17 +110,7 @@ struct LsArgs {
     conversation: String,
 }
 
-fn named(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("a name, =, and a value".into()),
-    }
-}
-
 /// Begins, ends or lists.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: SubArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     match args.what {
         SubContextCommand::Spawn(args) => spawn(args, store, out).await,
@@ -160,16 +122,18 @@ pub async fn run(args: SubArgs, store: &Connection, out: &mut Out) -> Result<(),
 async fn spawn(args: SpawnArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let config = args.model.map(|model_id| pb::Config {
         model_id,
-        mode: args.mode,
+        mode: args.mode.unwrap_or_default(),
         parameters: BTreeMap::new(),
     });
     let prompt = args.system_prompt.as_deref().map(text_of).transpose()?;
+    let purpose = args.purpose.unwrap_or_default();
+    let parent = args.parent.find(store, RevisionArg::None).await?;
     let request = pb::SpawnRequest {
-        conversation_id: args.conversation,
-        branch: args.branch.unwrap_or_default(),
-        call_id: args.call,
-        title: args.title.unwrap_or_else(|| args.purpose.clone()),
-        purpose: args.purpose,
+        conversation_id: parent.conversation,
+        branch: parent.branch,
+        call_id: args.call.unwrap_or_default(),
+        title: args.title.unwrap_or_else(|| purpose.clone()),
+        purpose,
         config,
         system_prompt: prompt.unwrap_or_default(),
         policies: args.policy.into_iter().collect(),
@@ -192,8 +156,9 @@ async fn spawn(args: SpawnArgs, store: &Connection, out: &mut Out) -> Result<(),
 
 async fn end(args: ReturnArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let summary = args.summary.as_deref().map(text_of).transpose()?;
+    let child = find_conversation(store, &args.conversation).await?;
     let request = pb::ReturnRequest {
-        conversation_id: args.conversation,
+        conversation_id: child.conversation,
         summary: summary.unwrap_or_default(),
         success: Some(!args.failed),
         idempotency_key: args.key.unwrap_or_default(),
@@ -201,9 +166,7 @@ async fn end(args: ReturnArgs, store: &Connection, out: &mut Out) -> Result<(), 
     };
     let answer = store.contexts().r#return(request).await?.into_inner();
     if out.json {
-        let (events, warnings) = (&answer.events, &answer.warnings);
-        let text = json::appended(events, answer.repeated_key, warnings, Object::new());
-        return Ok(out.line(text)?);
+        return Ok(out.appended(&answer.events, answer.repeated_key, &answer.warnings)?);
     }
     let last = answer.events.last().cloned().unwrap_or_default();
     let parent = out.paint.text(Tone::Name, &last.conversation_id);
@@ -213,16 +176,13 @@ async fn end(args: ReturnArgs, store: &Connection, out: &mut Out) -> Result<(), 
         ""
     };
     out.line(format!("Returned to {parent} at #{}{call}", last.revision))?;
-    for warning in &answer.warnings {
-        let mark = out.paint.text(Tone::Wait, "warning:");
-        out.line(format!("{mark} {warning}"))?;
-    }
-    Ok(())
+    Ok(out.warnings(&answer.warnings)?)
 }
 
 async fn list(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let parent = find_conversation(store, &args.conversation).await?;
     let request = pb::LineageRequest {
-        conversation_id: args.conversation.clone(),
+        conversation_id: parent.conversation.clone(),
         branch: String::new(),
     };
     let children = store
@@ -231,7 +191,7 @@ async fn list(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), Cl
         .await?
         .into_inner()
         .children;
-    let returned = returned(&args.conversation, store).await?;
+    let returned = returned(&parent.conversation, store).await?;
     for child in &children {
         let state = read::state(store, child, "", 0).await?;
         let summary = state.summary.unwrap_or_default();
@@ -258,18 +218,15 @@ async fn returned(parent: &str, store: &Connection) -> Result<HashSet<String>, C
         kinds: vec![i32::from(EventKind::SubContextReturned.number())],
         ..read::of_conversation(parent)
     };
-    let mut events = read::start(store, request).await?;
-    let mut returned = HashSet::new();
-    while let Some(batch) = events.message().await? {
-        for event in batch.events {
-            let Some(pb::event::Body::SubContextReturned(body)) = event.body else {
-                continue;
-            };
-            let child = pb::SubContextReturned::decode(body).map(|child| child.conversation_id);
-            returned.extend(child.ok());
+    let events = read::all(store, request).await?.into_iter();
+    let child = |event: pb::Event| match event.body? {
+        pb::event::Body::SubContextReturned(body) => {
+            let child = pb::SubContextReturned::decode(body);
+            child.map(|child| child.conversation_id).ok()
         }
-    }
-    Ok(returned)
+        _ => None,
+    };
+    Ok(events.filter_map(child).collect())
 }
 
 fn row(summary: &pb::ConversationSummary, has_returned: bool, out: &Out) -> String {
@@ -288,7 +245,7 @@ fn row(summary: &pb::ConversationSummary, has_returned: bool, out: &Out) -> Stri
         "{}  {state}  {:>6}  {}  {}  {}",
         paint.text(Tone::Name, &summary.conversation_id),
         count(summary.head),
-        day_clock(summary.updated_at.as_ref()),
+        out.zone().day_clock(summary.updated_at.as_ref()),
         first_line(&summary.title, out.width.saturating_sub(72).max(16)),
         paint.text(Tone::Dim, format!("from #{}{call}", parent.revision)),
     )

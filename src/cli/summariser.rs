@@ -5,10 +5,8 @@ use std::{path::Path, time::Duration};
 use clap::{Args, ValueEnum};
 
 use super::error::CliError;
-use crate::{
-    domain::Namespace,
-    summariser::{EndpointConfig, Fallback, Secret, SummariserConfig, Tasks},
-};
+use treering_domain::Namespace;
+use treering_summariser::{EndpointConfig, Fallback, Secret, SummariserConfig, Tasks};
 
 /// Where the marks are, in the data folder.
 const MARKS_DIR: &str = "summariser";

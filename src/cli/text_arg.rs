@@ -1,9 +1,76 @@
 //! Arguments that are text, or say where it is: `@FILE`, or `-` for standard
 //! input.
+//!
+//! Pasted text often begins with a dash: `--- FAIL: TestX`, `- name: checkout`. Where clap is
+//! told to take such a value, one word with a dash before it is still an option that was
+//! mistyped, and not text.
 
-use std::{fs, io::Read, path::PathBuf};
+use std::{ffi::OsStr, fs, io::Read, path::PathBuf};
+
+use clap::{
+    Arg, Command,
+    builder::{StringValueParser, TypedValueParser},
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use super::error::CliError;
+
+/// Reads the value of an option that takes text, which may begin with a dash
+/// (`allow_hyphen_values`).
+///
+/// # Errors
+/// What a single word with a dash before it is.
+pub fn free_text(text: &str) -> Result<String, String> {
+    match is_option_like(text) {
+        true => Err("one word that begins with a dash looks like an option".into()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// Reads a word of text that is given without an option (`allow_hyphen_values`). Behind `--`
+/// there is another argument, which takes anything.
+#[derive(Clone, Debug)]
+pub struct FreeWord;
+
+impl TypedValueParser for FreeWord {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        let word = StringValueParser::new().parse_ref(command, arg, value)?;
+        if !is_option_like(&word) {
+            return Ok(word);
+        }
+        let tips = [
+            format!("to pass '{word}' as a value, use '-- {word}'"),
+            "the value of an option stands apart from it: '-n 5', not '-n5'".to_owned(),
+        ];
+        let tips = tips
+            .into_iter()
+            .take(if word.starts_with("--") { 1 } else { 2 });
+        let mut error = clap::Error::new(ErrorKind::UnknownArgument).with_cmd(command);
+        error.insert(ContextKind::InvalidArg, ContextValue::String(word.clone()));
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(tips.map(Into::into).collect()),
+        );
+        Err(error)
+    }
+}
+
+/// True for a JSON text.
+pub fn is_json(text: &str) -> bool {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+/// True for one word that begins with a dash, but for `-`, which is standard input.
+fn is_option_like(text: &str) -> bool {
+    text.len() > 1 && text.starts_with('-') && !text.contains(char::is_whitespace)
+}
 
 /// The text that an argument stands for. `@@` begins a text with an `@`.
 ///

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use prost::Message;
 
 use super::{
+    branch_args::FoundBranch,
     connect::Connection,
     error::CliError,
     json::{Object, moment},
@@ -14,7 +15,7 @@ use super::{
     read,
     text::{bytes_human, count, parts_text, printable},
 };
-use crate::domain::EventKind;
+use treering_domain::EventKind;
 
 /// What was counted of one tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,13 +103,8 @@ fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
 }
 
 /// Prints a line for each tool, the most used first.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(
-    conversation: &str,
-    branch: &str,
-    as_of: u64,
+    place: &FoundBranch,
     tool: Option<&str>,
     store: &Connection,
     out: &mut Out,
@@ -119,9 +115,9 @@ pub async fn run(
         EventKind::ToolCallCancelled,
     ];
     let request = pb::ReadRequest {
-        to_revision: as_of,
+        to_revision: place.revision,
         kinds: kinds.iter().map(|kind| i32::from(kind.number())).collect(),
-        ..read::of_branch(conversation, branch)
+        ..read::of_branch(&place.conversation, &place.branch)
     };
     let mut counting = Counting::default();
     let mut events = read::start(store, request).await?;

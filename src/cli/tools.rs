@@ -7,10 +7,10 @@ use clap::Args;
 use prost::Message;
 
 use super::{
+    branch_args::{AsOfArgs, FoundBranch},
     connect::Connection,
     error::CliError,
     json::{self, cancel_name, status_name},
-    named::Named,
     output::{Out, Tone},
     pb, read,
     text::{bytes_human, count, first_line, indent, printable, things},
@@ -31,31 +31,14 @@ Examples:
   treering tools CONVERSATION --stats
   treering tools CONVERSATION --json | jq -r 'select(.status == \"failed\").error_message'")]
 pub struct ToolsArgs {
-    /// The conversation: an id or the beginning of one, @last, or words of its title
-    conversation: String,
-    /// The branch [default: the active one]
-    #[arg(long, short, value_name = "NAME")]
-    branch: Option<String>,
+    #[command(flatten)]
+    place: AsOfArgs,
     /// Only this tool
     #[arg(long, short, value_name = "NAME")]
     tool: Option<String>,
-    /// As it was at this revision
-    #[arg(
-        long,
-        value_name = "REVISION",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    as_of: u64,
     /// At most so many
-    #[arg(
-        long,
-        short = 'n',
-        value_name = "N",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    limit: u32,
+    #[arg(long, short = 'n', value_name = "N")]
+    limit: Option<u32>,
     /// Finished calls in short: what stands for them in a request, and where the
     /// whole result is
     #[arg(long)]
@@ -70,37 +53,24 @@ pub struct ToolsArgs {
     stats: bool,
 }
 
-impl ToolsArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Named<'_> {
-        Named::new(&mut self.conversation)
-            .branch(&mut self.branch)
-            .moment(&mut self.as_of)
-    }
-}
-
 /// Prints calls, snapshots or tools.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn run(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let place = args.place.find(store).await?;
     if args.stats {
-        let branch = args.branch.as_deref().unwrap_or_default();
-        let tool = args.tool.as_deref();
-        return tool_stats::run(&args.conversation, branch, args.as_of, tool, store, out).await;
+        return tool_stats::run(&place, args.tool.as_deref(), store, out).await;
     }
     if args.offered {
-        return offered(args, store, out).await;
+        return offered(args, &place, store, out).await;
     }
     if args.snapshots {
-        return snapshots(args, store, out).await;
+        return snapshots(args, place, store, out).await;
     }
     let request = pb::ToolHistoryRequest {
-        conversation_id: args.conversation.clone(),
-        branch: args.branch.clone().unwrap_or_default(),
-        as_of_revision: args.as_of,
+        conversation_id: place.conversation.clone(),
+        branch: place.branch.clone(),
+        as_of_revision: place.revision,
         tool: args.tool.clone().unwrap_or_default(),
-        limit: args.limit,
+        limit: args.limit.unwrap_or_default(),
     };
     let calls = store.tools().history(request).await?.into_inner().calls;
     for call in &calls {
@@ -112,7 +82,7 @@ pub async fn run(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<
     }
     if calls.is_empty() && !out.json {
         match &args.tool {
-            Some(tool) => nothing_of(tool, args, store, out).await?,
+            Some(tool) => nothing_of(tool, &place, store, out).await?,
             None => out.line("No tool was asked for.")?,
         }
     }
@@ -122,12 +92,11 @@ pub async fn run(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<
 /// Says which tools there are, when the one that was named is none of them.
 async fn nothing_of(
     tool: &str,
-    args: &ToolsArgs,
+    place: &FoundBranch,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
-    let branch = args.branch.as_deref().unwrap_or_default();
-    let state = read::state(store, &args.conversation, branch, args.as_of).await?;
+    let state = read::state(store, &place.conversation, &place.branch, place.revision).await?;
     let uses = state.branch.unwrap_or_default().tool_uses;
     let mut used: Vec<_> = uses.keys().map(|tool| printable(tool)).collect();
     used.sort();
@@ -139,9 +108,6 @@ async fn nothing_of(
 }
 
 /// A call in two lines: what was asked and how it ended, what it returned.
-///
-/// # Errors
-/// What the output says.
 pub fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
     let status = status_name(call.status()).replace('_', " ");
@@ -195,23 +161,31 @@ pub fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
     Ok(())
 }
 
-async fn snapshots(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+async fn snapshots(
+    args: &ToolsArgs,
+    place: FoundBranch,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let request = pb::SnapshotsRequest {
-        conversation_id: args.conversation.clone(),
-        branch: args.branch.clone().unwrap_or_default(),
-        as_of_revision: args.as_of,
+        conversation_id: place.conversation,
+        branch: place.branch,
+        as_of_revision: place.revision,
         // The tool is chosen here, so its bound is kept here too.
-        limit: if args.tool.is_some() { 0 } else { args.limit },
+        limit: args
+            .limit
+            .filter(|_| args.tool.is_none())
+            .unwrap_or_default(),
     };
     let answer = store.tools().snapshots(request).await?.into_inner();
     let named = |snapshot: &&pb::ToolSnapshot| {
         let tool = args.tool.as_ref();
         tool.is_none_or(|tool| *tool == snapshot.tool_name)
     };
-    let limit = match args.limit {
-        0 => usize::MAX,
-        limit => usize::try_from(limit).unwrap_or(usize::MAX),
-    };
+    let limit = args.limit.filter(|limit| *limit > 0);
+    let limit = limit
+        .map_or(Ok(usize::MAX), usize::try_from)
+        .unwrap_or(usize::MAX);
     let mut shown = 0;
     for snapshot in answer.snapshots.iter().filter(named).take(limit) {
         shown += 1;
@@ -260,9 +234,13 @@ fn print_snapshot(snapshot: &pb::ToolSnapshot, out: &mut Out) -> Result<(), CliE
     Ok(out.row(format!("        {reference}"))?)
 }
 
-async fn offered(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let branch = args.branch.as_deref().unwrap_or_default();
-    let state = read::state(store, &args.conversation, branch, args.as_of).await?;
+async fn offered(
+    args: &ToolsArgs,
+    place: &FoundBranch,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let state = read::state(store, &place.conversation, &place.branch, place.revision).await?;
     let state = state.branch.unwrap_or_default();
     let definitions = match &state.tools_defined {
         Some(event) => definitions(store, event).await?,
@@ -340,18 +318,14 @@ async fn definitions(
         to_revision: event.revision,
         ..read::of_conversation(&event.conversation_id)
     };
-    let mut events = read::start(store, request).await?;
-    let lacks = || CliError::Answer {
+    let defined = read::all(store, request).await?.into_iter();
+    let mut defined = defined.filter_map(|event| match event.body? {
+        pb::event::Body::ToolsDefined(body) => pb::ToolsDefined::decode(body).ok(),
+        _ => None,
+    });
+    let defined = defined.next().ok_or(CliError::Answer {
         call: "Events.Read",
         part: "definition of the tools",
-    };
-    while let Some(batch) = events.message().await? {
-        for event in &batch.events {
-            if let Some(pb::event::Body::ToolsDefined(body)) = &event.body {
-                let defined = pb::ToolsDefined::decode(body.clone()).map_err(|_| lacks())?;
-                return Ok(defined.tools);
-            }
-        }
-    }
-    Err(lacks())
+    })?;
+    Ok(defined.tools)
 }

@@ -14,7 +14,7 @@ use super::{
     output::{Out, Tone},
     text::count,
 };
-use crate::engine::{ErasingAtOpen, OpenOptions, StoreFormats, store_formats};
+use treering_engine::{ErasingAtOpen, OpenOptions, StoreFormats, store_formats};
 
 /// Bring a store to this version, or say whether that is needed
 ///
@@ -40,13 +40,8 @@ pub struct UpgradeArgs {
 /// # Errors
 /// [`CliError::Usage`] for a server; what opening the store says.
 pub async fn run(args: &UpgradeArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
-    if common.server.is_some() {
-        return Err(CliError::Usage {
-            what: "a store is upgraded where its folder is, and not through a server".into(),
-            hint: "end the server, then: treering upgrade --data DIR".into(),
-        });
-    }
-    let dir = common.data_dir()?;
+    let hint = "end the server, then: treering upgrade --data DIR";
+    let dir = common.folder_here("a store is upgraded", hint)?;
     let mut waiting = Waiting::new(common.wait);
     let formats = loop {
         match store_formats(&dir).await {

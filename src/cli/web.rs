@@ -5,23 +5,19 @@ use std::{net::SocketAddr, sync::Arc};
 
 use clap::Args;
 
-use super::{
-    error::CliError,
-    inspector::{InspectorArgs, Pages},
-    mcp::McpServeArgs,
-};
-use crate::{
-    access::KeyRing,
-    engine::Engine,
-    mcp::{HttpDoor, HttpOptions, MCP_PATH},
-    server::{WebPlace, WebService},
-};
+use super::{error::CliError, mcp::McpServeArgs};
+use treering_access::KeyRing;
+use treering_engine::Engine;
+use treering_inspector::Inspector;
+use treering_mcp::{HttpDoor, HttpOptions, MCP_PATH};
+use treering_server::{WebPlace, WebService};
 
 /// Who is answered by HTTP.
 #[derive(Args, Debug, Clone, Default)]
 pub struct WebArgs {
-    #[command(flatten)]
-    inspector: InspectorArgs,
+    /// Serve no pages for people on the port of the services
+    #[arg(long, help_heading = "Inspector")]
+    no_inspector: bool,
     #[command(flatten)]
     mcp: McpServeArgs,
     /// Answer browsers, and agents by HTTP, for this host, too: HOST or HOST:PORT, as they are
@@ -32,10 +28,9 @@ pub struct WebArgs {
 
 impl WebArgs {
     /// What is wanted of it.
-    #[must_use]
     pub fn options(&self) -> WebOptions {
         WebOptions {
-            pages: self.inspector.is_wanted(),
+            pages: !self.no_inspector,
             agents: self.mcp.wanted(),
             hosts: self.web_host.clone(),
         }
@@ -56,7 +51,7 @@ pub struct WebOptions {
 /// What answers by HTTP on a server that runs.
 #[derive(Debug)]
 pub struct Web {
-    pages: Option<Pages>,
+    pages: Option<Inspector>,
     agents: Option<HttpDoor>,
 }
 
@@ -76,7 +71,7 @@ impl Web {
         let pages = match options.pages {
             true => {
                 let (engine, keys) = (engine.clone(), Arc::clone(&keys));
-                Some(Pages::open(engine, keys, place.clone()).await?)
+                Some(Inspector::open(engine, keys, place.clone()).await?)
             }
             false => None,
         };
@@ -88,21 +83,18 @@ impl Web {
     }
 
     /// True when people are answered.
-    #[must_use]
     pub fn has_pages(&self) -> bool {
         self.pages.is_some()
     }
 
     /// True when agents are answered.
-    #[must_use]
     pub fn has_agents(&self) -> bool {
         self.agents.is_some()
     }
 
     /// What answers; none: nobody is answered.
-    #[must_use]
     pub fn service(&self) -> Option<WebService> {
-        let pages = self.pages.as_ref().map(Pages::web);
+        let pages = self.pages.as_ref().map(Inspector::web);
         let agents = self.agents.as_ref().map(HttpDoor::web);
         match (pages, agents) {
             (None, None) => None,

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::domain::{JsonText, ToolCallRequested, ToolDefinition};
+use treering_domain::{JsonText, ToolCallRequested, ToolDefinition};
 
 /// [`ToolDefinition::source`] of a definition that was made so.
 const SOURCE: &str = "calls of the conversation";

@@ -19,7 +19,7 @@ use super::{
     window::{WindowEvent, WindowInput},
     words,
 };
-use crate::domain::{ContentPart, EventBody, MessageAppended, Revision, Role, ToolCallRequested};
+use treering_domain::{ContentPart, EventBody, MessageAppended, Revision, Role, ToolCallRequested};
 
 pub use names::tool_names_in;
 
@@ -466,10 +466,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{
-        context::samples::{Spoken, window_input},
-        domain::BranchState,
-    };
+    use crate::samples::{Spoken, window_input};
+    use treering_domain::BranchState;
 
     fn policy() -> CompactionPolicy {
         CompactionPolicy::default()

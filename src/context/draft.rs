@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use crate::domain::{Config, ContentPart, EventRef, JsonText, ToolDefinition};
+use treering_domain::{Config, ContentPart, EventRef, JsonText, ToolDefinition};
 
 use super::{
     provider::Provider,

@@ -10,7 +10,7 @@ use super::{
     draft::{Fate, Section},
     provider::Provider,
 };
-use crate::domain::{BranchName, ConversationId, EventRef, Revision};
+use treering_domain::{BranchName, ConversationId, EventRef, Revision};
 
 pub use tell::{Telling, items, sections};
 

@@ -20,7 +20,7 @@ use super::{
         samples::{Story, call, conversation, json, tool},
     },
 };
-use crate::domain::{
+use treering_domain::{
     ContentPart, EventBody, MessageAppended, Reasoning, Role, ToolCallRequested, ToolDefinition,
 };
 
@@ -189,7 +189,10 @@ fn naming_the_pieces_of_a_step() {
             let id = format!("c{number}");
             message.parts = vec![thought(), ContentPart::Text(format!("now {number}"))];
             let body = EventBody::MessageAppended(message.clone());
-            story = story.then(body).call(&id).result(&id, "there");
+            story = story.then(body).call(&id);
+        }
+        for number in 0..n {
+            story = story.result(&format!("c{number}"), "there");
         }
         let draft = drafted(&story.input(), Provider::OpenAiResponses);
         assert_eq!(draft.items.iter().filter_map(Item::step).count(), 1);

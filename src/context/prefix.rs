@@ -1,7 +1,7 @@
 //! How much of the last request the front of the next one repeats.
 
 use super::{draft::Draft, explain::SharedPrefix, provider::CacheUnit};
-use crate::domain::Revision;
+use treering_domain::Revision;
 
 /// What is remembered of a request: its units, not their text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ fn share(tokens: u64, bytes: u64, all: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::{
+    use crate::{
         draft::{Content, Item, Message, Section, Speaker},
         provider::Provider,
     };

@@ -8,7 +8,7 @@ use super::{
     tokens::Tally,
     window::WindowInput,
 };
-use crate::domain::{ConversationId, EventRef, JsonText, Revision, ToolDefinition};
+use treering_domain::{ConversationId, EventRef, JsonText, Revision, ToolDefinition};
 
 /// Usual name of the tool that reads a shortened result.
 pub const READ_TOOL: &str = "treering_read_result";

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 
 use super::window::{WindowEvent, WindowInput};
-use crate::domain::*;
+use treering_domain::*;
 
 /// Something that happens in a window.
 #[derive(Clone, Copy, Debug)]

@@ -16,7 +16,7 @@ use super::{
     tokens::CountedFor,
     window::WindowEvent,
 };
-use crate::domain::{ContentPart, EventBody, EventRef};
+use treering_domain::{ContentPart, EventBody, EventRef};
 
 /// What an item says.
 #[derive(Clone)]

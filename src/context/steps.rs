@@ -3,7 +3,7 @@
 
 /// Notes that so many things were looked at.
 #[inline]
-pub(in crate::context) fn note(count: usize) {
+pub(crate) fn note(count: usize) {
     #[cfg(test)]
     counted::add(count);
     #[cfg(not(test))]
@@ -11,7 +11,7 @@ pub(in crate::context) fn note(count: usize) {
 }
 
 #[cfg(test)]
-pub(in crate::context) use counted::of;
+pub(crate) use counted::of;
 
 #[cfg(test)]
 mod counted {
@@ -26,7 +26,7 @@ mod counted {
     }
 
     /// The steps that some work takes on this thread.
-    pub(in crate::context) fn of<T>(work: impl FnOnce() -> T) -> (usize, T) {
+    pub(crate) fn of<T>(work: impl FnOnce() -> T) -> (usize, T) {
         let before = STEPS.get();
         let done = work();
         (STEPS.get() - before, done)

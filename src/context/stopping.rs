@@ -33,12 +33,12 @@ pub fn until<T>(stopped: impl Fn() -> bool + 'static, work: impl FnOnce() -> T) 
 }
 
 /// True once the work of this thread is not wanted any more.
-pub(in crate::context) fn is_stopped() -> bool {
+pub(crate) fn is_stopped() -> bool {
     let stopped = STOPPED.with_borrow(Clone::clone);
     stopped.is_some_and(|stopped| stopped())
 }
 
 /// The same for a loop at its place `at`, which looks at every [`STEP`]th only.
-pub(in crate::context) fn is_stopped_at(at: usize) -> bool {
+pub(crate) fn is_stopped_at(at: usize) -> bool {
     at.is_multiple_of(STEP) && is_stopped()
 }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::called::CalledTools;
-use crate::domain::{
+use treering_domain::{
     BranchState, ConversationId, ConversationInfo, EventBody, EventRef, JsonText, Revision,
     TimestampMicros,
 };

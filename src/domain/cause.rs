@@ -1,17 +1,16 @@
-//! What errors were caused by.
+//! Causes of errors.
 //!
-//! An error says its own part and carries its cause as its source; who shows it to people
-//! shows the [`with_causes`].
+//! An error's `Display` describes only its own part; its cause is its `source`. To show an error
+//! to people, use [`with_causes`].
 
 use std::{error::Error, fmt, ops::Deref, sync::Arc};
 
-/// What an error was caused by, for errors that are handed to several who wait. It derefs to
-/// the error itself.
+/// A cloneable cause, for errors that are handed to several waiters. Derefs to the error itself.
 #[derive(Clone, Debug)]
 pub struct Cause(Arc<dyn Error + Send + Sync>);
 
 impl Cause {
-    /// An error, or a text where there is none.
+    /// Creates a cause from an error or a text.
     pub fn of(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self(Arc::from(error.into()))
     }
@@ -25,7 +24,7 @@ impl Deref for Cause {
     }
 }
 
-/// What could not be done, and why.
+/// An operation that failed, with its cause.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct NotDone {
@@ -34,7 +33,7 @@ pub struct NotDone {
 }
 
 impl NotDone {
-    /// What could not be done, with its cause.
+    /// Creates the error from what failed and its cause.
     pub fn new(what: impl Into<String>, of: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
             what: what.into(),
@@ -43,14 +42,14 @@ impl NotDone {
     }
 }
 
-/// An error with its causes, for people: `the store failed: the views' store failed: …`.
-/// A cause that an error has told already is not told again.
+/// Formats an error with its causes for people: `the store failed: the views' store failed: …`.
+/// A cause that the error's own text already contains is not repeated.
 #[must_use]
 pub fn with_causes<'a>(error: &'a (dyn Error + 'a)) -> WithCauses<'a> {
     WithCauses(error)
 }
 
-/// See [`with_causes`].
+/// The result of [`with_causes`].
 #[derive(Clone, Copy, Debug)]
 pub struct WithCauses<'a>(&'a (dyn Error + 'a));
 
@@ -83,8 +82,8 @@ mod tests {
         source: io::Error,
     }
 
-    /// The views swallowed what the disk had said: a full text must have every cause, and
-    /// one that says its cause itself must not have it twice.
+    /// The projections swallowed the disk's error: the full text must contain every cause, and an
+    /// error whose text includes its cause must not show it twice.
     #[test]
     fn each_cause_is_told_once() {
         let disk = || io::Error::other("the disk is gone");

@@ -1,11 +1,11 @@
-//! Chain hashes that are worked out when somebody asks for them.
+//! Chain hashes that are computed on demand.
 
 use std::{fmt, sync::Arc};
 
 use super::id::ContentHash;
 
-/// An event's chain hash. Where the log keeps only a part of it, the rest follows
-/// from the events, and that costs more than to read them.
+/// The chain hash of an event. The log stores only a part of some hashes; the rest is then
+/// computed from the events, which costs more than reading them.
 #[derive(Clone)]
 pub struct ChainHash(Form);
 
@@ -18,20 +18,20 @@ enum Form {
     },
 }
 
-/// What works chain hashes out, and remembers them.
+/// Computes and caches the chain hashes of a group of records.
 pub trait ChainHashes: Send + Sync {
-    /// The hash of one of its records.
+    /// Returns the chain hash of the record at `index`.
     fn chain_hash(&self, index: u32) -> ContentHash;
 }
 
 impl ChainHash {
-    /// One that `of` is asked for when it is needed.
+    /// Creates a chain hash that `of` computes when it is first needed.
     #[must_use]
     pub fn later(of: Arc<dyn ChainHashes>, index: u32) -> Self {
         Self(Form::Later { of, index })
     }
 
-    /// The hash.
+    /// Returns the hash; computes it if it is not known yet.
     #[must_use]
     pub fn get(&self) -> ContentHash {
         match &self.0 {

@@ -1,5 +1,5 @@
-//! What a batch would make of the conversations that it touches, before it is
-//! taken: an overlay that copies only the branches that change.
+//! The prospective state of the conversations that a batch touches: an overlay that copies
+//! only the branches that change.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,20 +11,20 @@ use super::{
     },
 };
 
-/// A conversation as it would be.
+/// The state of a conversation after the batch.
 #[derive(Clone, Debug)]
 pub struct ChangedConversation {
-    /// As a whole.
+    /// The conversation as a whole.
     pub row: ConversationRow,
     /// The branches that changed.
     pub branches: BTreeMap<BranchId, Arc<BranchState>>,
-    /// States to be written down, because their history is long enough.
+    /// Snapshots to be stored; see [`SNAPSHOT_EVERY_EVENTS`](super::SNAPSHOT_EVERY_EVENTS).
     pub snapshots: Vec<Arc<BranchState>>,
     renamed: BTreeMap<BranchName, Option<BranchId>>,
 }
 
 impl ChangedConversation {
-    /// A conversation that is there.
+    /// Starts from an existing conversation.
     #[must_use]
     pub fn of(state: &ConversationState) -> Self {
         Self {
@@ -35,8 +35,8 @@ impl ChangedConversation {
         }
     }
 
-    /// A conversation before its first event. `inherited` is the parent's branch
-    /// at the fork, when its history is shared.
+    /// Starts a conversation before its first event. `inherited` is the parent's branch at the
+    /// fork point, when its history is shared.
     #[must_use]
     pub fn new(
         namespace: Namespace,
@@ -73,7 +73,7 @@ impl ChangedConversation {
         }
     }
 
-    /// The branch with this id, changed or not.
+    /// Returns the branch with this id, changed or not.
     #[must_use]
     pub fn branch<'a>(
         &'a self,
@@ -83,7 +83,7 @@ impl ChangedConversation {
         self.branches.get(&id).or_else(|| base?.branches.get(&id))
     }
 
-    /// The branch with this name; none given: the active one.
+    /// Returns the branch with this name; `None` means the active one.
     #[must_use]
     pub fn branch_named<'a>(
         &'a self,
@@ -103,14 +103,14 @@ impl ChangedConversation {
         }
     }
 
-    /// Opens a branch that the next event forks.
+    /// Adds the branch that the next event forks.
     pub fn open_branch(&mut self, branch: BranchState) {
         self.renamed.insert(branch.name.clone(), Some(branch.id));
         self.row.branch_count += 1;
         self.branches.insert(branch.id, Arc::new(branch));
     }
 
-    /// Folds the next event in, on a branch that is there, and returns its place.
+    /// Applies the next event to an existing branch and returns the event's place.
     pub fn apply(
         &mut self,
         base: Option<&ConversationState>,

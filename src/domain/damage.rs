@@ -1,4 +1,4 @@
-//! Where a conversation can no longer be read.
+//! Damage: where a conversation can no longer be read.
 
 use std::fmt;
 
@@ -6,39 +6,39 @@ use serde::{Deserialize, Serialize};
 
 use super::id::{Position, Revision};
 
-/// Longest text on what is wrong, in bytes. It is in the views, once for each
-/// damaged conversation.
+/// Maximum length of a damage description, in bytes. The projections hold one for each damaged
+/// conversation.
 pub const DAMAGE_TEXT_BYTES_MAX: usize = 256;
 
-/// What is the matter with the first event that cannot be served.
+/// What is wrong with the first event that cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DamageKind {
-    /// It is there, and its body is not what was written.
+    /// The event exists, but its body is not what was written.
     Unreadable,
-    /// It is not there: a part of the log cannot be read.
+    /// The event is missing: a part of the log cannot be read.
     Missing,
-    /// It does not follow from the event before it.
+    /// The event does not continue the chain of the event before it.
     Broken,
-    /// It builds on another conversation's event that cannot be served.
+    /// It builds on an event of another conversation that cannot be served.
     Inherited,
 }
 
-/// A conversation's damage: from one revision on, nothing of it can be trusted.
-/// What is before is whole.
+/// The damage of a conversation: nothing can be trusted from one revision on; everything before
+/// it is intact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damage {
-    /// What is the matter.
+    /// What is wrong.
     pub kind: DamageKind,
     /// The first revision that cannot be served. 1: nothing of the conversation can.
     pub revision: Revision,
-    /// Where the log is damaged.
+    /// The log position of the damage.
     pub position: Position,
-    /// What was found there, without any payload.
+    /// A description of the fault, without any payload.
     pub what: String,
 }
 
 impl Damage {
-    /// A mark, its text cut at the bound.
+    /// Creates a damage mark; the description is truncated to [`DAMAGE_TEXT_BYTES_MAX`].
     #[must_use]
     pub fn new(kind: DamageKind, revision: Revision, position: Position, what: &str) -> Self {
         let fits = |end: &usize| what.is_char_boundary(*end);
@@ -51,7 +51,7 @@ impl Damage {
         }
     }
 
-    /// The last revision that is whole.
+    /// Returns the last intact revision.
     #[must_use]
     pub fn sound_to(&self) -> Revision {
         Revision(self.revision.0.saturating_sub(1))

@@ -1,5 +1,5 @@
-//! May this batch be appended, and what does it become? A pure function over
-//! state and command: no clock, no randomness, no I/O.
+//! Decides whether a batch may be appended and what state results. A pure function over state
+//! and command: no clock, no randomness, no I/O.
 
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc};
 
@@ -17,40 +17,38 @@ use super::{
     state::{BranchState, ConversationInfo, ConversationState, EventRef, ForkPoint},
 };
 
-/// A branch at one of its past revisions. The past does not change, so it can
-/// be read before the decision is made.
+/// A branch at one of its past revisions. The past does not change, so it can be read before
+/// the decision is made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PastBranch {
-    /// Its state just after the revision.
+    /// The state just after the revision.
     pub state: Arc<BranchState>,
-    /// The next event of that branch is a tool call, so that the message at the
-    /// revision did not end its turn.
+    /// The next event of the branch is a tool call, so the message at the revision did not end
+    /// its turn.
     pub followed_by_call: bool,
 }
 
-/// Something that the decision needs and that may have to be read first.
+/// Data that the decision needs and that is not loaded yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Need {
-    /// A conversation's state.
+    /// The state of a conversation.
     Conversation(ConversationId),
-    /// A branch as of a revision of its history.
+    /// A branch as of a revision in its history.
     BranchAt(ConversationId, BranchId, Revision),
 }
 
-/// What is known when the decision is made.
+/// The loaded data that the decision can use.
 pub trait Lookup {
-    /// A conversation of the command's namespace: `Err` when it must be read
-    /// first, `Ok(None)` when it does not exist.
+    /// Returns a conversation of the command's namespace: `Ok(None)` when it does not exist.
     ///
     /// # Errors
-    /// The [`Need`] to satisfy before the decision is tried again.
+    /// The [`Need`] to load before deciding again.
     fn conversation(&self, id: ConversationId) -> Result<Option<&ConversationState>, Need>;
 
-    /// A branch as of a revision: `Ok(None)` when the revision is not in its
-    /// history.
+    /// Returns a branch as of a revision: `Ok(None)` when the revision is not in its history.
     ///
     /// # Errors
-    /// The [`Need`] to satisfy before the decision is tried again.
+    /// The [`Need`] to load before deciding again.
     fn branch_at(
         &self,
         conversation: ConversationId,
@@ -59,30 +57,30 @@ pub trait Lookup {
     ) -> Result<Option<&PastBranch>, Need>;
 }
 
-/// Where an accepted event goes.
+/// The place of an accepted event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// Its branch.
     pub branch: BranchId,
-    /// Its place.
+    /// Its conversation and revision.
     pub at: EventRef,
 }
 
-/// A batch that may be appended.
+/// The result for a batch that may be appended.
 #[derive(Clone, Debug)]
 pub struct Decided {
-    /// One for each event, in order.
+    /// One place per event, in order.
     pub events: Vec<Placed>,
-    /// The conversations that it touches, as they will be.
+    /// The resulting states of the conversations that the batch touches.
     pub changed: BTreeMap<ConversationId, ChangedConversation>,
 }
 
-/// Why there is no [`Decided`].
+/// Why a batch was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undecided {
     /// A rule forbids it.
     Rejected(Rejection),
-    /// Something must be read first.
+    /// Data must be loaded first.
     Needs(Need),
 }
 
@@ -92,11 +90,11 @@ impl From<Need> for Undecided {
     }
 }
 
-/// Decides a batch: all of its events or none.
+/// Decides a batch: all of its events are accepted, or none.
 ///
 /// # Errors
-/// [`Undecided::Rejected`] with the first event that breaks a rule, or
-/// [`Undecided::Needs`] when the answer depends on something not loaded.
+/// [`Undecided::Rejected`] with the first event that breaks a rule, or [`Undecided::Needs`]
+/// when the answer depends on data that is not loaded.
 pub fn decide<B: Borrow<EventBody>>(
     lookup: &impl Lookup,
     command: &AppendCommand<B>,
@@ -105,8 +103,8 @@ pub fn decide<B: Borrow<EventBody>>(
     decide_of(lookup, command, limits, Author::Client)
 }
 
-/// Decides a batch in which the engine says what content it erases: wherever that is, also
-/// in what is sealed or archived.
+/// Decides a batch in which the engine records an erasure. Such events are also accepted in
+/// sealed conversations and on archived branches.
 ///
 /// # Errors
 /// As [`decide`].
@@ -118,11 +116,11 @@ pub fn decide_erasure<B: Borrow<EventBody>>(
     decide_of(lookup, command, limits, Author::Eraser)
 }
 
-/// Who appends.
+/// Who appends the batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Author {
     Client,
-    /// The engine, which erases.
+    /// The engine, to record an erasure.
     Eraser,
 }
 
@@ -156,7 +154,7 @@ fn decide_of<B: Borrow<EventBody>>(
     })
 }
 
-/// A refusal before it is known which event it is about.
+/// A refusal before the index of its event is added.
 pub(super) enum Refusal {
     Rule(Rule),
     Needs(Need),
@@ -189,8 +187,8 @@ struct Batch<'a, L, B> {
     limits: &'a Limits,
     author: Author,
     changed: BTreeMap<ConversationId, ChangedConversation>,
-    /// Whether the batch's first event on a branch is a tool call, so that the
-    /// message at the branch's stored head did not end its turn.
+    /// Whether the batch's first event on a branch is a tool call, in which case the message at
+    /// the branch's stored head did not end its turn.
     starts_with_call: BTreeMap<(ConversationId, BranchId), bool>,
 }
 
@@ -276,7 +274,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         Ok(Placed { branch, at })
     }
 
-    /// True for what the engine says of its own erasing, which no rule keeps out.
+    /// Returns true for the events of the engine's own erasure, to which no rule applies.
     fn erases(&self, body: &EventBody) -> bool {
         let says = matches!(
             body,
@@ -335,7 +333,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
     ) -> Result<(), Refusal> {
         let cut = compacted.cut_revision;
         let last_cut = branch.last_cut(id);
-        // What an import brings stands for all before it, wherever a turn ended last: a
+        // An imported compaction replaces everything before it, wherever the last turn ended: a
         // turn may be so long that its source compacted it twice.
         let is_imported = compacted.trigger == CompactionTrigger::Imported;
         if cut <= last_cut && !is_imported {
@@ -408,8 +406,8 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         Ok(())
     }
 
-    /// What a conversation with a parent is created with: its tree, and how many
-    /// sub-contexts it is inside of, which is bounded.
+    /// Returns the properties of a conversation with a parent. The nesting depth of sub-contexts is
+    /// bounded.
     fn info_below(
         &self,
         parent: ConversationId,
@@ -487,8 +485,8 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         )
     }
 
-    /// The state that a branch inherits: from the batch itself, from the head, or
-    /// from the past.
+    /// Returns the state that a new branch inherits: from the batch itself, from the stored head,
+    /// or from a past revision.
     fn fork_base(&self, point: ForkPoint) -> Result<Arc<BranchState>, Refusal> {
         let ForkPoint {
             conversation,
@@ -496,7 +494,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
             revision,
         } = point;
         let base = self.lookup.conversation(conversation)?;
-        // Up to its damage a conversation can be forked like any other.
+        // A damaged conversation can be forked at any revision before the damage.
         let beyond = base.and_then(damaged_at(revision));
         let missing = || match beyond {
             Some(rule) => rule,
@@ -522,7 +520,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
     }
 }
 
-/// The rule that keeps a damaged conversation as it is: its chain cannot go on.
+/// Returns the rule that rejects appends to a damaged conversation: its chain cannot continue.
 fn damaged(state: &ConversationState) -> Option<Rule> {
     let damage = state.row.damage.clone()?;
     Some(Rule::ConversationDamaged {
@@ -531,7 +529,7 @@ fn damaged(state: &ConversationState) -> Option<Rule> {
     })
 }
 
-/// The same, for a place that is beyond the damage.
+/// Returns the same rule if `revision` is not before the damage.
 fn damaged_at(revision: Revision) -> impl FnOnce(&ConversationState) -> Option<Rule> {
     move |state| {
         let damage = state.row.damage.as_ref()?;

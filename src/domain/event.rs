@@ -1,4 +1,4 @@
-//! Events: what is kept, and in what envelope.
+//! Events and their envelope: headers, batches, and the payloads of most kinds.
 
 use std::{collections::BTreeMap, num::NonZeroU32};
 
@@ -7,96 +7,101 @@ use bytes::Bytes;
 use super::{
     chain::ChainHash,
     id::{
-        BranchId, BranchName, ConversationId, EventId, Namespace, Position, Revision,
-        TimestampMicros,
+        BranchId, BranchName, ConversationId, ConversationKey, EventId, Namespace, Position,
+        Revision, TimestampMicros,
     },
     kind::{EventBody, EventKind},
     message::{JsonText, RawMessage},
     tags::Tags,
 };
 
-/// Everything about a stored event but its body.
+/// The metadata of a stored event: everything except its body.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventHeader {
-    /// Its id.
+    /// The event's id.
     pub id: EventId,
-    /// The tenant it belongs to.
+    /// The tenant.
     pub namespace: Namespace,
-    /// The conversation it belongs to.
+    /// The event's conversation.
     pub conversation: ConversationId,
-    /// The branch it was appended to.
+    /// The branch that it was appended to.
     pub branch: BranchId,
-    /// Its place in the conversation.
+    /// Its revision in the conversation.
     pub revision: Revision,
-    /// What it is about, as a number: a newer version may have written it.
+    /// Its kind as a number, because a newer version may have written an unknown kind.
     pub kind: u16,
     /// When the engine recorded it.
     pub recorded_at: TimestampMicros,
-    /// When it happened, if its author said.
+    /// When it happened, if its author stated that.
     pub occurred_at: Option<TimestampMicros>,
-    /// Who appended it, or empty.
+    /// The actor who appended it, or empty.
     pub actor: String,
-    /// The event that led to it.
+    /// The event that caused it.
     pub causation_id: Option<EventId>,
-    /// What belongs together across conversations, or empty.
+    /// An id that relates events across conversations, or empty.
     pub correlation_id: String,
 }
 
 impl EventHeader {
-    /// The kind, unless a newer version wrote it.
+    /// Returns the key of the event's conversation.
+    #[must_use]
+    pub fn key(&self) -> ConversationKey {
+        self.namespace.key(self.conversation)
+    }
+
+    /// Returns the kind, or `None` if a newer version wrote an unknown one.
     #[must_use]
     pub fn kind(&self) -> Option<EventKind> {
         EventKind::from_number(self.kind)
     }
 }
 
-/// A stored event. The body is as it was received; `codec::body::decode` reads it.
+/// A stored event. The body is encoded as it was received; `codec::body::decode` decodes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredEvent {
-    /// Everything but the body.
+    /// Everything except the body.
     pub header: EventHeader,
-    /// Its place in the log.
+    /// Its log position.
     pub position: Position,
-    /// BLAKE3 over the conversation's previous hash, the header and the body's
-    /// hash.
+    /// BLAKE3 over the previous chain hash of the conversation, the header and the body's hash.
     pub chain_hash: ChainHash,
-    /// The protobuf body, with its tags in front (`codec::tags` takes them apart); of one that
-    /// was erased, its stub.
+    /// The protobuf body, preceded by the event's tags (`codec::tags` splits them); the stub if
+    /// the event was erased.
     pub body: Bytes,
-    /// Its content was erased.
+    /// The event's content was erased.
     pub erased: bool,
 }
 
-/// A fact on its way in. `B` says what happened: an [`EventBody`], or such a one with
-/// the bytes that it came in (`codec::body::EncodedBody`).
+/// An event to be appended. `B` is the body: an [`EventBody`], or one together with its encoded
+/// bytes (`codec::body::EncodedBody`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewEvent<B = EventBody> {
-    /// The conversation it is for.
+    /// The target conversation.
     pub conversation: ConversationId,
-    /// The branch it is for, by name; none: the active one.
+    /// The target branch by name; `None` for the active branch.
     pub branch: Option<BranchName>,
     /// When it happened, if known.
     pub occurred_at: Option<TimestampMicros>,
-    /// Who appends it, or empty.
+    /// The actor who appends it, or empty.
     pub actor: String,
-    /// The event that led to it.
+    /// The event that caused it.
     pub causation_id: Option<EventId>,
-    /// What belongs together across conversations, or empty.
+    /// An id that relates events across conversations, or empty.
     pub correlation_id: String,
-    /// Its id, when its author chose one: a UUID of version 1 to 7, once in the namespace.
-    /// None: the engine makes one.
+    /// The id, if the author chose one: a UUID of version 1 to 7, unique in the namespace.
+    /// `None`: the engine generates one.
     pub id: Option<EventId>,
-    /// Its own idempotency key: appended again with the same content it is passed over, and
-    /// the answer is where it is. Not in a batch that has a key.
+    /// The event's own idempotency key. A retry with the same key and content is skipped, and the
+    /// answer is where the event was stored. Not allowed in a batch that has a key.
     pub idempotency_key: Option<String>,
-    /// What it is found by.
+    /// The event key and attributes by which the event can be found.
     pub tags: Tags,
-    /// What happened.
+    /// The body: what happened.
     pub body: B,
 }
 
 impl<B> NewEvent<B> {
-    /// An event for a conversation's active branch, with nothing but its body.
+    /// Creates an event for a conversation's active branch with only a body.
     #[must_use]
     pub fn new(conversation: ConversationId, body: B) -> Self {
         Self {
@@ -113,7 +118,7 @@ impl<B> NewEvent<B> {
         }
     }
 
-    /// The same event with another form of its body.
+    /// Converts the body with `form` and keeps everything else.
     ///
     /// # Errors
     /// Those of `form`.
@@ -132,21 +137,21 @@ impl<B> NewEvent<B> {
         })
     }
 
-    /// The same with a key to find it by.
+    /// Sets the event key.
     #[must_use]
     pub fn with_key(mut self, key: impl Into<String>) -> Self {
         self.tags.key = key.into();
         self
     }
 
-    /// The same with an id that its author chose.
+    /// Sets an id that the author chose.
     #[must_use]
     pub fn with_id(mut self, id: EventId) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// The same on another branch.
+    /// Sets the target branch.
     #[must_use]
     pub fn on_branch(mut self, branch: BranchName) -> Self {
         self.branch = Some(branch);
@@ -154,7 +159,7 @@ impl<B> NewEvent<B> {
     }
 }
 
-/// What a branch's head must be for a batch to be taken.
+/// The condition on a branch's head for a batch to be accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ExpectedRevision {
     /// No check.
@@ -166,23 +171,23 @@ pub enum ExpectedRevision {
     Exact(Revision),
 }
 
-/// A check on a branch before a batch is taken.
+/// A condition on a branch that must hold for a batch to be accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expectation {
     /// The conversation.
     pub conversation: ConversationId,
-    /// The branch; none: the active one.
+    /// The branch; `None` for the active one.
     pub branch: Option<BranchName>,
     /// What its head must be.
     pub expected: ExpectedRevision,
 }
 
-/// What the newest event with a key must be.
+/// The condition on the newest event with an event key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpectedNewest {
-    /// There must be none.
+    /// No event may have the key.
     Absent,
-    /// It must have this revision, in the conversation that it is of.
+    /// It must have this revision in its own conversation.
     Revision(Revision),
     /// It must be this event.
     Event(EventId),
@@ -198,43 +203,43 @@ impl std::fmt::Display for ExpectedNewest {
     }
 }
 
-/// A check on the newest event with a key in a branch's history, before a batch is taken.
+/// A condition on the newest event with a key in a branch's history, checked before a batch is
+/// accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpectedKey {
     /// The conversation.
     pub conversation: ConversationId,
-    /// The branch; none: the active one.
+    /// The branch; `None` for the active one.
     pub branch: Option<BranchName>,
-    /// The events' key, see [`Tags::key`].
+    /// The event key; see [`Tags::key`].
     pub key: String,
-    /// What the newest of them must be.
+    /// What the newest event with the key must be.
     pub expected: ExpectedNewest,
 }
 
-/// A batch: all of its events or none.
+/// A batch: all of its events are appended, or none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppendCommand<B = EventBody> {
     /// The tenant.
     pub namespace: Namespace,
     /// Checked before anything else.
     pub expectations: Vec<Expectation>,
-    /// Appending again with the same key and content answers with the first
-    /// result.
+    /// A retry with the same key and content returns the first result.
     pub idempotency_key: Option<String>,
-    /// Seconds for which the batch's key, or its events' own, are known; none: for ever.
+    /// How long the batch's key or its events' keys are remembered, in seconds; `None`: for ever.
     pub key_life_seconds: Option<NonZeroU32>,
-    /// In order.
+    /// The events, in order.
     pub events: Vec<NewEvent<B>>,
-    /// The first event of a conversation, in front of the others if it does not exist.
+    /// The first event of a conversation, prepended if the conversation does not exist.
     pub create_if_missing: Option<Box<NewEvent<B>>>,
-    /// Checked when anything is to be appended.
+    /// Checked only when something is to be appended.
     pub expected_keys: Vec<ExpectedKey>,
-    /// Events whose ids are there already, with the same content, are passed over.
+    /// Skip events whose id is already stored with the same content.
     pub skip_known: bool,
 }
 
 impl<B> AppendCommand<B> {
-    /// A batch without conditions.
+    /// Creates a batch without conditions.
     #[must_use]
     pub fn new(namespace: Namespace, events: Vec<NewEvent<B>>) -> Self {
         Self {
@@ -250,66 +255,65 @@ impl<B> AppendCommand<B> {
     }
 }
 
-/// Where an appended event is.
+/// Where an event was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Its id.
+    /// The event's id.
     pub event: EventId,
     /// Its conversation.
     pub conversation: ConversationId,
     /// Its branch.
     pub branch: BranchId,
-    /// Its place in the conversation.
+    /// Its revision.
     pub revision: Revision,
-    /// Its place in the log.
+    /// Its log position.
     pub position: Position,
 }
 
 /// The answer to a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendOutcome {
-    /// One for each event, in order.
+    /// One entry per event, in order.
     pub events: Vec<Appended>,
-    /// The idempotency key was known: nothing was appended now.
+    /// The idempotency key was already known: this call appended nothing.
     pub repeated_key: bool,
-    /// What is legal and may still be a mistake.
+    /// Warnings about accepted content that may be a mistake.
     pub warnings: Vec<String>,
-    /// The first event of a conversation that did not exist
-    /// ([`AppendCommand::create_if_missing`]).
+    /// The first event of the conversation, if [`AppendCommand::create_if_missing`] created it.
     pub created: Option<Appended>,
-    /// Which of `events` were there already, by their id or their own idempotency key, in
-    /// order: nothing was appended for them now.
+    /// Indexes into `events`, in order, of those that were already stored, recognised by id or by
+    /// their own idempotency key. This call did not append them.
     pub known: Vec<usize>,
 }
 
 /// Model settings. Parameter values are JSON text.
 #[derive(Clone, Debug, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Config {
-    /// Which model.
+    /// The model's id.
     pub model_id: String,
     /// For example `planning` or `coding`.
     pub mode: String,
-    /// Name to JSON text.
+    /// Parameter name to JSON text.
     pub parameters: BTreeMap<String, String>,
 }
 
-/// Where a sub-context or a fork into a new conversation came from.
+/// The origin of a sub-context or of a fork into a new conversation.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ParentRef {
-    /// The parent.
+    /// The parent conversation.
     pub conversation: ConversationId,
-    /// Its branch.
+    /// The parent's branch.
     pub branch: BranchId,
-    /// The place on it.
+    /// The revision on that branch.
     pub revision: Revision,
-    /// The call that asked for it, or empty.
+    /// The tool call that requested it, or empty.
     pub call_id: String,
 }
 
 /// The first event of every conversation.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct ConversationCreated {
-    /// For people.
+    /// Title for people.
     pub title: String,
     /// Model settings.
     pub config: Config,
@@ -317,32 +321,32 @@ pub struct ConversationCreated {
     pub labels: BTreeMap<String, String>,
     /// What it was forked or spawned from.
     pub parent: Option<ParentRef>,
-    /// The parent's history up to its revision is this conversation's too.
+    /// The parent's history up to the revision in `parent` also belongs to this conversation.
     pub shares_history: bool,
     /// Policy name to JSON text.
     pub policies: BTreeMap<String, String>,
     /// Where it was imported from, or empty.
     pub source: String,
-    /// Its id there, or empty.
+    /// Its id at the source, or empty.
     pub source_id: String,
     /// The source's own description, or absent.
     pub source_meta: JsonText,
-    /// Name to JSON text.
+    /// Metadata name to JSON text.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// What changes of a conversation as a whole; the rest stays.
+/// A change to a conversation's title, labels or metadata. Everything not named stays.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ConversationChanged {
-    /// Its new title.
+    /// The new title.
     pub title: Option<String>,
-    /// Labels that it gets.
+    /// Labels to set.
     pub set_labels: BTreeMap<String, String>,
-    /// Labels that it loses.
+    /// Labels to remove.
     pub remove_labels: Vec<String>,
-    /// Metadata that it gets, name to JSON text.
+    /// Metadata to set, name to JSON text.
     pub set_metadata: BTreeMap<String, String>,
-    /// Metadata that it loses.
+    /// Metadata to remove.
     pub remove_metadata: Vec<String>,
 }
 
@@ -351,66 +355,66 @@ pub struct ConversationChanged {
 pub struct BranchForked {
     /// Name of the new branch.
     pub name: BranchName,
-    /// The branch it leaves.
+    /// The branch that it forks from.
     pub parent: BranchId,
     /// The last revision that both share.
     pub fork_revision: Revision,
-    /// Its own system prompt, or empty.
+    /// The branch's own system prompt, or empty.
     pub system_prompt: String,
 }
 
-/// A prompt of a branch.
+/// A system or user prompt of a branch.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct PromptSet {
-    /// The author's id for it.
+    /// The author's id for the prompt.
     pub id: String,
     /// The text.
     pub content: String,
 }
 
-/// A value of the active context.
+/// A value set in the active context.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContextSet {
     /// Key.
     pub key: String,
     /// Value.
     pub value: JsonText,
-    /// Who provides it.
+    /// Who provides the value.
     pub provider: String,
 }
 
-/// How to use a tool.
+/// Instructions for using a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guidance {
-    /// The tool.
+    /// The tool's name.
     pub tool: String,
-    /// What to know about it.
+    /// The instructions.
     pub text: String,
 }
 
 /// A thing that the conversation is about.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Entity {
-    /// Its id in the world.
+    /// Its id outside Treering.
     pub id: String,
-    /// What it is.
+    /// The sort of thing.
     pub kind: String,
-    /// For people.
+    /// Name for people.
     pub name: String,
 }
 
-/// A summary of a range.
+/// A summary of a range of revisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SummaryRecorded {
     /// The text.
     pub content: String,
-    /// First revision that it covers.
+    /// The first revision that it covers.
     pub from_revision: Revision,
-    /// Last revision that it covers.
+    /// The last revision that it covers.
     pub to_revision: Revision,
 }
 
-/// Why a compaction was made.
+/// What caused a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum CompactionTrigger {
@@ -419,30 +423,30 @@ pub enum CompactionTrigger {
     Imported,
 }
 
-/// A summary stands for everything up to a turn boundary, and one that an import brought
-/// also for the steps since, unless its source kept them: see [`Compacted::stands_until`].
+/// A summary that replaces everything up to the end of a turn. An imported one also replaces the
+/// later steps before it, unless its source kept turns: see [`Compacted::stands_until`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compacted {
-    /// The text.
+    /// The summary.
     pub summary: String,
-    /// The end of a turn: what is later stays in the window.
+    /// The end of a turn: later events stay in the window.
     pub cut_revision: Revision,
-    /// Turns that stay in the window; of one that an import brought, an open one counts, too.
+    /// Turns that stay in the window. For an imported compaction an open turn counts too.
     pub kept_turns: u32,
-    /// Tokens of the window before.
+    /// Tokens of the window before the compaction.
     pub tokens_before: u64,
-    /// Tokens of the window after.
+    /// Tokens of the window after the compaction.
     pub tokens_after: u64,
-    /// Why.
+    /// What caused it.
     pub trigger: CompactionTrigger,
-    /// What the source sent, when it says more.
+    /// What the source sent, if this event does not represent all of it.
     pub raw: Option<RawMessage>,
 }
 
 impl Compacted {
-    /// The last revision that the summary stands for, of a compaction at `at`. What an
-    /// import brought was made where it stands, also in the middle of a turn: unless its
-    /// source kept turns, its model was shown no step from before it.
+    /// Returns the last revision that the summary of a compaction at revision `at` replaces. An
+    /// imported compaction may lie in the middle of a turn: unless its source kept turns, its
+    /// model saw no event from before it.
     #[must_use]
     pub fn stands_until(&self, at: Revision) -> Revision {
         match self.trigger {
@@ -457,14 +461,21 @@ impl Compacted {
 /// A judgement on an event, a turn or a branch.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct AnnotationAdded {
-    /// What is judged; none: the whole branch.
+    /// The judged event; `None` for the whole branch.
     pub target: Option<Revision>,
-    /// The turn that `target` is in, not the one event.
+    /// The judgement is about the whole turn that contains `target`.
     pub whole_turn: bool,
-    /// A number.
+    /// A numeric score.
     pub score: Option<f64>,
-    /// A word.
+    /// A one-word verdict.
     pub label: String,
-    /// A sentence.
+    /// A comment.
     pub comment: String,
 }
+
+/// The label of a conversation whose source states no message times, so that only the time of
+/// the import is known. Its value is [`NO_TIMES`].
+pub const TIMES_LABEL: &str = "treering/times";
+
+/// The value of [`TIMES_LABEL`].
+pub const NO_TIMES: &str = "none";

@@ -1,8 +1,8 @@
-//! Bytes as hexadecimal digits.
+//! Hexadecimal encoding.
 
 use std::fmt::Write as _;
 
-/// Two digits for each byte, in lower case.
+/// Encodes bytes as lower-case digits, two per byte.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     let mut digits = String::with_capacity(bytes.len() * 2);
@@ -13,7 +13,7 @@ pub fn hex(bytes: &[u8]) -> String {
     digits
 }
 
-/// The bytes that exactly so many digits say, in either case.
+/// Decodes exactly `2 * N` digits of either case; `None` for anything else.
 #[must_use]
 pub fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let value = |digit: u8| char::from(digit).to_digit(16);
@@ -31,7 +31,7 @@ pub fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
 mod tests {
     use super::*;
 
-    // A key that is read back as another one opens nothing, or the wrong thing.
+    // A key that decodes to other bytes opens nothing, or the wrong thing.
     #[test]
     fn digits_are_read_back_or_refused() {
         assert_eq!(hex(&[0x0a, 0xff, 0]), "0aff00");

@@ -1,4 +1,4 @@
-//! Names and places: who, where, and in what order.
+//! Identifiers: namespaces, conversations, events, branches, revisions and log positions.
 
 use std::{
     fmt,
@@ -13,16 +13,16 @@ use uuid::{ContextV7, Timestamp, Uuid};
 use super::hex;
 use super::limits::{BRANCH_NAME_BYTES_MAX, NAMESPACE_BYTES_MAX};
 
-/// A tenant. Nothing of one namespace can be seen or counted from another.
+/// A tenant. A namespace cannot see or count the contents of another.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Namespace(Arc<str>);
 
 impl Namespace {
-    /// Checks and takes a name: 1 to 64 of `a-z A-Z 0-9 . _ -`, and neither `.` nor `..`,
-    /// which would be other places where a name becomes a part of a path.
+    /// Creates a namespace name: 1 to 64 characters of `a-z A-Z 0-9 . _ -`. `.` and `..` are
+    /// rejected because a name can become a path component.
     ///
     /// # Errors
-    /// [`NameError`] when it is empty, too long or has another character.
+    /// [`NameError`] when the name is empty, too long or has another character.
     pub fn new(name: &str) -> Result<Self, NameError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         check_name("namespace", name, NAMESPACE_BYTES_MAX, legal)?;
@@ -35,21 +35,44 @@ impl Namespace {
         Ok(Self(name.into()))
     }
 
-    /// True for a name that begins with `_`: the server's own, to which no client appends.
+    /// Returns true for a name that begins with `_`. Such namespaces belong to the server; no
+    /// client appends to them.
     #[must_use]
     pub fn is_reserved(&self) -> bool {
         self.0.starts_with('_')
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The conversation whose active context is the namespace's long-term
-    /// context. Its id is a UUIDv5 of the name, so everyone finds it; it need
-    /// not exist.
+    /// Returns the key of a conversation in this namespace. A name of up to 15 bytes is stored
+    /// after its length. A longer name is stored as the first 15 bytes of its BLAKE3 hash after
+    /// a byte that is no valid length. Finding two long names with the same 15 bytes takes about
+    /// 2⁶⁰ hashes.
+    #[must_use]
+    pub fn key(&self, id: ConversationId) -> ConversationKey {
+        const IS_HASH: u8 = u8::MAX;
+        let name = self.0.as_bytes();
+        let mut namespace = [0; 16];
+        match name.len() {
+            length @ ..=15 => {
+                namespace[0] = length as u8;
+                namespace[1..=length].copy_from_slice(name);
+            }
+            _ => {
+                namespace[0] = IS_HASH;
+                namespace[1..].copy_from_slice(&blake3::hash(name).as_bytes()[..15]);
+            }
+        }
+        ConversationKey { namespace, id }
+    }
+
+    /// Returns the conversation whose active context is the long-term context of this
+    /// namespace. Its id is a UUIDv5 of the name, so every process computes the same one. The
+    /// conversation need not exist.
     #[must_use]
     pub fn long_term_conversation(&self) -> ConversationId {
         const LONG_TERM: Uuid = Uuid::from_u128(0x6f0c_41a5_7d0e_4d53_9c52_2f6c_1b0a_e7d4);
@@ -75,20 +98,65 @@ impl fmt::Debug for Namespace {
     }
 }
 
-/// One stream of events.
+/// The id of a conversation.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
 pub struct ConversationId(pub Uuid);
 
-/// One event. UUIDv7, so ids sort by time.
+/// A conversation, identified by namespace and id. Ids are unique only within a namespace, so
+/// state that covers several namespaces is keyed by this type.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+pub struct ConversationKey {
+    /// The encoded namespace; see [`Namespace::key`].
+    namespace: [u8; 16],
+    /// The conversation's id within the namespace.
+    pub id: ConversationId,
+}
+
+impl ConversationKey {
+    /// Length of a key in bytes: 16 for the namespace, 16 for the id.
+    pub const BYTES: usize = 32;
+
+    /// Returns the key of another conversation in the same namespace.
+    #[must_use]
+    pub fn sibling(self, id: ConversationId) -> Self {
+        Self { id, ..self }
+    }
+
+    /// Returns the key as bytes, which sort in the same order as keys.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let (namespace, id) = bytes.split_at_mut(16);
+        namespace.copy_from_slice(&self.namespace);
+        id.copy_from_slice(self.id.0.as_bytes());
+        bytes
+    }
+
+    /// Decodes a key from its bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        let (mut namespace, mut id) = ([0; 16], [0; 16]);
+        namespace.copy_from_slice(&bytes[..16]);
+        id.copy_from_slice(&bytes[16..]);
+        Self {
+            namespace,
+            id: ConversationId(Uuid::from_bytes(id)),
+        }
+    }
+}
+
+/// The id of an event: a UUIDv7, so ids sort by time.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
 pub struct EventId(pub Uuid);
 
 impl ConversationId {
-    /// A new random id (UUIDv7).
+    /// Generates a random id (UUIDv7).
     #[must_use]
     pub fn generate() -> Self {
         Self(id_at(SystemTime::now()))
@@ -96,15 +164,15 @@ impl ConversationId {
 }
 
 impl EventId {
-    /// A new id (UUIDv7), of no place in a log.
+    /// Generates an id (UUIDv7) that is not tied to a log offset.
     #[must_use]
     pub fn generate() -> Self {
         Self(id_at(SystemTime::now()))
     }
 
-    /// The id of the event at an offset of the log (UUIDv7): after the time come the offset's
-    /// 48 bits, so that the event is found by its id, and then what is random. Of two stores,
-    /// two events at one offset and of one millisecond differ by that.
+    /// Generates the id of the event at a log offset (UUIDv7). The 48 bits of the offset follow
+    /// the time, so that the event can be found by its id; random bits follow the offset, so that
+    /// events of two stores with equal offset and millisecond get different ids.
     #[must_use]
     pub fn at(time: TimestampMicros, offset: u64) -> Self {
         let millis = (time.0.max(0).unsigned_abs() / 1_000).min((1 << 48) - 1);
@@ -116,16 +184,16 @@ impl EventId {
         Self(Uuid::from_u64_pair(first, second))
     }
 
-    /// Whether it may be chosen: a UUID of RFC 9562, of a version that leaves nothing to the
-    /// engine. Version 8 is for ids that follow from names.
+    /// Returns true if a client may choose this id: a UUID of RFC 9562, version 1 to 7. Version 8
+    /// is reserved for ids that the engine derives from names.
     #[must_use]
     pub fn may_be_chosen(self) -> bool {
         self.0.get_variant() == uuid::Variant::RFC4122
             && (1..=7).contains(&self.0.get_version_num())
     }
 
-    /// The offset that the event of this id has in its log. What has another id there, or is
-    /// not there, is not the event.
+    /// Returns the log offset that this id encodes. The event exists only if the event at that
+    /// offset has this id.
     #[must_use]
     pub fn offset(self) -> u64 {
         let (first, second) = self.0.as_u64_pair();
@@ -133,17 +201,17 @@ impl EventId {
     }
 }
 
-/// Bits of an offset that are in an event's id: 281 million millions of events.
+/// Bits of the log offset in an event id: enough for 281 trillion events.
 const OFFSET_BITS: u32 = 48;
-/// Those of them that stand behind the id's variant.
+/// Bits of the offset that follow the UUID's variant bits.
 const OFFSET_BITS_BELOW: u32 = 36;
 const OFFSET_BELOW: u64 = (1 << OFFSET_BITS_BELOW) - 1;
 const ID_RANDOM_BITS: u32 = 26;
 
-/// A UUIDv7 of a time. `Uuid::now_v7` panics when the clock is before 1970, as it
-/// is on a machine whose battery is empty; such times count as 1970 here.
+/// Generates a UUIDv7 for a time. `Uuid::now_v7` panics when the clock is before 1970, as on a
+/// machine with an empty clock battery; here such times count as 1970.
 fn id_at(time: SystemTime) -> Uuid {
-    // Ids of one millisecond are told apart, and put in order, by its counter.
+    // The counter makes ids of one millisecond distinct and ordered.
     static COUNTER: Mutex<ContextV7> = Mutex::new(ContextV7::new());
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -156,8 +224,8 @@ fn id_at(time: SystemTime) -> Uuid {
     ))
 }
 
-/// The last time that a UUIDv7 has room for, 48 bits of milliseconds after 1970,
-/// less a year in which its counter can run over.
+/// The latest time that ids use: the 48 bits of milliseconds that a UUIDv7 holds, less a year
+/// so that the counter can overflow into the time.
 const ID_TIME_MAX: Duration = Duration::from_millis((1 << 48) - 366 * 24 * 3_600 * 1_000);
 
 macro_rules! uuid_text {
@@ -180,18 +248,18 @@ macro_rules! uuid_text {
 uuid_text!(ConversationId);
 uuid_text!(EventId);
 
-/// Place of an event in its conversation: 1, 2, 3 … without gaps; 0 is before
-/// the first.
+/// The number of an event in its conversation: 1, 2, 3 … without gaps. 0 means before the
+/// first event.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// Before the first event.
+    /// The revision before the first event.
     pub const NONE: Self = Self(0);
 
-    /// The revision after this one.
+    /// Returns the revision after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
@@ -204,15 +272,15 @@ impl fmt::Display for Revision {
     }
 }
 
-/// A branch of a conversation: the revision of the event that forked it, 0 for
-/// the first branch. Names can change; this cannot.
+/// The id of a branch: the revision of the event that forked it, 0 for the first branch. A
+/// branch's name can change; its id cannot.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
 pub struct BranchId(pub u64);
 
 impl BranchId {
-    /// The branch that a conversation starts with.
+    /// The first branch of a conversation.
     pub const MAIN: Self = Self(0);
 }
 
@@ -222,19 +290,20 @@ impl fmt::Display for BranchId {
     }
 }
 
-/// Name of the branch that a conversation starts with.
+/// Initial name of a conversation's first branch.
 pub const MAIN_BRANCH_NAME: &str = "main";
 
-/// A branch name: 1 to 200 bytes, no control characters, not blank at either end.
+/// The name of a branch: 1 to 200 bytes, no control characters, no leading or trailing
+/// whitespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BranchName(Arc<str>);
 
 impl BranchName {
-    /// Checks and takes a name.
+    /// Creates a branch name.
     ///
     /// # Errors
-    /// [`NameError`] when it is empty, too long, or has a control character or
-    /// blanks at an end.
+    /// [`NameError`] when the name is empty, too long, or has a control character or leading or
+    /// trailing whitespace.
     pub fn new(name: &str) -> Result<Self, NameError> {
         check_name("branch name", name, BRANCH_NAME_BYTES_MAX, |c| {
             !c.is_control()
@@ -248,7 +317,7 @@ impl BranchName {
         Ok(Self(name.into()))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -273,19 +342,19 @@ impl fmt::Display for BranchName {
 )]
 pub struct ShardId(pub u32);
 
-/// Place of an event in the log. Comparable within a shard. Offsets start at 1.
+/// The log position of an event. Comparable only within a shard. Offsets start at 1.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
 pub struct Position {
-    /// The part of the log.
+    /// The shard of the log.
     pub shard: ShardId,
-    /// Strictly increasing within the shard.
+    /// The offset, strictly increasing within the shard.
     pub offset: u64,
 }
 
 impl Position {
-    /// A place in the embedded log.
+    /// Returns a position in the embedded log (shard 0).
     #[must_use]
     pub fn local(offset: u64) -> Self {
         Self {
@@ -308,13 +377,13 @@ impl fmt::Display for Position {
 pub struct TimestampMicros(pub i64);
 
 impl TimestampMicros {
-    /// The system clock.
+    /// Returns the current time of the system clock.
     #[must_use]
     pub fn now() -> Self {
         Self::of(SystemTime::now())
     }
 
-    /// Any time, also before 1970; what no protobuf timestamp can say is cut.
+    /// Converts any time, also before 1970, clamped to the range of a protobuf timestamp.
     fn of(time: SystemTime) -> Self {
         let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
         let since = match time.duration_since(SystemTime::UNIX_EPOCH) {
@@ -324,9 +393,9 @@ impl TimestampMicros {
         Self(since).clamp(Self::FIRST, Self::LAST)
     }
 
-    /// The beginning of the year 1, the first that a protobuf timestamp can say.
+    /// The beginning of the year 1, the earliest protobuf timestamp.
     pub const FIRST: Self = Self(-62_135_596_800_000_000);
-    /// The end of the year 9999, the last one.
+    /// The end of the year 9999, the latest protobuf timestamp.
     pub const LAST: Self = Self(253_402_300_799_999_999);
 }
 
@@ -346,7 +415,7 @@ impl fmt::Debug for ContentHash {
     }
 }
 
-/// The public half of an Ed25519 key. In text it is 64 hexadecimal digits.
+/// The public half of an Ed25519 key. Its text form is 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PublicKey(pub [u8; 32]);
 
@@ -362,31 +431,31 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// Why a name was not taken.
+/// Why a name was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing there.
+    /// The name is empty.
     #[error("the {what} is empty")]
     Empty {
-        /// Which name.
+        /// The sort of name, such as "branch name".
         what: &'static str,
     },
-    /// Over its bound.
+    /// The name is too long.
     #[error("the {what} has {bytes} bytes; at most {max} are allowed")]
     TooLong {
-        /// Which name.
+        /// The sort of name.
         what: &'static str,
-        /// Its length.
+        /// The name's length in bytes.
         bytes: usize,
-        /// The bound.
+        /// The maximum length in bytes.
         max: usize,
     },
-    /// A character that names of this sort cannot have.
+    /// The name has a character that is not allowed in this sort of name.
     #[error("the {what} has the character {character:?}, which is not allowed there")]
     Character {
-        /// Which name.
+        /// The sort of name.
         what: &'static str,
-        /// The character.
+        /// The offending character.
         character: char,
     },
 }
@@ -417,9 +486,8 @@ fn check_name(
 mod tests {
     use super::*;
 
-    // A machine with an empty battery starts in 1969 or in 2106, and NTP comes
-    // later: appending must work there, with ids that differ and times that are
-    // what the clock says.
+    // A machine with an empty clock battery starts in 1969 or 2106 until NTP corrects it.
+    // Appending must still work, with distinct ids and the times that the clock shows.
     #[test]
     fn any_clock_gives_ids_and_times() {
         let epoch = SystemTime::UNIX_EPOCH;
@@ -438,7 +506,7 @@ mod tests {
         check(epoch - years(200), -200 * 31_557_600_000_000);
         check(epoch, 0);
         check(epoch + years(100), 100 * 31_557_600_000_000);
-        // A client cannot read a time that no timestamp can say.
+        // Clients cannot read a time that a protobuf timestamp cannot represent.
         check(epoch + years(20_000), TimestampMicros::LAST.0);
         if let Some(far) = epoch.checked_add(years(400_000)) {
             check(far, TimestampMicros::LAST.0);

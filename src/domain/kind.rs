@@ -1,4 +1,4 @@
-//! The kinds of events: the one table of them, and what is made of it.
+//! The kinds of events: one table, and the types generated from it.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,9 +16,10 @@ use super::{
     },
 };
 
-/// Gives the table of kinds to a macro. Each line has a kind's number, which the log
-/// stores; the name of its field in `proto/treering/v1/event.proto`; the name of its
-/// message there and of its variants here; and what its body holds.
+/// Passes the table of kinds to a macro. Each line has the kind's number, which the log stores;
+/// its field name in `proto/treering/v1/event.proto`; the name of its message there and of its
+/// variants here; and the type of its body.
+#[macro_export]
 macro_rules! event_kinds {
     ($made:ident) => {
         $made! {
@@ -28,65 +29,64 @@ macro_rules! event_kinds {
             21 config_changed ConfigChanged(config: Config);
             /// The first event of every branch but the first one.
             22 branch_forked BranchForked(forked: BranchForked);
-            /// Its branch is the conversation's active one from here on.
+            /// The branch becomes the conversation's active one.
             23 branch_activated BranchActivated;
             /// A branch's new name.
             24 branch_renamed BranchRenamed(name: BranchName);
-            /// A branch takes nothing more.
+            /// The branch accepts no more events.
             25 branch_archived BranchArchived { reason: String };
             /// A branch's system prompt.
             26 system_prompt_set SystemPromptSet(prompt: PromptSet);
             /// A branch's user prompt.
             27 user_prompt_set UserPromptSet(prompt: PromptSet);
-            /// Something was said.
+            /// A message.
             28 message_appended MessageAppended(message: MessageAppended);
-            /// The model asks for a tool.
+            /// The model requests a tool call.
             29 tool_call_requested ToolCallRequested(call: ToolCallRequested);
-            /// Whether a call may run.
+            /// A decision on whether a call may run.
             30 approval_decided ApprovalDecided(decided: ApprovalDecided);
-            /// A call runs.
+            /// A call has started.
             31 tool_call_started ToolCallStarted(started: ToolCallStarted);
-            /// What a call returned.
+            /// The result of a call.
             32 tool_result_recorded ToolResultRecorded(result: ToolResultRecorded);
             /// A call ended without a result.
             33 tool_call_cancelled ToolCallCancelled(cancelled: ToolCallCancelled);
-            /// A finished call in short.
+            /// A result digest of a finished call.
             34 tool_snapshot_recorded ToolSnapshotRecorded(snapshot: ToolSnapshotRecorded);
             /// A value of the active context.
             35 context_set ContextSet(set: ContextSet);
-            /// A key left the active context.
+            /// A key was removed from the active context.
             36 context_removed ContextRemoved { key: String };
-            /// Tools that the agent has found.
+            /// Tools that the agent discovered.
             37 tools_discovered ToolsDiscovered { names: Vec<String> };
-            /// The agent was told how to use tools.
+            /// The agent was given instructions for tools.
             38 guidance_given GuidanceGiven { guidance: Vec<Guidance> };
             /// Things that the conversation is about.
             39 entities_noted EntitiesNoted { entities: Vec<Entity> };
-            /// A summary of a range.
+            /// A summary of a range of revisions.
             40 summary_recorded SummaryRecorded(summary: SummaryRecorded);
-            /// A summary stands for what came before.
+            /// A summary replaces earlier events in requests.
             41 compacted Compacted(compacted: Compacted);
             /// A sub-context began.
             42 sub_context_spawned SubContextSpawned(spawned: SubContextSpawned);
             /// A sub-context ended.
             43 sub_context_returned SubContextReturned(returned: SubContextReturned);
-            /// The conversation takes nothing more.
+            /// The conversation accepts no more events.
             44 conversation_sealed ConversationSealed { reason: String, summary: String };
-            /// The tools on offer from here on.
+            /// The tools on offer from this event on.
             45 tools_defined ToolsDefined { tools: Vec<ToolDefinition> };
             /// A judgement on an event, a turn or a branch.
             46 annotation_added AnnotationAdded(added: AnnotationAdded);
-            /// What a framework stores of its own.
+            /// An event that a framework defines.
             47 custom Custom(custom: Custom);
-            /// The content of these revisions of its conversation is gone; `stubs` is the
-            /// hash of what is left of them, and `signed_by` the key that signs the receipt.
+            /// The content of these revisions of its conversation was erased. `stubs` is the hash
+            /// of their stubs, `signed_by` the key that signs the receipt.
             48 content_erased ContentErased { revisions: Vec<Revision>, reason: String, stubs: Option<ContentHash>, signed_by: Option<PublicKey> };
-            /// What a conversation is called and what is kept with it.
+            /// A change to the conversation's title, labels or metadata.
             49 conversation_changed ConversationChanged(changed: ConversationChanged);
         }
     };
 }
-pub(crate) use event_kinds;
 
 macro_rules! kinds_and_bodies {
     ($(
@@ -94,8 +94,8 @@ macro_rules! kinds_and_bodies {
         $number:literal $text:ident $name:ident
         $(($said:ident: $payload:ty))? $({ $($field:ident: $of:ty),* })?;
     )*) => {
-        /// What an event is about. The numbers are those of
-        /// `proto/treering/v1/event.proto`, and they are what the log stores.
+        /// The kind of an event. The numbers are those of `proto/treering/v1/event.proto`, and the
+        /// log stores them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[repr(u16)]
         pub enum EventKind {
@@ -103,10 +103,10 @@ macro_rules! kinds_and_bodies {
         }
 
         impl EventKind {
-            /// Every kind, by number.
+            /// Every kind, ordered by number.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The kind with this number; none when a newer version wrote it.
+            /// Returns the kind with this number, or `None` if a newer version wrote it.
             #[must_use]
             pub fn from_number(number: u16) -> Option<Self> {
                 match number {
@@ -115,7 +115,7 @@ macro_rules! kinds_and_bodies {
                 }
             }
 
-            /// The name in `snake_case`, as in the protobuf field.
+            /// Returns the name in `snake_case`, as in the protobuf field.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
@@ -124,7 +124,7 @@ macro_rules! kinds_and_bodies {
             }
         }
 
-        /// What happened.
+        /// The body of an event: what happened.
         #[derive(Clone, Debug, PartialEq)]
         #[allow(missing_docs)]
         pub enum EventBody {
@@ -132,7 +132,7 @@ macro_rules! kinds_and_bodies {
         }
 
         impl EventBody {
-            /// What it is about.
+            /// Returns the kind.
             #[must_use]
             pub fn kind(&self) -> EventKind {
                 match self {
@@ -146,13 +146,13 @@ macro_rules! kinds_and_bodies {
 event_kinds!(kinds_and_bodies);
 
 impl EventKind {
-    /// The number that the log stores.
+    /// Returns the number that the log stores.
     #[must_use]
     pub fn number(self) -> u16 {
         self as u16
     }
 
-    /// The kind with this `snake_case` name.
+    /// Returns the kind with this `snake_case` name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.as_str() == name)

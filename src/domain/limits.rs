@@ -1,72 +1,74 @@
-//! Every bound, with its unit and its reason. Those of [`Limits`] can be set in
-//! the configuration; the constants cannot, because formats depend on them.
+//! Every limit, with its unit and its reason. Those in [`Limits`] can be configured; the
+//! constants cannot, because formats depend on them.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest namespace name, in bytes.
+/// Maximum length of a namespace name, in bytes.
 pub const NAMESPACE_BYTES_MAX: usize = 64;
-/// Longest branch name, in bytes.
+/// Maximum length of a branch name, in bytes.
 pub const BRANCH_NAME_BYTES_MAX: usize = 200;
-/// Longest call id, tool name, key, actor or other short text, in bytes.
+/// Maximum length of a call id, tool name, key, actor or other short text, in bytes.
 /// Providers' call ids have up to 64; synthetic ones in real data are longer.
 pub const SHORT_TEXT_BYTES_MAX: usize = 512;
-/// Longest key of an event, in bytes. It is in the index, in a row of its own.
+/// Maximum length of an event key, in bytes. Each key takes a row of its own in the index.
 pub const EVENT_KEY_BYTES_MAX: usize = 512;
-/// Most attributes of an event.
+/// Maximum number of attributes of an event.
 pub const ATTRIBUTES_MAX: usize = 32;
-/// Longest name of an attribute, in bytes.
+/// Maximum length of an attribute's name, in bytes.
 pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 128;
-/// Names and values of an event's attributes, together, in bytes: they are read with every
-/// header, so they stay small.
+/// Maximum length of all attribute names and values of an event together, in bytes. They are
+/// read with every header, so they must stay small.
 pub const ATTRIBUTES_BYTES_MAX: usize = 8 * 1024;
-/// Events that one read looks at, when its filter has no index: some hundred milliseconds.
+/// Maximum number of events that one read scans when no index covers its filter: some hundred
+/// milliseconds.
 pub const READ_SCAN_EVENTS_MAX: u64 = 50_000;
-/// Rows of the index that one read takes at once: 16 bytes each. With more it looks at the
-/// events themselves.
+/// Maximum number of index rows that one read loads at once, 16 bytes each. Above that, it
+/// scans the events instead.
 pub const READ_INDEX_ROWS_MAX: usize = 100_000;
-/// What is left free of a message of 64 MiB that holds one event: for its header, its tags and
-/// the messages around it. In bytes.
+/// Room in a 64 MiB message that holds one event for the header, the tags and the enclosing
+/// messages, in bytes.
 pub const BODY_ENVELOPE_BYTES: usize = 64 << 10;
-/// Most labels of an item's path.
+/// Maximum number of labels in an item's path.
 pub const ITEM_PATH_LABELS_MAX: usize = 32;
-/// Most operations on items in one batch. Each is a look-up or an event.
+/// Maximum number of item operations in one batch. Each is a look-up or an event.
 pub const ITEM_OPS_MAX: usize = 1_000;
-/// Most searches and lists of paths in one batch. Each may go through all items.
+/// Maximum number of searches and path lists in one batch. Each may scan all items.
 pub const ITEM_SEARCHES_MAX: usize = 100;
-/// Items that a search brings unless it says how many.
+/// Default number of items that a search returns.
 pub const ITEM_SEARCH_DEFAULT: usize = 10;
-/// Furthest item, or path, that can be asked for: limit and offset together.
+/// Maximum of limit plus offset for items and paths.
 pub const ITEM_SEARCH_MAX: usize = 10_000;
-/// Paths that a list brings unless it says how many.
+/// Default number of paths that a list returns.
 pub const ITEM_PATHS_DEFAULT: usize = 100;
-/// Items that one search, or one list of paths, looks at: about a second.
+/// Maximum number of items that one search or path list examines: about a second.
 pub const ITEMS_LOOKED_AT_MAX: usize = 50_000;
-/// The longest that a search for words waits for the index to have what was put.
+/// Maximum time that a word search waits for the index to include earlier puts.
 pub const ITEMS_INDEX_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Labels and metadata of a conversation together, in bytes. They are with it in memory.
+/// Maximum size of a conversation's labels and metadata together, in bytes. They are held in
+/// memory with the conversation.
 pub const CONVERSATION_DESCRIBED_BYTES_MAX: usize = 64 * 1024;
-/// Longest idempotency key, in bytes. It is in the index, once for each batch.
+/// Maximum length of an idempotency key, in bytes. The index holds it once per batch.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
-/// A body above this goes to the blob table, once for each content. In bytes.
+/// A larger body is stored in the blob table, once for each distinct content. In bytes.
 pub const INLINE_BODY_BYTES_MAX: usize = 64 * 1024;
-/// A body that names another one that it is like is kept apart from this on, so that it can be
-/// kept as a patch, in bytes. Smaller ones pack with their neighbours.
+/// A body of at least this size that names a similar event is stored separately, so that it can
+/// become a patch; in bytes. Smaller bodies compress well with their neighbours.
 pub const PATCHED_BODY_BYTES_MIN: usize = 4 * 1024;
-/// Deepest nesting of a JSON value. serde_json refuses more than 128.
+/// Maximum nesting depth of a JSON value. serde_json refuses more than 128.
 pub const JSON_DEPTH_MAX: usize = 127;
-/// Most values in one JSON text that comes in. A reader that makes a tree of them
-/// takes up to about 100 bytes for each, whatever little they take as text.
+/// Maximum number of values in one incoming JSON text. A reader that builds a tree needs up to
+/// about 100 bytes per value, however short the text is.
 pub const JSON_VALUES_MAX: usize = 1 << 20;
 
-/// What an event counts against a quota besides its body, in bytes: about what its header and
-/// its rows in the views take, so that events without bodies do not pass for nothing.
+/// What an event counts against a quota in addition to its body, in bytes: about the size of its
+/// header and its projection rows, so that events without bodies are not free.
 pub const QUOTA_EVENT_BYTES: u64 = 128;
 
-/// Pauses before the log is asked what became of a group, while those who wait
-/// for its answer are kept waiting: 1.76 s together. Most troubles of a disk or a
-/// line are over by then; nobody should wait much longer for a "not known".
+/// Pauses before asking the log about the outcome of an in-doubt group while callers are
+/// waiting: 1.76 s together. Most disk or network troubles are over by then; a caller should
+/// not wait much longer for an "outcome unknown".
 pub const ASK_WHILE_WAITING: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_millis(10),
@@ -75,93 +77,92 @@ pub const ASK_WHILE_WAITING: [Duration; 6] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
 ];
-/// The first pause between later questions. Each is twice the one before …
+/// First pause between later questions. Each pause is twice the previous one …
 pub const ASK_PAUSE_MIN: Duration = Duration::from_millis(250);
-/// … up to this: a disk that is well again is found within some seconds, and one
-/// that is not is left in peace.
+/// … up to this: a recovered disk is noticed within seconds, and a failed one is not polled
+/// too often.
 pub const ASK_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// A hint to come again is at least this, so that nobody spins.
+/// Minimum of a retry hint, so that callers do not spin.
 pub const RETRY_MIN: Duration = Duration::from_millis(50);
-/// A thread of the writer that has been at one thing for so long counts as
-/// hanging. A commit to a busy disk may take seconds.
+/// A writer thread that has been busy with one operation for this long counts as hanging. A
+/// commit to a busy disk may take seconds.
 pub const STALL_MAX: Duration = Duration::from_secs(30);
-/// So long after a group could not be appended, health says that appends cannot
-/// be taken. Then it does not: only trying tells, for example, whether a full disk
-/// has room again.
+/// For this long after an append of a group failed, health reports that appends are refused.
+/// After that it reports healthy again, because only an attempt shows, for example, whether a
+/// full disk has room again.
 pub const APPENDS_DOUBTED_FOR: Duration = Duration::from_secs(5);
-/// Longest that the writer waits for the views to have all that was committed,
-/// after a group failed. Then appends to what they lack are refused until they do.
+/// Maximum time that the writer waits, after a group failed, for the projections to apply
+/// everything committed. Afterwards appends to conversations that lag are refused until they
+/// catch up.
 pub const PUBLISH_WAIT_MAX: Duration = Duration::from_secs(2);
-/// A hint when to come again while the views catch up with the log.
+/// Retry hint while the projections catch up with the log.
 pub const VIEWS_RETRY: Duration = Duration::from_millis(250);
-/// After how long a search makes sense again that has met a damaged index, which is
-/// made anew.
+/// Retry hint for a search that met a damaged index, which is being rebuilt.
 pub const INDEX_RETRY: Duration = Duration::from_secs(5);
 
-/// See [`Limits::memory_bytes`].
+/// Default of [`Limits::memory_bytes`].
 pub const MEMORY_BYTES: usize = 256 << 20;
-/// Of [`Limits::memory_bytes`]: pages of the log's files (24 MiB) and of the views' file
-/// (32), the writer of the index (32), and events on their way to it (4). In bytes.
+/// The part of [`Limits::memory_bytes`] for pages of the log's files (24 MiB), pages of the
+/// projections' file (32), the index writer (32), and events queued for it (4). In bytes.
 pub const MEMORY_OF_FILES_BYTES: usize = 92 << 20;
 
-/// Bounds that the configuration can change.
+/// Limits that can be configured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Largest encoded event body, in bytes.
+    /// Maximum size of an encoded event body, in bytes.
     pub body_bytes_max: usize,
-    /// Most events in one batch.
+    /// Maximum number of events in one batch.
     pub batch_events_max: usize,
-    /// Largest batch, all bodies together, in bytes.
+    /// Maximum size of all bodies of a batch together, in bytes.
     pub batch_bytes_max: usize,
-    /// Most branches of one conversation.
+    /// Maximum number of branches of one conversation.
     pub branches_max: usize,
-    /// Deepest chain of forks of forks, of conversations or of sub-contexts.
+    /// Maximum depth of a chain of forks, within or across conversations, or of sub-contexts.
     pub lineage_depth_max: usize,
-    /// Most calls open at once on a branch.
+    /// Maximum number of open calls on a branch.
     pub open_calls_max: usize,
-    /// Most active-context keys, discovered tools or entities of a branch.
+    /// Maximum number of active-context keys, of discovered tools, and of entities of a branch.
     pub branch_items_max: usize,
-    /// Most appends that wait for the writer; one more is refused.
+    /// Maximum number of appends that wait for the writer; further ones are refused.
     pub queue_appends_max: usize,
-    /// Most bytes that wait for the writer; more is refused.
+    /// Maximum bytes of appends that wait for the writer; further ones are refused.
     pub queue_bytes_max: usize,
-    /// Most events in one answer of a unary read.
+    /// Maximum number of events in one answer of a unary read.
     pub page_events_max: usize,
-    /// Memory for what is kept because it may be wanted again, all of it together, in
-    /// bytes. [`MEMORY_OF_FILES_BYTES`] of it are pages of files, the index's writer and
-    /// what waits for it; the rest is shared by conversation states, records, windows of
-    /// requests, what of requests is remembered, long-term contexts and knowledge: half of
-    /// it in fixed shares, and what of the other half some do not use the others have.
+    /// Memory for all caches together, in bytes. [`MEMORY_OF_FILES_BYTES`] of it goes to file
+    /// pages, the index writer and its queue. The rest is shared by conversation states, records,
+    /// request windows, remembered requests, long-term contexts and knowledge: half of it in fixed
+    /// shares, the other half as a pool from which some may use what others leave.
     pub memory_bytes: usize,
-    /// Free room on the store's disk below which health says that it is not ready, in bytes.
-    /// Appends go on until it is full. None: 256 MiB, or a fiftieth of a small disk.
+    /// Free space on the store's disk below which health reports not ready, in bytes. Appends
+    /// continue until the disk is full. `None`: 256 MiB, or 1/50 of a small disk.
     pub disk_floor_bytes: Option<u64>,
-    /// Of the requests that are built, one in so many is read again whole, to check it
-    /// against its provider's rules; and the first of each conversation and provider.
-    /// 1: all; 0: none. A debug build checks all.
+    /// One in this many built requests is parsed again in full to check it against its provider's
+    /// rules, as is the first of each conversation and provider. 1: all; 0: none. A debug build
+    /// checks all.
     pub check_one_in: u32,
-    /// Branches (each with a provider and a model) whose last request is
+    /// Maximum number of branches (each with a provider and a model) whose last request is
     /// remembered, to tell what the next one repeats.
     pub remembered_requests_max: usize,
-    /// Deepest chain of sub-contexts of sub-contexts.
+    /// Maximum nesting depth of sub-contexts.
     pub sub_context_depth_max: usize,
-    /// Most files, and most variables, that a branch's knowledge holds.
+    /// Maximum number of files, and of variables, in a branch's knowledge.
     pub knowledge_items_max: usize,
-    /// Most reads that compute at once and end within milliseconds; more wait. A
-    /// few: they share the processor with the threads that serve calls.
+    /// Maximum number of concurrent computing reads that end within milliseconds; further ones
+    /// wait. Small, because they share the processor with the threads that serve calls.
     pub short_reads_max: usize,
-    /// Most pages of reads beyond their first that are made at once; more wait.
+    /// Maximum number of concurrent reads of pages after the first; further ones wait.
     pub bulk_reads_max: usize,
-    /// Most reads that take long and compute at once (requests of large windows,
-    /// folds of long histories); more wait, so that their memory is bounded.
+    /// Maximum number of concurrent long computing reads (requests of large windows, folds of long
+    /// histories); further ones wait, so that their memory is bounded.
     pub long_reads_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            // With its envelope it fits a message of 64 MiB, which readers commonly take.
+            // With its envelope a body fits a message of 64 MiB, a common limit of readers.
             body_bytes_max: (64 << 20) - BODY_ENVELOPE_BYTES,
             batch_events_max: 10_000,
             batch_bytes_max: 68 << 20,

@@ -1,7 +1,7 @@
-//! What states take in memory, for the caches that keep them within a bound.
+//! Memory sizes of states, for the caches that bound them.
 //!
-//! Estimates, held to what the allocator says by a test: whoever counts only the
-//! structs keeps several times of what it may.
+//! The sizes are estimates; a test compares them with the allocator. Counting only the structs
+//! would let the caches hold several times their limit.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use super::{
     state::{BranchState, ConversationInfo, ConversationRow, ConversationState, WorkingMemory},
 };
 
-/// What an allocation takes beside what was asked for.
+/// Allocator overhead of one allocation, in bytes.
 const ALLOCATION_BYTES: usize = 16;
-/// Entries of a B-tree node of the standard library, and how many it holds on
-/// average once it has been split.
+/// Capacity of a B-tree node in the standard library, and its average number of entries
+/// after a split.
 const NODE_ENTRIES: usize = 11;
 const NODE_ENTRIES_USED: usize = 7;
-/// What a node has beside its entries.
+/// Size of a node besides its entries, in bytes.
 const NODE_BYTES: usize = 32;
 
 fn block(bytes: usize) -> usize {
@@ -27,7 +27,7 @@ fn block(bytes: usize) -> usize {
     }
 }
 
-/// The nodes of a map, without what its entries point to.
+/// Returns the size of a map's nodes, without what the entries point to.
 fn map<K, V>(map: &BTreeMap<K, V>) -> usize {
     let node = block(NODE_ENTRIES * size_of::<(K, V)>() + NODE_BYTES);
     let nodes = match map.len() {
@@ -73,7 +73,7 @@ impl Config {
 }
 
 impl BranchState {
-    /// About how much memory it takes, in bytes.
+    /// Estimates the memory that the state takes, in bytes.
     #[must_use]
     pub fn estimated_bytes(&self) -> usize {
         let calls = self.open_calls.iter();
@@ -123,13 +123,13 @@ impl ConversationRow {
 }
 
 impl ConversationState {
-    /// About how much memory it takes, in bytes. What several states share counts
+    /// Estimates the memory that the state takes, in bytes. Memory shared by several states counts
     /// for each of them.
     #[must_use]
     pub fn estimated_bytes(&self) -> usize {
         let branches = self.branches.values();
         let branches: usize = branches.map(|branch| branch.estimated_bytes()).sum();
-        // The names are shared with the branches.
+        // The names share memory with the branches.
         size_of::<Self>() + self.row.held_bytes() + self.map_bytes() + branches
     }
 
@@ -145,12 +145,12 @@ mod tests {
     use allocation_counter::measure;
 
     use super::*;
-    use crate::domain::{
+    use crate::{
         BranchId, BranchName, ContentHash, ConversationCreated, ConversationId, EventBody,
         EventRef, JsonText, Namespace, Position, Revision, TimestampMicros, ToolCallRequested,
     };
 
-    /// A conversation with so many branches, each with so many keys, tools, calls.
+    /// Builds a conversation with this many branches, each with `each` keys, tools and calls.
     fn conversation(branches: u64, each: usize) -> ConversationState {
         let id = ConversationId::generate();
         let mut root = BranchState::root();
@@ -206,8 +206,8 @@ mod tests {
         ConversationState::new(row, all.collect::<Vec<_>>())
     }
 
-    // A server grew without end under a mixed load: its cache of states, which is
-    // bounded in bytes, counted a part of what it kept.
+    // A server grew without bound under a mixed load: its cache of states, which is bounded in
+    // bytes, counted only a part of what it held.
     #[test]
     fn what_is_counted_is_what_is_taken() {
         for (branches, each) in [(1, 0), (1, 1), (1, 30), (3, 4), (100, 0), (40, 50)] {

@@ -1,35 +1,34 @@
-//! Messages and what they are made of.
+//! Messages and their content.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-/// JSON text that has been checked to be JSON and is kept byte for byte: key
-/// order, number text and duplicates survive.
+/// Validated JSON text, kept byte for byte: key order, number format and duplicate keys
+/// survive.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct JsonText(Bytes);
 
 impl JsonText {
-    /// Takes bytes that the caller has checked to be JSON in UTF-8
-    /// (`codec::json::check` does).
+    /// Wraps bytes that the caller has validated as UTF-8 JSON (`codec::json::check` does that).
     #[must_use]
     pub fn from_checked(bytes: Bytes) -> Self {
         Self(bytes)
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
-    /// The text's bytes.
+    /// Returns the text as bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
     }
 
-    /// True when there is no value (proto fields that were not set).
+    /// Returns true when there is no value, as for an unset proto field.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         self.0.is_empty()
@@ -42,7 +41,7 @@ impl fmt::Debug for JsonText {
     }
 }
 
-/// Who speaks.
+/// The role of a message's author.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Role {
@@ -54,7 +53,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The name that providers use.
+    /// Returns the role's name as providers write it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -81,7 +80,7 @@ pub enum ContentPart {
 }
 
 impl ContentPart {
-    /// The part's text, if it is made of text.
+    /// Returns the part's text, or `None` for media and reasoning.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -92,20 +91,20 @@ impl ContentPart {
     }
 }
 
-/// An image, a file or a sound.
+/// An image, a file or an audio clip.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Media {
-    /// For example `image/png`.
+    /// Media type, for example `image/png`.
     pub media_type: String,
-    /// The content, or where it is.
+    /// The content or its location.
     pub source: MediaSource,
     /// File name, if any.
     pub name: String,
-    /// Provider's hint (`low`, `high`).
+    /// Provider's detail hint (`low`, `high`).
     pub detail: String,
 }
 
-/// Where a medium's content is.
+/// The content of a medium, or its location.
 #[derive(Clone, Debug, PartialEq, Default)]
 #[allow(missing_docs)]
 pub enum MediaSource {
@@ -115,24 +114,24 @@ pub enum MediaSource {
     Uri(String),
 }
 
-/// What a model thought, with the signature that its provider wants back.
+/// A model's reasoning, with the signature that its provider expects back.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Reasoning {
-    /// The text, where the provider shows it.
+    /// The text, if the provider reveals it.
     pub text: String,
-    /// Opaque; goes back unmodified, to its own provider only.
+    /// Opaque signature, returned unmodified and only to the provider that made it.
     pub signature: Bytes,
-    /// Encrypted by the provider: the signature is all there is.
+    /// The provider encrypted the reasoning: only the signature is available.
     pub redacted: bool,
-    /// Who made it.
+    /// The provider that produced it.
     pub provider: String,
-    /// Which model made it.
+    /// The model that produced it.
     pub model: String,
-    /// The provider's id of it.
+    /// The provider's id for it.
     pub id: String,
 }
 
-/// Tokens as the provider reported them.
+/// Token counts as reported by the provider.
 #[derive(Clone, Debug, PartialEq, Default)]
 #[allow(missing_docs)]
 pub struct Usage {
@@ -144,64 +143,64 @@ pub struct Usage {
     pub model: String,
 }
 
-/// How [`RawMessage::data`] says what the source sent.
+/// How [`RawMessage::data`] represents what the source sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawEncoding {
-    /// The message as it was.
+    /// The complete original message.
     Whole,
-    /// A JSON Patch (RFC 6902) from Treering's rendering to the message as it
-    /// was, so that its text is stored once.
+    /// A JSON Patch (RFC 6902) from Treering's rendering to the original message, so that its
+    /// text is stored only once.
     JsonPatch,
-    /// A JSON object of the fields that the message had beside what the event says.
+    /// A JSON object of the original fields that the event itself does not hold.
     Rest,
 }
 
-/// What a provider or a source sent, kept without loss.
+/// A message as its provider or source sent it, kept without loss.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawMessage {
-    /// The shape, for example `openai-chat`.
+    /// The wire format, for example `openai-chat`.
     pub origin: String,
-    /// Who sent it.
+    /// The provider that sent it.
     pub provider: String,
-    /// Which model made it.
+    /// The model that produced it.
     pub model: String,
-    /// How `data` is to be read.
+    /// How to interpret `data`.
     pub encoding: RawEncoding,
-    /// See `encoding`.
+    /// The data, in the form that `encoding` states.
     pub data: Bytes,
 }
 
 /// A message of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageAppended {
-    /// Who speaks.
+    /// The author's role.
     pub role: Role,
-    /// What is said.
+    /// The content.
     pub parts: Vec<ContentPart>,
     /// Name of the author within the role.
     pub author: String,
-    /// Tokens as the provider reported them.
+    /// Token counts as reported by the provider.
     pub usage: Option<Usage>,
-    /// What the source sent, when it says more than the parts.
+    /// What the source sent, if the parts do not represent all of it.
     pub raw: Option<RawMessage>,
     /// The provider's id of the message.
     pub message_id: String,
     /// Why the model stopped.
     pub finish_reason: String,
-    /// Role `tool` only: the call that a result without a recorded call named.
+    /// Role `tool` only: the call id of a result whose call was never recorded.
     pub tool_call_id: String,
-    /// Role `tool` only: the tool that it named.
+    /// Role `tool` only: the tool name of such a result.
     pub tool_name: String,
 }
 
 impl MessageAppended {
-    /// A message of one text.
+    /// Creates a message with one text part.
     #[must_use]
     pub fn text(role: Role, text: impl Into<String>) -> Self {
         Self::new(role, vec![ContentPart::Text(text.into())])
     }
 
-    /// A message of these parts.
+    /// Creates a message with the given parts.
     #[must_use]
     pub fn new(role: Role, parts: Vec<ContentPart>) -> Self {
         Self {

@@ -1,27 +1,28 @@
-//! How much a namespace may hold.
+//! Quotas: how much a namespace may store.
 
 use std::{collections::BTreeMap, fmt, ops::AddAssign};
 
 use super::{Namespace, limits::QUOTA_EVENT_BYTES};
 
-/// What a namespace may hold. None: as much as there is room for.
+/// The quota of a namespace. `None` means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Bytes of its events, see [`NamespaceUse::bytes`].
+    /// Maximum bytes of events; see [`NamespaceUse::bytes`].
     pub bytes: Option<u64>,
-    /// Its conversations.
+    /// Maximum number of conversations.
     pub conversations: Option<u64>,
 }
 
 impl Quota {
-    /// True when nothing is bounded.
+    /// Returns true when nothing is limited.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What of it would be passed when `adds` comes to `used`. What does not grow passes
-    /// nothing, so that a conversation goes on in a namespace that has too many.
+    /// Returns the part of the quota that adding `adds` to `used` would exceed. A part that does
+    /// not grow is never exceeded, so existing conversations can continue in a namespace that has
+    /// too many.
     #[must_use]
     pub fn passed(&self, used: NamespaceUse, adds: NamespaceUse) -> Option<QuotaPassed> {
         let of = |part, quota: Option<u64>, used: u64, adds: u64| {
@@ -45,7 +46,7 @@ impl Quota {
     }
 }
 
-/// What is bounded.
+/// The resource that a quota limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaPart {
     /// Bytes of events.
@@ -55,7 +56,7 @@ pub enum QuotaPart {
 }
 
 impl QuotaPart {
-    /// The part as text.
+    /// Returns the resource as text.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -71,26 +72,26 @@ impl fmt::Display for QuotaPart {
     }
 }
 
-/// A quota that something would pass.
+/// A quota that an append would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaPassed {
-    /// Of what.
+    /// The limited resource.
     pub part: QuotaPart,
-    /// What is used.
+    /// The amount used now.
     pub used: u64,
-    /// What would come.
+    /// The amount that the append would add.
     pub adds: u64,
-    /// What there may be.
+    /// The limit.
     pub quota: u64,
 }
 
 impl QuotaPassed {
-    /// What makes room.
+    /// Returns advice on how to make room.
     #[must_use]
     pub fn advice(&self) -> &'static str {
         match self.part {
             QuotaPart::Bytes => "Erase what is not needed any more",
-            // An erased conversation is one still.
+            // Erasing does not help: an erased conversation still counts.
             QuotaPart::Conversations => "Go on in one that is there",
         }
     }
@@ -99,15 +100,15 @@ impl QuotaPassed {
 /// The quotas of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
-    /// Of each namespace that is not named.
+    /// The quota of each namespace not in `named`.
     pub others: Quota,
-    /// Of those that are.
+    /// Quotas of individual namespaces.
     pub named: BTreeMap<Namespace, Quota>,
 }
 
 impl Quotas {
-    /// The quota of a namespace. Reserved ones have none: what the store says of itself is
-    /// not refused.
+    /// Returns the quota of a namespace. Reserved namespaces have none, so that the server's own
+    /// records are never refused.
     #[must_use]
     pub fn of(&self, namespace: &Namespace) -> Quota {
         if namespace.is_reserved() {
@@ -120,16 +121,16 @@ impl Quotas {
 /// What counts against a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceUse {
-    /// Of each event the length of its body, as it was sent and before it is compressed, and
-    /// [`QUOTA_EVENT_BYTES`]. A large body counts each time that it is appended, though it is
-    /// stored once. Of an erased event what is left of it counts.
+    /// For each event the length of its body, as sent and before compression, plus
+    /// [`QUOTA_EVENT_BYTES`]. A large body counts each time it is appended, although it is stored
+    /// once. An erased event counts with its stub.
     pub bytes: u64,
-    /// Conversations, sealed and erased ones, too.
+    /// Conversations, including sealed and erased ones.
     pub conversations: u64,
 }
 
 impl NamespaceUse {
-    /// The bytes of an event whose body has this length.
+    /// Returns the bytes that an event with a body of this length counts.
     #[must_use]
     pub fn event_bytes(body_bytes: u64) -> u64 {
         body_bytes.saturating_add(QUOTA_EVENT_BYTES)
@@ -154,8 +155,8 @@ mod tests {
         }
     }
 
-    // A bound that is off by one lets too much in, or keeps out what was paid for; one that
-    // was lowered must not end what is there.
+    // An off-by-one limit admits too much or refuses what is allowed, and a lowered limit must not
+    // stop existing conversations.
     #[test]
     fn a_quota_is_passed_by_what_is_more() {
         let quota = Quota {
@@ -172,8 +173,8 @@ mod tests {
         assert_eq!(Quota::default().passed(held(u64::MAX, 9), held(1, 1)), None);
     }
 
-    // The default must not reach what the server notes of itself: an audit that is refused
-    // for want of room would be a way to act unseen.
+    // The default quota must not apply to the server's own records: if the audit could be refused
+    // for lack of room, that would be a way to act unseen.
     #[test]
     fn the_default_is_for_others_and_not_for_the_server() {
         let namespace = |name| Namespace::new(name).unwrap();

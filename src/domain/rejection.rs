@@ -1,4 +1,4 @@
-//! Why a batch may not be appended: one variant a rule.
+//! Why a batch is rejected: one variant per rule.
 
 use std::sync::Arc;
 
@@ -10,19 +10,18 @@ use super::{
     state::ApprovalStatus,
 };
 
-/// The first event of a batch that breaks a rule. Nothing of the batch was
-/// appended.
+/// The first violation of a rule by a batch. Nothing of the batch was appended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{rule}", self.place())]
 pub struct Rejection {
-    /// Place in the batch, from 0; none: the batch as a whole.
+    /// Index of the event in the batch, from 0; `None` when the batch as a whole breaks the rule.
     pub event_index: Option<usize>,
-    /// The rule, what was expected and what is there.
+    /// The rule, with the expected and the actual state.
     pub rule: Rule,
 }
 
 impl Rejection {
-    /// The batch as a whole breaks a rule.
+    /// Creates a rejection of the batch as a whole.
     #[must_use]
     pub fn batch(rule: Rule) -> Self {
         Self {
@@ -31,7 +30,7 @@ impl Rejection {
         }
     }
 
-    /// One of its events does.
+    /// Creates a rejection because of one event.
     #[must_use]
     pub fn event(event_index: usize, rule: Rule) -> Self {
         Self {
@@ -47,7 +46,7 @@ impl Rejection {
     }
 }
 
-/// A rule that every append keeps, with what was expected and what is there.
+/// A rule for appends, with the expected and the actual state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum Rule {
@@ -60,8 +59,6 @@ pub enum Rule {
         conversation: ConversationId,
         head: Revision,
     },
-    #[error("the id {conversation} is taken: choose another")]
-    ConversationIdTaken { conversation: ConversationId },
     #[error("conversation {conversation} has no branch named {branch:?}")]
     BranchNotFound {
         conversation: ConversationId,
@@ -207,14 +204,13 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// A stable name for programs, in `SCREAMING_SNAKE_CASE`.
+    /// Returns a stable name for programs, in `SCREAMING_SNAKE_CASE`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::EmptyBatch => "EMPTY_BATCH",
             Self::ConversationNotFound { .. } => "CONVERSATION_NOT_FOUND",
             Self::ConversationExists { .. } => "CONVERSATION_EXISTS",
-            Self::ConversationIdTaken { .. } => "CONVERSATION_ID_TAKEN",
             Self::BranchNotFound { .. } => "BRANCH_NOT_FOUND",
             Self::RevisionMismatch { .. } => "REVISION_MISMATCH",
             Self::Sealed { .. } => "SEALED",
@@ -248,7 +244,7 @@ impl Rule {
         }
     }
 
-    /// The rule for a head that is not what was expected.
+    /// Returns the violated rule if the head `actual` does not match `expected`.
     #[must_use]
     pub fn head_mismatch(
         conversation: ConversationId,
@@ -277,14 +273,14 @@ impl Rule {
 pub struct NewestWithKey {
     /// Its id.
     pub id: EventId,
-    /// The conversation that it is of: a fork's history begins in another.
+    /// Its conversation: a fork's history begins in another one.
     pub conversation: ConversationId,
-    /// Its place there.
+    /// Its revision there.
     pub revision: Revision,
 }
 
 impl NewestWithKey {
-    /// Whether this is what was expected of a key.
+    /// Returns true if `newest` meets the expectation.
     #[must_use]
     pub fn fits(newest: Option<&Self>, expected: ExpectedNewest) -> bool {
         match (newest, expected) {
@@ -319,8 +315,7 @@ fn for_call(call_id: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Messages go to people on any wire: a branch must stand there by its name,
-    /// not as a Rust value.
+    /// Messages are shown to people: a branch must appear by its name, not as Rust debug output.
     #[test]
     fn branches_are_named_in_messages() {
         let branch = BranchName::default;

@@ -1,4 +1,4 @@
-//! The rules of single events: what a branch must be for one to be taken.
+//! Rules for single events: what the branch's state must be for an event to be accepted.
 
 use super::{
     id::Revision,
@@ -9,8 +9,8 @@ use super::{
     tool::{ApprovalDecided, SubContextSpawned, ToolCallRequested},
 };
 
-/// Checks one event against its branch. `conversation_head` is the last revision
-/// on any branch.
+/// Checks one event against its branch. `conversation_head` is the last revision on any
+/// branch.
 pub(super) fn check(
     branch: &BranchState,
     conversation_head: Revision,
@@ -68,7 +68,7 @@ pub(super) fn check(
     }
 }
 
-/// Rejects a count over its bound.
+/// Rejects a count above its limit.
 pub(super) fn within(
     what: &'static str,
     actual: usize,
@@ -86,7 +86,7 @@ pub(super) fn within(
     Ok(())
 }
 
-/// What a conversation carries with it is bounded.
+/// Rejects labels and metadata above their size limit.
 pub(super) fn check_described(info: &ConversationInfo) -> Result<(), Rule> {
     within(
         "labels and metadata of the conversation, in bytes,",
@@ -149,8 +149,8 @@ fn check_decision(branch: &BranchState, decided: &ApprovalDecided) -> Result<(),
     Ok(())
 }
 
-/// A sub-context that a call asks for answers that call: it must be open, be
-/// allowed to run, and wait for no other.
+/// Checks the call of a sub-context, if it has one: the call must be open, be allowed to run, and
+/// have no other running sub-context, because the sub-context answers it.
 fn check_spawn(
     branch: &BranchState,
     child: &SubContextSpawned,

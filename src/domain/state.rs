@@ -1,8 +1,8 @@
-//! The state of conversations and branches: what `decide` looks at and what
-//! *as of* reads answer. It is a fold over events; see [`BranchState::apply`].
+//! The state of conversations and branches: the input of `decide` and the answer to reads
+//! *as of* a revision. State is a fold over events; see [`BranchState::apply`].
 //!
-//! What a branch holds is bounded by its open calls and its working memory,
-//! not by its history: contents are referred to, not repeated.
+//! The size of a branch's state is bounded by its open calls and its working memory, not by
+//! its history: it refers to event contents and does not copy them.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -12,33 +12,33 @@ use super::{
     damage::Damage,
     event::{Config, ConversationChanged, ConversationCreated, Entity, EventHeader, ParentRef},
     id::{
-        BranchId, BranchName, ContentHash, ConversationId, Namespace, Position, Revision,
-        TimestampMicros,
+        BranchId, BranchName, ContentHash, ConversationId, ConversationKey, Namespace, Position,
+        Revision, TimestampMicros,
     },
     kind::{EventBody, EventKind},
     message::{MessageAppended, Role},
     tool::{ApprovalDecided, Decision, ToolCallRequested},
 };
 
-/// A branch's state is written down each time its history has grown by so many
-/// events, so that the state as of any revision is a snapshot and a tail of at
-/// most this length. Part of the views' format.
+/// A snapshot of a branch is stored each time its history has grown by this many events. The
+/// state as of any revision is then a snapshot plus at most this many events. Part of the
+/// projections' format.
 pub const SNAPSHOT_EVERY_EVENTS: u64 = 64;
 
-/// Opening system and developer messages that a branch remembers.
+/// Maximum number of opening system and developer messages that a branch state refers to.
 pub const PREAMBLE_MAX: usize = 16;
 
-/// An event by its place. A fork into a new conversation inherits events of
-/// another one, so a revision alone does not name them.
+/// A reference to an event. A fork into a new conversation inherits events of another
+/// conversation, so a revision alone is ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EventRef {
-    /// Conversation.
+    /// The event's conversation.
     pub conversation: ConversationId,
-    /// Place in it.
+    /// The event's revision there.
     pub revision: Revision,
 }
 
-/// Whether a call may run.
+/// The approval status of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum ApprovalStatus {
@@ -76,42 +76,42 @@ impl From<Decision> for ApprovalStatus {
 pub struct OpenCall {
     /// Name of the tool.
     pub tool: String,
-    /// Where it was requested.
+    /// The event that requested it.
     pub request: EventRef,
     /// BLAKE3 of its arguments.
     pub arguments_hash: ContentHash,
-    /// Whether it may run.
+    /// Its approval status.
     pub approval: ApprovalStatus,
-    /// Someone has begun to run it.
+    /// An executor has started it.
     pub started: bool,
 }
 
-/// A sub-context that has been spawned and has not returned yet.
+/// A sub-context that was spawned and has not returned yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningSubContext {
-    /// The call that asked for it, or empty.
+    /// The call that requested it, or empty.
     pub call_id: String,
-    /// Where it was spawned.
+    /// The event that spawned it.
     pub spawned: EventRef,
 }
 
-/// Where a branch left another one.
+/// The point where a branch forked from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForkPoint {
-    /// Conversation of the branch that was left.
+    /// Conversation of the parent branch.
     pub conversation: ConversationId,
-    /// The branch that was left.
+    /// The parent branch.
     pub branch: BranchId,
-    /// Last revision that both share.
+    /// The last revision that both share.
     pub revision: Revision,
 }
 
-/// Where a branch is in its turns.
+/// A branch's progress through its turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TurnState {
-    /// First event of the open turn.
+    /// The first event of the open turn.
     pub open_since: Option<EventRef>,
-    /// The assistant has spoken in it.
+    /// The assistant has answered in the open turn.
     pub answered: bool,
     /// The last message ends the turn, unless a tool call follows it.
     pub closing: bool,
@@ -119,69 +119,69 @@ pub struct TurnState {
     pub finished: u64,
 }
 
-/// What the branch has learnt since its last compaction.
+/// What the branch has learned since its last compaction.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct WorkingMemory {
-    /// Tools found, in order.
+    /// Discovered tools, in order.
     pub discovered_tools: Vec<String>,
     /// Tools whose guidance was given, in order.
     pub guidance_given: Vec<String>,
-    /// Things the conversation is about; a later one replaces one with its id.
+    /// Entities that the conversation is about. A later one replaces an earlier one with its id.
     pub entities: Vec<Entity>,
-    /// How often each tool was asked for.
+    /// Number of calls requested for each tool.
     pub tool_uses: BTreeMap<String, u64>,
 }
 
-/// What is true on a branch after one of its events.
+/// The state of a branch after one of its events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BranchState {
-    /// Which branch.
+    /// The branch's id.
     pub id: BranchId,
     /// Its name.
     pub name: BranchName,
-    /// Where it left another branch; none for a root.
+    /// Where it forked from another branch; `None` for a root.
     pub fork: Option<ForkPoint>,
-    /// How many forks lie between it and the root.
+    /// Number of forks between the branch and the root.
     pub depth: u32,
-    /// Its last revision: its own last event, or its fork.
+    /// Its last revision: that of its own last event, or its fork point.
     pub head: Revision,
-    /// Events in its history, inherited ones included.
+    /// Events in its history, including inherited ones.
     pub history_events: u64,
-    /// It is kept, and takes nothing more.
+    /// The branch is archived and accepts no more events.
     pub archived: bool,
-    /// By call id.
+    /// Open calls by call id.
     pub open_calls: BTreeMap<String, OpenCall>,
-    /// By child conversation.
+    /// Running sub-contexts by child conversation.
     pub sub_contexts: BTreeMap<ConversationId, RunningSubContext>,
     /// The last assistant message.
     pub last_assistant: Option<EventRef>,
-    /// Where it is in its turns.
+    /// Its progress through its turns.
     pub turn: TurnState,
     /// Model settings.
     pub config: Config,
-    /// System and developer messages that opened the history: they hold on
-    /// after a compaction. At most [`PREAMBLE_MAX`].
+    /// The system and developer messages that opened the history. They survive compaction. At
+    /// most [`PREAMBLE_MAX`].
     pub preamble: Vec<EventRef>,
-    /// The system prompt in force.
+    /// The current system prompt.
     pub system_prompt: Option<EventRef>,
-    /// The user prompt in force.
+    /// The current user prompt.
     pub user_prompt: Option<EventRef>,
-    /// Key to the event that set it.
+    /// Active-context key to the event that set it.
     pub active_context: BTreeMap<String, EventRef>,
-    /// Cleared by compaction.
+    /// Working memory, cleared by compaction.
     pub memory: WorkingMemory,
-    /// The tools on offer.
+    /// The event that defined the current tools.
     pub tools_defined: Option<EventRef>,
     /// The last dialogue summary.
     pub summary: Option<EventRef>,
     /// The last compaction.
     pub compaction: Option<EventRef>,
-    /// The last revision that the last compaction stands for.
+    /// The last revision that the last compaction replaces.
     pub cut: Revision,
 }
 
 impl BranchState {
-    /// The first branch of a conversation, before its first event.
+    /// Returns the state of a conversation's first branch before its first event.
     #[must_use]
     pub fn root() -> Self {
         Self {
@@ -209,8 +209,8 @@ impl BranchState {
         }
     }
 
-    /// A branch that leaves this one here: everything is inherited but its
-    /// identity.
+    /// Returns the state of a new branch that forks from this state. Everything is inherited
+    /// except the identity.
     #[must_use]
     pub fn forked(&self, id: BranchId, name: BranchName, fork: ForkPoint) -> Self {
         Self {
@@ -223,16 +223,16 @@ impl BranchState {
         }
     }
 
-    /// True when the last turn has ended, unless a tool call comes next. Calls that
-    /// were still open when the model spoke again do not keep it open: nobody may
-    /// ever answer them.
+    /// Returns true when the last turn has ended, unless a tool call comes next. Calls that were
+    /// still open when the model spoke again do not keep the turn open, because they may never
+    /// be answered.
     #[must_use]
     pub fn at_turn_boundary(&self) -> bool {
         self.turn.open_since.is_none() || self.turn.closing
     }
 
-    /// The last cut, in the revisions of this conversation: an inherited one counts in
-    /// those of the parent.
+    /// Returns the last cut in revisions of `conversation`. An inherited cut is in revisions of
+    /// the parent, so it counts as none.
     #[must_use]
     pub fn last_cut(&self, conversation: ConversationId) -> Revision {
         match self.compaction {
@@ -241,14 +241,14 @@ impl BranchState {
         }
     }
 
-    /// True when this state is one to be written down.
+    /// Returns true when a snapshot of this state should be stored.
     #[must_use]
     pub fn is_snapshot_point(&self) -> bool {
         self.history_events.is_multiple_of(SNAPSHOT_EVERY_EVENTS)
     }
 
-    /// Folds one event of this branch in. The event must have been accepted by
-    /// `decide`: nothing is checked again.
+    /// Applies one event of this branch. `decide` must have accepted the event; no rule is checked
+    /// again.
     pub fn apply(&mut self, at: EventRef, body: &EventBody) {
         self.head = at.revision;
         self.history_events += 1;
@@ -282,7 +282,7 @@ impl BranchState {
             EventBody::BranchRenamed(name) => self.name = name.clone(),
             EventBody::BranchArchived { .. } => self.archived = true,
             EventBody::Compacted(compacted) => {
-                // What was cut stays cut.
+                // A cut never moves back.
                 self.cut = compacted.cut_revision.max(self.last_cut(at.conversation));
                 self.compaction = Some(at);
                 self.memory = WorkingMemory::default();
@@ -292,7 +292,7 @@ impl BranchState {
         }
     }
 
-    /// The events that set what the next request is made of.
+    /// Applies the events that determine the content of the next request.
     fn apply_context(&mut self, at: EventRef, body: &EventBody) {
         match body {
             EventBody::BranchForked(forked) if !forked.system_prompt.is_empty() => {
@@ -391,34 +391,34 @@ fn extend_new<'a>(list: &mut Vec<String>, names: impl Iterator<Item = &'a String
     }
 }
 
-/// What a conversation was created with; title, labels and metadata can be changed.
+/// The properties that a conversation was created with. Title, labels and metadata can change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConversationInfo {
-    /// For people.
+    /// Title for people.
     pub title: String,
     /// Free labels.
     pub labels: BTreeMap<String, String>,
     /// What it was forked or spawned from.
     pub parent: Option<ParentRef>,
-    /// The parent's history up to its revision is this conversation's too.
+    /// The parent's history up to the revision in `parent` also belongs to this conversation.
     pub shares_history: bool,
     /// Policy name to JSON text.
     pub policies: BTreeMap<String, String>,
     /// Where it was imported from, or empty.
     pub source: String,
-    /// Its id there, or empty.
+    /// Its id at the source, or empty.
     pub source_id: String,
-    /// The conversation at the root of its tree (itself, if it has no parent).
+    /// The root of its tree of conversations (itself, if it has no parent).
     pub root: ConversationId,
-    /// How many sub-contexts it is inside of: 0 for one that nobody spawned. A
-    /// fork is as deep as what it left.
+    /// Nesting depth of sub-contexts: 0 for a conversation that was not spawned. A fork has the
+    /// depth of its parent.
     pub sub_context_depth: u32,
-    /// What its owner keeps with it, name to JSON text.
+    /// The owner's metadata, name to JSON text.
     pub metadata: BTreeMap<String, String>,
 }
 
 impl ConversationInfo {
-    /// The part of its first event that is kept in the state.
+    /// Extracts what the state keeps of a conversation's first event.
     #[must_use]
     pub fn new(created: &ConversationCreated, root: ConversationId) -> Self {
         Self {
@@ -435,7 +435,7 @@ impl ConversationInfo {
         }
     }
 
-    /// Folds a change in.
+    /// Applies a change.
     pub fn change(&mut self, change: &ConversationChanged) {
         if let Some(title) = &change.title {
             self.title.clone_from(title);
@@ -450,14 +450,14 @@ impl ConversationInfo {
         self.metadata.extend(change.set_metadata.clone());
     }
 
-    /// Labels and metadata, with their names, in bytes.
+    /// Returns the size of labels and metadata, names included, in bytes.
     #[must_use]
     pub fn described_bytes(&self) -> usize {
         let all = self.labels.iter().chain(&self.metadata);
         all.map(|(name, value)| name.len() + value.len()).sum()
     }
 
-    /// The same for a conversation with a parent.
+    /// Like [`Self::new`], for a conversation with a parent.
     #[must_use]
     pub fn below(created: &ConversationCreated, parent: &Self) -> Self {
         let deeper = u32::from(!created.shares_history);
@@ -468,16 +468,16 @@ impl ConversationInfo {
     }
 }
 
-/// What is true of a conversation as a whole.
+/// The state of a conversation as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConversationRow {
     /// Its tenant.
     pub namespace: Namespace,
     /// Its id.
     pub id: ConversationId,
-    /// What it was created with.
+    /// The properties that it was created with.
     pub info: Arc<ConversationInfo>,
-    /// Last revision on any branch.
+    /// The last revision on any branch.
     pub head: Revision,
     /// Chain hash of the last event.
     pub chain_hash: ContentHash,
@@ -485,26 +485,32 @@ pub struct ConversationRow {
     pub first_position: Position,
     /// Log position of its last event.
     pub last_position: Position,
-    /// The branch that is meant when none is named.
+    /// The branch that calls use when they name none.
     pub active: BranchId,
     /// How many branches it has.
     pub branch_count: u64,
-    /// It takes nothing more.
+    /// The conversation is sealed and accepts no more events.
     pub sealed: bool,
     /// When its first event was recorded.
     pub created_at: TimestampMicros,
     /// When its last event was recorded.
     pub updated_at: TimestampMicros,
-    /// When the first of its events happened, as its author says; else when it was recorded.
+    /// When its first event happened according to its author, else when it was recorded.
     pub happened_from: TimestampMicros,
-    /// When the last of them happened.
+    /// The latest time at which one of its events happened.
     pub happened_to: TimestampMicros,
-    /// From where on the log cannot say what it holds; none: it is whole.
+    /// Where the log becomes unreadable for this conversation; `None` if it is intact.
     pub damage: Option<Arc<Damage>>,
 }
 
 impl ConversationRow {
-    /// Takes over when an event was recorded, and when it happened.
+    /// Returns the conversation's key.
+    #[must_use]
+    pub fn key(&self) -> ConversationKey {
+        self.namespace.key(self.id)
+    }
+
+    /// Updates the times from an event's header.
     pub fn note_times(&mut self, header: &EventHeader, is_first: bool) {
         let happened = header.occurred_at.unwrap_or(header.recorded_at);
         self.updated_at = header.recorded_at;
@@ -517,8 +523,8 @@ impl ConversationRow {
         }
     }
 
-    /// What a source has beside its messages, without a time: an import keeps it, and
-    /// that does not make an old conversation a new one.
+    /// Returns true for a custom event without a time in an imported conversation: data that the
+    /// source has besides messages. Importing it must not make an old conversation look recent.
     fn is_kept_beside(&self, header: &EventHeader) -> bool {
         let is_imported = !self.info.source.is_empty();
         is_imported && header.kind() == Some(EventKind::Custom) && header.occurred_at.is_none()
@@ -528,16 +534,16 @@ impl ConversationRow {
 /// A conversation with all of its branches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConversationState {
-    /// As a whole.
+    /// The state of the conversation as a whole.
     pub row: ConversationRow,
-    /// Every branch.
+    /// Every branch by id.
     pub branches: BTreeMap<BranchId, Arc<BranchState>>,
-    /// Every name. Derived from `branches`.
+    /// Branch ids by name, derived from `branches`.
     names: BTreeMap<BranchName, BranchId>,
 }
 
 impl ConversationState {
-    /// Puts a stored state together.
+    /// Assembles the state from its stored parts.
     #[must_use]
     pub fn new(row: ConversationRow, branches: impl IntoIterator<Item = Arc<BranchState>>) -> Self {
         let branches: BTreeMap<_, _> = branches.into_iter().map(|b| (b.id, b)).collect();
@@ -549,7 +555,7 @@ impl ConversationState {
         }
     }
 
-    /// The branch with this name; none given: the active one.
+    /// Returns the branch with this name; `None` means the active one.
     #[must_use]
     pub fn branch(&self, name: Option<&BranchName>) -> Option<&Arc<BranchState>> {
         let id = match name {
@@ -559,10 +565,10 @@ impl ConversationState {
         self.branches.get(&id)
     }
 
-    /// Takes over what an append has changed.
+    /// Applies the changes of an append.
     pub fn absorb(&mut self, row: ConversationRow, branches: Vec<Arc<BranchState>>) {
         self.row = row;
-        // Old names first: branches of one batch may have swapped theirs.
+        // Remove all old names first: branches of one batch may have swapped names.
         for branch in &branches {
             if let Some(old) = self.branches.get(&branch.id) {
                 self.names.remove(&old.name);

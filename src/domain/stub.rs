@@ -1,9 +1,9 @@
-//! Stubs: what is left of an event whose content was erased.
+//! Stubs: what is left of an event after its content was erased.
 //!
-//! A stub is a body of the same kind with the ids, numbers and enums that folds need, and
-//! without a text that somebody wrote. So everything that takes a body takes a stub, and a
-//! branch has the same events, calls, turns and forks as before. Where a text must be
-//! there it is [`ERASED`], and a branch is named by its id.
+//! A stub is a body of the same kind. It keeps the ids, numbers and enums that folds need, and
+//! no text that somebody wrote. Everything that accepts a body therefore accepts a stub, and a
+//! branch keeps the same events, calls, turns and forks. A required text becomes [`ERASED`],
+//! and a branch is named by its id.
 
 use super::{
     event::{
@@ -20,12 +20,12 @@ use super::{
     },
 };
 
-/// What stands where a text was that must be there.
+/// Replaces an erased text that is required.
 pub const ERASED: &str = "erased";
 
 impl EventBody {
-    /// What is left of this body once it is erased, on a branch. Every field of every kind
-    /// is named here, so that a new one is either kept on purpose or gone.
+    /// Returns what is left of this body after erasure. `branch` is the event's branch. Every field
+    /// of every kind is named in the code, so that a new field must be kept or dropped explicitly.
     #[must_use]
     pub fn stub(&self, branch: BranchId) -> Self {
         match self {
@@ -84,17 +84,17 @@ impl EventBody {
     }
 }
 
-/// No text: what was there is not needed.
+/// Erases an optional text.
 fn gone(_: &str) -> String {
     String::new()
 }
 
-/// A text that must be there.
+/// Erases a required text.
 fn marker(_: &str) -> String {
     ERASED.to_owned()
 }
 
-/// A text that says by being there that something is set.
+/// Erases a text whose presence means that something is set.
 fn marker_if_set(text: &str) -> String {
     match text.is_empty() {
         true => String::new(),
@@ -102,7 +102,7 @@ fn marker_if_set(text: &str) -> String {
     }
 }
 
-/// JSON that must be there.
+/// Erases required JSON.
 fn json(_: &JsonText, instead: &'static str) -> JsonText {
     JsonText::from_checked(instead.into())
 }
@@ -119,9 +119,9 @@ fn no_raw(_: Option<&RawMessage>) -> Option<RawMessage> {
     None
 }
 
-/// A name that no other branch of its conversation has, unless somebody gave it.
+/// Returns a name that no other branch of the conversation has, unless somebody chose it.
 fn branch_name(branch: BranchId, name: &BranchName) -> BranchName {
-    // A number and a word are a name.
+    // This always is a valid name: a word and a number.
     BranchName::new(&format!("{ERASED}-{branch}")).unwrap_or_else(|_| name.clone())
 }
 
@@ -168,7 +168,7 @@ impl ConversationCreated {
 }
 
 impl ConversationChanged {
-    /// Nothing is said any more: what was set before comes back, unless that is erased, too.
+    /// Erases the whole change: earlier values apply again, unless they are erased too.
     fn stub(&self) -> Self {
         let Self {
             title: _,
@@ -273,11 +273,11 @@ impl ToolCallRequested {
             call_id: call_id.clone(),
             tool: marker(tool),
             arguments: json(arguments, "{}"),
-            // It is worked out anew whenever the body is read.
+            // Computed again whenever the body is decoded.
             arguments_hash: ContentHash::default(),
             message_revision: *message_revision,
             needs_approval: *needs_approval,
-            // What is left in their place is JSON.
+            // The placeholder is JSON.
             arguments_not_json: false,
             item_id: gone(item_id),
             raw: no_raw(raw.as_ref()),
@@ -286,8 +286,7 @@ impl ToolCallRequested {
 }
 
 impl ApprovalDecided {
-    /// The hash of the arguments goes with them: it is a plain one, and would give a
-    /// short secret away.
+    /// Drops the hash of the arguments too: it is unkeyed and could reveal a short secret.
     fn stub(&self) -> Self {
         let Self {
             call_id,

@@ -1,4 +1,4 @@
-//! What an event is found by: a key, and attributes.
+//! Tags: the event key and the attributes by which an event can be found.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,25 @@ use super::limits::{
     ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTES_BYTES_MAX, ATTRIBUTES_MAX, EVENT_KEY_BYTES_MAX,
 };
 
-/// What an event's author gave it to be found by. Content like its body: erased with it.
+/// The event key and attributes of an event. They are content and are erased with the body.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Tags {
-    /// Need not be unique: the newest event with a key is its latest. Empty: none.
+    /// The event key; empty for none. Need not be unique: look-ups return the newest event.
     pub key: String,
-    /// Name to value.
+    /// Attribute name to value.
     pub attributes: BTreeMap<String, String>,
 }
 
-/// Tags that cannot be taken.
+/// Why tags were rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TagsFault {
-    /// The key is over its bound.
+    /// The key is too long.
     #[error("the key has {bytes} bytes; at most {EVENT_KEY_BYTES_MAX} are allowed")]
     KeyTooLong {
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// The key has a NUL.
+    /// The key has a NUL character.
     #[error("the key has a NUL character, which keys cannot have")]
     KeyHasNul,
     /// There are too many attributes.
@@ -33,27 +33,27 @@ pub enum TagsFault {
         /// How many.
         count: usize,
     },
-    /// An attribute has no name, or one over its bound.
+    /// An attribute's name is empty or too long.
     #[error(
         "the name of an attribute has {bytes} bytes; 1 to {ATTRIBUTE_NAME_BYTES_MAX} are allowed"
     )]
     AttributeName {
-        /// Its length.
+        /// Length of the name in bytes.
         bytes: usize,
     },
-    /// The attributes are over their bound.
+    /// The attributes are too long.
     #[error(
         "names and values of the attributes have {bytes} bytes together; \
          at most {ATTRIBUTES_BYTES_MAX} are allowed"
     )]
     AttributesTooLong {
-        /// Of names and values together.
+        /// Length of all names and values together, in bytes.
         bytes: usize,
     },
 }
 
 impl TagsFault {
-    /// The field that it is about.
+    /// Returns the name of the field at fault.
     #[must_use]
     pub fn field(&self) -> &'static str {
         match self {
@@ -66,16 +66,16 @@ impl TagsFault {
 }
 
 impl Tags {
-    /// True when there is nothing to find the event by.
+    /// Returns true when there is neither a key nor an attribute.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.key.is_empty() && self.attributes.is_empty()
     }
 
-    /// Checks them against their bounds.
+    /// Checks the tags against their limits.
     ///
     /// # Errors
-    /// The first bound that they pass.
+    /// The first limit that they exceed.
     pub fn check(&self) -> Result<(), TagsFault> {
         check_key(&self.key)?;
         let count = self.attributes.len();
@@ -97,16 +97,16 @@ impl Tags {
     }
 }
 
-/// Checks a key, or the beginning of one.
+/// Checks an event key, or a prefix of one.
 ///
 /// # Errors
-/// [`TagsFault`] when no key can be like it.
+/// [`TagsFault`] when no valid key can begin with it.
 pub fn check_key(key: &str) -> Result<(), TagsFault> {
     if key.len() > EVENT_KEY_BYTES_MAX {
         let bytes = key.len();
         return Err(TagsFault::KeyTooLong { bytes });
     }
-    // Keys end with one in the index, so that those with a common beginning stand together.
+    // The index terminates keys with NUL, so that keys with a common prefix are adjacent.
     if key.contains('\0') {
         return Err(TagsFault::KeyHasNul);
     }
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    // What is stored for ever must be bounded where it comes in: at each bound, and one past it.
+    // Tags are stored for ever, so they must be bounded on input: test each limit, and one past it.
     #[test]
     fn tags_are_bounded() {
         let key = |key: String| Tags {

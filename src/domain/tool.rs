@@ -1,4 +1,4 @@
-//! Tool calls: asked, decided, run, answered.
+//! Tool calls: request, approval, start, result.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -8,31 +8,30 @@ use super::{
     message::{ContentPart, JsonText, RawMessage},
 };
 
-/// A model asks for a tool.
+/// A model's request to call a tool.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct ToolCallRequested {
-    /// The provider's id; unique among the branch's open calls.
+    /// The provider's id, unique among the branch's open calls.
     pub call_id: String,
     /// Name of the tool.
     pub tool: String,
-    /// Arguments, as the model wrote them: JSON, or [not](Self::arguments_not_json).
+    /// The arguments as the model wrote them: JSON, or [not](Self::arguments_not_json).
     pub arguments: JsonText,
-    /// BLAKE3 of `arguments`. Derived when the body is decoded; not encoded.
+    /// BLAKE3 of `arguments`. Computed when the body is decoded; not encoded.
     pub arguments_hash: ContentHash,
-    /// The assistant message it came in; none: the last one before it.
+    /// The assistant message that contained it; `None` for the last one before it.
     pub message_revision: Option<Revision>,
-    /// True: it must be approved before it may start or succeed.
+    /// The call must be approved before it may start or succeed.
     pub needs_approval: bool,
-    /// The arguments are a text that is no JSON: broken off, empty, or prose. Derived when the
-    /// body is decoded.
+    /// The arguments are not JSON: truncated, empty, or prose. Computed when the body is decoded.
     pub arguments_not_json: bool,
-    /// The provider's id of the item that it is, where that is not `call_id`; or empty.
+    /// The provider's id of the output item, if it differs from `call_id`; or empty.
     pub item_id: String,
-    /// What the source sent, when it says more.
+    /// What the source sent, if this event does not represent all of it.
     pub raw: Option<RawMessage>,
 }
 
-/// What was decided about a call.
+/// A decision about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Decision {
@@ -41,51 +40,51 @@ pub enum Decision {
     Expired,
 }
 
-/// Someone decides about a pending call, for exactly these arguments.
+/// A decision about a pending call, valid for exactly these arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApprovalDecided {
-    /// An open call.
+    /// The id of an open call.
     pub call_id: String,
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
     /// BLAKE3 of the arguments that the decider saw.
     pub arguments_hash: ContentHash,
     /// Who decided.
     pub decided_by: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Someone begins to run a call.
+/// The start of a call's execution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCallStarted {
-    /// An open call.
+    /// The id of an open call.
     pub call_id: String,
-    /// Who runs it.
+    /// Who executes it.
     pub executor: String,
 }
 
-/// What a call returned.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolResultRecorded {
-    /// An open call.
+    /// The id of an open call.
     pub call_id: String,
-    /// Whether it worked.
+    /// Whether the call succeeded.
     pub success: bool,
-    /// What went wrong.
+    /// The error, if it failed.
     pub error_message: String,
-    /// How long it ran, in milliseconds; none when unknown.
+    /// Execution time in milliseconds; `None` when unknown.
     pub execution_time_ms: Option<u64>,
-    /// What it returned.
+    /// The returned content.
     pub parts: Vec<ContentPart>,
     /// The result in structured form, or absent.
     pub structured: JsonText,
-    /// What the source sent, when it says more.
+    /// What the source sent, if this event does not represent all of it.
     pub raw: Option<RawMessage>,
 }
 
 impl ToolResultRecorded {
-    /// A success with this text.
+    /// Creates a successful result with one text.
     #[must_use]
     pub fn text(call_id: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
@@ -99,7 +98,7 @@ impl ToolResultRecorded {
         }
     }
 
-    /// A failure with this message.
+    /// Creates a failure with this error message.
     #[must_use]
     pub fn failure(call_id: impl Into<String>, error_message: impl Into<String>) -> Self {
         Self {
@@ -121,83 +120,83 @@ pub enum CancelReason {
     Superseded,
 }
 
-/// A call ends without a result.
+/// The end of a call without a result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCallCancelled {
-    /// An open call.
+    /// The id of an open call.
     pub call_id: String,
-    /// Why.
+    /// The reason.
     pub reason: CancelReason,
-    /// More on why.
+    /// Details of the reason.
     pub detail: String,
 }
 
-/// A better summary of a finished call than the engine's own extract.
+/// A result digest: a better summary of a finished call than the engine's own extract.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSnapshotRecorded {
     /// The call's id.
     pub call_id: String,
-    /// Revision of the call's request.
+    /// Revision of the event that requested the call.
     pub request_revision: Revision,
-    /// What stands for the call in the window.
+    /// The text that replaces the call's result in the window.
     pub summary: String,
 }
 
-/// A tool that is offered from now on.
+/// A tool on offer from this event on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolDefinition {
-    /// Name of the tool.
+    /// The tool's name.
     pub name: String,
     /// What it does.
     pub description: String,
     /// JSON Schema of its arguments, or absent.
     pub input_schema: JsonText,
-    /// Where it comes from (a server, a module).
+    /// Its origin (a server, a module).
     pub source: String,
-    /// Whether its calls must be approved.
+    /// Whether its calls need approval.
     pub needs_approval: bool,
-    /// How to use it, told once when it is discovered; or empty.
+    /// How to use it, given once when it is discovered; or empty.
     pub guidance: String,
-    /// Offered only after it was discovered.
+    /// Offered only after it has been discovered.
     pub discoverable: bool,
-    /// The model keeps to the schema exactly, where a provider has that; none: its default.
+    /// Whether the model must follow the schema exactly, if the provider supports that; `None` for
+    /// the provider's default.
     pub strict: Option<bool>,
 }
 
-/// A child conversation works on something for this one.
+/// The start of a child conversation that works for this one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SubContextSpawned {
-    /// The child.
+    /// The child conversation.
     pub conversation: ConversationId,
-    /// The call that asked for it, or empty.
+    /// The call that requested it, or empty.
     pub call_id: String,
-    /// What it is to do.
+    /// Its task.
     pub purpose: String,
 }
 
-/// A child conversation has finished.
+/// The end of a child conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SubContextReturned {
-    /// The child.
+    /// The child conversation.
     pub conversation: ConversationId,
-    /// What it found.
+    /// A summary of its result.
     pub summary: String,
-    /// The call that asked for it, or empty.
+    /// The call that requested it, or empty.
     pub call_id: String,
 }
 
-/// A framework's own event.
+/// An event that a framework defines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Custom {
-    /// The framework's name for it.
+    /// The framework's name for the event type.
     pub type_name: String,
     /// Media type of `data`.
     pub content_type: String,
-    /// Opaque.
+    /// The payload, opaque to Treering.
     pub data: Bytes,
-    /// What a search finds it by, or empty.
+    /// Searchable text, or empty.
     pub text: String,
-    /// Key of an event that this one is much like, or empty. It says nothing but how the body
-    /// may be kept.
+    /// Event key of a similar event, or empty. It only affects how the body is stored.
     pub delta_of: String,
 }

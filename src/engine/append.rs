@@ -1,4 +1,4 @@
-//! Appending: prepare, look up, hand to the writer, answer.
+//! Appending: validate, load what the decision needs, hand to the writer, answer.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,33 +13,31 @@ use super::{
     prepare::Prepared,
     query::Wanted,
     recent::{EventWithId, KnownEvents, NameFacts, NewestFact, newest_of},
-    sequencer::{WriteAnswer, WriteRequest},
+    sequencer::{Companion, WriteAnswer, WriteRequest},
     states::{KeyFacts, LoadedState},
     work::Lane,
 };
-use crate::{
-    codec::body::{Encode, EncodedBody},
-    domain::{
-        AppendCommand, AppendOutcome, Appended, BranchId, Cause, ConversationId, EventBody,
-        EventHeader, ExpectedKey, Namespace, Need, PastBranch, Position, Revision, TimestampMicros,
-        limits::PUBLISH_WAIT_MAX, with_causes,
-    },
-    log::{BlobRef, NotTaken, Record, WriterGone},
-    views::KeyEntry,
+use treering_domain::{
+    AppendCommand, AppendOutcome, Appended, BranchId, Cause, ConversationId, EventBody,
+    EventHeader, ExpectedKey, Namespace, Need, PastBranch, Position, Revision, TimestampMicros,
+    limits::PUBLISH_WAIT_MAX, with_causes,
 };
+use treering_log::{BlobRef, NotTaken, Record, WriterGone};
+use treering_projections::KeyEntry;
+use treering_proto::body::{Encode, EncodedBody};
 
-/// How often a decision is tried again because it needs something more.
+/// Maximum number of optimistic retries of a decision that needs more data.
 const NEEDS_MAX: usize = 16;
 
-/// The outcome of a batch that was handed in.
+/// The future outcome of a submitted batch.
 pub type Pending = BoxFuture<'static, Result<AppendOutcome, AppendError>>;
 
 impl Engine {
-    /// Appends a batch: all of its events or none. When it returns, they are on
-    /// disk, and every read sees them.
+    /// Appends a batch: all of its events or none. On return they are durable and visible to every
+    /// read.
     ///
     /// # Errors
-    /// See [`AppendError`]; unless it says otherwise, nothing was appended.
+    /// See [`AppendError`]; unless the error says otherwise, nothing was appended.
     pub async fn append<B: Encode>(
         &self,
         command: AppendCommand<B>,
@@ -47,17 +45,18 @@ impl Engine {
         self.submit(command).await?.await
     }
 
-    /// What was appended with an idempotency key, as far as reads have come: none
-    /// when the key was not used.
+    /// Returns what was appended with an idempotency key, as of the published head; `None` when the
+    /// key was not used.
     ///
     /// # Errors
-    /// [`AppendError::Read`] when that cannot be read.
+    /// [`AppendError::Read`] when the stored batch cannot be read.
     pub async fn appended_with_key(
         &self,
         namespace: &Namespace,
         key: &str,
     ) -> Result<Option<AppendOutcome>, AppendError> {
-        let storage = |error: crate::views::ViewsError| AppendError::from(ReadError::from(error));
+        let storage =
+            |error: treering_projections::ViewsError| AppendError::from(ReadError::from(error));
         let entry = self.inner.used_key(namespace, key).map_err(storage)?;
         match entry {
             Some(entry) => self.inner.repeated(&entry).await.map(Some),
@@ -65,10 +64,10 @@ impl Engine {
         }
     }
 
-    /// Which of these idempotency keys were used, as far as reads have come.
+    /// Returns for each idempotency key whether it was used, as of the published head.
     ///
     /// # Errors
-    /// [`ReadError`] when that cannot be read.
+    /// [`ReadError`] when the store cannot be read.
     pub async fn known_keys(
         &self,
         namespace: &Namespace,
@@ -83,35 +82,58 @@ impl Engine {
                 .map(|found| Ok(found.map_err(ReadError::from)?.is_some()))
                 .collect()
         };
-        // Each may unpack a block of its own.
+        // Each look-up may decompress its own block.
         self.on(Lane::Short, read).await
     }
 
-    /// Hands a batch to the writer and returns a future of its outcome, so that
-    /// many can be under way. Batches handed in by one task, one after the other,
-    /// are decided in that order; only one that forks or compacts at a revision
-    /// that is itself still under way may be decided later.
+    /// Hands a batch to the writer and returns a future of its outcome, so that many batches can be
+    /// in flight. Batches submitted by one task in sequence are decided in that order; only a batch
+    /// that forks or compacts at a revision that is itself still in flight may be decided later.
     ///
     /// # Errors
-    /// [`AppendError`] when the batch was not taken.
+    /// [`AppendError`] when the batch was not accepted by the writer.
     pub async fn submit<B: Encode>(
         &self,
+        command: AppendCommand<B>,
+    ) -> Result<Pending, AppendError> {
+        self.submit_with(command, None).await
+    }
+
+    /// Like [`Self::submit`]; the companion's events are appended atomically with the batch.
+    /// Nothing is made for a batch that is a retry.
+    ///
+    /// # Errors
+    /// As [`Self::submit`]. The outcome is also an error when the companion's batch cannot be
+    /// appended.
+    pub async fn submit_with<B: Encode>(
+        &self,
         mut command: AppendCommand<B>,
+        companion: Option<Companion>,
     ) -> Result<Pending, AppendError> {
         self.inner.disguise(&mut command)?;
+        let companion = match &self.inner.pseudonyms {
+            Some(pseudonyms) => companion.map(|of| of.with_pseudonyms(pseudonyms.clone())),
+            None => companion,
+        };
         let submitted = match Prepared::new(command, &self.inner.options.limits) {
-            Ok(prepared) => self.submit_prepared(prepared).await,
+            Ok(prepared) => self.submit_prepared(prepared, companion).await,
             Err(error) => Err(error),
         };
         submitted.inspect_err(|error| self.inner.refusals.note(error))
     }
 
-    async fn submit_prepared(&self, prepared: Prepared) -> Result<Pending, AppendError> {
+    async fn submit_prepared(
+        &self,
+        prepared: Prepared,
+        companion: Option<Companion>,
+    ) -> Result<Pending, AppendError> {
         let inner = std::sync::Arc::clone(&self.inner);
+        let namespace = prepared.command.namespace.clone();
         let compactions = compactions_of(&prepared.command.events);
         let asked = prepared.command.events.len();
         let may_create = prepared.may_create().is_some();
-        let request = inner.look_up(prepared).await?;
+        let mut request = inner.look_up(prepared).await?;
+        request.companion = companion;
         let answer = inner.enqueue(request).await?;
         Ok(Box::pin(async move {
             let settled = inner.settle(answer.await).await;
@@ -120,26 +142,28 @@ impl Engine {
                 outcome.created = Some(outcome.events.remove(0));
             }
             inner.put_known(known, &mut outcome).await?;
-            inner.warn_of_compactions(&compactions, &mut outcome).await;
+            inner
+                .warn_of_compactions(&namespace, &compactions, &mut outcome)
+                .await;
             Ok(outcome)
         }))
     }
 }
 
 impl Inner {
-    /// Takes out of a batch what this store has pseudonyms for.
+    /// Replaces identifying fields with pseudonyms, if this store has them.
     fn disguise<B>(&self, command: &mut AppendCommand<B>) -> Result<(), AppendError> {
         let Some(pseudonyms) = &self.pseudonyms else {
             return Ok(());
         };
-        // A batch with a key from before there were pseudonyms is there already, as it was said.
+        // A key used before pseudonyms were enabled is stored in plain text: the batch is a retry.
         if let Some(key) = &command.idempotency_key {
             let used = self.key_as_said(&command.namespace, key);
             if used.map_err(AppendError::of_views)?.is_some() {
                 return Ok(());
             }
         }
-        // Nor is an event with such a key of its own.
+        // The same holds for an event with a key of its own.
         let mut said = Vec::new();
         for (index, event) in command.events.iter().enumerate() {
             let Some(key) = &event.idempotency_key else {
@@ -161,12 +185,12 @@ impl Inner {
         Ok(())
     }
 
-    /// What an idempotency key is stored as, if it was used.
+    /// Returns the entry of an idempotency key, if it was used.
     pub(super) fn used_key(
         &self,
         namespace: &Namespace,
         key: &str,
-    ) -> Result<Option<crate::views::KeyEntry>, crate::views::ViewsError> {
+    ) -> Result<Option<treering_projections::KeyEntry>, treering_projections::ViewsError> {
         let entry = self.key_as_said(namespace, key)?;
         match &self.pseudonyms {
             Some(pseudonyms) if entry.is_none() => {
@@ -176,18 +200,18 @@ impl Inner {
         }
     }
 
-    /// An idempotency key as it is stored, unless it has ended.
+    /// Looks up an idempotency key exactly as given, unless it has expired.
     fn key_as_said(
         &self,
         namespace: &Namespace,
         key: &str,
-    ) -> Result<Option<crate::views::KeyEntry>, crate::views::ViewsError> {
+    ) -> Result<Option<treering_projections::KeyEntry>, treering_projections::ViewsError> {
         let (_, entry) = self.views.load().key(namespace, key)?;
         let now = TimestampMicros::now();
         Ok(entry.filter(|entry| !entry.has_ended(now)))
     }
 
-    /// Loads what the decision looks at, so that the writer need not.
+    /// Loads what the decision needs, so that the writer need not.
     pub(super) async fn look_up(
         &self,
         mut prepared: Prepared,
@@ -198,6 +222,7 @@ impl Inner {
         let storage = AppendError::of_views;
         let mut loaded = Vec::new();
         for id in prepared.conversations() {
+            let id = prepared.command.namespace.key(id);
             if self.hot.contains(id) {
                 continue;
             }
@@ -226,8 +251,8 @@ impl Inner {
         }
         let mut past = BTreeMap::new();
         for place in places_of_the_past(command) {
-            // A place that is not there yet may be under way: the writer says.
-            if let Some(found) = self.past(place, false).await? {
+            // A missing revision may be in flight: the writer will ask for it.
+            if let Some(found) = self.past(&command.namespace, place, false).await? {
                 past.insert(place, Some(found));
             }
         }
@@ -239,11 +264,12 @@ impl Inner {
             names,
             blob_homes,
             erasures,
+            companion: None,
         })
     }
 
-    /// Looks up which of a batch's events are there already, by the names that they have, and
-    /// the newest events with the keys that it expects something of.
+    /// Looks up which of a batch's events are already stored, by id or idempotency key, and the
+    /// newest events with the keys that it has expectations on.
     async fn look_up_names(&self, prepared: &Prepared) -> Result<NameFacts, AppendError> {
         let command = &prepared.command;
         if !prepared.has_names() && command.expected_keys.is_empty() {
@@ -251,7 +277,7 @@ impl Inner {
         }
         let history = self.history();
         let mut facts = NameFacts {
-            // First: what is used while the others are looked up is known to the writer.
+            // Read this first: the writer knows everything used after this offset.
             reached: history.views.reached().map_err(AppendError::of_views)?,
             ..NameFacts::default()
         };
@@ -281,7 +307,7 @@ impl Inner {
         Ok(facts)
     }
 
-    /// The newest event with an expected key, as the views have it.
+    /// Returns the newest event with an expected key, according to the projections.
     async fn newest_expected(
         &self,
         history: &History,
@@ -297,11 +323,11 @@ impl Inner {
         };
         let branch = match self.branch_id(history, &row, wanted.branch.as_ref()) {
             Ok(branch) => branch,
-            // The writer may know more, and says so if not.
+            // The branch may be in flight; the writer rejects the batch if not.
             Err(ReadError::BranchNotFound { .. }) => return Ok(nothing(None)),
             Err(error) => return Err(error.into()),
         };
-        let segments = history.lineage_to(row.id, branch, row.head)?;
+        let segments = history.lineage_to(row.key(), branch, row.head)?;
         let by = Wanted::Key(wanted.key.clone());
         let Some((entry, _)) = newest(history, &segments, &by)? else {
             return Ok(nothing(Some(branch)));
@@ -313,18 +339,23 @@ impl Inner {
         })
     }
 
-    /// A stored body that cannot be read is not named again, but stored anew: what is
-    /// acknowledged must be there.
+    /// Returns whether a stored large body can be read. If not, the body is stored again instead of
+    /// being referenced: acknowledged content must be readable.
     async fn is_readable(&self, blob: BlobRef) -> bool {
-        let shard = crate::domain::ShardId::default();
+        let shard = treering_domain::ShardId::default();
         let read = self.log.blob(shard, &blob).await;
         read.inspect_err(|error| tracing::warn!(error = %with_causes(&error), "a large body is stored a second time"))
             .is_ok()
     }
 
-    async fn past(&self, place: PastPlace, needed: bool) -> Result<Option<PastBranch>, ReadError> {
-        let (conversation, branch, revision) = place;
-        // The head is known to the writer better than to the views.
+    async fn past(
+        &self,
+        namespace: &Namespace,
+        (conversation, branch, revision): PastPlace,
+        needed: bool,
+    ) -> Result<Option<PastBranch>, ReadError> {
+        let conversation = namespace.key(conversation);
+        // The writer has newer state of a head than the projections.
         let at_head = self
             .views
             .load()
@@ -339,7 +370,7 @@ impl Inner {
             .await
     }
 
-    /// Hands a request to the writer, as soon as nobody has to be alone.
+    /// Hands a request to the writer once nothing holds the exclusive lock.
     async fn enqueue(
         &self,
         request: WriteRequest,
@@ -386,7 +417,8 @@ impl Inner {
                 WriteAnswer::Needs(mut request, need) => {
                     if let Need::BranchAt(conversation, branch, revision) = need {
                         let place = (conversation, branch, revision);
-                        let found = self.past(place, true).await?;
+                        let namespace = &request.prepared.command.namespace;
+                        let found = self.past(namespace, place, true).await?;
                         request.past.insert(place, found);
                     }
                     request
@@ -406,15 +438,15 @@ impl Inner {
         })
     }
 
-    /// Waits until reads see the log up to an offset; not for ever, because what was staged
-    /// there may not have been written.
+    /// Waits until reads see the log up to an offset. The wait is bounded, because the events
+    /// staged there may never have been written.
     async fn wait_for_views(&self, offset: u64) {
         let mut news = self.news.of_log();
         let come = news.wait_for(|reached| *reached >= offset);
         let _ = tokio::time::timeout(PUBLISH_WAIT_MAX, come).await;
     }
 
-    /// Puts the events that were there already between those that were appended.
+    /// Inserts the events that were already stored between the appended ones.
     async fn put_known(
         &self,
         known: KnownEvents,
@@ -439,7 +471,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The answer that the first append with this key got.
+    /// Returns the answer that the first append with this key got.
     async fn repeated(&self, entry: &KeyEntry) -> Result<AppendOutcome, AppendError> {
         let records = self
             .reader
@@ -450,7 +482,7 @@ impl Inner {
             .iter()
             .find(|(_, record)| record.header.namespace != entry.namespace)
         {
-            // What stands for an event that was not salvaged is none of the batch's.
+            // A placeholder of an event that was not salvaged does not belong to the batch.
             return Err(AppendError::from(ReadError::Damaged {
                 position: Position::local(*offset),
                 message: "of the batch that was appended with this key, events were damaged and \
@@ -473,7 +505,7 @@ impl Inner {
     }
 }
 
-/// Where a stored event is.
+/// Returns where a stored event is.
 fn appended(header: &EventHeader, offset: u64) -> Appended {
     Appended {
         event: header.id,
@@ -484,14 +516,14 @@ fn appended(header: &EventHeader, offset: u64) -> Appended {
     }
 }
 
-/// The writer went away with a batch that it had taken.
+/// Returns the error for a writer that ended with an accepted batch in flight.
 fn never_answered(_: WriterGone) -> AppendError {
     AppendError::UnknownOutcome {
         message: "the writer ended before it answered".to_owned(),
     }
 }
 
-/// The records that a key leads to must be the batch that was appended with it.
+/// Checks that the records that a key refers to are the batch that was appended with it.
 pub(super) fn same_batch(entry: &KeyEntry, records: &[(u64, Record)]) -> Result<(), ReadError> {
     let first = records.first().map(|(_, record)| record);
     let key = first.and_then(|record| record.append_key.as_ref());
@@ -515,7 +547,7 @@ pub(super) fn same_batch(entry: &KeyEntry, records: &[(u64, Record)]) -> Result<
 
 type PastPlace = (ConversationId, BranchId, Revision);
 
-/// Revisions whose branch states a batch may need.
+/// Returns the revisions whose branch states a batch may need.
 fn places_of_the_past(command: &AppendCommand<EncodedBody>) -> Vec<PastPlace> {
     command
         .events

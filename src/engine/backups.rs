@@ -1,17 +1,17 @@
-//! What a store knows of its backups: a small file for each target, in the data folder. It
-//! is what tells who erases that a copy still holds what is gone here.
+//! A store's notes of its backups: a small file per target in the data folder. With them an erasure
+//! can report that a copy still holds erased content.
 
 use std::path::{Path, PathBuf};
 
 use super::{Engine, error::ReadError, ship::BackupNote};
-use crate::disk;
+use treering_base::disk;
 
 /// The folder of these files.
 pub(super) const FOLDER: &str = "backups";
 
 impl Engine {
-    /// Notes what a backup of this store did, in the place of what was noted of the same
-    /// target before. A store in memory keeps no notes.
+    /// Records the state of a backup of this store, replacing the previous note of the same target.
+    /// A store in memory keeps no notes.
     ///
     /// # Errors
     /// When the folder cannot be written.
@@ -25,7 +25,7 @@ impl Engine {
         written.map_err(ReadError::storage)
     }
 
-    /// What is noted of this store's backups, by target.
+    /// Returns the notes of this store's backups, by target.
     #[must_use]
     pub fn backups(&self) -> Vec<BackupNote> {
         notes(&self.inner.options.data_dir)
@@ -45,8 +45,7 @@ fn file_of(folder: &Path, target: &str) -> PathBuf {
     folder.join(format!("{}.json", &name[..16]))
 }
 
-/// What is noted in a data folder. What cannot be read is not there: it is written again
-/// by the next backup.
+/// Reads the notes in a data folder. Unreadable ones are skipped: the next backup rewrites them.
 pub(super) fn notes(data_dir: &Path) -> Vec<BackupNote> {
     let entries = std::fs::read_dir(data_dir.join(FOLDER));
     let paths = entries.into_iter().flatten().flatten();

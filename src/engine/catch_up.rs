@@ -1,7 +1,7 @@
-//! Views that follow the log: opening them, and bringing them up to its head.
+//! Opening the projections, and bringing them up to the log's head.
 //!
-//! Views that are of no use any more are made anew beside the old ones, which
-//! stay until the new ones are whole.
+//! Unusable projections are rebuilt beside the old ones, which stay until the new ones are
+//! complete.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,29 +9,27 @@ use std::{
 };
 
 use super::{error::ReadError, fold::ViewFold, history::decode_body, witness};
-use crate::{
-    disk,
-    domain::{DamageKind, NotDone, with_causes},
-    log::LogReader,
-    views::{Views, ViewsError},
-};
+use treering_base::disk;
+use treering_domain::{DamageKind, NotDone, with_causes};
+use treering_log::LogReader;
+use treering_projections::{Views, ViewsError};
 
-/// Memory for pages of the views, in bytes.
+/// Cache size for projection pages, in bytes.
 pub(super) const VIEWS_CACHE_BYTES: usize = 32 << 20;
-/// Marks and lost stretches that are looked at again when a store is opened. A
-/// part of the log that was restored heals more than one.
+/// Maximum number of damage marks and lost stretches that are checked again when a store is opened.
+/// A restored part of the log usually heals several.
 const LOOKED_AT_AGAIN_MAX: usize = 256;
 
-/// Where views are made that are to take the place of those at `path`.
+/// Returns the path for projections that are to replace those at `path`.
 pub(super) fn beside(path: &Path) -> PathBuf {
     path.with_extension("new.redb")
 }
 
-/// Opens the views. In place of such as cannot be used come empty ones beside
-/// them, which [`catch_up`] fills and puts in their place.
+/// Opens the projections. For unusable ones, opens empty ones beside them, which [`catch_up`] fills
+/// and moves to their place.
 pub(super) fn open_views(path: &Path) -> Result<Views, ViewsError> {
     if path.is_dir() {
-        // An empty one holds nothing; another is not ours.
+        // Only an empty folder may be removed.
         std::fs::remove_dir(path)?;
         tracing::warn!("a folder was in the place of the views; they are made anew");
     } else if path.is_symlink() && !path.exists() {
@@ -47,7 +45,7 @@ pub(super) fn open_views(path: &Path) -> Result<Views, ViewsError> {
     }
 }
 
-/// Views at a place where nothing of use can be.
+/// Creates empty projections at a path without useful content.
 pub(super) fn empty(path: &Path) -> Result<Views, ViewsError> {
     Views::wipe(path)?;
     Views::open(path, VIEWS_CACHE_BYTES)
@@ -60,9 +58,9 @@ pub(super) fn reopen(path: Option<PathBuf>) -> super::publisher::ReopenViews {
     })
 }
 
-/// Brings the views up to the log's head. If they do not belong to this log, are
-/// damaged, or say of something that it is damaged and it is not any more, they
-/// are made anew beside; the old ones stay where they are until that is done.
+/// Brings the projections up to the log's head. They are rebuilt beside the old ones if they belong
+/// to another log, are damaged, or have marks of damage that no longer exists; the old ones stay in
+/// place until that is done.
 pub(super) async fn catch_up(
     views: Views,
     path: Option<&Path>,
@@ -98,9 +96,9 @@ pub(super) async fn catch_up(
     Ok(fresh)
 }
 
-/// Why views did not follow.
+/// Why projections could not follow the log.
 enum Failed {
-    /// They are of no use.
+    /// They are unusable.
     Views(ReadError),
     Other(ReadError),
 }
@@ -132,7 +130,7 @@ async fn follow(
     }
 }
 
-/// Fills new views and puts them in the place of the old ones.
+/// Fills new projections and moves them to the place of the old ones.
 async fn whole(
     fresh: Views,
     before: Option<Views>,
@@ -146,7 +144,7 @@ async fn whole(
     Ok(fresh)
 }
 
-/// Puts whole views in the place of the old ones.
+/// Moves complete projections to the place of the old ones.
 pub(super) fn take_place(fresh: &Views, path: &Path) -> Result<(), ReadError> {
     fresh.make_durable()?;
     let Some(from) = fresh.path() else {
@@ -161,7 +159,7 @@ pub(super) fn take_place(fresh: &Views, path: &Path) -> Result<(), ReadError> {
     Ok(())
 }
 
-/// True when the last event that the views know is the log's at that place.
+/// Returns true when the last event that the projections know is the log's event at that offset.
 async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
     if !witness::are_of(views, &**reader.log()) {
         return false;
@@ -173,23 +171,23 @@ async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
         return reached == 0;
     }
     let Ok(record) = reader.record(reached).await else {
-        // Damage is for the reads that meet it to report, not a reason to
-        // throw good views away.
+        // Damage is reported by the reads that meet it, and is no reason to discard good
+        // projections.
         return true;
     };
     let header = &record.header;
-    let row = views.conversation(header.conversation);
+    let row = views.conversation(header.key());
     row.is_ok_and(|row| {
         row.is_some_and(|row| match &row.damage {
             None => row.last_position.offset == reached && row.chain_hash == record.chain_hash(),
-            // Of a damaged conversation the views know no more than its beginning.
+            // Of a damaged conversation the projections have only the intact part.
             Some(_) => row.last_position.offset <= reached,
         })
     })
 }
 
-/// True when something that was damaged when the views were made can be read now:
-/// a part of the log was restored.
+/// Returns true when something that was damaged when the projections were built can be read now,
+/// because a part of the log was restored.
 async fn has_healed(views: &Views, reader: &LogReader) -> bool {
     let lost = views.lost().unwrap_or_default();
     for (first, _) in lost.into_iter().take(LOOKED_AT_AGAIN_MAX) {

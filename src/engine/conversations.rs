@@ -1,4 +1,4 @@
-//! Conversations and branches: state, lists, forks, lineages, differences.
+//! Conversations and branches: state, lists, forks, lineages, diffs.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,29 +11,28 @@ use super::{
         ConversationView, ForkCommand, ForkOptions, Forked, FoundByPart, Lineage, LineageStep,
         ListFilter, ListQuery, NamedEvent, ReadQuery, Source,
     },
-    work::Lane,
+    work::{self, Lane, lane_for_page},
 };
-use crate::{
-    domain::{
-        AppendCommand, Appended, BranchForked, BranchId, BranchName, BranchState,
-        ConversationCreated, ConversationId, ConversationRow, EventBody, EventRef, Expectation,
-        ExpectedRevision, JsonText, Namespace, NewEvent, ParentRef, PromptSet, Rejection, Revision,
-        Rule,
-    },
-    views::ListPage,
+use treering_domain::{
+    AppendCommand, Appended, BranchForked, BranchId, BranchName, BranchState, ConversationCreated,
+    ConversationId, ConversationKey, ConversationRow, EventBody, EventRef, Expectation,
+    ExpectedRevision, JsonText, Namespace, NewEvent, ParentRef, PromptSet, Rejection, Revision,
+    Rule,
 };
+use treering_projections::ListPage;
 
-/// Branches that come with a conversation's state, the first ones; there may be 100,000.
+/// Maximum number of branches returned with a conversation's state; a conversation may have
+/// 100,000.
 const BRANCHES_SHOWN_MAX: usize = 100;
-/// Conversations that a page of a list looks at: some tens of milliseconds.
+/// Maximum number of conversations scanned per page of a list: some tens of milliseconds.
 const LIST_SCAN_MAX: usize = 2_000;
 
 impl Engine {
-    /// A conversation and one of its branches, now or as of a revision of that
-    /// branch's history.
+    /// Returns a conversation and one of its branches, now or as of a revision of that branch's
+    /// history.
     ///
     /// # Errors
-    /// [`ReadError`] when one of them is not there.
+    /// [`ReadError`] when the conversation, branch or revision does not exist.
     pub async fn conversation(
         &self,
         address: &BranchAddress,
@@ -44,10 +43,10 @@ impl Engine {
             let (inner, id) = (&engine.inner, address.conversation);
             let row = inner.row(&address.namespace, id)?;
             let now = inner.branch_at(&address)?;
-            let (branches, more) = inner.branches_after(id, None, BRANCHES_SHOWN_MAX)?;
+            let (branches, more) = inner.branches_after(row.key(), None, BRANCHES_SHOWN_MAX)?;
             let branch = match as_of {
                 None => now,
-                Some(revision) => inner.as_of(id, &now, revision).await?,
+                Some(revision) => inner.as_of(row.key(), &now, revision).await?,
             };
             let active_name = inner.active_name(&row)?;
             Ok(ConversationView {
@@ -60,11 +59,10 @@ impl Engine {
         self.on(Lane::Short, read).await
     }
 
-    /// Branches of a conversation, by id: at most `limit` of those after one, and whether
-    /// there are more. The second value is the active one.
+    /// Returns branches of a conversation ordered by id: at most `limit` of those after `after`.
     ///
     /// # Errors
-    /// [`ReadError`] when the conversation is not there.
+    /// [`ReadError`] when the conversation does not exist.
     pub async fn branches(
         &self,
         namespace: &Namespace,
@@ -77,7 +75,7 @@ impl Engine {
             let inner = &engine.inner;
             let row = inner.row(&namespace, id)?;
             let limit = limit.clamp(1, inner.options.limits.page_events_max);
-            let (branches, more) = inner.branches_after(id, after, limit)?;
+            let (branches, more) = inner.branches_after(row.key(), after, limit)?;
             Ok(BranchPage {
                 branches,
                 active: row.active,
@@ -87,11 +85,11 @@ impl Engine {
         self.on(Lane::Short, read).await
     }
 
-    /// What the source said of an imported conversation, as JSON text; absent
-    /// for others.
+    /// Returns the source's own description of an imported conversation, as JSON text; absent for
+    /// others.
     ///
     /// # Errors
-    /// [`ReadError`] when the conversation is not there.
+    /// [`ReadError`] when the conversation does not exist.
     pub async fn source_meta(
         &self,
         namespace: &Namespace,
@@ -101,7 +99,7 @@ impl Engine {
         let read = |engine: Self| async move {
             let inner = &engine.inner;
             if inner.row(&namespace, id)?.head == Revision::NONE {
-                // Damaged from its first event on.
+                // The conversation is damaged from its first event on.
                 return Ok(JsonText::default());
             }
             let first = EventRef {
@@ -109,7 +107,7 @@ impl Engine {
                 revision: Revision(1),
             };
             let history = inner.history();
-            let Some((offset, record)) = history.event(Some(&namespace), first).await? else {
+            let Some((offset, record)) = history.event(&namespace, first).await? else {
                 return Ok(JsonText::default());
             };
             match history.decode(offset, &record).await? {
@@ -120,7 +118,7 @@ impl Engine {
         self.on(Lane::Short, read).await
     }
 
-    /// The namespace's conversations, a page at a time.
+    /// Lists a namespace's conversations, one page at a time.
     ///
     /// # Errors
     /// [`ReadError`] when the store fails.
@@ -128,8 +126,8 @@ impl Engine {
         self.list_where(query, ListFilter::default()).await
     }
 
-    /// The same, of those that a filter lets through. No more than 2,000 conversations are
-    /// looked at for a page: it may have fewer than `limit`, even none, and more follow.
+    /// Lists the conversations that match a filter. One page scans at most 2,000 conversations: it
+    /// may have fewer than `limit`, even none, although more pages follow.
     ///
     /// # Errors
     /// [`ReadError`] when the store fails.
@@ -138,12 +136,17 @@ impl Engine {
         query: ListQuery,
         filter: ListFilter,
     ) -> Result<ConversationPage, ReadError> {
+        // A filtered list scans more than it returns.
+        let looks_at = match filter == ListFilter::default() {
+            true => query.limit,
+            false => LIST_SCAN_MAX,
+        };
         let read = |engine: Self| async move { engine.inner.list(&query, &filter) };
-        self.on(Lane::Short, read).await
+        self.on(lane_for_page(looks_at), read).await
     }
 
-    /// Conversations whose UUID, or whose id at their source, begins with a text; when
-    /// there is none, those where one ends with it. At most `limit`.
+    /// Returns at most `limit` conversations whose UUID or source id begins with a text; if there
+    /// are none, those where one of them ends with it.
     ///
     /// # Errors
     /// [`ReadError`] when the store fails.
@@ -167,19 +170,20 @@ impl Engine {
         if !found.conversations.is_empty() {
             return Ok(found);
         }
-        // Keys are not sorted by their ends: all are looked at.
+        // Keys are not sorted by suffix: scan all.
         self.on(Lane::Search, |engine: Self| async move {
-            let ids = engine.inner.views.load();
-            let ids = ids.ending(&namespace, &part, limit + 1)?;
+            let views = engine.inner.views.load();
+            let is_wanted = || work::check().is_ok();
+            let ids = views.ending(&namespace, &part, limit + 1, is_wanted)?;
+            work::check()?;
             engine.inner.found_by_part(&namespace, ids, limit)
         })
         .await
     }
 
-    /// Forks a branch at any revision of its history: within its conversation,
-    /// or into a new one. History is shared by reference, so this appends one
-    /// event (and one more for each of a system prompt of a new conversation and
-    /// an activation), whatever the length of the history.
+    /// Forks a branch at any revision of its history, within its conversation or into a new one.
+    /// History is shared by reference, so this appends one event (plus one each for a system prompt
+    /// of a new conversation and an activation), however long the history is.
     ///
     /// # Errors
     /// [`AppendError`]; nothing was appended.
@@ -187,7 +191,7 @@ impl Engine {
         self.fork_with(command, ForkOptions::default()).await
     }
 
-    /// The same, with what is rarely said.
+    /// Like [`Self::fork`], with rarely used options.
     ///
     /// # Errors
     /// [`AppendError`]; nothing was appended.
@@ -233,8 +237,10 @@ impl Engine {
             ..AppendCommand::new(command.address.namespace.clone(), events)
         };
         match self.append(append).await {
-            Ok(outcome) => self.inner.forked(target, outcome.events),
-            // Another call with the same key may have been faster.
+            Ok(outcome) => self
+                .inner
+                .forked(command.address.namespace.key(target), outcome.events),
+            // A concurrent call with the same key may have won.
             Err(error) if command.at.is_none() && is_key_conflict(&error) => {
                 let before = self.inner.forked_before(&command).await?;
                 before.ok_or(error)
@@ -243,21 +249,21 @@ impl Engine {
         }
     }
 
-    /// Where a branch came from.
+    /// Returns the lineage of a branch.
     ///
     /// # Errors
-    /// [`ReadError`] when it is not there.
+    /// [`ReadError`] when the branch does not exist.
     pub async fn lineage(&self, address: &BranchAddress) -> Result<Lineage, ReadError> {
         let address = address.clone();
         let read = |engine: Self| async move { engine.inner.lineage_of(&address) };
         self.on(Lane::Short, read).await
     }
 
-    /// What two branches of a conversation have in common, and what only one of
-    /// them has. At most `limit` events a side.
+    /// Compares two branches of a conversation: their common ancestor, and the events that only one
+    /// of them has, at most `limit` a side.
     ///
     /// # Errors
-    /// [`ReadError`] when one of them is not there.
+    /// [`ReadError`] when one of the branches does not exist.
     pub async fn diff(
         &self,
         namespace: &Namespace,
@@ -274,7 +280,7 @@ impl Engine {
                 .diff_here(&namespace, id, sides, limit, headers_only)
                 .await
         };
-        self.on(Lane::Short, read).await
+        self.on(lane_for_page(limit), read).await
     }
 
     async fn diff_here(
@@ -289,8 +295,9 @@ impl Engine {
         let history = inner.history();
         let left_branch = inner.branch(namespace, id, left)?;
         let right_branch = inner.branch(namespace, id, right)?;
-        let left_lineage = history.lineage(id, &left_branch)?;
-        let right_lineage = history.lineage(id, &right_branch)?;
+        let key = namespace.key(id);
+        let left_lineage = history.lineage(key, &left_branch)?;
+        let right_lineage = history.lineage(key, &right_branch)?;
         let ancestor = common_ancestor(&left_lineage, &right_lineage);
         let mut sides = [Vec::new(), Vec::new()];
         for (side, branch) in sides.iter_mut().zip([&left_branch, &right_branch]) {
@@ -298,7 +305,7 @@ impl Engine {
                 limit: limit as u64 + 1,
                 headers_only,
                 from: match ancestor {
-                    Some((conversation, revision)) if conversation == id => revision.0 + 1,
+                    Some((conversation, revision)) if conversation == key => revision.0 + 1,
                     _ => 0,
                 },
                 ..ReadQuery::all(
@@ -318,7 +325,7 @@ impl Engine {
         left.truncate(limit);
         right.truncate(limit);
         Ok(BranchDiff {
-            ancestor,
+            ancestor: ancestor.map(|(conversation, revision)| (conversation.id, revision)),
             left,
             right,
             truncated,
@@ -329,20 +336,20 @@ impl Engine {
 impl Inner {
     fn forked(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         events: Vec<Appended>,
     ) -> Result<Forked, AppendError> {
         let branch = events.first().map_or(BranchId::MAIN, |event| event.branch);
         let branch = Arc::new(self.history().branch(conversation, branch)?);
         Ok(Forked {
-            conversation,
+            conversation: conversation.id,
             branch,
             events,
         })
     }
 
-    /// The fork that this key was used for. The head that it was made at may be none any
-    /// more, so a repetition is known by what it asks for.
+    /// Returns the fork that was made with this idempotency key. The head that it forked at may
+    /// have moved since, so a retry is recognised by what it requests.
     async fn forked_before(&self, command: &ForkCommand) -> Result<Option<Forked>, AppendError> {
         let key = command.idempotency_key.as_ref();
         let recorded = self.recorded_batch(&command.address.namespace, key);
@@ -366,10 +373,11 @@ impl Inner {
             return Err(Rejection::batch(Rule::IdempotencyConflict).into());
         }
         let target = command.into.unwrap_or(source);
+        let target = command.address.namespace.key(target);
         self.forked(target, recorded.repeated().events).map(Some)
     }
 
-    /// The first event of a conversation that a fork begins.
+    /// Returns the first event of a forked conversation.
     fn created_by_fork(
         &self,
         command: &ForkCommand,
@@ -428,7 +436,7 @@ impl Inner {
 
     pub(super) fn branches_after(
         &self,
-        id: ConversationId,
+        id: ConversationKey,
         after: Option<BranchId>,
         limit: usize,
     ) -> Result<(Vec<Arc<BranchState>>, bool), ReadError> {
@@ -465,12 +473,12 @@ impl Inner {
     }
 
     fn lineage_of(&self, address: &BranchAddress) -> Result<Lineage, ReadError> {
-        let (id, branch) = (address.conversation, self.branch_at(address)?);
+        let (id, branch) = (address.key(), self.branch_at(address)?);
         let segments = self.history().lineage(id, &branch)?;
         let steps = segments
             .into_iter()
             .map(|segment| LineageStep {
-                conversation: segment.conversation,
+                conversation: segment.conversation.id,
                 branch: segment.branch,
                 name: segment.name,
                 up_to: segment.last,
@@ -481,11 +489,11 @@ impl Inner {
         Ok(Lineage { steps, children })
     }
 
-    /// A branch as it was after a revision of its history. Its name and id are
-    /// those of the branch that was asked for.
+    /// Returns a branch's state as of a revision. Its name and id are those of the requested
+    /// branch.
     pub(super) async fn as_of(
         &self,
-        id: ConversationId,
+        id: ConversationKey,
         branch: &Arc<BranchState>,
         revision: Revision,
     ) -> Result<Arc<BranchState>, ReadError> {
@@ -503,7 +511,7 @@ impl Inner {
     }
 
     fn active_name(&self, row: &ConversationRow) -> Result<BranchName, ReadError> {
-        self.history().branch_name(row.id, row.active)
+        self.history().branch_name(row.key(), row.active)
     }
 }
 
@@ -568,9 +576,9 @@ fn events_of_new_conversation(
     events
 }
 
-/// The last event that two histories share.
-fn common_ancestor(left: &[Segment], right: &[Segment]) -> Option<(ConversationId, Revision)> {
-    // Chains of forks can be long: neither is gone through for each step of the other.
+/// Returns the last event that two histories share.
+fn common_ancestor(left: &[Segment], right: &[Segment]) -> Option<(ConversationKey, Revision)> {
+    // Chains of forks can be long: avoid a quadratic search.
     let theirs: HashMap<_, _> = right
         .iter()
         .map(|theirs| ((theirs.conversation, theirs.branch), theirs.last))

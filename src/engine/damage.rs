@@ -1,5 +1,5 @@
-//! Damage, and how the rest goes on: reading the log past what cannot be read,
-//! and which conversations cannot be served to their end.
+//! Handling of damage: reading the log past unreadable parts, and the marks of conversations that
+//! cannot be served to their end.
 
 use std::{
     collections::HashMap,
@@ -14,34 +14,32 @@ use super::{
     error::ReadError,
     query::{ReadQuery, Source},
 };
-use crate::{
-    domain::{ConversationId, Damage, Revision},
-    log::{LogError, LogReader, Record, frame::FRAME_RECORDS_MAX},
-    views::{Views, ViewsError},
-};
+use treering_domain::{ConversationKey, Damage, Revision};
+use treering_log::{LogError, LogReader, Record, frame::FRAME_RECORDS_MAX};
+use treering_projections::{Views, ViewsError};
 
-/// A part of the log, as far as it can be read.
+/// A stretch of the log.
 pub(super) enum Stretch {
-    /// Records that follow each other, with their offsets; at least one.
+    /// Consecutive records with their offsets; at least one.
     Records(Vec<(u64, Record)>),
-    /// Nothing of these can be read.
+    /// An unreadable stretch.
     Lost(Lost),
 }
 
-/// Offsets that cannot be read, both ends inclusive.
+/// Unreadable offsets, both ends inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lost {
     pub first: u64,
     pub last: u64,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
 }
 
-/// Reads on from an offset that is not beyond `head`: the records there, or how
-/// far the log cannot be read.
+/// Reads from an offset that is at most `head`: returns the records there, or how far the log is
+/// unreadable.
 ///
 /// # Errors
-/// What is no damage: the system's refusals, and a log of a newer version.
+/// Failures other than damage: I/O errors, and a log of a newer version.
 pub(super) async fn stretch(
     reader: &LogReader,
     from: u64,
@@ -56,7 +54,7 @@ pub(super) async fn stretch(
             Ok(records) if !records.is_empty() => return Ok(Stretch::Records(records)),
             Ok(_) => break format!("the log ends there, but its head is {head}"),
             Err(LogError::NotFound { .. }) => break "there is no record".to_owned(),
-            // What is before the damage comes first.
+            // First return what precedes the damage.
             Err(LogError::Damaged { offset, what }) => {
                 let before = usize::try_from(offset.saturating_sub(from)).unwrap_or(usize::MAX);
                 if before == 0 || before >= wanted {
@@ -75,18 +73,17 @@ pub(super) async fn stretch(
     }))
 }
 
-/// The first offset after a lost one that can be read; after the head, if none can.
+/// Returns the first readable offset after a lost one; `head + 1` if there is none.
 async fn readable_after(reader: &LogReader, lost: u64, head: u64) -> Result<u64, LogError> {
-    // The next frame begins at most so far away, so that one lost frame never
-    // hides another.
+    // The next frame begins at most this far away, so one lost frame never hides another.
     let near = head.min(lost.saturating_add(FRAME_RECORDS_MAX));
     for offset in lost + 1..=near {
         if can_read(reader, offset).await? {
             return Ok(offset);
         }
     }
-    // More than a frame is lost: a part of the file, or all of it. Its end is found
-    // by growing steps, and then between the last two.
+    // More than one frame is lost: a part of the file, or all of it. Find its end by exponential,
+    // then binary search.
     let (mut low, mut step) = (near, FRAME_RECORDS_MAX);
     let mut high = loop {
         if low >= head {
@@ -117,25 +114,27 @@ async fn can_read(reader: &LogReader, offset: u64) -> Result<bool, LogError> {
     }
 }
 
-/// The damaged conversations, at hand for every read and for the writer.
+/// The marks of damaged conversations, for reads and for the writer.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     any: AtomicBool,
-    marks: RwLock<HashMap<ConversationId, Arc<Damage>>>,
+    marks: RwLock<HashMap<ConversationKey, Arc<Damage>>>,
 }
 
 impl Marks {
-    /// Those that views have.
+    /// Loads the marks from the projections.
     pub fn of(views: &Views) -> Result<Self, ViewsError> {
         let marks = Self::default();
         marks.replace(views)?;
         Ok(marks)
     }
 
-    /// Takes over those of other views, and says how many there are.
+    /// Replaces the marks with those of other projections, and returns their number.
     pub fn replace(&self, views: &Views) -> Result<usize, ViewsError> {
         let rows = views.damaged()?.into_iter();
-        let found: HashMap<_, _> = rows.filter_map(|row| Some((row.id, row.damage?))).collect();
+        let found: HashMap<_, _> = rows
+            .filter_map(|row| Some((row.key(), row.damage?)))
+            .collect();
         let count = found.len();
         let mut marks = self.marks.write().unwrap_or_else(PoisonError::into_inner);
         self.any.store(count > 0, Ordering::Release);
@@ -143,14 +142,14 @@ impl Marks {
         Ok(count)
     }
 
-    /// How many there are.
+    /// Returns the number of marks.
     pub fn count(&self) -> u64 {
         let marks = self.marks.read().unwrap_or_else(PoisonError::into_inner);
         marks.len() as u64
     }
 
-    /// A conversation's mark.
-    pub fn get(&self, id: ConversationId) -> Option<Arc<Damage>> {
+    /// Returns a conversation's mark.
+    pub fn get(&self, id: ConversationKey) -> Option<Arc<Damage>> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
@@ -158,39 +157,38 @@ impl Marks {
         marks.get(&id).cloned()
     }
 
-    /// True when an event cannot be served.
-    pub fn covers(&self, id: ConversationId, revision: Revision) -> bool {
+    /// Returns true when an event cannot be served.
+    pub fn covers(&self, id: ConversationKey, revision: Revision) -> bool {
         self.get(id)
             .is_some_and(|damage| revision >= damage.revision)
     }
 }
 
 impl Inner {
-    /// Refuses what would need a conversation's events from `revision` on, when
-    /// they are damaged.
+    /// Fails if `revision` is in the damaged part of a conversation.
     pub(super) fn check_whole(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         revision: Revision,
     ) -> Result<(), ReadError> {
         match self.marks.get(conversation) {
             Some(damage) if revision >= damage.revision => Err(ReadError::ConversationDamaged {
-                conversation,
+                conversation: conversation.id,
                 damage,
             }),
             _ => Ok(()),
         }
     }
 
-    /// The same for all that a read asks for: whoever asks for a conversation to
-    /// its end must not take its sound part for all of it.
+    /// Checks the whole range of a read: a reader of a conversation to its end must not mistake its
+    /// intact part for all of it.
     pub(super) fn check_read_whole(&self, query: &ReadQuery) -> Result<(), ReadError> {
         match &query.source {
             Source::Log => Ok(()),
             Source::Conversation(id)
             | Source::Branch {
                 conversation: id, ..
-            } => self.check_whole(*id, Revision(query.to)),
+            } => self.check_whole(query.namespace.key(*id), Revision(query.to)),
         }
     }
 }

@@ -1,39 +1,38 @@
-//! What a stretch of the log changes in the views. The live path and the
-//! rebuild both make it here, so that they cannot disagree.
+//! Changes of the projections by a stretch of the log. Appends and rebuilds both use this code, so
+//! that they cannot differ.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use crate::{
-    domain::{
-        ApprovalStatus, BranchId, BranchName, BranchState, ChangedConversation, ContentHash,
-        ConversationId, ConversationRow, ConversationState, EventBody, EventHeader, Namespace,
-        NamespaceUse, Placed, Tags, TimestampMicros,
-    },
-    views::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ViewDelta},
+use treering_domain::{
+    ApprovalStatus, BranchId, BranchName, BranchState, ChangedConversation, ContentHash,
+    ConversationKey, ConversationRow, ConversationState, EventBody, EventHeader, Namespace,
+    NamespaceUse, Placed, Tags, TimestampMicros,
 };
+use treering_projections::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ViewDelta};
 
 /// Collects changes, in order.
 #[derive(Debug, Default)]
 pub(super) struct DeltaBuilder {
     delta: ViewDelta,
-    rows: BTreeMap<ConversationId, ConversationRow>,
-    branches: BTreeMap<(ConversationId, BranchId), Arc<BranchState>>,
-    /// Which of the delta's keys end and have not by the last event, by namespace and end.
+    rows: BTreeMap<ConversationKey, ConversationRow>,
+    branches: BTreeMap<(ConversationKey, BranchId), Arc<BranchState>>,
+    /// The delta's keys with an expiry time that has not passed by the last event, ordered by
+    /// namespace and time.
     ending: BTreeSet<(Namespace, TimestampMicros, usize)>,
-    /// Which have.
+    /// Indexes of the delta's keys that have expired.
     ended: BTreeSet<usize>,
 }
 
 impl DeltaBuilder {
-    /// Events collected so far.
+    /// Returns the number of events collected so far.
     pub fn len(&self) -> usize {
         self.delta.events.len()
     }
 
-    /// Notes an event, and how long what is stored of its body is, in bytes.
+    /// Records an event, with the size of its stored body in bytes.
     pub fn event(
         &mut self,
         (header, body_bytes): (&EventHeader, u64),
@@ -41,7 +40,7 @@ impl DeltaBuilder {
         body: &EventBody,
         placed: Placed,
     ) {
-        let conversation = placed.at.conversation;
+        let conversation = header.key();
         let entry = EventEntry {
             conversation,
             revision: placed.at.revision,
@@ -50,7 +49,7 @@ impl DeltaBuilder {
             offset,
         };
         self.delta.events.push((header.namespace.clone(), entry));
-        let of = (header.namespace.clone(), conversation);
+        let of = (header.namespace.clone(), conversation.id);
         let counted = self.delta.event_bytes.entry(of).or_default();
         *counted = counted.saturating_add(NamespaceUse::event_bytes(body_bytes));
         match body {
@@ -65,7 +64,7 @@ impl DeltaBuilder {
                 if let Some(parent) = &created.parent {
                     self.delta
                         .children
-                        .push((parent.conversation, conversation));
+                        .push((conversation.sibling(parent.conversation), conversation.id));
                 }
             }
             EventBody::ConversationChanged(_) => {
@@ -75,7 +74,7 @@ impl DeltaBuilder {
         }
     }
 
-    /// Notes what an event can be found by beside its place, once it was noted itself.
+    /// Records the tags and type of the last recorded event.
     pub fn found_by(&mut self, body: &EventBody, tags: &Tags, is_large: bool) {
         let Some((_, event)) = self.delta.events.last() else {
             return;
@@ -95,7 +94,7 @@ impl DeltaBuilder {
         });
     }
 
-    /// Notes an idempotency key, once its event's header was noted.
+    /// Records an idempotency key, after its event's header.
     pub fn key(&mut self, entry: KeyEntry) {
         let at = self.delta.keys.len();
         let of = |ends_at| (entry.namespace.clone(), ends_at, at);
@@ -103,7 +102,7 @@ impl DeltaBuilder {
         self.delta.keys.push(entry);
     }
 
-    /// Notes of an event when it was recorded, and its id, unless that says where it is.
+    /// Records an event's recording time, and its id, unless the id encodes the offset.
     pub fn header(&mut self, header: &EventHeader, offset: u64) {
         let recorded_to = &mut self.delta.recorded_to;
         match recorded_to.get_mut(&header.namespace) {
@@ -119,7 +118,7 @@ impl DeltaBuilder {
         }
     }
 
-    /// Of the keys that were noted, those have ended that end before this event.
+    /// Marks the recorded keys that expire before this event.
     fn note_ended(&mut self, header: &EventHeader) {
         if self.ending.is_empty() {
             return;
@@ -130,15 +129,14 @@ impl DeltaBuilder {
         self.ended.extend(ended.map(|(_, _, at)| at));
     }
 
-    /// Notes a stretch of the log that cannot be read; one that begins where a noted
-    /// one does takes its place.
+    /// Records an unreadable stretch; one that begins where a recorded one does replaces it.
     pub fn lost(&mut self, stretch: Option<(u64, u64)>) {
         self.delta.lost.extend(stretch);
     }
 
-    /// Notes that a conversation was marked as damaged, and not changed otherwise.
+    /// Records that a conversation was marked as damaged without other changes.
     pub fn damaged(&mut self, state: &ConversationState, is_new: bool) {
-        let id = state.row.id;
+        let id = state.row.key();
         self.rows.insert(id, state.row.clone());
         if is_new {
             let branches = state.branches.values();
@@ -147,18 +145,18 @@ impl DeltaBuilder {
         }
     }
 
-    /// Notes where a body is kept.
+    /// Records the home of a large body.
     pub fn blob(&mut self, namespace: Namespace, hash: ContentHash, home_offset: u64) {
         self.delta.blobs.push((namespace, hash, home_offset));
     }
 
-    /// Takes over a changed conversation, and returns the state that it makes.
+    /// Records a changed conversation, and returns the resulting state.
     pub fn absorb(
         &mut self,
         state: Option<ConversationState>,
         changed: ChangedConversation,
     ) -> ConversationState {
-        let id = changed.row.id;
+        let id = changed.row.key();
         self.note_names(id, state.as_ref(), &changed);
         for branch in changed.branches.values() {
             let waited = state
@@ -169,7 +167,7 @@ impl DeltaBuilder {
             if waited != waiting {
                 self.delta.pending.push(PendingEntry {
                     namespace: changed.row.namespace.clone(),
-                    conversation: id,
+                    conversation: id.id,
                     branch: branch.id,
                     waiting: waiting > 0,
                     calls_change: waiting - waited,
@@ -191,11 +189,11 @@ impl DeltaBuilder {
         }
     }
 
-    /// Notes which names branches have got and lost. Lost ones first: branches of one batch
-    /// may have swapped theirs.
+    /// Records the names that branches have lost and gained. Lost names come first, because
+    /// branches of one batch may have swapped names.
     fn note_names(
         &mut self,
-        id: ConversationId,
+        id: ConversationKey,
         state: Option<&ConversationState>,
         changed: &ChangedConversation,
     ) {
@@ -218,7 +216,7 @@ impl DeltaBuilder {
         }
     }
 
-    /// All changes up to an offset.
+    /// Returns all changes up to an offset.
     pub fn finish(self, reached: u64) -> ViewDelta {
         let keys = self.delta.keys.into_iter().enumerate();
         let keys = keys.filter(|(at, _)| !self.ended.contains(at));
@@ -239,6 +237,6 @@ impl DeltaBuilder {
 fn pending_calls(branch: &BranchState) -> i64 {
     let calls = branch.open_calls.values();
     let pending = calls.filter(|call| call.approval == ApprovalStatus::Pending);
-    // At most `Limits::open_calls_max`.
+    // At most `Limits::open_calls_max`, so this never saturates.
     i64::try_from(pending.count()).unwrap_or(i64::MAX)
 }

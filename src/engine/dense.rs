@@ -1,25 +1,24 @@
-//! When the log of a store is made dense. How is the log's business.
+//! Scheduling of packing the log into blocks. The log does the packing itself.
 
 use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
 
 use super::{Dense, Engine, error::ReadError};
-use crate::domain::with_causes;
-use crate::log::{LogError, RedbLog, Rewriter};
+use treering_domain::with_causes;
+use treering_log::{LogError, RedbLog, Rewriter};
 
-/// A close takes at most so many bytes of frames along, some tenths of a second;
-/// more is left for when the store is idle.
+/// Maximum bytes of frames that closing packs, some tenths of a second; more is left for idle
+/// times.
 const CLOSE_BYTES_MAX: u64 = 16 << 20;
 
-/// A close that nothing stops.
+/// A flag that is never set, for packing that is not interrupted.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 impl Engine {
-    /// Makes the whole log dense now, which otherwise happens in the background, when
-    /// the store is idle and when it is closed. Appends and reads go on.
+    /// Packs the whole log now. Otherwise that happens in the background, when the store is idle
+    /// and when it is closed. Appends and reads continue.
     ///
     /// # Errors
-    /// [`ReadError::Storage`] with what went wrong. Nothing is lost, and it is tried
-    /// again another time.
+    /// [`ReadError::Storage`] with the cause. Nothing is lost, and packing is retried later.
     pub async fn make_dense(&self) -> Result<(), ReadError> {
         let inner = Arc::clone(&self.inner);
         let done = tokio::task::spawn_blocking(move || match &inner.density {
@@ -32,17 +31,17 @@ impl Engine {
     }
 }
 
-/// Makes a log dense: in the background, and when it is closed.
+/// Packs a log in the background and when it is closed.
 pub(super) struct Density {
     log: Arc<RedbLog>,
     rewriter: Mutex<Option<Rewriter>>,
-    /// Closing takes as long as it takes.
+    /// Closing packs everything, however long that takes.
     when_closed: bool,
 }
 
 impl Density {
-    /// Of a log that is written to. None: tests of the whole program want to know
-    /// what happens in the log's folder, and when.
+    /// Starts packing for a log that is open for writing. `None` if packing is disabled, by the
+    /// options or by tests of the whole program that need control over the log's folder.
     pub(super) fn start(log: &Arc<RedbLog>, dense: Dense) -> Option<Self> {
         let keeps_frames = std::env::var_os("TREERING_KEEP_FRAMES").is_some();
         if dense == Dense::Never || keeps_frames {
@@ -58,8 +57,7 @@ impl Density {
         })
     }
 
-    /// Ends what runs in the background, and makes dense what a close has the time
-    /// for.
+    /// Stops the background work, and packs what closing has time for.
     pub(super) fn close(&self) {
         let rewriter = self
             .rewriter
@@ -78,7 +76,7 @@ impl Density {
     }
 
     fn close_quickly(&self) -> Result<(), LogError> {
-        // What was sealed before may be large.
+        // Segments sealed earlier may be large.
         if !self.log.has_to_rewrite() && self.log.seal_last(CLOSE_BYTES_MAX)? {
             self.log.rewrite_next(&NEVER)?;
         }
@@ -92,12 +90,10 @@ mod tests {
 
     use futures::StreamExt;
 
-    use crate::{
-        domain::*,
-        engine::{Engine, NamedEvent, OpenOptions, ReadQuery, Source, VerifyItem},
-    };
+    use crate::{Engine, NamedEvent, OpenOptions, ReadQuery, Source, VerifyItem};
+    use treering_domain::*;
 
-    /// Messages that pack to half of their size.
+    /// Appends messages that compress to half of their size.
     async fn fill(engine: &Engine, messages: u64) {
         let id = ConversationId::generate();
         let mut events = vec![NewEvent::new(
@@ -132,8 +128,8 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_small_store_is_dense_once_it_is_closed() {
-        // One that never fills a segment would keep its frames for ever; and what
-        // only appends something must not pay for it.
+        // A store that never fills a segment would keep its frames for ever. A store that only
+        // appends a little must not pay for packing.
         let dir = tempfile::tempdir().unwrap();
         let engine = open(dir.path()).await;
         fill(&engine, 5).await;

@@ -1,18 +1,18 @@
-//! Ids of conversations that follow from a name.
+//! Conversation ids that are derived from names.
 //!
-//! Ids are unique in the whole store. One that anybody could work out and choose could be
-//! taken in one namespace, so that another one never gets the conversation of that name. So
-//! these have a version of their own, which cannot be chosen, and their namespace in them.
+//! Ids are unique in the whole store. If clients could choose a derived id, someone could take it
+//! in another namespace and block the conversation of that name. Derived ids therefore have their
+//! own UUID version, which clients cannot choose, and include the namespace.
 
 use uuid::Builder;
 
-use crate::domain::{ConversationId, Namespace};
+use treering_domain::{ConversationId, Namespace};
 
-/// The version of their UUIDs: what its bits mean is the application's business.
+/// Their UUID version, whose bits are application-defined.
 const VERSION: usize = 8;
 
-/// The id that follows from a name: of an idempotency key that creates a conversation, say.
-/// `what` tells names of different kinds apart.
+/// Returns the id derived from a name, for example of an idempotency key that creates a
+/// conversation. `what` separates names of different kinds.
 #[must_use]
 pub fn derived_id(namespace: &Namespace, what: &str, name: &[&str]) -> ConversationId {
     let mut hasher = blake3::Hasher::new_derive_key("treering conversation id v1");
@@ -25,7 +25,7 @@ pub fn derived_id(namespace: &Namespace, what: &str, name: &[&str]) -> Conversat
     ConversationId(Builder::from_custom_bytes(bytes).into_uuid())
 }
 
-/// True when an id is one of those.
+/// Returns true when an id is a derived one.
 #[must_use]
 pub fn is_derived(id: ConversationId) -> bool {
     id.0.get_version_num() == VERSION
@@ -35,7 +35,8 @@ pub fn is_derived(id: ConversationId) -> bool {
 mod tests {
     use super::*;
 
-    // Two names must never have one id, and no name one that could have been chosen.
+    // Two names must never have the same id, and a derived id must not be one that a client can
+    // choose.
     #[test]
     fn names_have_ids_of_their_own() {
         let [one, two] = ["one", "two"].map(|name| Namespace::new(name).unwrap());

@@ -2,16 +2,14 @@
 
 use std::{error::Error, path::PathBuf, sync::Arc};
 
-use crate::{
-    domain::{
-        Cause, ConversationId, Damage, Namespace, Position, QuotaPassed, Rejection, Revision,
-        limits::{RETRY_MIN, VIEWS_RETRY},
-    },
-    log::{GroupError, LogError},
-    views::ViewsError,
+use treering_domain::{
+    Cause, ConversationId, Damage, Namespace, Position, QuotaPassed, Rejection, Revision,
+    limits::{RETRY_MIN, VIEWS_RETRY},
 };
+use treering_log::{GroupError, LogError};
+use treering_projections::ViewsError;
 
-/// Why an append was not taken.
+/// Why an append failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AppendError {
     /// A rule forbids it. Nothing was appended.
@@ -20,35 +18,35 @@ pub enum AppendError {
     /// Event `event_index` of the batch is malformed. Nothing was appended.
     #[error("event {event_index} of the batch: {message}")]
     Invalid {
-        /// Place in the batch, from 0.
+        /// Index in the batch, from 0.
         event_index: usize,
         /// What is wrong with it.
         message: String,
     },
-    /// A bound was passed. Nothing was appended.
+    /// A limit was exceeded. Nothing was appended.
     #[error("{what} is {actual}; at most {max} are allowed (limits.{limit})")]
     TooLarge {
         /// What is too large.
         what: &'static str,
         /// Its size.
         actual: usize,
-        /// The bound.
+        /// The limit.
         max: usize,
-        /// The bound's name in the configuration.
+        /// The limit's name in the configuration.
         limit: &'static str,
     },
-    /// The writer has as much waiting as it may. Nothing was appended.
+    /// The writer's queue is full. Nothing was appended.
     #[error("the writer is busy: try again in {retry_after_ms} ms")]
     Busy {
-        /// When it makes sense to try again, in milliseconds.
+        /// When to retry, in milliseconds.
         retry_after_ms: u64,
     },
-    /// There is no room on the disk. Nothing was appended.
+    /// The disk is full. Nothing was appended.
     #[error(
         "the disk is full: nothing was appended; reads go on, and appends work again once there is room"
     )]
     NoSpace,
-    /// The namespace has all that it may have. Nothing was appended.
+    /// The append would exceed the namespace's quota. Nothing was appended.
     #[error(
         "the namespace {namespace} has used {} of its quota of {} {}, and this takes {} more: \
          nothing was appended, and reads go on. {}, or let whoever runs the server raise the quota \
@@ -58,43 +56,41 @@ pub enum AppendError {
     OverQuota {
         /// The namespace.
         namespace: Namespace,
-        /// What is used, what there may be, and what would come.
+        /// The used amount, the quota, and what the append would add.
         passed: QuotaPassed,
     },
-    /// The folder cannot be written. Nothing was appended.
+    /// The folder is not writable. Nothing was appended.
     #[error("the data folder is read-only: nothing was appended")]
     ReadOnly,
-    /// The log did not say whether it took the batch, and does not yet.
+    /// The log has not confirmed whether it stored the batch.
     #[error(
         "it is not known whether the batch was appended ({message}): repeat it with its idempotency key, or read the branch"
     )]
     UnknownOutcome {
-        /// What the log said.
+        /// The log's error.
         message: String,
     },
-    /// Appends cannot be taken just now, and will be by themselves. Nothing was
-    /// appended.
+    /// Appends are temporarily impossible and recover without intervention. Nothing was appended.
     #[error("nothing was appended: {message}; try again in {retry_after_ms} ms")]
     Unready {
-        /// What is the matter.
+        /// The problem.
         message: String,
-        /// When it makes sense to try again, in milliseconds.
+        /// When to retry, in milliseconds.
         retry_after_ms: u64,
     },
-    /// Appends are not taken any more until the store is opened anew. Nothing was
-    /// appended.
+    /// Appends are stopped until the store is reopened. Nothing was appended.
     #[error("nothing was appended, and appends are stopped until a restart: {message}")]
     Stopped {
-        /// Why.
+        /// The reason.
         message: String,
     },
     /// The log failed. Nothing was appended.
     #[error("nothing was appended")]
     Storage {
-        /// What the log said.
+        /// The log's error.
         source: Cause,
     },
-    /// What is needed to decide could not be read.
+    /// Data needed for the decision could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The engine is closing. Nothing was appended.
@@ -108,15 +104,15 @@ pub enum ReadError {
     /// No such conversation in this namespace.
     #[error("there is no conversation {id}")]
     ConversationNotFound {
-        /// What was asked for.
+        /// The requested id.
         id: String,
     },
-    /// A source id that several conversations have.
+    /// Several conversations have this source id.
     #[error("{count} conversations have the source id {id}: use the UUID of one of them")]
     AmbiguousSourceId {
-        /// What was asked for.
+        /// The requested id.
         id: String,
-        /// How many there are.
+        /// The number of conversations with the id.
         count: usize,
     },
     /// No such branch.
@@ -124,55 +120,55 @@ pub enum ReadError {
     BranchNotFound {
         /// The conversation.
         conversation: ConversationId,
-        /// What was asked for.
+        /// The requested branch.
         branch: String,
     },
-    /// The branch's history has no such revision.
+    /// The revision is not in the branch's history.
     #[error("revision {revision} is not in the history of branch {branch:?}; its head is {head}")]
     RevisionNotFound {
         /// The branch.
         branch: String,
-        /// What was asked for.
+        /// The requested revision.
         revision: Revision,
-        /// What there is.
+        /// The branch's head.
         head: Revision,
     },
-    /// No such call on the branch.
+    /// No such tool call on the branch.
     #[error("branch {branch:?} has no tool call {call_id:?} {state}")]
     CallNotFound {
         /// The branch.
         branch: String,
-        /// What was asked for.
+        /// The requested call id.
         call_id: String,
-        /// In what state it was looked for.
+        /// The state that the call was required to have.
         state: &'static str,
     },
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("{message}")]
     Invalid {
         /// What is wrong.
         message: String,
     },
-    /// A read with a filter has looked at as many events as one may.
+    /// A filtered read has scanned as many events as one read may.
     #[error("the read looked at {looked_at} events, as many as one may: read on where it stopped")]
     ScanBound {
-        /// How many.
+        /// The number of scanned events.
         looked_at: u64,
-        /// Where to go on, see [`ReadQuery::go_on_at`](super::ReadQuery).
+        /// Where to continue; see [`ReadQuery::go_on_at`](super::ReadQuery).
         at: super::query::ReadStop,
     },
     /// Stored data is damaged.
     #[error("the store is damaged at position {position}: {message}")]
     Damaged {
-        /// Where.
+        /// The log position of the damage.
         position: Position,
         /// What is wrong.
         message: String,
     },
-    /// A newer version of Treering wrote it.
+    /// A newer version of Treering wrote the data.
     #[error(transparent)]
     NewerFormat(LogError),
-    /// A conversation was asked for beyond what can be read of it.
+    /// The request goes beyond the intact part of a damaged conversation.
     #[error(
         "conversation {conversation} is {damage}; it is whole up to revision {}: ask for no more than that, restore the log from a backup, or take what is sound with `treering salvage`",
         .damage.sound_to()
@@ -180,34 +176,34 @@ pub enum ReadError {
     ConversationDamaged {
         /// The conversation.
         conversation: ConversationId,
-        /// From where on, and what is wrong.
+        /// The first damaged revision, and what is wrong.
         damage: Arc<Damage>,
     },
-    /// A rebuild runs already.
+    /// An erasure or a rebuild is already running.
     #[error("an erasing, or a rebuild of views or index, runs already: wait until it has ended")]
     RebuildRuns,
-    /// Too much of this kind is under way.
+    /// Too many operations of this kind are running.
     #[error("{what}: try again in {retry_after_ms} ms")]
     Busy {
-        /// What is under way.
+        /// The running operations.
         what: &'static str,
-        /// When it makes sense to try again, in milliseconds.
+        /// When to retry, in milliseconds.
         retry_after_ms: u64,
     },
-    /// It was stopped before it had ended.
+    /// The read was stopped before it finished.
     #[error("the read was stopped: the store is closing, or nobody waits for it")]
     Stopped,
-    /// The views are not what was written. They are made from the log: nothing is
-    /// lost, and an engine that may write makes them anew by itself.
+    /// The projections are damaged. They are derived from the log, so nothing is lost; an engine
+    /// with write access rebuilds them by itself.
     #[error("the views are damaged ({message}); nothing is lost, they are made anew from the log")]
     ViewsDamaged {
-        /// What was found.
+        /// The fault.
         message: String,
     },
     /// The store failed.
     #[error("the store failed")]
     Storage {
-        /// What it said.
+        /// The cause.
         source: Cause,
     },
 }
@@ -215,72 +211,71 @@ pub enum ReadError {
 /// Why a search failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SearchError {
-    /// The query cannot be read.
+    /// The query cannot be parsed.
     #[error("the query cannot be read: {message}")]
     Query {
-        /// What is wrong, and where.
+        /// The fault and its place.
         message: String,
     },
-    /// Something it needs could not be read.
+    /// Data needed for the search could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The index is not what was written. It is made from the log: nothing is lost,
-    /// and a new one is under way.
+    /// The index is damaged. It is derived from the log, so nothing is lost; it is being rebuilt.
     #[error("the search index is damaged ({message}); it is made anew from the log")]
     IndexDamaged {
-        /// What was found.
+        /// The fault.
         message: String,
     },
     /// The index failed.
     #[error("the search index failed (`treering rebuild` makes it anew)")]
     Index {
-        /// What it said.
+        /// The cause.
         source: Cause,
     },
 }
 
-/// Why a store did not open.
+/// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process holds the store.
     #[error("the data folder {path} is in use by {holder}")]
     Locked {
         /// The folder.
         path: PathBuf,
-        /// Process, and the address it serves at, if it does.
+        /// The process, and the address it serves at, if any.
         holder: String,
-        /// The address that its holder serves at.
+        /// The address that the holder serves at.
         address: Option<String>,
     },
-    /// It cannot be written.
+    /// The folder cannot be written.
     #[error("the data folder {path} cannot be written: check its owner and mode")]
     ReadOnly {
         /// The folder.
         path: PathBuf,
     },
-    /// A newer version wrote it.
+    /// A newer version wrote the store.
     #[error("the data folder {path} was written by a newer version of Treering")]
     NewerFormat {
         /// The folder.
         path: PathBuf,
-        /// Where, and the versions of the format.
+        /// The place, and the format versions.
         source: Cause,
     },
-    /// A version from before the first release wrote it. Nothing was changed.
+    /// A version from before the first release wrote the store. Nothing was changed.
     #[error("the data folder {path} was written before the first release of Treering")]
     OlderFormat {
         /// The folder.
         path: PathBuf,
-        /// The versions of the format, and what to do.
+        /// The format versions, and what to do.
         source: Cause,
     },
-    /// There is none, and none was to be made.
+    /// There is no store, and the mode does not allow creating one.
     #[error("there is no store in {path}")]
     NoStore {
         /// The folder.
         path: PathBuf,
     },
-    /// It has pseudonyms, and their key is not there. Nothing was changed.
+    /// The store has pseudonyms, but their key is missing. Nothing was changed.
     #[error(
         "the store in {path} has pseudonyms in place of actors, correlation ids and idempotency \
          keys, and their key, pseudonyms.key, is not in it: without it they would be stored as \
@@ -290,7 +285,7 @@ pub enum OpenError {
         /// The folder.
         path: PathBuf,
     },
-    /// Something that was there is not there any more. Nothing was changed.
+    /// The log regressed: something that was stored is missing now. Nothing was changed.
     #[error(
         "the store in {path} is not what it was: {what}. Nothing was changed. Put back what is \
          missing, or restore a copy of the whole folder; `treering repair` tells what is lost, \
@@ -302,20 +297,20 @@ pub enum OpenError {
         /// What is missing, or older than it was.
         what: String,
     },
-    /// It is damaged.
+    /// The log is damaged.
     #[error("the log in {path} is damaged")]
     Damaged {
         /// The folder.
         path: PathBuf,
-        /// Where, and how.
+        /// The place and the fault.
         source: Cause,
     },
-    /// It failed.
+    /// Opening failed for another reason.
     #[error("cannot open the data folder {path}")]
     Failed {
         /// The folder.
         path: PathBuf,
-        /// What failed.
+        /// The cause.
         source: Cause,
     },
 }
@@ -396,8 +391,8 @@ impl From<LogError> for AppendError {
 }
 
 impl AppendError {
-    /// What the decision needs is not in the views, though it was committed: they
-    /// failed, and catch up with the log.
+    /// Returns the error for a decision that needs committed data that the projections lack: they
+    /// failed, and are catching up with the log.
     pub(super) fn views_behind() -> Self {
         Self::Unready {
             message: "the views are catching up with the log".to_owned(),
@@ -405,14 +400,14 @@ impl AppendError {
         }
     }
 
-    /// The store failed of this.
+    /// Wraps the cause of a storage failure.
     pub(super) fn storage(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Storage {
             source: Cause::of(error),
         }
     }
 
-    /// The views could not be asked.
+    /// Converts an error of the projections.
     pub(super) fn of_views(error: ViewsError) -> Self {
         match error {
             ViewsError::Closed => Self::views_behind(),
@@ -430,8 +425,8 @@ impl AppendError {
 }
 
 impl ReadError {
-    /// The store failed of this.
-    pub(crate) fn storage(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    /// Wraps the cause of a storage failure.
+    pub fn storage(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Storage {
             source: Cause::of(error),
         }

@@ -1,6 +1,6 @@
-//! Committed groups on their way from the publisher to the indexer, so that what was
-//! just written is not read from the log again. What does not fit is dropped: an
-//! indexer that fell behind reads the log until it meets the feed.
+//! A queue of committed groups from the publisher to the indexer, so that just written events are
+//! not read from the log again. Overflow is dropped: an indexer that fell behind reads the log
+//! until it meets the queue.
 
 use std::{
     collections::VecDeque,
@@ -8,9 +8,9 @@ use std::{
 };
 
 use super::sequencer::lock;
-use crate::log::{CommittedGroup, Record, reader::record_bytes};
+use treering_log::{CommittedGroup, Record, reader::record_bytes};
 
-/// Groups that follow each other, the latest last.
+/// Consecutive groups, the latest last.
 pub(super) struct Feed {
     bytes_max: usize,
     groups: Mutex<Groups>,
@@ -18,7 +18,7 @@ pub(super) struct Feed {
 
 #[derive(Default)]
 struct Groups {
-    /// Each with about the bytes that it takes.
+    /// Each group with its approximate size in bytes.
     waiting: VecDeque<(usize, Arc<CommittedGroup>)>,
     bytes: usize,
 }
@@ -40,7 +40,7 @@ fn last_offset(group: &CommittedGroup) -> u64 {
 }
 
 impl Feed {
-    /// Keeps about so many bytes.
+    /// Creates a queue of about this many bytes.
     pub fn new(bytes_max: usize) -> Self {
         Self {
             bytes_max,
@@ -48,7 +48,7 @@ impl Feed {
         }
     }
 
-    /// Takes a group that is published. Older ones go if there is no room.
+    /// Adds a published group. The oldest ones are dropped if there is no room.
     pub fn push(&self, group: &Arc<CommittedGroup>) {
         let bytes = group.records.iter().map(record_bytes).sum();
         let mut groups = lock(&self.groups);
@@ -57,13 +57,13 @@ impl Feed {
         while groups.bytes > self.bytes_max && groups.pop().is_some() {}
     }
 
-    /// Forgets all that waits: the log has it.
+    /// Drops everything; the log has it.
     pub fn clear(&self) {
         *lock(&self.groups) = Groups::default();
     }
 
-    /// Some records from an offset on that are not behind `last`, about
-    /// `records_max` of them. Empty: the log has them.
+    /// Returns about `records_max` records from an offset on, none after `last`. Empty if they must
+    /// be read from the log.
     pub fn take(&self, from: u64, last: u64, records_max: usize) -> Vec<(u64, Record)> {
         let mut records = Vec::new();
         let mut next = from;
@@ -72,7 +72,7 @@ impl Feed {
                 break;
             };
             let first = group.first_offset;
-            // Mostly nobody else has it any more.
+            // Usually this is the last reference.
             let of = Arc::try_unwrap(group).map_or_else(|of| of.records.clone(), |of| of.records);
             let from_next = (first..).zip(of).skip_while(|(offset, _)| *offset < next);
             records.extend(from_next.take_while(|(offset, _)| *offset <= last));
@@ -81,8 +81,8 @@ impl Feed {
         records
     }
 
-    /// The group that holds an offset and ends at `last` at the latest. What is before
-    /// it is of no use any more.
+    /// Returns the group that contains an offset and ends no later than `last`. Earlier groups are
+    /// dropped.
     fn group(&self, offset: u64, last: u64) -> Option<Arc<CommittedGroup>> {
         let mut groups = lock(&self.groups);
         while groups
@@ -100,7 +100,7 @@ impl Feed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::testkit::samples;
+    use treering_log::testkit::samples;
 
     fn group(first_offset: u64, records: usize) -> Arc<CommittedGroup> {
         Arc::new(CommittedGroup {
@@ -114,8 +114,8 @@ mod tests {
         taken.into_iter().map(|(offset, _)| offset).collect()
     }
 
-    // The index must have every event once, in order, whichever of its two sources it
-    // comes from: the feed gives out what follows, or nothing.
+    // The index must get every event once, in order, from either source: the queue returns what
+    // follows without a gap, or nothing.
     #[test]
     fn what_is_taken_follows_without_a_gap() {
         let feed = Feed::new(1 << 20);
@@ -130,7 +130,7 @@ mod tests {
         assert!(offsets(&feed, 20, 19).is_empty());
     }
 
-    // An indexer that stands still must not make the store grow.
+    // A stuck indexer must not make the store's memory grow.
     #[test]
     fn what_does_not_fit_is_dropped_from_the_front() {
         let one = group(1, 4).records.iter().map(record_bytes).sum::<usize>();
@@ -140,7 +140,7 @@ mod tests {
         }
         assert!(offsets(&feed, 85, 100).is_empty());
         assert_eq!(offsets(&feed, 89, 100), (89..=100).collect::<Vec<_>>());
-        // One that never fits is not kept at all.
+        // A group that exceeds the limit alone is not kept.
         feed.push(&group(101, 400));
         assert_eq!(lock(&feed.groups).bytes, 0);
     }

@@ -1,9 +1,9 @@
-//! From the log to the views: catching up after a start, and rebuilding.
+//! Folds the log into projections, to catch up after a start and to rebuild.
 //!
-//! Damage is contained here. What cannot be read ends the conversations that it
-//! belongs to, as far as that can be known, and no other: the event before is the
-//! last that they have, and a mark says why. What the log says of them behind it
-//! is passed over, because each event builds on those before it.
+//! Damage is contained here. An unreadable event ends the conversations that it belongs to, as far
+//! as these can be determined, and no others: the event before it is their last, and a damage mark
+//! gives the reason. Later events of these conversations are skipped, because each event builds on
+//! those before it.
 
 use std::{
     collections::HashMap,
@@ -20,47 +20,46 @@ use super::{
     history::{History, decode_body, first_own},
     witness,
 };
-use crate::{
-    codec::tags,
-    domain::{
-        BranchForked, BranchId, BranchState, ChangedConversation, ConversationCreated,
-        ConversationId, ConversationInfo, ConversationRow, ConversationState, Damage, DamageKind,
-        EventBody, EventHeader, EventRef, ForkPoint, Placed, Position, Revision, with_causes,
-    },
-    log::{LogError, LogReader, Record, RecordBody},
-    views::{KeyEntry, Views, ViewsError},
+use treering_domain::{
+    BranchForked, BranchId, BranchState, ChangedConversation, ConversationCreated,
+    ConversationInfo, ConversationKey, ConversationRow, ConversationState, Damage, DamageKind,
+    EventBody, EventHeader, EventRef, ForkPoint, Placed, Position, Revision, with_causes,
 };
+use treering_log::{LogError, LogReader, Record, RecordBody};
+use treering_projections::{KeyEntry, Views, ViewsError};
+use treering_proto::tags;
 
-/// Events that are folded before they are written to the views in one commit.
+/// Number of events that are folded before they are written to the projections in one commit.
 const DELTA_EVENTS_MAX: usize = 8_192;
-/// Records read at once, in bytes.
+/// Maximum size of the records per read, in bytes.
 const READ_BYTES: usize = 4 << 20;
-/// States kept while folding; beyond it they are read from the views again.
+/// Maximum number of states cached while folding; beyond it they are read from the projections
+/// again.
 const STATES_MAX: usize = 20_000;
 
-/// Folds the log into views.
+/// Folds the log into projections.
 pub(super) struct ViewFold {
     views: Arc<Views>,
     reader: Arc<LogReader>,
-    states: HashMap<ConversationId, ConversationState>,
+    states: HashMap<ConversationKey, ConversationState>,
     builder: DeltaBuilder,
     reached: u64,
-    /// What the views have reached.
+    /// The offset that the projections have reached.
     applied: u64,
     /// Stretches that could not be read, in order.
     lost: Vec<(u64, u64)>,
-    /// Views of before, which may have seen what is lost.
+    /// Earlier projections, which may have seen lost events.
     before: Option<Views>,
-    /// The views themselves are damaged.
+    /// The projections themselves are damaged.
     unsound: bool,
     stop: Option<Arc<AtomicBool>>,
 }
 
-/// Why an event was not folded in.
+/// Why an event was not applied.
 enum Stop {
-    /// It, or what it builds on, is not what was written.
+    /// The event, or what it builds on, is damaged.
     Damage(DamageKind, String),
-    /// Something else went wrong: the fold ends, and can be tried again.
+    /// Another failure: the fold ends, and can be retried.
     Failed(ReadError),
 }
 
@@ -77,7 +76,7 @@ impl From<LogError> for Stop {
     fn from(error: LogError) -> Self {
         match error {
             LogError::Damaged { what, .. } => Self::Damage(DamageKind::Unreadable, what),
-            // A body is looked at once its frame was found sound.
+            // The frame of a body was checked before, so this is damage too.
             error @ (LogError::NewerFormat { .. } | LogError::NotFound { .. }) => {
                 Self::Damage(DamageKind::Unreadable, error.to_string())
             }
@@ -87,7 +86,7 @@ impl From<LogError> for Stop {
 }
 
 impl ViewFold {
-    /// Goes on where the views are.
+    /// Continues where the projections are.
     pub fn new(views: Arc<Views>, reader: Arc<LogReader>) -> Result<Self, ReadError> {
         witness::sign(&views, reader.log().identity())?;
         let reached = views.reached()?;
@@ -106,29 +105,27 @@ impl ViewFold {
         })
     }
 
-    /// Hears views of the same log, from before these were begun, as to which
-    /// conversations went on in what is lost.
+    /// Uses earlier projections of the same log to find conversations whose end is lost.
     pub fn after(mut self, before: Views) -> Self {
         self.before = Some(before);
         self
     }
 
-    /// Ends with an error once this is set.
+    /// Ends with an error once this flag is set.
     pub fn stop_when(mut self, stop: Arc<AtomicBool>) -> Self {
         self.stop = Some(stop);
         self
     }
 
-    /// True after an error that came from damage in the views.
+    /// Returns true after an error that was caused by damaged projections.
     pub fn views_are_unsound(&self) -> bool {
         self.unsound
     }
 
-    /// Folds up to a log offset, inclusive, and reports how far it is.
+    /// Folds up to a log offset, inclusive, and reports progress.
     ///
     /// # Errors
-    /// When views or log fail. Damage in the log is no error: see
-    /// [`Views::damaged`].
+    /// When projections or log fail. Damage in the log is not an error: see [`Views::damaged`].
     pub async fn run(&mut self, head: u64, mut report: impl FnMut(u64)) -> Result<(), ReadError> {
         while self.reached < head {
             self.go_on()?;
@@ -161,8 +158,8 @@ impl ViewFold {
         self.flush()
     }
 
-    /// Marks conversations whose last events are lost: nothing of them lies behind the
-    /// loss to show it, but views of before have seen that they went further.
+    /// Marks conversations whose last events are lost: no later event of them reveals the loss, but
+    /// earlier projections have seen these events.
     fn mark_what_ends_in_a_loss(&mut self, before: &Views) -> Result<(), ReadError> {
         if self.lost.is_empty() {
             return Ok(());
@@ -177,7 +174,7 @@ impl ViewFold {
         for row in rows {
             let (went_to, at) = match &row.damage {
                 None => (row.head, row.last_position),
-                // As they had heard it from views before them.
+                // Inherited from still earlier projections.
                 Some(damage) if damage.kind == DamageKind::Missing => {
                     (damage.revision, damage.position)
                 }
@@ -192,20 +189,20 @@ impl ViewFold {
         Ok(())
     }
 
-    /// Marks a conversation that went to a revision in a lost stretch, if it ends before.
+    /// Marks a conversation that reached a revision in a lost stretch, if it ends before that.
     fn mark_ended(
         &mut self,
         row: ConversationRow,
         went_to: Revision,
         (first, last): (u64, u64),
     ) -> Result<(), ReadError> {
-        let id = row.id;
+        let id = row.key();
         self.load(id)?;
         let known = self.states.remove(&id);
         let is_new = known.is_none();
         let mut state = known.unwrap_or_else(|| {
             let info = (*row.info).clone();
-            let mut changed = ChangedConversation::new(row.namespace, id, info, None);
+            let mut changed = ChangedConversation::new(row.namespace, id.id, info, None);
             changed.row.first_position = row.first_position;
             changed.row.last_position = row.first_position;
             changed.row.created_at = row.created_at;
@@ -218,7 +215,7 @@ impl ViewFold {
         if state.row.damage.is_none() && revision <= went_to {
             let what = format!("the log cannot be read from position {first} to {last}");
             let damage = Damage::new(DamageKind::Missing, revision, Position::local(first), &what);
-            tracing::error!(conversation = %id, %damage, "a conversation is damaged");
+            tracing::error!(conversation = %id.id, %damage, "a conversation is damaged");
             state.row.damage = Some(Arc::new(damage));
             self.builder.damaged(&state, is_new);
         }
@@ -249,8 +246,8 @@ impl ViewFold {
         error.into()
     }
 
-    /// Notes that a stretch cannot be read. One that follows on the last one is a
-    /// part of it, so that it does not matter where a fold began.
+    /// Records an unreadable stretch. Adjacent stretches are merged, so that the result does not
+    /// depend on where a fold began.
     fn lose(&mut self, lost: &Lost) {
         let (first, last, what) = (lost.first, lost.last, &lost.what);
         tracing::error!(first, last, what, "a part of the log cannot be read");
@@ -262,8 +259,8 @@ impl ViewFold {
         self.reached = lost.last;
     }
 
-    /// Brings a conversation's state here, if there is one.
-    fn load(&mut self, id: ConversationId) -> Result<(), ReadError> {
+    /// Loads a conversation's state, if it exists.
+    fn load(&mut self, id: ConversationKey) -> Result<(), ReadError> {
         if !self.states.contains_key(&id) {
             let state = self.views.state(id);
             if let Some(state) = state.map_err(|error| self.views_failed(error))? {
@@ -274,11 +271,11 @@ impl ViewFold {
     }
 
     async fn fold(&mut self, offset: u64, record: &Record) -> Result<(), ReadError> {
-        let id = record.header.conversation;
+        let id = record.header.key();
         self.load(id)?;
         let state = self.states.get(&id);
         if state.is_some_and(|state| state.row.damage.is_some()) {
-            // What was done with its key and its id was done, whatever can be read of it.
+            // Its key and id were used, whatever is still readable.
             self.note_names(offset, record);
             return Ok(());
         }
@@ -292,10 +289,10 @@ impl ViewFold {
         }
     }
 
-    /// Folds an event into its conversation, if it can be.
+    /// Applies an event to its conversation, if possible.
     async fn take(&mut self, offset: u64, record: &Record) -> Result<(), Stop> {
         let header = &record.header;
-        let id = header.conversation;
+        let id = header.key();
         self.check_follows(offset, record)?;
         let bytes = self.reader.body(record).await?;
         let body = decode_body(offset, header.kind, &bytes)?;
@@ -329,9 +326,9 @@ impl ViewFold {
         Ok(())
     }
 
-    /// An event must be the next one of its conversation.
+    /// Checks that an event is the next one of its conversation.
     fn check_follows(&self, offset: u64, record: &Record) -> Result<(), Stop> {
-        let row = self.states.get(&record.header.conversation);
+        let row = self.states.get(&record.header.key());
         let row = row.map(|state| &state.row);
         let head = row.map_or(Revision::NONE, |row| row.head);
         let found = record.header.revision;
@@ -356,13 +353,13 @@ impl ViewFold {
         Ok(())
     }
 
-    /// The first stretch that cannot be read between two offsets.
+    /// Returns the first unreadable stretch between two offsets.
     fn lost_between(&self, after: u64, before: u64) -> Option<(u64, u64)> {
         let found = self.lost.iter().find(|(first, _)| *first > after);
         found.copied().filter(|(first, _)| *first < before)
     }
 
-    /// Ends a conversation before an event that cannot be folded in.
+    /// Ends a conversation before an event that cannot be applied.
     async fn mark(
         &mut self,
         offset: u64,
@@ -371,7 +368,7 @@ impl ViewFold {
         what: &str,
     ) -> Result<(), ReadError> {
         let header = &record.header;
-        let id = header.conversation;
+        let id = header.key();
         let known = self.states.remove(&id);
         let is_new = known.is_none();
         let mut state = match known {
@@ -386,14 +383,14 @@ impl ViewFold {
         };
         let position = Position::local(place.map_or(offset, |(first, _)| first));
         let damage = Damage::new(kind, revision, position, what);
-        tracing::error!(conversation = %id, %damage, "a conversation is damaged");
+        tracing::error!(conversation = %id.id, %damage, "a conversation is damaged");
         state.row.damage = Some(Arc::new(damage));
         self.builder.damaged(&state, is_new);
         self.states.insert(id, state);
         Ok(())
     }
 
-    /// A conversation of which not even the first event can be served.
+    /// Creates the state of a conversation of which not even the first event can be served.
     async fn unread(
         &mut self,
         offset: u64,
@@ -407,7 +404,7 @@ impl ViewFold {
             },
             Err(_) => ConversationCreated::default(),
         };
-        let info = self.info(header.conversation, &created)?;
+        let info = self.info(header.key(), &created)?;
         let mut changed =
             ChangedConversation::new(header.namespace.clone(), header.conversation, info, None);
         changed.row.first_position = Position::local(offset);
@@ -452,17 +449,18 @@ impl ViewFold {
         }
     }
 
-    /// What a conversation was created with.
+    /// Returns the properties that a conversation was created with.
     fn info(
         &mut self,
-        id: ConversationId,
+        id: ConversationKey,
         created: &ConversationCreated,
     ) -> Result<ConversationInfo, ReadError> {
         let Some(parent) = &created.parent else {
-            return Ok(ConversationInfo::new(created, id));
+            return Ok(ConversationInfo::new(created, id.id));
         };
-        self.load(parent.conversation)?;
-        Ok(match self.states.get(&parent.conversation) {
+        let above = id.sibling(parent.conversation);
+        self.load(above)?;
+        Ok(match self.states.get(&above) {
             Some(state) => ConversationInfo::below(created, &state.row.info),
             None => ConversationInfo::new(created, parent.conversation),
         })
@@ -474,7 +472,8 @@ impl ViewFold {
         created: &ConversationCreated,
     ) -> Result<ChangedConversation, Stop> {
         let (namespace, id) = (header.namespace.clone(), header.conversation);
-        let info = self.info(id, created)?;
+        let key = header.key();
+        let info = self.info(key, created)?;
         let Some(parent) = created.parent.as_ref().filter(|_| created.shares_history) else {
             return Ok(ChangedConversation::new(namespace, id, info, None));
         };
@@ -483,8 +482,8 @@ impl ViewFold {
             branch: parent.branch,
             revision: parent.revision,
         };
-        self.check_inherited(fork)?;
-        let base = self.branch_at(fork).await?;
+        self.check_inherited(key, fork)?;
+        let base = self.branch_at(key, fork).await?;
         Ok(ChangedConversation::new(
             namespace,
             id,
@@ -493,14 +492,14 @@ impl ViewFold {
         ))
     }
 
-    /// The history that a conversation shares must be there.
-    fn check_inherited(&self, fork: ForkPoint) -> Result<(), Stop> {
+    /// Checks that the history which a conversation shares is intact.
+    fn check_inherited(&self, heir: ConversationKey, fork: ForkPoint) -> Result<(), Stop> {
         let ForkPoint {
             conversation,
             revision,
             ..
         } = fork;
-        let what = match self.states.get(&conversation) {
+        let what = match self.states.get(&heir.sibling(conversation)) {
             None => format!("it shares the history of {conversation}, which is not there"),
             Some(state) => match &state.row.damage {
                 Some(damage) if revision >= damage.revision => format!(
@@ -516,25 +515,30 @@ impl ViewFold {
 
     async fn forked(
         &mut self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: BranchId,
         forked: &BranchForked,
     ) -> Result<BranchState, Stop> {
         let point = ForkPoint {
-            conversation,
+            conversation: conversation.id,
             branch: forked.parent,
             revision: forked.fork_revision,
         };
-        let base = self.branch_at(point).await?;
+        let base = self.branch_at(conversation, point).await?;
         Ok(base.forked(branch, forked.name.clone(), point))
     }
 
-    /// The state that a fork inherits: the head's, or one of the past, for which
-    /// the views must have what was folded so far.
-    async fn branch_at(&mut self, point: ForkPoint) -> Result<Arc<BranchState>, Stop> {
+    /// Returns the state that a fork inherits: the head's, or a past one. For the latter everything
+    /// folded so far must be in the projections.
+    async fn branch_at(
+        &mut self,
+        heir: ConversationKey,
+        point: ForkPoint,
+    ) -> Result<Arc<BranchState>, Stop> {
+        let conversation = heir.sibling(point.conversation);
         let current = self
             .states
-            .get(&point.conversation)
+            .get(&conversation)
             .and_then(|state| state.branches.get(&point.branch));
         if let Some(current) = current
             && current.head == point.revision
@@ -545,7 +549,7 @@ impl ViewFold {
         self.flush()?;
         let past = self
             .history()
-            .branch_at(point.conversation, point.branch, point.revision)
+            .branch_at(conversation, point.branch, point.revision)
             .await?;
         past.map(|past| past.state).ok_or_else(|| {
             broken(format!(

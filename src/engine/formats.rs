@@ -1,4 +1,4 @@
-//! Which version the parts of a store are of, without opening it to be used.
+//! Versions of a store's parts, determined without opening it for use.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,39 +9,37 @@ use super::{
     open::{INDEX_FOLDER, VIEWS_FILE, log_refused},
     witness,
 };
-use crate::{
-    domain::{Cause, ShardId, with_causes},
-    log::{EventLog as _, LOG_FORMAT, LogReader, RedbLog, RedbLogOptions},
-    search::SearchIndex,
-    views::Views,
-};
+use treering_domain::{Cause, ShardId, with_causes};
+use treering_log::{EventLog as _, LOG_FORMAT, LogReader, RedbLog, RedbLogOptions};
+use treering_projections::Views;
+use treering_search::SearchIndex;
 
-/// Memory for frames of the log while it is looked at, in bytes.
+/// Cache size for frames of the log during inspection, in bytes.
 const FRAME_CACHE_BYTES: usize = 1 << 20;
 
 /// The versions of a store's parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreFormats {
-    /// The version of the log.
+    /// The log's format version.
     pub log: u32,
-    /// The one that this program writes, and the newest that it reads.
+    /// The version that this program writes, which is the newest that it reads.
     pub log_here: u32,
-    /// Events in it.
+    /// Number of events in the log.
     pub events: u64,
-    /// What is the matter with the views; none: they are used as they are. Otherwise they
-    /// are made anew from the log when the store is opened.
+    /// Why the projections are unusable and will be rebuilt from the log when the store is opened;
+    /// `None` if they are usable.
     pub views: Option<String>,
     /// The same for the index.
     pub index: Option<String>,
-    /// An erasing was interrupted: opening the store to write finishes it.
+    /// An erasure was interrupted: opening the store for writing finishes it.
     pub erasing: bool,
 }
 
-/// Looks at the store in a folder and changes nothing. That it returns means that this program
-/// opens it: the log is of a version that it knows, and its first and last records are read.
+/// Inspects the store in a folder without changing anything. Success means that this program can
+/// open it: it knows the log's version and has read its first and last records.
 ///
 /// # Errors
-/// [`OpenError`], as opening it would say.
+/// [`OpenError`], as opening it would return.
 pub async fn store_formats(dir: &Path) -> Result<StoreFormats, OpenError> {
     let owned = dir.to_owned();
     let open = move || RedbLog::open(&owned, RedbLogOptions::default(), OpenMode::Read);

@@ -1,5 +1,5 @@
-//! Searching by a regular expression: the index says which events may match, their
-//! stored text says which do and where.
+//! Search by regular expression: the index selects candidates, and their stored text decides which
+//! of them match and where.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,28 +8,32 @@ use super::{
     error::{ReadError, SearchError},
     hit::{Finds, HitReader},
     query::{ConversationHits, SearchAnswer, SearchHit},
-    search::Names,
+    search::{Names, refused},
     work,
 };
-use crate::{
-    domain::ConversationId,
-    search::{Copies, Hit, Pattern, Reading, SearchQuery},
+use treering_domain::ConversationId;
+use treering_search::{
+    Copies, HASH_BYTES, HeldMemory, Hit, Pattern, Reading, SearchQuery, TooMany,
 };
 
-/// Candidates that are looked up at a time.
+/// Size of a conversation's count in a map, in bytes.
+const COUNT_BYTES: usize = 48;
+/// Size of a conversation's entry without its names, in bytes.
+const NAMED_BYTES: usize = 256;
+/// Number of candidates per look-up.
 const CANDIDATES_BATCH: usize = 1_024;
 
-/// What is asked besides the index's query.
+/// What is requested besides the index query.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub context_lines: u32,
-    /// None: they are not asked for.
+    /// `None` if conversations are not requested.
     pub conversations_max: Option<usize>,
 }
 
 impl Inner {
-    /// The newest events that a pattern matches. Reading ends with the page, unless
-    /// all are to be counted; then `total` is of all.
+    /// Returns the newest events that a pattern matches. Reading stops when the page is full,
+    /// unless all matches are to be counted; then `total` covers all.
     pub(super) async fn search_pattern(
         &self,
         query: &SearchQuery,
@@ -49,8 +53,10 @@ impl Inner {
             finds: Finds::Pattern(&pattern),
         };
         let (mut hits, mut of_page): (Vec<SearchHit>, Vec<Hit>) = (Vec::new(), Vec::new());
-        // Texts that were looked at, and those of them that match.
+        // Hashes of texts that were examined, and of those that match.
         let (mut texts, mut matching) = (HashSet::new(), HashSet::new());
+        let mut held = query.memory.holding(TooMany::Candidates);
+        let hold = |held: &mut HeldMemory, bytes| held.more(bytes).map_err(refused);
         let (mut total, mut more) = (0_usize, candidates.more);
         let mut counts: HashMap<ConversationId, u64> = HashMap::new();
         let counts_all = query.count_all || wanted.conversations_max.is_some();
@@ -68,17 +74,17 @@ impl Inner {
                 batch = next.into_iter();
                 continue;
             };
-            if self
-                .marks
-                .covers(candidate.conversation, candidate.revision)
-            {
+            if self.is_damaged(&query.namespace, &candidate) {
                 continue;
             }
-            if !texts.insert(candidate.text_hash) && query.copies == Copies::Folded {
-                if wanted.conversations_max.is_some() && matching.contains(&candidate.text_hash) {
-                    *counts.entry(candidate.conversation).or_default() += 1;
+            if query.copies == Copies::Folded {
+                if !texts.insert(candidate.text_hash) {
+                    if matching.contains(&candidate.text_hash) {
+                        *counts.entry(candidate.conversation).or_default() += 1;
+                    }
+                    continue;
                 }
-                continue;
+                hold(&mut held, HASH_BYTES)?;
             }
             let is_full = hits.len() >= query.limit;
             let conversation = candidate.conversation;
@@ -91,14 +97,17 @@ impl Inner {
                 Err(error) => return Err(error.into()),
             };
             let Some(found) = found else { continue };
-            // Only what was found says that there is more.
+            // Only a further match proves that there are more.
             if is_full && !counts_all {
                 more = true;
                 break;
             }
             total += 1;
-            matching.insert(candidate.text_hash);
-            *counts.entry(conversation).or_default() += 1;
+            if wanted.conversations_max.is_some() {
+                hold(&mut held, HASH_BYTES + COUNT_BYTES)?;
+                matching.insert(candidate.text_hash);
+                *counts.entry(conversation).or_default() += 1;
+            }
             if total > query.offset && !is_full {
                 hits.push(self.named(candidate.clone(), found, &mut names, query)?);
                 of_page.push(candidate);
@@ -124,15 +133,19 @@ impl Inner {
         Ok(answer)
     }
 
-    /// Conversations with hits, with what they are called.
+    /// Adds the names to conversations with hits.
     pub(super) fn hits_by_conversation(
         &self,
         best: Vec<(ConversationId, u64, f32)>,
         names: &mut Names,
         query: &SearchQuery,
-    ) -> Result<Vec<ConversationHits>, ReadError> {
+    ) -> Result<Vec<ConversationHits>, SearchError> {
+        let mut held = query.memory.holding(TooMany::Matching);
         let named = best.into_iter().map(|(conversation, hits, score)| {
+            work::check()?;
             let named = self.names(&query.namespace, conversation, names)?;
+            let bytes = NAMED_BYTES + 2 * (named.source_id.len() + named.title.len());
+            held.more(bytes).map_err(refused)?;
             Ok(ConversationHits {
                 conversation,
                 source_id: named.source_id.clone(),
@@ -145,9 +158,10 @@ impl Inner {
     }
 }
 
-/// Conversations with hits and scores, the best first, then those with most; so many of them.
+/// Returns at most `max` conversations with hits and scores, ordered by best score, then by number
+/// of hits.
 pub(super) fn best_conversations(
-    counts: HashMap<ConversationId, u64>,
+    counts: impl IntoIterator<Item = (ConversationId, u64)>,
     scores: &HashMap<ConversationId, f32>,
     max: usize,
 ) -> Vec<(ConversationId, u64, f32)> {

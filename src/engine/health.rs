@@ -1,35 +1,35 @@
-//! How the store is: what can be done now, and what damage reads have met.
-//! Damage is told and does not make the store unfit: all that is whole is served.
+//! Health: what the store can do now, and what damage reads have met. Damage is reported but does
+//! not make the store unhealthy: everything intact is served.
 
 use std::sync::atomic::Ordering;
 
 use super::{Engine, Inner, error::ReadError, sequencer::lock};
-use crate::domain::with_causes;
-use crate::log::WriterHealth;
+use treering_domain::with_causes;
+use treering_log::WriterHealth;
 
-/// What can be done now. Each error says why not, for people.
+/// What the store can do now. Each error gives the reason, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// The threads that write and publish run and move. When they do not, only a
-    /// restart helps. Reads may go on.
+    /// The threads that write and publish are running and not stuck. If not, only a restart helps;
+    /// reads may continue.
     pub live: Result<(), String>,
-    /// An append that comes now can be expected to be taken, and the disk has room
-    /// ([`Limits::disk_floor_bytes`](crate::domain::Limits::disk_floor_bytes)). When not,
-    /// reads go on, and appends may come back by themselves.
+    /// A new append can be expected to succeed, and the disk has room
+    /// ([`Limits::disk_floor_bytes`](treering_domain::Limits::disk_floor_bytes)). If not, reads
+    /// continue, and appends may recover without intervention.
     pub ready: Result<(), String>,
 }
 
 /// Damage that reads have met since the store was opened.
 #[derive(Clone, Debug)]
 pub struct DamageMet {
-    /// Reads that met some; the same damage counts each time.
+    /// Number of reads that met damage; the same damage counts each time.
     pub reads: u64,
-    /// The first of it.
+    /// The first damage met.
     pub first: ReadError,
 }
 
 impl Engine {
-    /// What can be done now.
+    /// Returns the store's health.
     #[must_use]
     pub fn health(&self) -> Health {
         let WriterHealth { live, ready } = self.inner.writer.health();
@@ -41,8 +41,10 @@ impl Engine {
         Health { live, ready }
     }
 
+    /// Checks that the disk has its minimum of free space.
+    ///
     /// # Errors
-    /// When the disk has less room than it should.
+    /// When the disk has less.
     fn has_room(&self) -> Result<(), String> {
         if self.inner.options.mode.is_read_only() {
             return Ok(());
@@ -62,8 +64,8 @@ impl Engine {
         ))
     }
 
-    /// Damage that reads have met since the store was opened; none if all that was
-    /// read was whole. [`Engine::verify`] looks for more.
+    /// Returns the damage that reads have met since the store was opened, if any.
+    /// [`Engine::verify`] searches for more.
     #[must_use]
     pub fn damage_met(&self) -> Option<DamageMet> {
         lock(&self.inner.damaged).clone()
@@ -71,7 +73,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Remembers damage, so that it can be told.
+    /// Records damage for later reports.
     pub(super) fn noticed(&self, error: &ReadError) {
         if matches!(error, ReadError::Damaged { .. }) {
             tracing::error!(error = %with_causes(&error), "damaged data");

@@ -1,8 +1,8 @@
-//! The past: lineages, and branches as they were at any revision.
+//! The past: lineages, and branch states as of any revision.
 //!
-//! A state of the past is a snapshot and a tail of at most
-//! [`SNAPSHOT_EVERY_EVENTS`](crate::domain::SNAPSHOT_EVERY_EVENTS) events, which
-//! may run through several forks.
+//! A past state is computed from a snapshot and at most
+//! [`SNAPSHOT_EVERY_EVENTS`](treering_domain::SNAPSHOT_EVERY_EVENTS) later events, which may span
+//! several forks.
 
 use std::sync::Arc;
 
@@ -12,48 +12,45 @@ use super::{
     error::ReadError,
     work::{self, Stop},
 };
-use crate::{
-    codec::{self, tags},
-    domain::{
-        BranchId, BranchName, BranchState, ConversationId, Custom, EventBody, EventKind, EventRef,
-        ForkPoint, Namespace, PastBranch, Position, Revision, StoredEvent,
-    },
-    log::{LogError, LogReader, Record, RecordBody, reader::record_bytes},
-    views::{Ancestor, EventEntry, Views},
+use treering_domain::{
+    BranchId, BranchName, BranchState, ConversationKey, Custom, EventBody, EventKind, EventRef,
+    ForkPoint, Namespace, PastBranch, Position, Revision, StoredEvent,
 };
+use treering_log::{LogError, LogReader, Record, RecordBody, reader::record_bytes};
+use treering_projections::{Ancestor, EventEntry, Views};
+use treering_proto::{self, tags};
 
-/// Entries read at once.
+/// Entries per read.
 pub(super) const ENTRIES_PAGE: usize = 512;
 
-/// Entries read at first by who mostly wants the first one.
+/// Entries in the first read of a search that mostly ends at the first entry.
 const ENTRIES_FIRST: usize = 8;
 
-/// Bytes of records, bodies included, that are read at once.
+/// Bytes of records, bodies included, per read.
 pub(super) const PAGE_BYTES: usize = 1 << 20;
 
-/// A part of a branch's history: the own events of one branch, both ends
-/// inclusive.
+/// A part of a branch's history: own events of one branch, both ends inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    pub conversation: ConversationId,
+    pub conversation: ConversationKey,
     pub branch: BranchId,
     pub name: BranchName,
     pub first: Revision,
     pub last: Revision,
-    /// Where it left the next segment's branch.
+    /// The point where this branch forked from the next segment's branch.
     pub fork: Option<ForkPoint>,
 }
 
-/// Own events of a branch that are to be folded in.
+/// A branch's own events that are to be applied.
 struct Tail {
     /// The branch, and the last of the events.
     place: ForkPoint,
     first: Revision,
-    /// Where it left another branch; none when the base is a state of its own.
+    /// The point where it forked; `None` when the base already is a state of this branch.
     fork: Option<ForkPoint>,
 }
 
-/// Reads the past from views and log.
+/// Reads the past from the projections and the log.
 #[derive(Clone)]
 pub(super) struct History {
     pub views: Arc<Views>,
@@ -61,19 +58,19 @@ pub(super) struct History {
 }
 
 impl History {
-    /// The history of a branch, from itself up to the root.
+    /// Returns the segments of a branch's history, from the branch up to the root.
     pub fn lineage(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: &BranchState,
     ) -> Result<Vec<Segment>, ReadError> {
         self.lineage_while(conversation, branch, |_| true)
     }
 
-    /// The same, up to the first segment after which nothing more is wanted.
+    /// Like [`Self::lineage`], but stops after the first segment for which `go_on` returns false.
     pub fn lineage_while(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: &BranchState,
         mut go_on: impl FnMut(&Segment) -> bool,
     ) -> Result<Vec<Segment>, ReadError> {
@@ -91,16 +88,17 @@ impl History {
         let Some(point) = branch.fork.filter(|_| goes_on) else {
             return Ok(up.segments);
         };
-        self.ancestors(point.conversation, point.branch, |ancestor| {
+        let parent = conversation.sibling(point.conversation);
+        self.ancestors(parent, point.branch, |ancestor| {
             up.visit(ancestor, &mut go_on)
         })?;
         Ok(up.segments)
     }
 
-    /// The same of a branch of which nothing is read but where it came from, up to a revision.
+    /// Like [`Self::lineage`], up to a revision, without reading the branch's state.
     pub fn lineage_to(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: BranchId,
         last: Revision,
     ) -> Result<Vec<Segment>, ReadError> {
@@ -114,26 +112,24 @@ impl History {
         Ok(up.segments)
     }
 
-    /// What a record's event is found by; with headers only that is all that is read of it.
+    /// Returns the tags of a record's event; a headers-only read returns nothing else of the body.
     pub fn found_by(&self, record: &Record) -> Result<Bytes, ReadError> {
         let header = &record.header;
         match &record.body {
             RecordBody::Inline(bytes) => Ok(tags::alone(header.kind, bytes)),
             RecordBody::Stub(stub) => Ok(tags::alone(header.kind, &stub.bytes)),
             RecordBody::Blob(_) => {
-                let found = self
-                    .views
-                    .tags_of_large(header.conversation, header.revision)?;
+                let found = self.views.tags_of_large(header.key(), header.revision)?;
                 let found = found.map(|(type_name, tags)| tags::found_by(&tags, &type_name));
                 Ok(found.unwrap_or_default())
             }
         }
     }
 
-    /// From a branch up to the root; all of them must be there.
+    /// Visits the branches from `branch` up to the root; each must exist.
     fn ancestors(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: BranchId,
         mut visit: impl FnMut(&Ancestor) -> bool,
     ) -> Result<(), ReadError> {
@@ -149,11 +145,11 @@ impl History {
         }
     }
 
-    /// A branch just after a revision of its history, and whether a tool call
-    /// came next. None: the revision is not in its history.
+    /// Returns a branch's state just after a revision, and whether a tool call came next; `None` if
+    /// the revision is not in its history.
     pub async fn branch_at(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: BranchId,
         revision: Revision,
     ) -> Result<Option<PastBranch>, ReadError> {
@@ -172,11 +168,10 @@ impl History {
         }))
     }
 
-    /// The branch's next event of its own, however many of other branches lie
-    /// between.
+    /// Returns the branch's next own event, skipping events of other branches.
     fn next_own(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: BranchId,
         after: Revision,
         until: Revision,
@@ -197,11 +192,11 @@ impl History {
         }
     }
 
-    /// The branch that a revision of another branch's history was appended to,
-    /// and where that history leaves it.
+    /// Returns the branch that a revision in another branch's history was appended to, and the
+    /// revision where that history leaves it.
     pub fn owner_of(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: BranchId,
         revision: Revision,
     ) -> Result<Option<(BranchState, Option<Revision>)>, ReadError> {
@@ -212,7 +207,7 @@ impl History {
                 return false;
             }
             match ancestor.fork {
-                Some(point) if point.conversation == conversation => {
+                Some(point) if point.conversation == conversation.id => {
                     let bound = leaves_at.map_or(point.revision, |at| at.min(point.revision));
                     leaves_at = Some(bound);
                     true
@@ -230,24 +225,25 @@ impl History {
         Ok((within && own).then_some((state, leaves_at)))
     }
 
-    /// The state of a branch just after one of its own revisions.
+    /// Computes the state of a branch just after one of its own revisions.
     async fn state_of(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: BranchId,
         revision: Revision,
     ) -> Result<BranchState, ReadError> {
         let mut tails = Vec::new();
         let mut at = ForkPoint {
-            conversation,
+            conversation: conversation.id,
             branch,
             revision,
         };
         let mut base = loop {
             work::check()?;
-            let snapshot =
-                self.views
-                    .snapshot_at_or_before(at.conversation, at.branch, at.revision)?;
+            let owner = conversation.sibling(at.conversation);
+            let snapshot = self
+                .views
+                .snapshot_at_or_before(owner, at.branch, at.revision)?;
             if let Some(snapshot) = snapshot {
                 tails.push(Tail {
                     place: at,
@@ -256,7 +252,7 @@ impl History {
                 });
                 break snapshot;
             }
-            let state = self.branch(at.conversation, at.branch)?;
+            let state = self.branch(owner, at.branch)?;
             let first = first_own(at.branch);
             if first <= at.revision {
                 tails.push(Tail {
@@ -276,28 +272,31 @@ impl History {
             }
         };
         for tail in tails.into_iter().rev() {
-            base = self.fold_own(base, tail).await?;
+            base = self.fold_own(conversation, base, tail).await?;
         }
         Ok(base)
     }
 
-    /// Folds own events of a branch in.
-    async fn fold_own(&self, mut base: BranchState, tail: Tail) -> Result<BranchState, ReadError> {
+    /// Applies a branch's own events; the branch is in the conversation `heir` or in an ancestor of
+    /// it.
+    async fn fold_own(
+        &self,
+        heir: ConversationKey,
+        mut base: BranchState,
+        tail: Tail,
+    ) -> Result<BranchState, ReadError> {
         let Tail {
             place,
             first,
             mut fork,
         } = tail;
-        let namespace = self.namespace_of(place.conversation)?;
+        let conversation = heir.sibling(place.conversation);
+        let namespace = self.namespace_of(conversation)?;
         let mut next = first;
         while next <= place.revision {
-            let entries = self.views.entries(
-                place.conversation,
-                next,
-                place.revision,
-                ENTRIES_PAGE,
-                false,
-            )?;
+            let entries =
+                self.views
+                    .entries(conversation, next, place.revision, ENTRIES_PAGE, false)?;
             let Some(last) = entries.last() else { break };
             next = last.revision.next();
             let own: Vec<_> = entries
@@ -329,9 +328,8 @@ impl History {
         Ok(base)
     }
 
-    /// The records of the first entries, in their order: as many as have about
-    /// `bytes_max` bytes with their bodies, and at least one. Each is the event that
-    /// the views say it is.
+    /// Returns the records of the first entries, in order: about `bytes_max` bytes including
+    /// bodies, and at least one record. Each is checked to be the event that the projections name.
     pub async fn records(
         &self,
         namespace: &Namespace,
@@ -366,46 +364,37 @@ impl History {
         Ok(records)
     }
 
-    /// The record of one event; none: the views do not have it. Without a namespace
-    /// it is looked up.
+    /// Returns the record of one event; `None` if the projections lack it.
     pub async fn event(
         &self,
-        namespace: Option<&Namespace>,
+        namespace: &Namespace,
         at: EventRef,
     ) -> Result<Option<(u64, Record)>, ReadError> {
-        let Some(entry) = self.views.entry(at.conversation, at.revision)? else {
+        let conversation = namespace.key(at.conversation);
+        let Some(entry) = self.views.entry(conversation, at.revision)? else {
             return Ok(None);
-        };
-        let looked_up;
-        let namespace = match namespace {
-            Some(namespace) => namespace,
-            None => {
-                looked_up = self.namespace_of(at.conversation)?;
-                &looked_up
-            }
         };
         let record = self.reader.record(entry.offset).await?;
         same_event(&entry, namespace, &record)?;
         Ok(Some((entry.offset, record)))
     }
 
-    fn namespace_of(&self, conversation: ConversationId) -> Result<Namespace, ReadError> {
+    fn namespace_of(&self, conversation: ConversationKey) -> Result<Namespace, ReadError> {
         let row = self.views.conversation(conversation)?;
         row.map(|row| row.namespace)
             .ok_or_else(|| no_branch(conversation, BranchId::MAIN))
     }
 
-    /// A record's body, decoded. One of a kind that this version does not know
-    /// reads as an empty custom event.
+    /// Decodes a record's body. An unknown kind decodes as an empty custom event.
     pub async fn decode(&self, offset: u64, record: &Record) -> Result<EventBody, ReadError> {
         let bytes = self.reader.body(record).await?;
         decode_body(offset, record.header.kind, &bytes)
     }
 
-    /// The branch's row.
+    /// Returns the branch's row.
     pub fn branch(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: BranchId,
     ) -> Result<BranchState, ReadError> {
         self.views
@@ -413,13 +402,13 @@ impl History {
             .ok_or_else(|| no_branch(conversation, branch))
     }
 
-    /// What a branch is called today: no more of it is read.
+    /// Returns the branch's current name, without reading the rest of its state.
     ///
     /// # Errors
-    /// [`ReadError`] when it is not there.
+    /// [`ReadError`] when the branch does not exist.
     pub fn branch_name(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: BranchId,
     ) -> Result<BranchName, ReadError> {
         let mut name = None;
@@ -431,15 +420,15 @@ impl History {
     }
 }
 
-/// A lineage on its way up.
+/// A lineage under construction, from the branch upwards.
 struct Up {
     segments: Vec<Segment>,
-    /// The last revision of what is visited next.
+    /// The last revision of the branch visited next.
     last: Revision,
 }
 
 impl Up {
-    /// Notes what a branch gives to the history; false: that is enough.
+    /// Adds a branch's segment; returns false when `go_on` says to stop.
     fn visit(&mut self, ancestor: &Ancestor, go_on: &mut impl FnMut(&Segment) -> bool) -> bool {
         let first = first_own(ancestor.branch);
         if first <= self.last {
@@ -464,20 +453,23 @@ impl Up {
     }
 }
 
-fn no_branch(conversation: ConversationId, branch: BranchId) -> ReadError {
-    let what = format!("the views have no branch {branch} of conversation {conversation}");
+fn no_branch(conversation: ConversationKey, branch: BranchId) -> ReadError {
+    let what = format!(
+        "the views have no branch {branch} of conversation {}",
+        conversation.id
+    );
     ReadError::storage(what)
 }
 
-/// What the views or the index name must be what the log has there: else one of
-/// them is another store's, and what was read is not what was asked for.
+/// Checks that the log has the event that the projections or the index name. Otherwise one of them
+/// belongs to another store.
 pub(super) fn same_event(
     named: &EventEntry,
     namespace: &Namespace,
     record: &Record,
 ) -> Result<(), ReadError> {
     let header = &record.header;
-    let same = header.conversation == named.conversation
+    let same = header.key() == named.conversation
         && header.revision == named.revision
         && header.branch == named.branch
         && header.kind == named.kind
@@ -497,7 +489,7 @@ pub(super) fn same_event(
         position: Position::local(named.offset),
         message: format!(
             "revision {} of conversation {} (branch {}, kind {}) should be there, and {found} is",
-            named.revision, named.conversation, named.branch, named.kind
+            named.revision, named.conversation.id, named.branch, named.kind
         ),
     })
 }
@@ -513,13 +505,13 @@ pub(super) fn decode_body(offset: u64, kind: u16, bytes: &Bytes) -> Result<Event
             delta_of: String::new(),
         }));
     };
-    codec::body::decode(kind, bytes).map_err(|fault| ReadError::Damaged {
+    treering_proto::body::decode(kind, bytes).map_err(|fault| ReadError::Damaged {
         position: Position::local(offset),
         message: fault.to_string(),
     })
 }
 
-/// A record as readers see it.
+/// Converts a record to the form that readers get.
 pub(super) fn stored(offset: u64, record: Record, body: Bytes) -> StoredEvent {
     let erased = record.is_erased();
     let (header, chain_hash) = record.into_header();
@@ -532,13 +524,13 @@ pub(super) fn stored(offset: u64, record: Record, body: Bytes) -> StoredEvent {
     }
 }
 
-/// The first revision that can be a branch's own.
+/// Returns the first revision that can be a branch's own.
 pub(super) fn first_own(branch: BranchId) -> Revision {
     Revision(branch.0.max(1))
 }
 
-/// The last revision that is shared with the branch that was left. A fork at an
-/// inherited revision skips the branch that inherited it.
+/// Returns the last revision shared with the parent branch. A fork at an inherited revision skips
+/// the branch that inherited it.
 fn bound(first: Revision, last: Revision, point: ForkPoint) -> Revision {
     if first <= last {
         point.revision
@@ -547,7 +539,7 @@ fn bound(first: Revision, last: Revision, point: ForkPoint) -> Revision {
     }
 }
 
-/// How many entries from the first on follow each other in the log.
+/// Returns how many of the first entries are adjacent in the log.
 fn consecutive(entries: &[EventEntry]) -> usize {
     let mut run = 1;
     while run < entries.len() && entries[run].offset == entries[run - 1].offset + 1 {

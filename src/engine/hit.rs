@@ -1,24 +1,22 @@
-//! From what the index found to what a hit says: where in the event's text the match
-//! is, what stands around it, who speaks, and what the call does.
+//! Turns index hits into search hits: the place of the match in the event's text, the text around
+//! it, the author's role, and what the call does.
 
 use super::{Inner, error::ReadError, history::same_event, query::HitPassage};
-use crate::{
-    domain::{EventBody, EventHeader, Namespace, Position, Role},
-    search::{
-        CallTarget, Hit, Passage, Pattern, Snippet, Snippeter, call_target, is_reasoning_at,
-        passage_at, passages, searchable_text,
-    },
-    views::EventEntry,
+use treering_domain::{EventBody, EventHeader, Namespace, Position, Role};
+use treering_projections::EventEntry;
+use treering_search::{
+    CallTarget, Hit, Passage, Pattern, Snippet, Snippeter, call_target, is_reasoning_at,
+    passage_at, passages, searchable_text,
 };
 
-/// Longest snippet, in bytes.
+/// Maximum size of a snippet, in bytes.
 const SNIPPET_BYTES_MAX: usize = 240;
-/// Most of what stands around a match, in bytes.
+/// Maximum size of the context around a match, in bytes.
 const CONTEXT_BYTES_MAX: usize = 16 << 10;
-/// Longest command of a hit's call, in bytes.
+/// Maximum length of a hit's command, in bytes.
 const COMMAND_BYTES_MAX: usize = 400;
 
-/// What only the event itself says of a hit.
+/// The details of a hit that come from the event itself.
 #[derive(Default)]
 pub(super) struct HitDetails {
     pub snippet: Snippet,
@@ -34,24 +32,23 @@ pub(super) struct HitDetails {
     pub context_line: u64,
 }
 
-/// What hits are read with.
+/// The parameters for reading hits.
 pub(super) struct HitReader<'a> {
     pub namespace: &'a Namespace,
     pub context_lines: u32,
     pub finds: Finds<'a>,
 }
 
-/// What finds the match in a text.
+/// How the match is found in a text.
 pub(super) enum Finds<'a> {
-    /// The words of a query, in the passage that was found.
+    /// By a query's words, in the passage that the index found.
     Words(&'a mut Snippeter),
-    /// A pattern, in all of the text.
+    /// By a pattern, in the whole text.
     Pattern(&'a Pattern),
 }
 
 impl Inner {
-    /// What only the event itself says: the text around the match, and the call; none
-    /// when its text has no match.
+    /// Reads the details of a hit from its event; `None` when the text has no match.
     pub(super) async fn read_hit(
         &self,
         hit: &Hit,
@@ -85,7 +82,7 @@ impl Inner {
         Ok(Some(found))
     }
 
-    /// The event that the index means.
+    /// Reads the event that an index hit refers to.
     pub(super) async fn body_of(
         &self,
         hit: &Hit,
@@ -94,7 +91,7 @@ impl Inner {
         let Position { offset, .. } = hit.position;
         let record = self.reader.record(offset).await?;
         let named = EventEntry {
-            conversation: hit.conversation,
+            conversation: namespace.key(hit.conversation),
             revision: hit.revision,
             branch: hit.branch,
             kind: hit.kind.number(),
@@ -105,7 +102,7 @@ impl Inner {
         Ok((record.header.clone(), body))
     }
 
-    /// What the call does that an event is of.
+    /// Returns what the call of an event does.
     async fn target(
         &self,
         header: &EventHeader,
@@ -126,7 +123,7 @@ impl Inner {
     }
 }
 
-/// Where in the text a passage matches, and what stands around it.
+/// Locates the match of a passage in the text, with its context.
 fn located(text: &str, passage: Passage<'_>, snippet: Snippet, around: u32) -> HitDetails {
     let first = snippet.first.clone();
     let lines = |text: &str| text.bytes().filter(|&b| b == b'\n').count() as u64;
@@ -151,7 +148,7 @@ fn located(text: &str, passage: Passage<'_>, snippet: Snippet, around: u32) -> H
     }
 }
 
-/// The passage with a pattern's first match, and the match in its line.
+/// Returns the passage with a pattern's first match, and the match in its line.
 fn place_of_pattern<'a>(text: &'a str, pattern: &Pattern) -> Option<(Passage<'a>, Snippet)> {
     let first = pattern.first_match(text)?;
     let passage = passages(text).find(|passage| first.start < passage.byte_end)?;
@@ -164,7 +161,7 @@ fn place_of_pattern<'a>(text: &'a str, pattern: &Pattern) -> Option<(Passage<'a>
     if line.len() > SNIPPET_BYTES_MAX {
         let start = from.saturating_sub(SNIPPET_BYTES_MAX / 4).max(line.start);
         let start = passage.text.floor_char_boundary(start);
-        // Not in the middle of a word, and of a line's start no further than it fits.
+        // Begin at a word boundary, and at the line's start only if the match still fits.
         let fits = first.end - line.start <= SNIPPET_BYTES_MAX;
         let blank = passage.text[start..from].find(char::is_whitespace);
         piece.start = match (fits, blank) {
@@ -184,8 +181,8 @@ fn place_of_pattern<'a>(text: &'a str, pattern: &Pattern) -> Option<(Passage<'a>
     Some((passage, snippet))
 }
 
-/// The line that a byte is in and as many before and after it, within
-/// [`CONTEXT_BYTES_MAX`], with the number of the first.
+/// Returns the line at byte `at` with `around` lines before and after it, within
+/// [`CONTEXT_BYTES_MAX`], and the number of the first line.
 fn around_line(text: &str, at: usize, line: u64, around: u32) -> (String, u64) {
     let mut start = text[..at].rfind('\n').map_or(0, |end| end + 1);
     let mut first_line = line;
@@ -210,7 +207,7 @@ fn around_line(text: &str, at: usize, line: u64, around: u32) -> (String, u64) {
         end = next;
     }
     if end <= at {
-        // One line that is longer than all that is shown.
+        // The line alone exceeds the limit.
         start = text.floor_char_boundary(at.saturating_sub(CONTEXT_BYTES_MAX / 4));
         end = text.floor_char_boundary((start + CONTEXT_BYTES_MAX).min(text.len()));
         return (text[start..end].to_owned(), line);
@@ -221,7 +218,7 @@ fn around_line(text: &str, at: usize, line: u64, around: u32) -> (String, u64) {
     )
 }
 
-/// A command in short.
+/// Truncates a command.
 pub(super) fn shortened(command: &str) -> String {
     if command.len() <= COMMAND_BYTES_MAX {
         return command.to_owned();
@@ -230,7 +227,7 @@ pub(super) fn shortened(command: &str) -> String {
     format!("{}…", &command[..end])
 }
 
-/// The call that an event is of, or empty.
+/// Returns the call id of an event, or an empty text.
 fn call_id(body: &EventBody) -> &str {
     match body {
         EventBody::ToolCallRequested(call) => &call.call_id,

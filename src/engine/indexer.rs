@@ -1,9 +1,8 @@
-//! Brings events into the search index, behind the log and never in its way.
+//! Adds events to the search index, asynchronously to the log and without delaying it.
 //!
-//! An index is thrown away for two reasons only, damage and another version, and
-//! not before a new one is whole: [`remake`](super::reindex) makes it in a folder
-//! of its own. Whatever else goes wrong is tried again, and searches say that the
-//! index lags.
+//! An index is replaced for two reasons only, damage and a different version, and only once its
+//! replacement is complete: [`remake`](super::reindex) builds that in a separate folder. After any
+//! other failure the indexer retries, and searches report that the index lags.
 
 use std::{
     path::{Path, PathBuf},
@@ -25,47 +24,45 @@ use super::{
     sequencer::lock,
     witness,
 };
-use crate::{
-    domain::{Cause, Position, with_causes},
-    log::LogIdentity,
-    search::{IndexError, SearchIndex, SearchOptions},
-};
+use treering_domain::{Cause, Position, with_causes};
+use treering_log::LogIdentity;
+use treering_search::{IndexError, SearchIndex, SearchOptions};
 
 pub(super) use super::reindex::remake;
 
-/// An index that is so many events behind commits seldom: each commit is a segment,
-/// and many small ones are merged over and over.
+/// An index at least this far behind commits rarely: each commit creates a segment, and many small
+/// segments are merged over and over.
 const BEHIND_EVENTS: u64 = 16_384;
-/// One that is so many behind is written by several threads: starting them costs
+/// An index at least this far behind is written by several threads; starting them costs
 /// milliseconds.
 const HURRIED_EVENTS: u64 = 65_536;
-/// Threads that index then: an import is over sooner, and its first search with it.
+/// Number of threads in that case: an import, and the first search after it, finish sooner.
 const HURRIED_THREADS: usize = 2;
-/// How long what was added may stay invisible then.
+/// How long additions may stay uncommitted in that case.
 const BEHIND_COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-/// So long nothing comes until the index's segments are put together.
+/// Idle time before the index's segments are merged.
 const IDLE_PAUSE: Duration = Duration::from_secs(3);
-/// Pause before the index is tried again after a failure; it doubles with each
-/// further one, unless someone waits for the index.
+/// Pause before retrying after a failure; doubled for each further failure, unless someone waits
+/// for the index.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause between two tries.
+/// Maximum pause between two retries.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Whoever waits for the index is told after so many failures.
+/// Callers that wait for the index get an error after this many failures.
 const FAILURES_WHILE_WAITING_MAX: u32 = 3;
-/// After so many failures in a row the index's files are checked: one that is
-/// damaged fails for ever.
+/// After this many consecutive failures the index's files are checked: a damaged index fails
+/// permanently.
 const FAILURES_BEFORE_CHECK: u32 = 3;
 
-/// Pause between two steps of an index that has nearly all of the log: groups come
-/// faster than it is worth to look at each by itself. Whoever waits is not kept waiting.
+/// Pause between two steps of an index that is nearly current, because groups arrive faster than it
+/// pays to index each separately. Skipped when someone waits.
 const STEP_PAUSE: Duration = Duration::from_millis(10);
-/// An index that is so many events behind does not pause.
+/// An index at least this far behind does not pause.
 const PAUSE_BEHIND_MAX: u64 = 512;
-/// Pause when the publisher has gone, which is only so while an engine closes.
+/// Pause when the publisher is gone, which happens only while an engine closes.
 const GONE_PAUSE: Duration = Duration::from_millis(5);
 
-/// Where the index is.
+/// The location of the index.
 pub(super) enum IndexPlace {
     Memory,
     Folder(PathBuf),
@@ -73,10 +70,10 @@ pub(super) enum IndexPlace {
     Unchanged(PathBuf),
 }
 
-/// Why there is no index.
+/// Why the index was refused.
 #[derive(Debug)]
 pub(super) enum IndexRefused {
-    /// It knows events of this log that the log does not have.
+    /// The log regressed: the index has events of this log that the log lacks.
     WentBack {
         what: String,
     },
@@ -89,50 +86,49 @@ impl From<IndexError> for IndexRefused {
     }
 }
 
-/// What the indexer is at.
+/// The state of the indexer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
     /// The index is open and follows the log.
     Following,
-    /// The index could not be opened, and it is not known to be of no use.
+    /// The index could not be opened, but it may still be usable.
     Opening,
-    /// The index is of no use, and is made anew.
+    /// The index is unusable and is being rebuilt.
     Remaking { reason: String },
 }
 
-/// The index, and how far it has come.
+/// The index and its progress.
 pub(super) struct Indexer {
     pub(super) place: IndexPlace,
-    /// The log that it is of.
+    /// The log that the index belongs to.
     pub(super) identity: LogIdentity,
     index: RwLock<Arc<SearchIndex>>,
-    /// What a search sees.
+    /// The offset up to which searches see the log.
     pub(super) reached: watch::Sender<u64>,
     /// Someone waits for the index: commit at once.
     hurry: Notify,
     /// The task has ended.
     ended: watch::Sender<bool>,
     doing: Mutex<Doing>,
-    /// What is searched is not the index at its place, which cannot be used.
+    /// Searches use a substitute, because the index at `place` is unusable.
     pub(super) stands_in: AtomicBool,
     /// Held while the index is written to or replaced.
     pub(super) gate: tokio::sync::Mutex<()>,
-    /// Held while an index is made anew.
+    /// Held while an index is rebuilt.
     pub(super) remaking: tokio::sync::Mutex<()>,
-    /// Events that could not be read when they were to be indexed, as far as this
-    /// process has met them.
+    /// Number of events that could not be read for indexing, as far as this process has met them.
     pub(super) not_indexed: AtomicU64,
-    /// Failures since the last success, and what the last one said.
+    /// Number of failures since the last success, and the last message.
     failures: watch::Sender<(u32, String)>,
 }
 
 impl Indexer {
-    /// Opens the index. One that cannot be opened is no reason to open nothing:
-    /// it is tried again, or made anew if it is of no use.
+    /// Opens the index. An index that cannot be opened does not prevent opening the store: opening
+    /// is retried, or the index is rebuilt if it is unusable.
     ///
     /// # Errors
-    /// [`IndexRefused::WentBack`] when it was made from this log and knows more
-    /// than that has.
+    /// [`IndexRefused::WentBack`] when the index belongs to this log and has events that the log
+    /// lacks.
     pub fn open(place: IndexPlace, identity: LogIdentity, head: u64) -> Result<Self, IndexRefused> {
         reindex::tidy(&place);
         let opened = open_index(&place, identity);
@@ -182,12 +178,12 @@ impl Indexer {
         *self.reached.borrow()
     }
 
-    /// Events that cannot be read, and so are not in it.
+    /// Returns the number of events that cannot be read and therefore are not indexed.
     pub fn not_indexed(&self) -> u64 {
         self.not_indexed.load(Ordering::Acquire)
     }
 
-    /// Why the index does not have all of the log up to `head`; none: it does.
+    /// Returns why the index does not cover the log up to `head`; `None` if it does.
     pub fn lagging(&self, head: u64) -> Option<String> {
         if self.reached() >= head {
             let left = self.not_indexed.load(Ordering::Acquire);
@@ -203,10 +199,10 @@ impl Indexer {
         }
     }
 
-    /// Waits until a search sees everything up to an offset.
+    /// Waits until searches see everything up to an offset.
     ///
     /// # Errors
-    /// [`SearchError::Index`] when indexing keeps failing: the disk is full, or
+    /// [`SearchError::Index`] when indexing keeps failing, for example because the disk is full or
     /// there are too many open files.
     pub async fn wait_for(&self, offset: u64) -> Result<(), SearchError> {
         let mut reached = self.reached.subscribe();
@@ -231,19 +227,19 @@ impl Indexer {
                         return failed(message);
                     }
                 }
-                // It may have ended meanwhile.
+                // The indexer may have ended meanwhile.
                 () = tokio::time::sleep(RETRY_PAUSE) => {}
             }
         }
         Ok(())
     }
 
-    /// Events that were not brought to the index yet.
+    /// Returns the number of events that were not added to the index yet.
     fn behind(&self, head: u64) -> u64 {
         head.saturating_sub(self.index().added_to().offset)
     }
 
-    /// Lets some events come together; true: someone waits for them.
+    /// Pauses so that events accumulate; returns true if someone waits for them.
     async fn pause(&self) -> bool {
         tokio::select! {
             () = self.hurry.notified() => true,
@@ -251,7 +247,7 @@ impl Indexer {
         }
     }
 
-    /// Counts a failure, and says how many there were in a row.
+    /// Counts a failure, and returns the number of consecutive ones.
     fn note_failure(&self, message: String) -> u32 {
         self.failures.send_modify(|(count, last)| {
             *count += 1;
@@ -274,7 +270,7 @@ impl Indexer {
         *lock(&self.doing) = doing;
     }
 
-    /// Waits for the task to commit what it has and end, and lets the folder go.
+    /// Waits until the task has committed and ended, and releases the folder.
     pub async fn close(&self) {
         self.hurry.notify_one();
         let mut ended = self.ended.subscribe();
@@ -283,7 +279,7 @@ impl Indexer {
                 break;
             }
         }
-        // One that is being made anew sees that the engine closes, and ends.
+        // A running rebuild notices that the engine closes, and ends.
         let _remaking = self.remaking.lock().await;
         match SearchIndex::in_memory() {
             Ok(empty) => self.replace(Arc::new(empty)),
@@ -293,8 +289,7 @@ impl Indexer {
         }
     }
 
-    /// What was committed to an index can be searched, unless that was found to be
-    /// damaged meanwhile.
+    /// Publishes what was committed to an index, unless the index was found damaged meanwhile.
     pub(super) fn came_to(&self, index: &Arc<SearchIndex>, offset: u64) {
         let doing = lock(&self.doing);
         if *doing == Doing::Following && Arc::ptr_eq(index, &self.index()) {
@@ -302,10 +297,10 @@ impl Indexer {
         }
     }
 
-    /// A search has found an index to be damaged: it is made anew.
+    /// Marks an index as damaged, after a search found it so: it is rebuilt.
     pub fn condemn(&self, index: &Arc<SearchIndex>, reason: &str) {
         let mut doing = lock(&self.doing);
-        // Another search was first, or it is another index by now.
+        // Another search was first, or the index has been replaced.
         if *doing != Doing::Following || !Arc::ptr_eq(index, &self.index()) {
             return;
         }
@@ -324,7 +319,7 @@ impl Indexer {
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = index;
     }
 
-    /// An index at its place answers from now on.
+    /// Makes an index at its proper location the one that answers searches.
     pub(super) fn answers(&self, index: Arc<SearchIndex>) {
         let reached = index.reached().offset;
         self.replace(index);
@@ -335,7 +330,8 @@ impl Indexer {
     }
 }
 
-/// What an index proves that has seen event `known` of a log that ends with `head`.
+/// Returns the evidence of a regressed log, if an index has seen event `known` but the log ends at
+/// `head`.
 pub(super) fn knows_more(known: u64, head: u64) -> Option<String> {
     let missing = known.checked_sub(head).filter(|missing| *missing > 0)?;
     Some(format!(
@@ -373,7 +369,7 @@ pub(super) fn open_index(
     Ok(index)
 }
 
-/// Writes into an index's folder which log it is of.
+/// Records in an index's folder which log it belongs to.
 pub(super) fn sign(dir: &Path, identity: LogIdentity) -> Result<(), IndexError> {
     witness::sign_index(dir, identity).map_err(|source| IndexError::Io {
         action: "signed",
@@ -382,7 +378,7 @@ pub(super) fn sign(dir: &Path, identity: LogIdentity) -> Result<(), IndexError> 
     })
 }
 
-/// The indexer's task: ends when the engine closes or is dropped.
+/// Runs the indexer's task until the engine closes or is dropped.
 pub(super) async fn run(weak: Weak<Inner>) {
     let Some((indexer, mut news)) = weak
         .upgrade()
@@ -391,13 +387,13 @@ pub(super) async fn run(weak: Weak<Inner>) {
         return;
     };
     let mut hurried = false;
-    // What puts segments together, and whether nothing was added since.
+    // The thread that merges segments, and whether nothing was added since.
     let mut joiner: Option<JoinHandle<()>> = None;
     let mut is_joined = false;
     while let Some(inner) = weak.upgrade() {
         let closing = inner.closing.load(Ordering::Acquire);
         if closing {
-            if indexer.doing() == Doing::Following {
+            if indexer.doing() == Doing::Following && held(&inner).is_ok() {
                 let _gate = indexer.gate.lock().await;
                 let is_whole = inner.options.dense == Dense::WhenClosed;
                 let last = async {
@@ -436,11 +432,11 @@ pub(super) async fn run(weak: Weak<Inner>) {
             Err(failure) => {
                 drop(inner);
                 recover(&indexer, failure).await;
-                // At once: whoever waits for the index gives no second sign.
+                // Retry at once: a waiting caller does not signal twice.
                 continue;
             }
         }
-        // While it waits, the task must not keep a dropped engine alive.
+        // A waiting task must not keep a dropped engine alive.
         drop(inner);
         let due = indexer.index().commit_due_at();
         tokio::select! {
@@ -460,8 +456,7 @@ pub(super) async fn run(weak: Weak<Inner>) {
     indexer.ended.send_replace(true);
 }
 
-/// Puts the index's segments together. Neither a close nor the end of the process waits
-/// for it.
+/// Merges the index's segments. Neither closing nor the end of the process waits for it.
 fn join_in_background(index: &Arc<SearchIndex>) -> Option<JoinHandle<()>> {
     let index = Arc::downgrade(index);
     let started = std::thread::Builder::new()
@@ -477,9 +472,18 @@ fn join_segments(index: &Weak<SearchIndex>) {
     }
 }
 
-/// What is to do next; true when there was something.
+/// Fails unless the folder at the index's path still is this store's; the index is written by path.
+pub(super) fn held(inner: &Inner) -> Result<(), Failure> {
+    match (inner.keep_lock)() {
+        true => Ok(()),
+        false => Err(Failure::NotHeld),
+    }
+}
+
+/// Does the next step; returns true if there was something to do.
 async fn work(inner: &Arc<Inner>) -> Result<bool, Failure> {
     let indexer = &inner.indexer;
+    held(inner)?;
     match indexer.doing() {
         Doing::Following => {
             let _gate = indexer.gate.lock().await;
@@ -496,7 +500,7 @@ async fn work(inner: &Arc<Inner>) -> Result<bool, Failure> {
     }
 }
 
-/// Why the index did not go on.
+/// Why indexing did not proceed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error(transparent)]
@@ -507,9 +511,14 @@ pub(super) enum Failure {
     Task(#[from] tokio::task::JoinError),
     #[error("the engine is closing")]
     Closing,
+    #[error(
+        "the data folder at its path is not the one that this process opened: stop the process, \
+         and start it again with the folder's new path"
+    )]
+    NotHeld,
 }
 
-/// Runs what may wait for the disk.
+/// Runs work that may wait for the disk.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, IndexError> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -519,12 +528,13 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// After a failure: only damage is a reason for a new index.
+/// Handles a failure: only damage leads to a rebuild.
 async fn recover(indexer: &Arc<Indexer>, failure: Failure) {
     tracing::warn!(error = %failure, "indexing failed; it is tried again");
     let failures = indexer.note_failure(with_causes(&failure).to_string());
     let damage = match failure {
         Failure::Index(IndexError::NeedsRebuild { reason }) => Some(reason),
+        Failure::NotHeld => None,
         _ if indexer.doing() == Doing::Following => recover_writer(indexer, failures).await,
         _ => None,
     };
@@ -540,7 +550,7 @@ async fn recover(indexer: &Arc<Indexer>, failure: Failure) {
     }
 }
 
-/// Makes the index write again; what is damaged, if it never will.
+/// Recovers the index's writer; returns the damage if it cannot be recovered.
 async fn recover_writer(indexer: &Arc<Indexer>, failures: u32) -> Option<String> {
     let _gate = indexer.gate.lock().await;
     let index = indexer.index();
@@ -567,7 +577,7 @@ async fn sleep_until(due: Option<std::time::Instant>) {
     }
 }
 
-/// Indexes some records; true when there was something to do.
+/// Indexes some records; returns true if there was something to do.
 async fn step(inner: &Arc<Inner>) -> Result<bool, Failure> {
     let index = inner.indexer.index();
     let head = inner.published.load(Ordering::Acquire);
@@ -592,14 +602,14 @@ async fn step(inner: &Arc<Inner>) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// What adding some records did.
+/// The result of adding records.
 pub(super) struct Added {
     pub committed: bool,
     /// Events that could not be read.
     pub not_indexed: u64,
 }
 
-/// Adds the next records of the log to an index that has not come to `head`.
+/// Adds the next records of the log to an index that has not reached `head`.
 pub(super) async fn add_some(
     inner: &Arc<Inner>,
     index: &Arc<SearchIndex>,

@@ -1,4 +1,4 @@
-//! Idempotency keys that end.
+//! Tests of idempotency keys that expire.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -8,12 +8,10 @@ use super::{
     test_events::*,
     *,
 };
-use crate::{
-    domain::{AppendCommand, AppendOutcome, ContentHash, NewEvent, Rule},
-    views::KeyEntry,
-};
+use treering_domain::{AppendCommand, AppendOutcome, ContentHash, NewEvent, Rule};
+use treering_projections::KeyEntry;
 
-const LIFE_SECONDS: u32 = 1;
+const LIFE_SECONDS: u32 = 3;
 
 fn keyed(id: ConversationId, key: &str, text: &str, life_seconds: u32) -> AppendCommand {
     AppendCommand {
@@ -23,14 +21,19 @@ fn keyed(id: ConversationId, key: &str, text: &str, life_seconds: u32) -> Append
     }
 }
 
-/// Until keys that were appended just now have ended.
+/// Waits until keys that were just appended have expired.
 async fn life() {
     tokio::time::sleep(Duration::from_millis(u64::from(LIFE_SECONDS) * 1_000 + 20)).await;
 }
 
 fn head(engine: &Engine, id: ConversationId) -> u64 {
     let views = engine.inner.views.load();
-    views.conversation(id).unwrap().unwrap().head.0
+    views
+        .conversation(Namespace::default().key(id))
+        .unwrap()
+        .unwrap()
+        .head
+        .0
 }
 
 fn rows(engine: &Engine) -> usize {
@@ -49,9 +52,9 @@ async fn is_what_a_rebuild_makes(engine: &Engine) {
     assert_eq!(engine.inner.views.load().digest().unwrap(), before);
 }
 
-// A key that only makes sending again harmless was kept for ever, so twenty thousand appends grew
-// the views by megabytes. While it lives a repeat is answered with the first one; then it is
-// forgotten, also on the disk, and other content may use it.
+// Keys that only make retries harmless were kept for ever, so twenty thousand appends grew the
+// projections by megabytes. While a key lives, a retry gets the first answer; then it must be
+// forgotten, also on disk, and be usable for other content.
 #[tokio::test]
 async fn a_key_is_known_while_it_lives() {
     let folder = tempfile::tempdir().unwrap();
@@ -81,7 +84,7 @@ async fn a_key_is_known_while_it_lives() {
     is_what_a_rebuild_makes(&engine).await;
     engine.close().await;
 
-    // Nor does what is known depend on where it stands: in a block of its own, and after a start.
+    // Keys must be recognised wherever they are stored: also in blocks, and after a restart.
     let options = OpenOptions {
         dense: Dense::WhenClosed,
         ..OpenOptions::new(folder.path())
@@ -98,8 +101,8 @@ async fn a_key_is_known_while_it_lives() {
     engine.close().await;
 }
 
-// The writer knows keys that the views do not have yet, and views have keys that have ended and
-// that nothing was appended after: neither may answer for what is to be appended now.
+// The writer knows keys that the projections lack, and projections keep expired keys until
+// something is appended after them: neither may answer a new append.
 #[tokio::test]
 async fn a_key_that_has_ended_appends_anew() {
     let engine = memory().await;
@@ -114,7 +117,7 @@ async fn a_key_that_has_ended_appends_anew() {
         assert_eq!(head(&engine, id), 2 + n);
         life().await;
     }
-    // For ever, from now on.
+    // From now on without expiry.
     engine
         .append(keyed(id, "again", "at last", 0))
         .await
@@ -129,8 +132,7 @@ async fn a_key_that_has_ended_appends_anew() {
     engine.close().await;
 }
 
-// Events with keys of their own come again in other batches: what is known of each ends by
-// itself.
+// Events with their own keys come again in other batches: each key expires separately.
 #[tokio::test]
 async fn keys_of_events_end_too() {
     let engine = memory().await;
@@ -157,9 +159,9 @@ async fn keys_of_events_end_too() {
     engine.close().await;
 }
 
-// A key had ended when it was looked up; before the writer came to the batch another one had used
-// it again, and the views had that, so the writer had forgotten it. To take the first for all
-// there is would append twice what the second one has.
+// A key had expired when it was looked up. Before the writer reached the batch, another batch used
+// the key again, and the projections had that use, so the writer had forgotten it. Relying on the
+// first look-up would append twice what the second use stored.
 #[test]
 fn what_had_ended_is_looked_up_again() {
     let id = ConversationId::generate();

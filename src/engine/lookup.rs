@@ -1,5 +1,5 @@
-//! Events by their names: the newest with a key, of a type or of a kind, and any by its id or
-//! its place. None of it goes through a conversation.
+//! Look-ups of events: the newest with a key, of a type or of a kind, and any event by id or place.
+//! None of them scans a conversation.
 
 use std::{collections::HashMap, sync::atomic::Ordering};
 
@@ -10,33 +10,34 @@ use super::{
     query::{
         BranchAddress, EventName, GetQuery, GotEvent, LatestEvent, LatestQuery, NamedEvent, Wanted,
     },
-    work::{self, Lane},
+    work::{self, Lane, lane_for_page},
 };
-use crate::{
-    domain::{BranchId, BranchName, ConversationId, ConversationRow, EventId, Namespace, Revision},
-    log::{LogError, Record},
-    views::{EventEntry, Finding, Within},
+use treering_domain::{
+    BranchId, BranchName, ConversationId, ConversationKey, ConversationRow, EventId, Namespace,
+    Revision,
 };
+use treering_log::{LogError, Record};
+use treering_projections::{EventEntry, Finding, Within};
 
-/// Up to so many branches each is asked by itself; of more, those in conversations that have
-/// nothing of the kind on any branch are passed over at once.
+/// Up to this many branches are queried one by one. Beyond that, a conversation that has no
+/// matching event on any branch is skipped as a whole.
 const SEGMENTS_ASKED: usize = 4;
 
 impl Engine {
-    /// The newest event with each key, of each type and of each kind, of each conversation:
-    /// in that order, as it was asked.
+    /// Returns the newest event with each key, of each type and of each kind, for each
+    /// conversation, in the requested order.
     ///
     /// # Errors
-    /// [`ReadError`] when a conversation or its branch is not there, or cannot be read.
+    /// [`ReadError`] when a conversation or its branch does not exist or cannot be read.
     pub async fn latest(&self, query: LatestQuery) -> Result<Vec<LatestEvent>, ReadError> {
         let read = |engine: Self| async move { engine.inner.latest(&query).await };
         self.on(Lane::Short, read).await
     }
 
-    /// Whether a branch is there; none named: the active one.
+    /// Checks that a branch exists; without a name, the active one.
     ///
     /// # Errors
-    /// [`ReadError`] when the conversation or the branch is not.
+    /// [`ReadError`] when the conversation or the branch does not exist.
     pub async fn check_branch(&self, address: &BranchAddress) -> Result<(), ReadError> {
         let address = address.clone();
         let read = |engine: Self| async move {
@@ -48,17 +49,18 @@ impl Engine {
         self.on(Lane::Short, read).await
     }
 
-    /// Events by their names, in the order asked.
+    /// Returns events by their names, in the requested order.
     ///
     /// # Errors
-    /// [`ReadError`] when what is there cannot be read.
+    /// [`ReadError`] when a stored event cannot be read.
     pub async fn get_events(&self, query: GetQuery) -> Result<Vec<GotEvent>, ReadError> {
+        let lane = lane_for_page(query.names.len());
         let read = |engine: Self| async move { engine.inner.get_events(&query).await };
-        self.on(Lane::Short, read).await
+        self.on(lane, read).await
     }
 }
 
-/// What an answer has taken of its room.
+/// The space left in an answer.
 struct Room {
     bytes_left: usize,
     is_empty: bool,
@@ -74,7 +76,7 @@ impl Room {
         }
     }
 
-    /// Whether a body still goes in; then it is counted.
+    /// Returns whether a body still fits, and counts it if so.
     fn takes(&mut self, bytes: u64) -> bool {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         if bytes > self.bytes_left && !self.is_empty {
@@ -113,8 +115,8 @@ impl Inner {
         Ok(found)
     }
 
-    /// The history that is looked through. Of the branch nothing is read but where it came
-    /// from: its state may be large.
+    /// Returns the history to be searched. Only the branch's ancestry is read: its state may be
+    /// large.
     fn looked_through(
         &self,
         history: &History,
@@ -123,12 +125,12 @@ impl Inner {
     ) -> Result<Vec<Segment>, ReadError> {
         let row = self.row(&query.namespace, conversation)?;
         let last = query.as_of.unwrap_or(row.head).min(row.head);
-        self.check_whole(conversation, query.as_of.unwrap_or(Revision(u64::MAX)))?;
+        self.check_whole(row.key(), query.as_of.unwrap_or(Revision(u64::MAX)))?;
         let branch = self.branch_id(history, &row, query.branch.as_ref())?;
-        history.lineage_to(conversation, branch, last)
+        history.lineage_to(row.key(), branch, last)
     }
 
-    /// A branch by name, without its state if it is the active one or the first.
+    /// Returns the id of a branch, without reading its state if it is the active or the first one.
     pub(super) fn branch_id(
         &self,
         history: &History,
@@ -139,7 +141,7 @@ impl Inner {
             return Ok(row.active);
         };
         for branch in [row.active, BranchId::MAIN] {
-            if history.branch_name(row.id, branch)? == *name {
+            if history.branch_name(row.key(), branch)? == *name {
                 return Ok(branch);
             }
         }
@@ -159,12 +161,13 @@ impl Inner {
                 continue;
             };
             let header = &record.header;
-            self.check_whole(header.conversation, header.revision)?;
-            let branch = match names.get(&(header.conversation, header.branch)) {
+            let conversation = header.key();
+            self.check_whole(conversation, header.revision)?;
+            let branch = match names.get(&(conversation, header.branch)) {
                 Some(name) => BranchName::clone(name),
                 None => {
-                    let name = history.branch_name(header.conversation, header.branch)?;
-                    names.insert((header.conversation, header.branch), name.clone());
+                    let name = history.branch_name(conversation, header.branch)?;
+                    names.insert((conversation, header.branch), name.clone());
                     name
                 }
             };
@@ -173,7 +176,7 @@ impl Inner {
         Ok(all)
     }
 
-    /// The record of an event by its name, if it is this namespace's.
+    /// Returns the record of an event by its name, if it is in this namespace.
     async fn event_named(
         &self,
         history: &History,
@@ -186,14 +189,14 @@ impl Inner {
                 if self.find_row(namespace, at.conversation)?.is_none() {
                     return Ok(None);
                 }
-                self.check_whole(at.conversation, at.revision)?;
-                history.event(Some(namespace), *at).await
+                self.check_whole(namespace.key(at.conversation), at.revision)?;
+                history.event(namespace, *at).await
             }
         }
     }
 
-    /// An id that the engine made says where its event is; for one that was chosen there is a
-    /// row. Whether it is that event, its header says.
+    /// Returns the event with this id. An id made by the engine encodes the event's offset; a
+    /// chosen id has a row in the projections. The event's header confirms the match.
     pub(super) async fn of_id(
         &self,
         history: &History,
@@ -209,7 +212,7 @@ impl Inner {
         }
     }
 
-    /// The record at an offset, if it has this id.
+    /// Returns the record at an offset, if it has this id.
     async fn with_id(
         &self,
         history: &History,
@@ -235,13 +238,13 @@ const NOTHING: GotEvent = GotEvent {
     body_left_out: false,
 };
 
-/// The newest event of a history, and the name of its branch.
+/// Returns the newest matching event of a history, and the name of its branch.
 pub(super) fn newest<'s>(
     history: &History,
     segments: &'s [Segment],
     wanted: &Wanted,
 ) -> Result<Option<(EventEntry, &'s BranchName)>, ReadError> {
-    let mut without: Option<ConversationId> = None;
+    let mut without: Option<ConversationKey> = None;
     for (index, segment) in segments.iter().enumerate() {
         work::check()?;
         let id = segment.conversation;
@@ -306,7 +309,7 @@ pub(super) async fn record_of(
     Ok(record)
 }
 
-/// An event, with its body if there is room for that.
+/// Returns an event, with its body if there is room.
 async fn got(
     history: &History,
     offset: u64,

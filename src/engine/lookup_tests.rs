@@ -1,4 +1,4 @@
-//! Look-ups of events by key, type, kind, id and place: what they find, and what they cost.
+//! Look-ups of events by key, type, kind, id and place: their results and their cost.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,9 @@ use futures::StreamExt;
 use proptest::prelude::*;
 
 use super::{query::*, test_events::*, *};
-use crate::{
-    codec::{json, tags},
-    domain::*,
-    views::steps,
-};
+use treering_domain::*;
+use treering_projections::steps;
+use treering_proto::{json, tags};
 
 fn custom(id: ConversationId, type_name: &str, data: Vec<u8>) -> NewEvent {
     let custom = Custom {
@@ -39,7 +37,7 @@ fn key(key: &str) -> Wanted {
     Wanted::Key(key.to_owned())
 }
 
-/// The revision of an event that was found.
+/// Returns the revision of a found event.
 fn revision(got: &GotEvent) -> Option<u64> {
     let event = got.event.as_ref()?;
     Some(event.event.header.revision.0)
@@ -57,7 +55,7 @@ fn branch_source(id: ConversationId, branch: Option<&str>) -> Source {
     }
 }
 
-/// All that a read brings, reading on where it stops; and how often it did.
+/// Returns all events of a read, continued wherever it stops, and how often it stopped.
 async fn read_on(engine: &Engine, mut query: ReadQuery) -> (Vec<NamedEvent>, usize) {
     let (mut all, mut stops) = (Vec::new(), 0);
     loop {
@@ -86,8 +84,8 @@ fn revisions(events: &[NamedEvent]) -> Vec<u64> {
     events.iter().map(revision).collect()
 }
 
-// A checkpoint by its id was a scan from the end. The same key may be on two branches: each
-// sees its own newest, what it shares with the other, and nothing that the other did later.
+// Finding a checkpoint by its id was a scan from the end. Two branches may have the same key: each
+// must see its own newest event, including shared history, and nothing that the other did later.
 #[tokio::test]
 async fn a_branch_sees_the_keys_of_its_own_past() {
     let engine = memory().await;
@@ -128,7 +126,7 @@ async fn a_branch_sees_the_keys_of_its_own_past() {
     let found = latest(&engine, as_of).await;
     assert_eq!(found, [Some(2), Some(3), None, None, None]);
 
-    // A conversation that shares the history sees it, and goes its own way.
+    // A conversation that shares the history sees it, and then diverges.
     let copy = ConversationId::generate();
     let shares = ConversationCreated {
         parent: Some(ParentRef {
@@ -158,8 +156,8 @@ async fn a_branch_sees_the_keys_of_its_own_past() {
     engine.close().await;
 }
 
-// Whoever looks for the newest state of a framework has its type, or only the kind of event;
-// erased ones and those of other types are not it.
+// A search for a framework's newest state has its type, or only the event kind; erased events and
+// other types must not match.
 #[tokio::test]
 async fn the_newest_of_a_type_and_of_a_kind() {
     let engine = memory().await;
@@ -212,8 +210,8 @@ async fn the_newest_of_a_type_and_of_a_kind() {
     engine.close().await;
 }
 
-// An adapter holds on to ids and places and wants the events back, in its order; what is not
-// there, and what is another tenant's, is a gap and no error.
+// An adapter keeps ids and places and wants the events back, in its order. Missing events and those
+// of other tenants must be gaps, not errors.
 #[tokio::test]
 async fn events_come_back_by_id_and_place() {
     let engine = memory().await;
@@ -278,8 +276,8 @@ async fn events_come_back_by_id_and_place() {
     engine.close().await;
 }
 
-// An answer that holds all bodies that are asked for can be larger than a client takes: the
-// first comes whole, and of those without room it is said.
+// An answer with all requested bodies can exceed what a client accepts: the first must be whole,
+// and omitted ones must be marked.
 #[tokio::test]
 async fn bodies_without_room_are_left_out_and_told() {
     let engine = memory().await;
@@ -309,7 +307,7 @@ async fn bodies_without_room_are_left_out_and_told() {
             assert_eq!(body.len() > 100_000, whole.contains(&number));
         }
     }
-    // With headers only no large body is read, and its key and type are there all the same.
+    // A headers-only read loads no large body, but still returns its key and type.
     let headers = ReadQuery {
         headers_only: true,
         ..ReadQuery::all(ns(), branch_source(id, None))
@@ -328,7 +326,7 @@ async fn bodies_without_room_are_left_out_and_told() {
     engine.close().await;
 }
 
-/// A filter for each thing that can be filtered by.
+/// Returns a filter for each property that can be filtered by.
 fn filters() -> Vec<ReadFilter> {
     let all = ReadFilter::default;
     let key = |key: &str| Some(key.to_owned());
@@ -389,7 +387,7 @@ fn filters() -> Vec<ReadFilter> {
     ]
 }
 
-/// What an event has, as far as filters look at it.
+/// Returns whether an event matches a filter, checked independently.
 fn has(named: &NamedEvent, filter: &ReadFilter) -> bool {
     let event = &named.event;
     let (tags, body) = tags::split(&event.body);
@@ -407,7 +405,7 @@ fn has(named: &NamedEvent, filter: &ReadFilter) -> bool {
             .all(|(name, value)| tags.attributes.get(name) == Some(value))
 }
 
-/// One event, drawn from numbers.
+/// Creates an event from random numbers.
 fn drawn(id: ConversationId, numbers: (u8, u8, u8, bool)) -> NewEvent {
     let (what, key, other, large) = numbers;
     let data = vec![7; if large { 70_000 } else { 3 }];
@@ -432,7 +430,7 @@ fn drawn(id: ConversationId, numbers: (u8, u8, u8, bool)) -> NewEvent {
     event
 }
 
-/// A history of a conversation with forks.
+/// Appends a random history with forks; returns its branches.
 async fn grown(engine: &Engine, id: ConversationId, steps: &[(u8, u8, u8, bool)]) -> Vec<String> {
     append(engine, vec![created(id)]).await;
     let mut branches: Vec<(String, BranchId)> = vec![("main".to_owned(), BranchId::MAIN)];
@@ -447,7 +445,7 @@ async fn grown(engine: &Engine, id: ConversationId, steps: &[(u8, u8, u8, bool)]
             let command = AppendCommand::new(ns(), vec![fork]);
             match engine.append(command).await {
                 Ok(_) => branches.push((name, BranchId(head))),
-                // There is no such place to fork at.
+                // There is no such revision to fork at.
                 Err(_) => head -= 1,
             }
             continue;
@@ -525,9 +523,9 @@ async fn check_latest(engine: &Engine, id: ConversationId, branches: &[String]) 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
-    // Filters and look-ups must find what going through all events finds: on every branch,
-    // from both ends, in pieces and whole, with an index and without; and an index that is
-    // made anew from the log must be the one that the appends made.
+    // Filters and look-ups must find what a scan of all events finds: on every branch, from both
+    // ends, whole and in pieces, with and without an index. An index rebuilt from the log must
+    // equal the one that the appends made.
     #[test]
     fn look_ups_find_what_a_scan_finds(
         steps in prop::collection::vec((any::<u8>(), any::<u8>(), any::<u8>(), prop::bool::weighted(0.1)), 1..60),
@@ -553,7 +551,7 @@ proptest! {
     }
 }
 
-/// The views are what a rebuild would make of them.
+/// Checks that the projections equal what a rebuild would produce.
 async fn check_views(engine: &Engine) {
     let mut items = engine.verify(&ns(), true);
     while let Some(item) = items.next().await {
@@ -565,7 +563,7 @@ async fn check_views(engine: &Engine) {
     }
 }
 
-/// Rows of the views that one look-up of each sort fetches.
+/// Returns the number of projection rows that each sort of look-up reads.
 async fn rows_taken(events: u64) -> BTreeMap<&'static str, usize> {
     let engine = memory().await;
     let id = ConversationId::generate();
@@ -615,8 +613,8 @@ async fn rows_taken(events: u64) -> BTreeMap<&'static str, usize> {
     taken
 }
 
-// A checkpoint by its id cost a scan that grew with the conversation: 57 to 157 ms at 200
-// steps. A look-up fetches as many rows of a long conversation as of a short one.
+// Finding a checkpoint by its id cost a scan that grew with the conversation: 57 to 157 ms at 200
+// steps. A look-up must read as many rows in a long conversation as in a short one.
 #[tokio::test]
 async fn a_look_up_costs_the_same_however_long_the_conversation() {
     let short = rows_taken(200).await;
@@ -636,8 +634,8 @@ async fn a_look_up_costs_the_same_however_long_the_conversation() {
     }
 }
 
-// Appends go on while others look: every look-up answers with a state that there was, newest
-// first known, and never goes back.
+// During appends every look-up must return a state that existed, and never an older one than
+// before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn look_ups_during_appends_never_go_back() {
     let engine = memory().await;
@@ -672,7 +670,8 @@ async fn look_ups_during_appends_never_go_back() {
     engine.close().await;
 }
 
-// Keys and attributes are what a repeat of a batch is told by, as all else that was chosen.
+// Event keys and attributes are part of what identifies a retry, like everything else that the
+// author chose.
 #[tokio::test]
 async fn a_key_belongs_to_what_an_idempotency_key_stands_for() {
     let engine = memory().await;
@@ -704,7 +703,7 @@ async fn a_key_belongs_to_what_an_idempotency_key_stands_for() {
     engine.close().await;
 }
 
-// A key that is asked for in an active context of 9,000 read all 9,000 events, 300 ms.
+// Reading one key of an active context of 9,000 loaded all 9,000 events, 300 ms.
 #[tokio::test]
 async fn one_key_of_a_context_reads_one_event() {
     let engine = memory().await;
@@ -741,7 +740,7 @@ async fn one_key_of_a_context_reads_one_event() {
     assert_eq!(bounded.entries.len() + bounded.left_out.len(), 9_000);
     assert!((1..2_000).contains(&bounded.entries.len()));
 
-    // Each event that is read is looked up in the views first, by a row or more.
+    // Each event that is read is first looked up in the projections, by one row or more.
     let _ = steps::taken();
     let mut watch = engine.watch_context(ns(), scope.clone(), vec!["k77".to_owned()]);
     let first = watch.next().await.unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! What a store does, in numbers, for whoever watches it: counted as things happen, and put
-//! together when somebody asks. How the numbers are called outside is not known here.
+//! Metrics of a store, counted as things happen and collected on request. Their external names are
+//! defined elsewhere.
 
 use std::{
     collections::BTreeMap,
@@ -15,91 +15,89 @@ use super::{
     error::{AppendError, ReadError},
     sequencer::lock,
 };
-use crate::{
-    disk::{self, DiskSpace},
-    domain::{ShardId, TimestampMicros},
-    measure::Distribution,
-};
+use treering_base::disk::{self, DiskSpace};
+use treering_base::measure::Distribution;
+use treering_domain::{ShardId, TimestampMicros};
 
-/// How often the disk is looked at.
+/// Interval at which the disk space is checked.
 const DISK_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A store in numbers, at a moment. Counts are since it was opened; durations are in
-/// microseconds, sizes in bytes.
+/// Metrics of a store at one moment. Counts are since it was opened; durations are in microseconds,
+/// sizes in bytes.
 #[derive(Clone, Debug)]
 pub struct Measures {
-    /// Since when it is open.
+    /// When the store was opened.
     pub started_at: TimestampMicros,
-    /// From handing a group of appends to the log until it was durable.
+    /// Time from handing a group of appends to the log until it was durable.
     pub commit_micros: Distribution,
-    /// Syncs of the log's files; none: it is in memory.
+    /// Durations of syncs of the log's files; `None` if the log is in memory.
     pub sync_micros: Option<Distribution>,
-    /// Syncs of the log's files that failed.
+    /// Number of failed syncs of the log's files.
     pub failed_syncs: u64,
-    /// Events of each group.
+    /// Number of events per group.
     pub group_events: Distribution,
-    /// Appends that each group answered.
+    /// Number of appends answered per group.
     pub group_appends: Distribution,
-    /// Bytes of the appends in those that were appended.
+    /// Bytes of successful appends.
     pub appended_bytes: u64,
-    /// Groups that were not appended, or of which that is not known.
+    /// Number of groups that were not appended, or are in doubt.
     pub failed_groups: u64,
-    /// Appends that were refused, by the stable name of the rule or of the trouble.
+    /// Number of refused appends, by the stable name of the rule or problem.
     pub refused_appends: BTreeMap<&'static str, u64>,
-    /// Appends that wait for the writer, and the most that may.
+    /// Number of appends that wait for the writer, and its limit.
     pub queue_appends: (u64, u64),
-    /// Bytes of those, and the most that they may have.
+    /// Bytes of these appends, and their limit.
     pub queue_bytes: (u64, u64),
-    /// The last event that reads see.
+    /// The last offset that reads see.
     pub head: u64,
-    /// The last event that the views have on disk.
+    /// The last offset that is durable in the projections.
     pub views_durable: u64,
-    /// The last event that a search finds.
+    /// The last offset that searches find.
     pub index_reached: u64,
-    /// Events that cannot be read, and so are not in the index.
+    /// Number of events that cannot be read and therefore are not indexed.
     pub not_indexed: u64,
     /// Size of the log.
     pub log_bytes: u64,
-    /// Segments of the log.
+    /// Number of segments of the log.
     pub log_segments: u64,
-    /// Size of the views' file.
+    /// Size of the projections' file.
     pub views_bytes: u64,
-    /// Size of the index; none: it could not be found out.
+    /// Size of the index; `None` if it could not be determined.
     pub index_bytes: Option<u64>,
-    /// The disk that the store is on; none: it is in memory, or the system does not say.
+    /// The store's disk; `None` if the store is in memory or the system does not report it.
     pub disk: Option<DiskSpace>,
-    /// With less free than this the store is not ready.
+    /// Free space below which the store is not ready.
     pub disk_floor_bytes: u64,
-    /// Readers that follow the store now.
+    /// Number of active subscriptions.
     pub subscriptions: u64,
-    /// How many events the slowest of them is behind.
+    /// Number of log offsets that the slowest of them is behind.
     pub subscription_lag: u64,
-    /// Each cache: what it holds, and what it may hold.
+    /// Usage and capacity of each cache.
     pub caches: Vec<CacheUse>,
-    /// Conversations of all namespaces that cannot be read to their end.
+    /// Number of damaged conversations in all namespaces.
     pub damaged_conversations: u64,
-    /// Positions of the log that cannot be read.
+    /// Number of unreadable log positions.
     pub unreadable_positions: u64,
-    /// Reads that met damaged data.
+    /// Number of reads that met damaged data.
     pub damaged_reads: u64,
 }
 
-/// A cache, in bytes.
+/// The usage of a cache, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheUse {
-    /// What it is for.
+    /// Its name.
     pub name: &'static str,
-    /// What it holds.
+    /// Its current size.
     pub bytes: u64,
-    /// What it may hold.
+    /// Its capacity.
     pub room_bytes: u64,
 }
 
 impl Engine {
-    /// The store in numbers. Looks at files, and so takes a moment.
+    /// Collects the metrics. This inspects files and takes a moment.
     ///
     /// # Errors
-    /// [`ReadError`] when the log or the views cannot be asked.
+    /// [`ReadError`] when the log or the projections cannot be read.
     pub async fn measures(&self) -> Result<Measures, ReadError> {
         let inner = &self.inner;
         let views = inner.views.load_full();
@@ -143,12 +141,12 @@ impl Engine {
         })
     }
 
-    /// The disk that the store is on, as it was a moment ago.
+    /// Returns the store's disk space at the last check.
     pub(super) fn disk_space(&self) -> Option<DiskSpace> {
         *lock(&self.inner.disk)
     }
 
-    /// What should stay free on it, in bytes.
+    /// Returns the space that should stay free, in bytes.
     pub(super) fn floor_of(&self, disk: DiskSpace) -> u64 {
         let limits = &self.inner.options.limits;
         limits
@@ -157,7 +155,7 @@ impl Engine {
     }
 }
 
-/// Looks at the disk now and then, on a thread that may hang with it.
+/// Checks the disk space periodically, on a thread that may hang with the disk.
 pub(super) async fn watch_disk(inner: Weak<Inner>) {
     loop {
         tokio::time::sleep(DISK_LOOK_EVERY).await;
@@ -186,7 +184,7 @@ impl Inner {
     }
 }
 
-/// Appends that were refused, by why.
+/// Number of refused appends, by reason.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Mutex<BTreeMap<&'static str, u64>>);
 
@@ -200,7 +198,7 @@ impl Refusals {
     }
 }
 
-/// The names that clients see, too.
+/// Returns the name of a reason, as clients see it.
 fn reason(error: &AppendError) -> &'static str {
     match error {
         AppendError::Rejected(rejection) => rejection.rule.name(),
@@ -219,32 +217,33 @@ fn reason(error: &AppendError) -> &'static str {
     }
 }
 
-/// The readers that follow the store.
+/// The active subscriptions.
 #[derive(Debug, Default)]
 pub(super) struct Followers(Mutex<Vec<Weak<Follower>>>);
 
-/// How far one of them is.
+/// The progress of one subscription.
 #[derive(Debug, Default)]
 pub(super) struct Follower {
     seen: AtomicU64,
-    /// It has all that there was, and waits.
+    /// It is up to date and waits.
     waits: AtomicBool,
 }
 
 impl Follower {
-    /// It was brought the event at this offset.
+    /// Records that the event at this offset was delivered.
     pub fn saw(&self, offset: u64) {
         self.seen.store(offset, Ordering::Relaxed);
     }
 
-    /// It has all there is, or goes on reading.
+    /// Records whether it is up to date and waits.
     pub fn waits(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }
 }
 
 impl Followers {
-    /// One more, until what is returned is dropped; it has seen all up to `offset`.
+    /// Adds a subscription that has seen everything up to `offset`; it is removed when the returned
+    /// value is dropped.
     pub fn join(&self, offset: u64) -> Arc<Follower> {
         let follower = Arc::new(Follower::default());
         follower.saw(offset);
@@ -276,8 +275,8 @@ impl Followers {
 mod tests {
     use super::*;
 
-    // A reader that is gone must not be counted for ever, and one that waits for news of a
-    // quiet conversation is not behind, however long the log has grown without it.
+    // A reader that is gone must not be counted for ever. One that waits on a quiet conversation is
+    // not behind, however far the log has grown.
     #[test]
     fn followers_are_behind_only_while_they_read() {
         let followers = Followers::default();

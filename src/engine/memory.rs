@@ -1,18 +1,18 @@
-//! One budget for the caches of a store. Half of it is theirs in fixed shares; what of
-//! the rest some do not use, those that are full have. Looked at every second.
+//! One memory budget for all caches of a store. Half of it is fixed shares; of the other half, full
+//! caches get what others do not use. Redistributed every second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Inner;
-use crate::domain::{Limits, limits::MEMORY_OF_FILES_BYTES};
+use treering_domain::{Limits, limits::MEMORY_OF_FILES_BYTES};
 
-/// A cache, as far as the budget looks at it. All in bytes.
+/// A cache from the budget's view. All sizes in bytes.
 pub(super) trait Cache {
-    /// What it holds.
+    /// Returns its current size.
     fn used(&self) -> u64;
-    /// What it may hold.
+    /// Returns its capacity.
     fn room(&self) -> u64;
-    /// Lets it hold so much; it gives up what is more.
+    /// Sets its capacity; the cache evicts the excess.
     fn set_room(&self, bytes: u64);
 }
 
@@ -37,7 +37,7 @@ where
     }
 }
 
-/// The room of a cache that another thread keeps.
+/// The capacity of a cache that another thread owns.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     used: AtomicU64,
@@ -68,7 +68,7 @@ impl Cache for Room {
     }
 }
 
-/// What each cache has to begin with, in bytes.
+/// The initial capacity of each cache, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shares {
     pub states: u64,
@@ -79,7 +79,7 @@ pub(super) struct Shares {
     pub knowledge: u64,
 }
 
-/// What the caches have together, in bytes.
+/// Returns the total for all caches, in bytes.
 fn shared(limits: &Limits) -> u64 {
     limits.memory_bytes.saturating_sub(MEMORY_OF_FILES_BYTES) as u64
 }
@@ -110,7 +110,7 @@ impl Shares {
 }
 
 impl Inner {
-    /// All of them, by name, in the order of [`Shares::in_order`].
+    /// Returns all caches with their names, in the order of [`Shares::in_order`].
     pub(super) fn caches(&self) -> [(&'static str, &dyn Cache); 6] {
         let [windows, sent, long_term] = self.contexts.shared();
         [
@@ -123,7 +123,7 @@ impl Inner {
         ]
     }
 
-    /// Gives caches that are full what others do not use.
+    /// Gives full caches the memory that others do not use.
     pub(super) fn share_memory(&self) {
         let caches = self.caches().map(|(_, cache)| cache);
         let limits = &self.options.limits;
@@ -134,7 +134,7 @@ impl Inner {
             least: shares.next().unwrap_or_default() / 2,
         });
         let rooms = share(shared(limits), now);
-        // Those that get smaller first: together they never have more.
+        // Shrink before growing, so that the total never exceeds the budget.
         for grows in [false, true] {
             for (at, cache) in caches.iter().enumerate() {
                 if rooms[at] != now[at].room && (rooms[at] > now[at].room) == grows {
@@ -149,8 +149,8 @@ impl Inner {
 struct Use {
     used: u64,
     room: u64,
-    /// It always has this much: what is larger than a cache never gets into it, and
-    /// would not show that it needs more.
+    /// Minimum capacity. An item larger than the cache never enters it, so it could not show that
+    /// it needs more.
     least: u64,
 }
 
@@ -159,7 +159,7 @@ impl Use {
         self.used >= self.room / 8 * 7
     }
 
-    /// What it keeps: if it is not full what it uses and a quarter.
+    /// Returns what the cache keeps: if it is not full, its size plus a quarter.
     fn kept(self) -> u64 {
         if self.is_full() {
             return self.least;
@@ -168,8 +168,8 @@ impl Use {
     }
 }
 
-/// The room that each should have: those that are full have what the others do not
-/// use, in equal parts. While none is full nothing changes.
+/// Returns the capacity of each cache: full ones share equally what the others do not use. While
+/// none is full, nothing changes.
 fn share<const N: usize>(bytes: u64, now: [Use; N]) -> [u64; N] {
     let full = now.iter().filter(|cache| cache.is_full()).count() as u64;
     if full == 0 {
@@ -198,15 +198,15 @@ mod tests {
     fn what_one_does_not_use_another_has() {
         let quiet = cache(1, 100);
         assert_eq!(share(320, [cache(99, 100), quiet, quiet]), [300, 10, 10]);
-        // It wants some again, and gets it from the one that has most.
+        // A cache that grows again gets memory back from the largest one.
         let (grown, wakes) = (cache(290, 300), cache(10, 10));
         assert_eq!(share(320, [grown, wakes, quiet]), [155, 155, 10]);
         assert_eq!(share(320, [quiet, quiet]), [100, 100]);
     }
 
     proptest! {
-        // Whatever the caches hold, together they may not hold more than the budget,
-        // and each has half of its own share.
+        // Whatever the caches hold, their capacities together must not exceed the budget, and each
+        // has at least half of its own share.
         #[test]
         fn rooms_are_within_the_budget(bytes in 0_u64..1 << 40, used in any::<[u32; 6]>()) {
             let shares = Shares::of(&Limits {

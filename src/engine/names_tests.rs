@@ -1,5 +1,5 @@
-//! Events that say who they are: ids that their authors chose, idempotency keys of their own,
-//! and appends that expect something of the newest event with a key.
+//! Tests of event names: chosen ids, idempotency keys of single events, and appends with
+//! expectations on the newest event with a key.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::{query::*, test_events::*, *};
-use crate::domain::*;
+use treering_domain::*;
 
 fn keyed(event: NewEvent, key: &str) -> NewEvent {
     NewEvent {
@@ -17,7 +17,7 @@ fn keyed(event: NewEvent, key: &str) -> NewEvent {
     }
 }
 
-/// Ids that are told apart by a number: of version 4.
+/// Returns the version 4 id for a number.
 fn chosen(number: u64) -> EventId {
     let hash = blake3::hash(&number.to_le_bytes());
     let bytes = hash.as_bytes().first_chunk::<16>().copied().unwrap();
@@ -44,7 +44,7 @@ async fn begun() -> (Engine, ConversationId) {
     (engine, id)
 }
 
-/// The revisions of events, by ids.
+/// Returns the revisions of events, by ids.
 async fn by_ids(engine: &Engine, ids: Vec<EventId>) -> Vec<Option<u64>> {
     let query = GetQuery {
         namespace: ns(),
@@ -62,7 +62,7 @@ async fn count(engine: &Engine) -> usize {
     engine.read_all(query).await.unwrap().len()
 }
 
-/// The views are what a rebuild would make of them.
+/// Checks that the projections equal what a rebuild would produce.
 async fn check_views(engine: &Engine) {
     let mut items = engine.verify(&ns(), true);
     while let Some(item) = items.next().await {
@@ -72,8 +72,8 @@ async fn check_views(engine: &Engine) {
     }
 }
 
-// Who moves sessions from another store has events with ids that others refer to. They must
-// keep them, be found by them, and not be appended twice.
+// Sessions moved from another store have events with ids that others refer to. The events must keep
+// them, be found by them, and not be appended twice.
 #[tokio::test]
 async fn an_event_keeps_the_id_that_its_author_chose() {
     let (engine, id) = begun().await;
@@ -98,12 +98,12 @@ async fn an_event_keeps_the_id_that_its_author_chose() {
         },
     );
     assert_eq!(rejection, Rejection { event_index, rule });
-    // An id that the engine made is as taken as any.
+    // An id made by the engine is taken like any other.
     let made = outcome.events[1].event;
     let command = AppendCommand::new(ns(), vec![said(id, "x").with_id(made)]);
     let rejection = refused(&engine, command).await;
     assert!(matches!(rejection.rule, Rule::EventIdTaken { id, .. } if id == made));
-    // Another namespace has ids of its own.
+    // Another namespace may use the same id.
     let elsewhere = Namespace::new("elsewhere").unwrap();
     let other = ConversationId::generate();
     let events = vec![created(other), said(other, "one").with_id(chosen(1))];
@@ -116,7 +116,7 @@ async fn an_event_keeps_the_id_that_its_author_chose() {
     engine.close().await;
 }
 
-// A feed that is read again must append only what is new, and hear where the rest is.
+// A feed that is sent again must append only what is new, and report where the rest is.
 #[tokio::test]
 async fn known_events_are_passed_over() {
     let (engine, id) = begun().await;
@@ -140,7 +140,7 @@ async fn known_events_are_passed_over() {
     assert_eq!(again.events[4], outcome.events[4]);
     assert_eq!(count(&engine).await, 7);
 
-    // Another text under a known id is no repeat; nothing of its batch is appended.
+    // Another text under a known id is not a retry; nothing of its batch is appended.
     let mut events = feed(5, 6);
     events.push(said(id, "another text").with_id(chosen(2)));
     let rejection = refused(&engine, skipping(events)).await;
@@ -153,7 +153,7 @@ async fn known_events_are_passed_over() {
         },
     );
     assert_eq!(rejection, Rejection { event_index, rule });
-    // The fault of an event is told by its place in the batch that was sent.
+    // An error names the event's index in the submitted batch.
     let mut events = feed(0, 2);
     events.push(created(id));
     assert_eq!(
@@ -164,8 +164,8 @@ async fn known_events_are_passed_over() {
     engine.close().await;
 }
 
-// The engine's ids say where events are, and those that follow from names are of version 8:
-// neither can be had by choosing, and nor can an id that is no UUID of RFC 9562.
+// The engine's ids encode offsets, and derived ids have version 8: clients must not be able to
+// choose either, nor an id that is not a UUID of RFC 9562.
 #[tokio::test]
 async fn some_ids_cannot_be_chosen() {
     let (engine, id) = begun().await;
@@ -199,8 +199,8 @@ async fn some_ids_cannot_be_chosen() {
     engine.close().await;
 }
 
-// Two programs that read one feed send its events at the same moment, in batches that overlap.
-// Each event must be there once, whoever was first, and both hear of one place.
+// Two programs that read one feed send its events concurrently, in overlapping batches. Each event
+// must be stored once, whoever was first, and both programs must get the same place.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_at_once_one_appends() {
     let (engine, id) = begun().await;
@@ -236,8 +236,8 @@ async fn of_many_at_once_one_appends() {
     engine.close().await;
 }
 
-// One request had one key, so a batch of a feed that moved on by one event was all new or a
-// conflict. Each event may have its own.
+// Only requests had keys, so a batch of a feed that had moved by one event was either all new or a
+// conflict. Each event may have its own key.
 #[tokio::test]
 async fn each_event_may_have_a_key_of_its_own() {
     let (engine, id) = begun().await;
@@ -256,13 +256,13 @@ async fn each_event_may_have_a_key_of_its_own() {
         [true, true, false]
     );
 
-    // Other content under a known key: the batch is refused, by the event's place.
+    // Other content under a known key: the batch is refused, naming the event's index.
     let mut events = feed(5, 6);
     events.push(keyed(said(id, "other"), "k1"));
     let rejection = refused(&engine, AppendCommand::new(ns(), events)).await;
     let (event_index, rule) = (Some(1), Rule::IdempotencyConflict);
     assert_eq!(rejection, Rejection { event_index, rule });
-    // Requests and events share their keys.
+    // Requests and events share one space of keys.
     let mut request = AppendCommand::new(ns(), vec![said(id, "other")]);
     request.idempotency_key = Some("k1".to_owned());
     assert_eq!(
@@ -279,8 +279,8 @@ async fn each_event_may_have_a_key_of_its_own() {
     engine.close().await;
 }
 
-// Agents that share a fact under a key each read it, work, and write it again. Whoever read
-// what is not the newest any more must be told, also if the branch grew by other events.
+// Agents that share a fact under a key each read it, work, and write it again. An agent whose
+// version is no longer the newest must be told, but not when the branch only grew by other events.
 #[tokio::test]
 async fn an_append_may_expect_the_newest_event_with_a_key() {
     let (engine, id) = begun().await;
@@ -327,7 +327,7 @@ async fn an_append_may_expect_the_newest_event_with_a_key() {
         .await
         .unwrap();
 
-    // A fork sees what it inherited, and what was done on the other branch is not there.
+    // A fork sees what it inherited, and nothing appended to the other branch later.
     append(&engine, vec![forked(id, "side", BranchId::MAIN, 3)]).await;
     let on_side = |expected, event: NewEvent| {
         let side = BranchName::new("side").unwrap();
@@ -356,7 +356,7 @@ async fn an_append_may_expect_the_newest_event_with_a_key() {
     engine.close().await;
 }
 
-// Of sixteen that count up at once none may lose a step: each reads the newest and expects it.
+// Sixteen concurrent counters must not lose a step: each reads the newest value and expects it.
 #[tokio::test(flavor = "multi_thread")]
 async fn counting_up_at_once_loses_nothing() {
     let (engine, id) = begun().await;
@@ -416,14 +416,14 @@ async fn counting_up_at_once_loses_nothing() {
     engine.close().await;
 }
 
-/// What a step of the model does.
+/// A step of the model.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Events by number, each with a variant of its content, by id or by key.
+    /// Appends numbered events, each with a variant of its content, by id or by key.
     Append(Vec<(u8, bool, bool)>, bool),
-    /// Sets a key, when its newest is what the model has, or what it had before.
+    /// Sets a key, expecting the model's newest event or an older one.
     Set(u8, bool),
-    /// Opens the store again, with the views or without.
+    /// Reopens the store, with or without its projections.
     Reopen(bool),
 }
 
@@ -436,7 +436,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What must be there: a plain map each of ids, keys, and newest events.
+/// The expected content: plain maps of ids, keys, and newest events.
 #[derive(Default)]
 struct Model {
     by_id: HashMap<u8, (bool, Appended)>,
@@ -545,9 +545,9 @@ impl Model {
     }
 }
 
-// A feed comes again after something of it was erased. The events still say who they are, so
-// nothing is brought back, whatever a start or new views had to be made of; and of the content
-// nothing is left that tells one text from another.
+// A feed is sent again after some of it was erased. The events must still be recognised, so that
+// nothing is brought back, also after a restart or with rebuilt projections; and nothing may be
+// left of the content that distinguishes one text from another.
 #[tokio::test]
 async fn what_is_erased_keeps_its_names() {
     let folder = tempfile::tempdir().unwrap();
@@ -601,9 +601,9 @@ async fn what_is_erased_keeps_its_names() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    // Whatever is appended again, in whatever batches, with the store opened anew in between
-    // and its views gone: what is there already is known, is found by its id, stands where it
-    // was first, and is never there twice; and no key is set by who did not see its newest.
+    // Whatever is appended again, in whatever batches, with restarts and lost projections in
+    // between: stored events must be recognised, found by id, stay in their first place, and never
+    // be stored twice; and no key may be set by someone who did not see its newest event.
     #[test]
     fn names_are_used_once(steps in prop::collection::vec(step(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,33 +1,31 @@
-//! Tells those who wait that something was appended: to the log as a whole, or to
-//! one conversation.
+//! Notifies waiters of appends: to the whole log, or to one conversation.
 //!
-//! Were there one channel, each append would wake everyone who waits anywhere.
-//! Conversations share a fixed number of channels instead: an append wakes those
-//! who wait for its conversation, and the few whose conversation shares the
-//! channel; and who waits costs no memory beyond the wait itself.
+//! With a single channel, each append would wake every waiter. Conversations instead share a fixed
+//! number of channels: an append wakes the waiters of its conversation and the few whose
+//! conversations share the channel, and a waiter costs no memory beyond the wait itself.
 
 use tokio::sync::watch;
 
-use crate::domain::ConversationId;
+use treering_domain::ConversationKey;
 
-/// Channels that conversations share. About 400 bytes each.
+/// Number of channels that conversations share. About 400 bytes each.
 const CHANNELS: usize = 512;
 
-/// Where news come from. The news end when it is dropped.
+/// The sending side. Receivers end when it is dropped.
 #[derive(Debug)]
 pub(super) struct Sender {
     all: watch::Sender<u64>,
     shared: Vec<watch::Sender<u64>>,
 }
 
-/// Where news are heard. What is heard is the log offset that reads had come to.
+/// The receiving side. A notification is the log offset that reads had reached.
 #[derive(Debug)]
 pub(super) struct News {
     all: watch::Receiver<u64>,
     shared: Vec<watch::Receiver<u64>>,
 }
 
-/// News from a log offset on.
+/// Creates the channels, starting at a log offset.
 pub(super) fn channel(reached: u64) -> (Sender, News) {
     let (all, hears_all) = watch::channel(reached);
     let (shared, hear) = (0..CHANNELS).map(|_| watch::channel(reached)).unzip();
@@ -40,8 +38,8 @@ pub(super) fn channel(reached: u64) -> (Sender, News) {
 }
 
 impl Sender {
-    /// Reads see the log up to this offset; these conversations have grown.
-    pub fn tell(&self, reached: u64, conversations: impl Iterator<Item = ConversationId>) {
+    /// Announces that reads see the log up to this offset, and that these conversations have grown.
+    pub fn tell(&self, reached: u64, conversations: impl Iterator<Item = ConversationKey>) {
         let mut told = [false; CHANNELS];
         for conversation in conversations {
             let channel = channel_of(conversation);
@@ -54,22 +52,22 @@ impl Sender {
 }
 
 impl News {
-    /// Of every append. What was told before it was asked for is news as well.
+    /// Returns a receiver for every append. Notifications from before this call count as unseen.
     pub fn of_log(&self) -> watch::Receiver<u64> {
         self.all.clone()
     }
 
-    /// Of every append to this conversation from now on, and of some others.
-    pub fn of(&self, conversation: ConversationId) -> watch::Receiver<u64> {
+    /// Returns a receiver for later appends to this conversation, and to some others.
+    pub fn of(&self, conversation: ConversationKey) -> watch::Receiver<u64> {
         let mut news = self.shared[channel_of(conversation)].clone();
         news.mark_unchanged();
         news
     }
 }
 
-fn channel_of(conversation: ConversationId) -> usize {
-    // Clients choose ids: what is even in them is the hash's business.
-    let hash = blake3::hash(conversation.0.as_bytes());
+fn channel_of(conversation: ConversationKey) -> usize {
+    // Clients choose ids, so only a hash spreads them evenly.
+    let hash = blake3::hash(&conversation.to_bytes());
     let [first, second, ..] = *hash.as_bytes();
     usize::from(u16::from_le_bytes([first, second])) % CHANNELS
 }
@@ -77,13 +75,14 @@ fn channel_of(conversation: ConversationId) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use treering_domain::{ConversationId, Namespace};
 
-    fn id(number: u128) -> ConversationId {
-        ConversationId(uuid::Uuid::from_u128(number))
+    fn id(number: u128) -> ConversationKey {
+        Namespace::default().key(ConversationId(uuid::Uuid::from_u128(number)))
     }
 
-    // Ten thousand agents that wait for a decision were all woken by each append of
-    // any other one, and each looked its branch up.
+    // Ten thousand agents that waited for decisions were all woken by each append of any other
+    // agent, and each looked up its branch.
     #[test]
     fn an_append_wakes_who_waits_for_its_conversation() {
         let (sender, news) = channel(0);

@@ -27,58 +27,56 @@ use super::{
     states::HotSet,
     witness::{self, Kinship},
 };
-use crate::{
-    disk,
-    domain::{Cause, Limits, ShardId, TimestampMicros, with_causes},
-    log::{
-        Erasure, EventLog, GroupWriter, LogError, LogReader, MemoryLog, OpenMode, RedbLog,
-        RedbLogOptions, WriterLimits, writer::ShardOwner,
-    },
-    search::SearchIndex,
-    views::Views,
+use treering_base::disk;
+use treering_domain::{Cause, Limits, ShardId, TimestampMicros, with_causes};
+use treering_log::{
+    Erasure, EventLog, GroupWriter, LogError, LogReader, MemoryLog, OpenMode, RedbLog,
+    RedbLogOptions, WriterLimits, writer::ShardOwner,
 };
+use treering_projections::Views;
+use treering_search::SearchIndex;
 
-/// Name of the views' file in the data folder.
+/// Name of the projections' file in the data folder.
 pub(super) const VIEWS_FILE: &str = "views.redb";
 /// Name of the index's folder in the data folder.
 pub(super) const INDEX_FOLDER: &str = "index";
-/// How often the views are made durable. What is not is read from the log again.
+/// Interval at which the projections are made durable. Anything newer is read from the log again
+/// after a crash.
 const VIEWS_DURABLE_EVERY: Duration = Duration::from_secs(1);
-/// How often caches that are full get what others do not use.
+/// Interval at which full caches get memory that others do not use.
 const SHARE_MEMORY_EVERY: Duration = Duration::from_secs(1);
-/// How long after a failure damaged views are made anew again.
+/// Pause after a failure before damaged projections are rebuilt again.
 const MEND_AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// Memory for pages of views, and for frames, that are only looked at, in bytes.
+/// Cache size for projection pages, and for frames, that are only inspected, in bytes.
 const VIEWS_LOOK_CACHE_BYTES: usize = 1 << 20;
-/// Events that may wait for the index in memory, in bytes: what comes between two of its
-/// steps, and while it commits.
+/// Maximum size of events that wait in memory for the index, in bytes: those that arrive between
+/// two of its steps and while it commits.
 const FEED_BYTES_MAX: usize = 4 << 20;
-/// How long closing waits for reads that are under way.
+/// Maximum time that closing waits for running reads.
 const READS_END_WITHIN: Duration = Duration::from_secs(2);
 
-/// What differs between a store in a folder and one in memory.
+/// The parts that differ between a store in a folder and one in memory.
 struct Parts {
     log: Arc<dyn EventLog>,
     announce: Announce,
-    /// Keeps others out: called now and then.
-    keep_lock: Box<dyn Fn() + Send + Sync>,
+    /// Maintains the lock file; called periodically.
+    keep_lock: Box<dyn Fn() -> bool + Send + Sync>,
     density: Option<Density>,
     files: Option<Arc<RedbLog>>,
     views: Views,
     views_path: Option<PathBuf>,
     index: super::indexer::IndexPlace,
-    /// What was erased and is still in files.
+    /// Erased content that is still in files.
     hidden: Option<Arc<Erasure>>,
     erasing_at_open: ErasingAtOpen,
 }
 
 impl Engine {
-    /// Opens the store in a folder, or makes one there. Views and index catch up
-    /// with the log; if they are damaged or of another version they are made
-    /// anew from it.
+    /// Opens the store in a folder, or creates one. The projections and the index catch up with the
+    /// log; if they are damaged or of another version, they are rebuilt from it.
     ///
     /// # Errors
-    /// [`OpenError`] says what is wrong with the folder or the log.
+    /// [`OpenError`] states what is wrong with the folder or the log.
     pub async fn open(options: OpenOptions) -> Result<Self, OpenError> {
         let dir = options.data_dir.clone();
         let log = RedbLog::open(&dir, log_options(), options.mode)
@@ -111,8 +109,8 @@ impl Engine {
             density: Density::start(&log, options.dense),
             files: Some(Arc::clone(&log)),
             log: Arc::clone(&log) as _,
-            announce: Box::new(move |announced| {
-                if let Err(error) = announcing.announce(announced) {
+            announce: Box::new(move |address, secret| {
+                if let Err(error) = announcing.announce(address, secret) {
                     tracing::warn!(error = %with_causes(&error), "the address could not be written to the lock file");
                 }
             }),
@@ -129,16 +127,16 @@ impl Engine {
             started => started,
         };
         if started.is_err() {
-            // What was begun may hold it a little longer, but not its lock.
+            // Started tasks may hold the log a little longer, but not its lock.
             let _ = log.close().await;
         }
         started
     }
 
-    /// Over a folder in which nothing may change: what catching up adds to the
-    /// views is kept in memory.
+    /// Opens a folder in which nothing may change: updates of the projections stay in memory.
     ///
-    /// What is `hidden` is in views and index that lie there: others are made.
+    /// The stored projections and index still contain `hidden` content, so with it both are built
+    /// in memory.
     async fn open_to_read(
         options: OpenOptions,
         log: Arc<RedbLog>,
@@ -165,8 +163,8 @@ impl Engine {
             erasing_at_open: erasing_at_open.unwrap_or_default(),
             files: Some(Arc::clone(&log)),
             log,
-            announce: Box::new(|_| {}),
-            keep_lock: Box::new(|| {}),
+            announce: Box::new(|_, _| {}),
+            keep_lock: Box::new(|| true),
             density: None,
             views,
             views_path: None,
@@ -174,7 +172,7 @@ impl Engine {
         Self::start(options, parts).await
     }
 
-    /// A store in memory: nothing is kept once it is closed.
+    /// Opens a store in memory: nothing is kept after it is closed.
     ///
     /// # Errors
     /// [`OpenError`] when a thread cannot be started.
@@ -182,8 +180,8 @@ impl Engine {
         let dir = PathBuf::from("memory");
         let parts = Parts {
             log: Arc::new(MemoryLog::new()),
-            announce: Box::new(|_| {}),
-            keep_lock: Box::new(|| {}),
+            announce: Box::new(|_, _| {}),
+            keep_lock: Box::new(|| true),
             density: None,
             files: None,
             views: Views::in_memory().map_err(|error| failed(&dir, error))?,
@@ -202,14 +200,14 @@ impl Engine {
         .await
     }
 
-    /// A store over any log, with its views in a folder.
+    /// Opens a store over any log, with its projections in a folder.
     #[cfg(test)]
     pub(super) async fn over(log: Arc<dyn EventLog>, dir: &Path) -> Result<Self, OpenError> {
         Self::over_with(log, OpenOptions::new(dir)).await
     }
 
-    /// The same with options.
-    #[cfg(test)]
+    /// Like `over`, with options.
+    #[cfg(any(test, feature = "testkit"))]
     pub(super) async fn over_with(
         log: Arc<dyn EventLog>,
         options: OpenOptions,
@@ -218,8 +216,8 @@ impl Engine {
         let views_path = dir.join(VIEWS_FILE);
         let parts = Parts {
             log,
-            announce: Box::new(|_| {}),
-            keep_lock: Box::new(|| {}),
+            announce: Box::new(|_, _| {}),
+            keep_lock: Box::new(|| true),
             density: None,
             files: None,
             views: open_views(&views_path).map_err(|error| failed(dir, error))?,
@@ -319,6 +317,7 @@ impl Engine {
             pseudonyms,
             log: parts.log,
             announce: parts.announce,
+            served: Mutex::default(),
             keep_lock: parts.keep_lock,
             density: parts.density,
             erasing_at_open: parts.erasing_at_open,
@@ -356,14 +355,14 @@ impl Engine {
         Ok(Self { inner })
     }
 
-    /// Whether an erasing was found, at the opening, that had been interrupted.
+    /// Returns whether opening found an interrupted erasure, and what became of it.
     #[must_use]
     pub fn erasing_at_open(&self) -> &ErasingAtOpen {
         &self.inner.erasing_at_open
     }
 
-    /// Finishes what was accepted, makes views and index durable, and lets the
-    /// folder go. Appends and reads are refused from now on.
+    /// Finishes accepted appends, makes the projections and the index durable, and releases the
+    /// folder. Further appends and reads are refused.
     pub async fn close(&self) {
         if self.inner.closing.swap(true, Ordering::AcqRel) {
             return;
@@ -394,21 +393,21 @@ impl Engine {
     }
 }
 
-/// The log of a store that is to be read only after all.
+/// Reopens the log read-only, unless it already is.
 async fn to_read(options: &OpenOptions, log: Arc<RedbLog>) -> Result<Arc<RedbLog>, OpenError> {
     if log.is_read_only() {
         return Ok(log);
     }
     let dir = &options.data_dir;
     let refused = |error| log_refused(dir, error);
-    // What kept the erasing from being finished may keep this from being noted, too.
+    // Whatever prevented finishing the erasure may also make this fail.
     let _ = log.close().await;
     drop(log);
     let log = RedbLog::open(dir, log_options(), OpenMode::Read);
     Ok(Arc::new(log.map_err(refused)?))
 }
 
-/// Those that the store has, or has from now on.
+/// Returns the store's pseudonyms; starts them if the options say so.
 fn pseudonyms(options: &OpenOptions) -> std::io::Result<Option<Pseudonyms>> {
     match options.pseudonyms && !options.mode.is_read_only() {
         true => Pseudonyms::begin(&options.data_dir).map(Some),
@@ -416,8 +415,8 @@ fn pseudonyms(options: &OpenOptions) -> std::io::Result<Option<Pseudonyms>> {
     }
 }
 
-/// Holds a log against views and index before anything of it, or of them, is
-/// opened to write: a refusal leaves all as it was.
+/// Checks that the log has not regressed relative to the projections and the index, before any of
+/// them is opened for writing: a refusal changes nothing.
 async fn refuse_a_log_that_went_back(dir: &Path, log: &Arc<RedbLog>) -> Result<(), OpenError> {
     let index_path = dir.join(INDEX_FOLDER);
     let went_back = |what: String| OpenError::WentBack {
@@ -427,7 +426,7 @@ async fn refuse_a_log_that_went_back(dir: &Path, log: &Arc<RedbLog>) -> Result<(
     match witness::kinship_of_index(&index_path, &**log) {
         Kinship::Later => return Err(went_back(witness::LATER_TIMELINE.to_owned())),
         Kinship::Current => {
-            // One that cannot be opened proves nothing; whoever opens it to write says why.
+            // An index that cannot be opened proves nothing; opening it for writing reports why.
             let index = SearchIndex::open_unchanged(&index_path);
             let known = index.map_or(0, |index| index.reached().offset);
             if let Some(what) = super::indexer::knows_more(known, log.head()) {
@@ -448,9 +447,8 @@ async fn refuse_a_log_that_went_back(dir: &Path, log: &Arc<RedbLog>) -> Result<(
 }
 
 impl Inner {
-    /// Closes the views, as soon as the reads that are under way have ended:
-    /// another engine may open the folder while handles of this one are left.
-    /// True: nobody has them any more.
+    /// Closes the projections once running reads have ended: another engine may open the folder
+    /// while handles of this one remain. Returns true if no one uses them any more.
     async fn let_views_go(&self) -> bool {
         let views = self.views.swap(Arc::new(Views::closed()));
         let patience = tokio::time::Instant::now() + READS_END_WITHIN;
@@ -460,7 +458,7 @@ impl Inner {
         Arc::into_inner(views).is_some()
     }
 
-    /// Gives back what the views' file has in free pages.
+    /// Returns free pages of the projections' file to the file system.
     async fn compact_views(&self) {
         let Some(path) = self.views_path.clone() else {
             return;
@@ -471,12 +469,12 @@ impl Inner {
                 tracing::warn!(error = %with_causes(&error), "the views' file is as large as before");
             }
         };
-        // A panic has told of itself.
+        // A panic has already been logged.
         let _ = tokio::task::spawn_blocking(compact).await;
     }
 }
 
-/// The log's usual bounds. Tests of the whole program seal segments sooner.
+/// Returns the log's default options. Tests of the whole program seal segments sooner.
 fn log_options() -> RedbLogOptions {
     const SEGMENT_BYTES_MIN: u64 = 1 << 20;
     let mut options = RedbLogOptions::default();
@@ -487,7 +485,7 @@ fn log_options() -> RedbLogOptions {
     options
 }
 
-/// Puts the views on disk now and then, and makes them anew when they are damaged.
+/// Makes the projections durable periodically, and rebuilds them when they are damaged.
 async fn tend_views(inner: std::sync::Weak<Inner>) {
     let mut durable_to = 0;
     let mut mend_from = Instant::now();
@@ -522,7 +520,7 @@ async fn tend_views(inner: std::sync::Weak<Inner>) {
     }
 }
 
-/// Shares the caches' memory by use.
+/// Distributes memory between the caches by use, periodically.
 async fn share_memory(inner: std::sync::Weak<Inner>) {
     loop {
         tokio::time::sleep(SHARE_MEMORY_EVERY).await;

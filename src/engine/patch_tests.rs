@@ -1,4 +1,4 @@
-//! Bodies that are like others: whatever of them is stored, all that is read is whole.
+//! Bodies stored as patches: whatever is stored, every read returns the whole body.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,10 +9,8 @@ use futures::StreamExt;
 use proptest::prelude::*;
 
 use super::{query::*, *};
-use crate::{
-    domain::*,
-    log::{RedbLog, RedbLogOptions, patch},
-};
+use treering_domain::*;
+use treering_log::{RedbLog, RedbLogOptions, patch};
 
 const NEEDLE: &str = "needlepatchqzx";
 
@@ -72,7 +70,7 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 fn data_of(event: &NamedEvent) -> Vec<u8> {
-    let body = crate::codec::body::decode(EventKind::Custom, &event.event.body).unwrap();
+    let body = treering_proto::body::decode(EventKind::Custom, &event.event.body).unwrap();
     match body {
         EventBody::Custom(custom) => custom.data.to_vec(),
         other => panic!("{other:?}"),
@@ -88,7 +86,7 @@ async fn is_sound(engine: &Engine) {
     }
 }
 
-/// How many bytes the log's large bodies take.
+/// Returns the size of the log's files, in bytes.
 fn log_bytes(dir: &Path) -> u64 {
     let files = std::fs::read_dir(dir.join("log")).unwrap();
     files
@@ -96,10 +94,10 @@ fn log_bytes(dir: &Path) -> u64 {
         .sum()
 }
 
-/// What was appended, by revision.
+/// The appended data, by revision.
 type Appended = BTreeMap<Revision, Vec<u8>>;
 
-/// Every way to read says what was appended.
+/// Checks that every way to read returns what was appended.
 async fn check(engine: &Engine, appended: &Appended, branches: &[&str]) {
     let states = |events: &[NamedEvent]| -> Appended {
         let states = events.iter().filter(|e| e.event.header.kind == 47);
@@ -179,11 +177,11 @@ async fn check(engine: &Engine, appended: &Appended, branches: &[&str]) {
 /// A step of a random history.
 #[derive(Clone, Debug)]
 enum Step {
-    /// The state changes: where, and what is put there; so many times in one batch.
+    /// The state changes at a place, by a number of bytes, this many times in one batch.
     Change(prop::sample::Index, usize, usize),
-    /// It is another one.
+    /// The state is replaced.
     Replace(usize),
-    /// It goes on from an earlier revision, on a branch of its own.
+    /// Continues from an earlier revision on a new branch.
     Fork(prop::sample::Index),
     Reopen,
     Rebuild,
@@ -262,8 +260,8 @@ async fn run(dir: &Path, steps: Vec<Step>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
-    // Chains of any length over branches, batches, segments and openings: every path of
-    // reading gives what was appended.
+    // For chains of any length over branches, batches, segments and openings, every read path must
+    // return what was appended.
     #[test]
     fn whatever_is_stored_what_is_read_was_appended(
         steps in prop::collection::vec(step(), 1..60)
@@ -278,8 +276,8 @@ proptest! {
     }
 }
 
-// A state that grows cost the square of its steps: 60 steps of up to 100 KB were 3 MB. Now
-// they cost little more than what is new in each.
+// A growing state cost the square of its steps: 60 steps of up to 100 KB took 3 MB. It must cost
+// little more than what each step adds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_that_grows_costs_what_is_new() {
     let dir = tempfile::tempdir().unwrap();
@@ -302,8 +300,8 @@ async fn a_state_that_grows_costs_what_is_new() {
     assert!(stored < raw / 3, "{stored} of {raw}");
 }
 
-// A hint is never a reason to refuse: none has the key, it is on another branch, its body is
-// small or was erased, the state has become too large. A key that no event can have is.
+// A hint is never a reason to refuse an event: no event has the key, the base is on another branch,
+// its body is small or erased, or the state is too large. Only an invalid key is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_it_is_like_need_not_be_there() {
     let dir = tempfile::tempdir().unwrap();
@@ -335,7 +333,7 @@ async fn what_it_is_like_need_not_be_there() {
     engine.close().await;
 }
 
-/// Where a text is: in files, and in what is packed in them.
+/// Returns where a text is found: in files, and in compressed data in them.
 fn found(dir: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![dir.to_owned()];
@@ -355,16 +353,16 @@ fn found(dir: &Path) -> BTreeSet<String> {
     found
 }
 
-// A leaked key stood in the states of three steps, and all later ones are patches on them.
-// It is erased: the later ones are there whole, nothing of it is left, and what was erased
-// cannot be made again from what others keep of it.
+// A leaked key was in the states of three steps, and all later states are patches on them. After
+// its erasure the later states must be whole, nothing of the key may be left, and the erased states
+// must not be recoverable from the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_stands_on_an_erased_state_stays() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     append(&engine, vec![created()]).await;
     let mut appended = Appended::new();
-    // Noise does not pack: the needle would be seen in it as it is.
+    // Noise does not compress, so the needle appears in it literally.
     let plain = noise(9, 80_000);
     for step in 1..=12_u64 {
         let mut data = plain.clone();
@@ -396,7 +394,7 @@ async fn what_stands_on_an_erased_state_stays() {
     engine.close().await;
     assert_eq!(found(dir.path()), BTreeSet::new());
 
-    // And from then on as before.
+    // New states still work afterwards.
     let engine = open(dir.path()).await;
     let mut data = plain.clone();
     data.extend(noise(99, 500));
@@ -406,7 +404,7 @@ async fn what_stands_on_an_erased_state_stays() {
     engine.close().await;
 }
 
-// Whoever salvages gets whole states, and they cost there what they cost here.
+// A salvage must copy whole states, and they must take no more space than in the source.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_salvaged_is_as_small() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -428,7 +426,7 @@ async fn what_is_salvaged_is_as_small() {
     let log = RedbLog::open(
         to.path(),
         RedbLogOptions::default(),
-        crate::log::OpenMode::Read,
+        treering_log::OpenMode::Read,
     );
     assert!(log.is_ok());
 }

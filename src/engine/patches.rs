@@ -1,7 +1,8 @@
-//! What is different in a body from the one that its author says it is like: worked out on the
+//! Patches: the difference of a body from a similar one that its author names. Computed on the
 //! caller's task, so that the writer only stores it.
 //!
-//! It is never a reason to refuse an event. What cannot be found or does not pay is kept whole.
+//! A patch is never a reason to refuse an event. If the base cannot be found, or a patch does not
+//! pay, the body is stored whole.
 
 use bytes::Bytes;
 
@@ -12,14 +13,12 @@ use super::{
     prepare::{PatchBase, Prepared, PreparedPatch},
     query::Wanted,
 };
-use crate::{
-    codec::body::EncodedBody,
-    domain::{Namespace, NewEvent, with_causes},
-    log::{RecordBody, patch},
-};
+use treering_domain::{Namespace, NewEvent, with_causes};
+use treering_log::{RecordBody, patch};
+use treering_proto::body::EncodedBody;
 
 impl Inner {
-    /// Looks up what the bodies of a batch are like, and what is different.
+    /// Finds the bases of a batch's bodies and computes the patches.
     pub(super) async fn look_up_patches(&self, prepared: &mut Prepared) {
         for index in 0..prepared.bodies.len() {
             let body = &prepared.bodies[index];
@@ -55,7 +54,7 @@ impl Inner {
         let Some((base, other)) = based else {
             return Ok(None);
         };
-        // What fails here is zstd's memory: then it is kept whole.
+        // This fails only if zstd runs out of memory; then the body is stored whole.
         let different = patch::diff(&other, &body.bytes).unwrap_or_default();
         Ok(different.map(|bytes| PreparedPatch {
             base,
@@ -63,7 +62,8 @@ impl Inner {
         }))
     }
 
-    /// The large body that is stored of the newest event with a key, where an event goes.
+    /// Returns the stored large body of the newest event with a key, on the branch that an event is
+    /// for.
     async fn body_like(
         &self,
         namespace: &Namespace,
@@ -75,7 +75,7 @@ impl Inner {
         };
         let history = self.history();
         let branch = self.branch_id(&history, &row, event.branch.as_ref())?;
-        let segments = history.lineage_to(row.id, branch, row.head)?;
+        let segments = history.lineage_to(row.key(), branch, row.head)?;
         let wanted = Wanted::Key(key.to_owned());
         let Some((entry, _)) = lookup::newest(&history, &segments, &wanted)? else {
             return Ok(None);
@@ -94,8 +94,8 @@ impl Inner {
     }
 }
 
-/// The last event before this one in its batch that has the key, goes to the same branch and is
-/// kept apart.
+/// Returns the last earlier event of the batch that has the key, goes to the same branch and has a
+/// large body.
 fn earlier_in_batch(prepared: &Prepared, index: usize) -> Option<usize> {
     let events = &prepared.command.events;
     let (event, key) = (&events[index], &prepared.bodies[index].delta_of);

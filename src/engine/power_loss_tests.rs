@@ -1,18 +1,16 @@
-//! The power goes while an engine works: the log keeps what was synced and any
-//! part of the rest, the views are some older ones or gone.
+//! Power losses while an engine works: the log keeps what was synced and any part of the rest; the
+//! projections are older ones or gone.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 
-use super::{Engine, open::VIEWS_FILE, query::*};
-use crate::{
-    domain::*,
-    log::{OpenMode, RedbLog, RedbLogOptions, redb::simulated::SimulatedDisk},
-};
+use super::{Companion, Engine, open::VIEWS_FILE, query::*};
+use treering_domain::*;
+use treering_log::{OpenMode, RedbLog, RedbLogOptions, redb::simulated::SimulatedDisk};
 
-/// How many seeds; more with `TREERING_POWER_LOSS_SEEDS`, over which the log's own
-/// test runs too.
+/// Returns the number of seeds; `TREERING_POWER_LOSS_SEEDS`, which the log's own test uses too,
+/// overrides it.
 fn seeds() -> u64 {
     std::env::var("TREERING_POWER_LOSS_SEEDS")
         .ok()
@@ -20,7 +18,7 @@ fn seeds() -> u64 {
         .unwrap_or(8)
 }
 
-/// Events by place, with what each must be.
+/// Acknowledged events by place.
 type Kept = BTreeMap<(ConversationId, Revision), EventId>;
 
 struct Random(u64);
@@ -42,10 +40,44 @@ async fn open(disk: &SimulatedDisk, dir: &Path) -> Option<Engine> {
     Engine::over(Arc::new(log), dir).await.ok()
 }
 
-/// Messages, forks and large results until the power is gone.
+/// Returns the conversation in which each event is noted.
+fn notes() -> (Namespace, ConversationId) {
+    (
+        Namespace::new("_system").unwrap(),
+        ConversationId(uuid::Uuid::from_u128(7)),
+    )
+}
+
+fn noted(conversation: ConversationId, revision: Revision) -> String {
+    format!("{conversation} {}", revision.0)
+}
+
+/// Notes each event of a batch in another namespace, as an audit does.
+fn noting() -> Companion {
+    Companion::new(|events, placed| {
+        let (namespace, id) = notes();
+        let body = EventBody::MessageAppended(MessageAppended::text(Role::User, "noted"));
+        let note = |(event, placed): (&NewEvent<_>, &Placed)| NewEvent {
+            actor: noted(event.conversation, placed.at.revision),
+            ..NewEvent::new(id, body.clone())
+        };
+        AppendCommand::new(namespace, events.iter().zip(placed).map(note).collect())
+    })
+}
+
+/// Appends messages, forks and large results until the power fails.
 async fn work(engine: &Engine, random: &mut Random, kept: &mut Kept) {
     let mut ids: Vec<_> = kept.keys().map(|(id, _)| *id).collect();
     ids.dedup();
+    let (system, id) = notes();
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    let begin = AppendCommand {
+        idempotency_key: Some("notes".to_owned()),
+        ..AppendCommand::new(system, vec![NewEvent::new(id, created)])
+    };
+    if engine.append(begin).await.is_err() {
+        return;
+    }
     loop {
         let bytes = [40, 3_000, 90_000][random.below(3) as usize];
         let text = random.below(u64::MAX).to_string().repeat(bytes / 18 + 1);
@@ -70,7 +102,10 @@ async fn work(engine: &Engine, random: &mut Random, kept: &mut Kept) {
         }
         let events = bodies.into_iter().map(|body| NewEvent::new(id, body));
         let command = AppendCommand::new(Namespace::default(), events.collect());
-        let Ok(outcome) = engine.append(command).await else {
+        let Ok(pending) = engine.submit_with(command, Some(noting())).await else {
+            return;
+        };
+        let Ok(outcome) = pending.await else {
             return;
         };
         if create {
@@ -81,8 +116,8 @@ async fn work(engine: &Engine, random: &mut Random, kept: &mut Kept) {
     }
 }
 
-/// What was acknowledged is there; what else is there is sound; it counts as kept
-/// from now on.
+/// Checks that everything acknowledged is stored and everything stored is sound; all of it counts
+/// as kept from now on.
 async fn check(engine: &Engine, kept: &mut Kept, seed: u64) {
     let query = ReadQuery::all(Namespace::default(), Source::Log);
     let events = engine.read_all(query).await.unwrap();
@@ -97,6 +132,18 @@ async fn check(engine: &Engine, kept: &mut Kept, seed: u64) {
         assert_eq!(there.get(place), Some(id), "seed {seed}: {place:?}");
     }
     assert_eq!(there.len(), events.len(), "seed {seed}: a place twice");
+    let (system, _) = notes();
+    let notes = engine
+        .read_all(ReadQuery::all(system, Source::Log))
+        .await
+        .unwrap();
+    let notes = notes.iter().map(|note| note.event.header.actor.clone());
+    let notes: Vec<_> = notes.filter(|actor| !actor.is_empty()).collect();
+    let log_order = events.iter().map(|event| {
+        let header = &event.event.header;
+        noted(header.conversation, header.revision)
+    });
+    assert_eq!(notes, log_order.collect::<Vec<_>>(), "seed {seed}: notes");
     *kept = there;
     let mut items = engine.verify(&Namespace::default(), true);
     while let Some(item) = items.next().await {
@@ -119,7 +166,7 @@ async fn run_seed(seed: u64) {
             work(&engine, &mut random, &mut kept).await;
             engine.close().await;
         }
-        // The views' file has its own luck: as it was, as it was earlier, or gone.
+        // The projections' file is current, older, or gone, independently of the log.
         match random.below(3) {
             0 if older.exists() => drop(std::fs::copy(&older, &views).unwrap()),
             1 if views.exists() => std::fs::remove_file(&views).unwrap(),
@@ -133,9 +180,9 @@ async fn run_seed(seed: u64) {
     }
 }
 
-// Whatever the disk loses or tears of what was not synced, and however old the
-// views are: every acknowledged event is there, and views and index are what a
-// rebuild makes.
+// Whatever unsynced data the disk loses or tears, and however old the projections are: every
+// acknowledged event must be stored, and projections and index must equal a rebuild. An event and
+// its note in another namespace must both be stored, or neither.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_outlives_the_power() {
     let running = futures::stream::iter(0..seeds()).map(|seed| tokio::spawn(run_seed(seed)));

@@ -1,56 +1,54 @@
-//! What is done before the writer sees a batch, on the caller's task: bounds,
-//! encoding, hashing, ids.
+//! Validation of a batch on the caller's task, before the writer sees it: limits, encoding,
+//! hashing, ids.
 
 use std::{collections::HashSet, num::NonZeroU32};
 
 use bytes::Bytes;
 
 use super::error::AppendError;
-use crate::{
-    codec::{
-        body::{Encode, EncodedBody},
-        tags,
+use treering_domain::{
+    AppendCommand, ContentHash, ConversationId, EventBody, EventHeader, Limits, NewEvent,
+    TimestampMicros, check_key as check_event_key,
+    limits::{
+        IDEMPOTENCY_KEY_BYTES_MAX, INLINE_BODY_BYTES_MAX, PATCHED_BODY_BYTES_MIN,
+        SHORT_TEXT_BYTES_MAX,
     },
-    domain::{
-        AppendCommand, ContentHash, ConversationId, EventBody, EventHeader, Limits, NewEvent,
-        TimestampMicros, check_key as check_event_key,
-        limits::{
-            IDEMPOTENCY_KEY_BYTES_MAX, INLINE_BODY_BYTES_MAX, PATCHED_BODY_BYTES_MIN,
-            SHORT_TEXT_BYTES_MAX,
-        },
-    },
-    log::{AppendKey, BlobRef, KeySalt, Record},
-    views::KeyEntry,
+};
+use treering_log::{AppendKey, BlobRef, KeySalt, Record};
+use treering_projections::KeyEntry;
+use treering_proto::{
+    body::{Encode, EncodedBody},
+    tags,
 };
 
 /// A body as it will be stored.
 #[derive(Clone, Debug)]
 pub(super) struct PreparedBody {
-    /// With its tags.
+    /// The body preceded by its tags.
     pub bytes: Bytes,
     pub hash: ContentHash,
-    /// The key of an event that it is like, or empty.
+    /// Event key of a similar event, or empty.
     pub delta_of: String,
-    /// What is different in it from another one, once that was looked up.
+    /// The difference from another body, once that was looked up.
     pub patch: Option<PreparedPatch>,
-    /// What the event's own idempotency key stands for. Only of an event that has one; each
-    /// has a salt of its own, which is erased with its event and no other.
+    /// Content hash and salt for the event's own idempotency key, if it has one. Each event has its
+    /// own salt, which is erased with that event and no other.
     pub own_key: Option<(ContentHash, KeySalt)>,
 }
 
-/// What is different in a body.
+/// The difference of a body from another one.
 #[derive(Clone, Debug)]
 pub(super) struct PreparedPatch {
     pub base: PatchBase,
     pub bytes: Bytes,
 }
 
-/// Where the body is that a patch is on.
+/// The base of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PatchBase {
-    /// In the log.
+    /// A body in the log, by its home offset.
     Home(u64),
-    /// In the same batch: which one of the caller's events.
+    /// A body of the same batch: the index of the caller's event.
     Event(usize),
 }
 
@@ -69,7 +67,7 @@ impl PreparedBody {
         }
     }
 
-    /// False when another event was appended with the event's own key. See
+    /// Returns false when another event was appended with this event's own key. See
     /// [`Prepared::may_be`].
     pub fn may_be(&self, used: &KeyEntry) -> bool {
         let Some((content_hash, _)) = self.own_key else {
@@ -79,14 +77,14 @@ impl PreparedBody {
         used.events == 1 && salt.is_none_or(|salt| salt.hash(content_hash) == used.content_hash)
     }
 
-    /// Kept apart, once for each content.
+    /// Returns whether the body is stored in the blob table, once for each distinct content.
     pub fn is_blob(&self) -> bool {
         let is_like_another =
             !self.delta_of.is_empty() && self.bytes.len() >= PATCHED_BODY_BYTES_MIN;
         is_like_another || self.bytes.len() > INLINE_BODY_BYTES_MAX
     }
 
-    /// How a record names it that finds it stored at `home_offset`.
+    /// Returns the reference of a record to this body stored at `home_offset`.
     pub fn reference(&self, home_offset: u64) -> BlobRef {
         BlobRef {
             hash: self.hash,
@@ -96,31 +94,32 @@ impl PreparedBody {
     }
 }
 
-/// A batch that is ready for the writer but for what must be looked up.
+/// A validated batch, complete except for what must be looked up.
 #[derive(Clone, Debug)]
 pub(super) struct Prepared {
     pub command: AppendCommand<EncodedBody>,
     pub bodies: Vec<PreparedBody>,
-    /// Over everything that the caller chose. Only of keyed batches.
+    /// Hash over everything that the caller chose. Only set for batches with a key.
     pub content_hash: ContentHash,
-    /// What the log's hash of that is made with.
+    /// The salt with which the log hashes `content_hash`.
     pub key_salt: KeySalt,
-    /// All bodies, in bytes.
+    /// Size of all bodies, in bytes.
     pub bytes: usize,
-    /// The engine says what it erases.
+    /// The engine's own record of an erasure.
     pub by_eraser: bool,
-    /// What its conversation is created with if it does not exist.
+    /// The first event of the conversation, for the case that it does not exist.
     creation: Option<Creation>,
-    /// That is its first event now.
+    /// The batch currently begins with `creation`.
     creates: bool,
-    /// The caller's events that are there already, in order: they are not in the command now.
+    /// The caller's events that are already stored, in order. They are currently removed from the
+    /// command.
     skipped: Vec<Skipped>,
 }
 
-/// An event that is there already.
+/// An event that is already stored.
 #[derive(Clone, Debug)]
 struct Skipped {
-    /// Which of the caller's events.
+    /// The index of the caller's event.
     own: usize,
     event: NewEvent<EncodedBody>,
     body: PreparedBody,
@@ -134,7 +133,7 @@ struct Creation {
 }
 
 impl Prepared {
-    /// Checks the bounds and encodes what is not encoded yet.
+    /// Checks the limits and encodes what is not encoded yet.
     pub fn new<B: Encode>(command: AppendCommand<B>, limits: &Limits) -> Result<Self, AppendError> {
         within(
             "the number of events",
@@ -215,7 +214,7 @@ impl Prepared {
         })
     }
 
-    /// The same, as what the engine says of its own erasing.
+    /// Marks the batch as the engine's own record of an erasure.
     pub fn of_eraser(self) -> Self {
         Self {
             by_eraser: true,
@@ -223,12 +222,12 @@ impl Prepared {
         }
     }
 
-    /// What its conversation is created with if it does not exist: tenant and id are whose.
+    /// Returns the conversation that the batch may create.
     pub fn may_create(&self) -> Option<ConversationId> {
         self.creation.as_ref().map(|of| of.event.conversation)
     }
 
-    /// Lets it create its conversation, or not.
+    /// Adds the conversation's first event to the batch, or removes it.
     pub fn set_creates(&mut self, creates: bool) {
         let Some(creation) = &self.creation else {
             return;
@@ -243,8 +242,8 @@ impl Prepared {
         self.creates = creates;
     }
 
-    /// Leaves out those of the caller's events that are there already, by their places in
-    /// order, and no others: what an earlier look left out comes back.
+    /// Removes the caller's events with these indexes (in order) from the batch, because they are
+    /// already stored. Events removed by an earlier call and not named now are put back.
     pub fn skip(&mut self, known: &[usize]) {
         if known.is_empty() && self.skipped.is_empty() {
             return;
@@ -270,7 +269,7 @@ impl Prepared {
         }
     }
 
-    /// The caller's events, also those that are left out, with their bodies and places.
+    /// Returns the caller's events, including removed ones, with their indexes and bodies.
     pub fn own_events(&self) -> Vec<(usize, &NewEvent<EncodedBody>, &PreparedBody)> {
         let first = usize::from(self.creates);
         let here = self.command.events.iter().zip(&self.bodies).skip(first);
@@ -284,19 +283,19 @@ impl Prepared {
         all
     }
 
-    /// True when events of it say by themselves who they are.
+    /// Returns true when an event has a chosen id or an idempotency key of its own.
     pub fn has_names(&self) -> bool {
         let named =
             |event: &NewEvent<EncodedBody>| event.id.is_some() || event.idempotency_key.is_some();
         !self.skipped.is_empty() || self.command.events.iter().any(named)
     }
 
-    /// True when all of the caller's events are left out.
+    /// Returns true when all of the caller's events were removed.
     pub fn is_all_known(&self) -> bool {
         !self.skipped.is_empty() && self.command.events.len() == usize::from(self.creates)
     }
 
-    /// Which of the caller's events one is, by its place among those that are left.
+    /// Converts an index among the remaining events to an index among the caller's events.
     fn own_of(&self, at: usize) -> usize {
         let mut own = at;
         for skipped in &self.skipped {
@@ -308,21 +307,21 @@ impl Prepared {
         own
     }
 
-    /// Where one of the caller's events is; none: it is left out.
+    /// Returns the index in the batch of one of the caller's events; `None` if it was removed.
     pub fn index_of_own(&self, own: usize) -> Option<usize> {
         let before = self.skipped.partition_point(|skipped| skipped.own < own);
         let is_here = self.skipped.get(before).is_none_or(|at| at.own != own);
         is_here.then(|| own - before + usize::from(self.creates))
     }
 
-    /// Which of the caller's events this one is; none: it is the creation.
+    /// Returns the caller's index of an event in the batch; `None` for the creation.
     pub fn own_index(&self, index: usize) -> Option<usize> {
         let at = index.checked_sub(usize::from(self.creates))?;
         Some(self.own_of(at))
     }
 
-    /// The idempotency key that is kept with one of its events, when it is appended now: the
-    /// batch's with the first one, or the event's own.
+    /// Returns the idempotency key stored with an event that is appended now: the batch's key with
+    /// the first event, or the event's own.
     pub fn key_of(&self, index: usize, now: TimestampMicros) -> Option<AppendKey> {
         let life_us = |seconds: NonZeroU32| i64::from(seconds.get()) * 1_000_000;
         let life_us = self.command.key_life_seconds.map(life_us);
@@ -348,14 +347,15 @@ impl Prepared {
         })
     }
 
-    /// False when another batch was appended with its key. Once something of that one was
-    /// erased it cannot be told any more, and whoever repeats it gets its answer.
+    /// Returns false when another batch was appended with this batch's key. Once something of that
+    /// batch was erased, its salt is gone and the two cannot be compared: a retry then gets that
+    /// batch's answer.
     pub fn may_be(&self, used: &KeyEntry) -> bool {
         let salt = used.salt.map(KeySalt);
         salt.is_none_or(|salt| salt.hash(self.content_hash) == used.content_hash)
     }
 
-    /// The conversations that the decision looks at.
+    /// Returns the conversations that the decision needs.
     pub fn conversations(&self) -> Vec<ConversationId> {
         let mut ids = Vec::new();
         let mut note = |id| {
@@ -407,7 +407,7 @@ fn within(
     Ok(())
 }
 
-/// An event with the bytes of its body. One that came with them is not looked at again.
+/// Encodes an event's body. A body that came encoded is not encoded again.
 fn encoded<B: Encode>(
     event_index: usize,
     event: NewEvent<B>,
@@ -459,7 +459,7 @@ fn check_key(key: &str) -> Result<(), AppendError> {
     )
 }
 
-/// What events may say of who they are.
+/// Checks the ids and idempotency keys of events.
 fn check_names(
     events: &[NewEvent<EncodedBody>],
     batch_has_key: bool,
@@ -506,7 +506,7 @@ fn check_names(
     Ok(())
 }
 
-/// Hashes parts, each with its length, so that no two rows of parts read the same.
+/// Hashes parts with their lengths, so that different sequences of parts never hash the same input.
 #[derive(Default)]
 struct PartsHasher(blake3::Hasher);
 
@@ -516,7 +516,7 @@ impl PartsHasher {
         self.0.update(bytes);
     }
 
-    /// What the caller chose of an event.
+    /// Hashes what the caller chose of an event.
     fn event(&mut self, event: &NewEvent<EncodedBody>, body: &PreparedBody) {
         self.part(event.conversation.0.as_bytes());
         let branch = event.branch.as_ref();
@@ -540,7 +540,7 @@ impl PartsHasher {
     }
 }
 
-/// Hashes what the caller chose.
+/// Hashes what the caller chose of a batch.
 fn content_hash(
     command: &AppendCommand<EncodedBody>,
     bodies: &[PreparedBody],
@@ -565,8 +565,9 @@ fn event_hash(event: &NewEvent<EncodedBody>, body: &PreparedBody) -> ContentHash
     hasher.end()
 }
 
-/// Whether a stored event says what another one does that has its id: all that its author
-/// chose but the branch, whose name may have changed. Of one that was erased the header tells.
+/// Returns whether a stored event with the same id equals `event` in everything that its author
+/// chose, except the branch, whose name may have changed. For an erased event only the headers are
+/// compared.
 pub(super) fn says_the_same(
     stored: (&EventHeader, Option<ContentHash>),
     event: &NewEvent<EncodedBody>,
@@ -585,7 +586,7 @@ pub(super) fn says_the_same(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Namespace;
+    use treering_domain::Namespace;
 
     fn prepared(actor: &str) -> Prepared {
         let mut event = NewEvent::new(ConversationId::generate(), EventBody::BranchActivated);
@@ -596,8 +597,8 @@ mod tests {
         Prepared::new(command, &Limits::default()).unwrap()
     }
 
-    // A repeat is known by what it says, although each has a salt of its own. Once the salt
-    // is erased nobody can tell, and whoever repeats a batch must not append it again.
+    // A retry is recognised by its content, although each attempt has its own salt. Once the salt
+    // is erased, contents cannot be compared, and a retry must still not be appended again.
     #[test]
     fn a_repeat_is_known_while_its_salt_is_there() {
         let (first, again, other) = (prepared("ada"), prepared("ada"), prepared("grace"));

@@ -1,43 +1,41 @@
-//! Pseudonyms for what an event's header says of people.
+//! Pseudonyms for personal data in event headers.
 //!
-//! Erasing leaves headers: an actor, a correlation id, an idempotency key. A store with
-//! pseudonyms never has them: what is stored instead is a keyed BLAKE3 of each, which is the
-//! same for the same text, so that events of one person can still be found by who knows the key,
-//! and cannot be guessed by who does not.
+//! An erasure keeps headers: the actor, the correlation id, the idempotency key. A store with
+//! pseudonyms never stores these texts, but a keyed BLAKE3 hash of each. Equal texts have equal
+//! hashes, so someone with the key can still find a person's events, and someone without it cannot
+//! guess the texts.
 //!
-//! That a store has them is said by an event of the reserved namespace, which comes with every
-//! backup; the key does not. So no store goes back to plain texts because a file is missing.
+//! An event in the reserved namespace records that a store has pseudonyms. Backups include that
+//! event but not the key. A missing key file therefore never makes a store fall back to plain text.
 
 use std::{io, path::Path};
 
 use crate::{
-    disk,
-    domain::{
-        AppendCommand, ConversationCreated, ConversationId, EventBody, Namespace, NewEvent, hex,
-        with_causes,
-    },
-    engine::{
-        Engine, derived_id,
-        error::{AppendError, OpenError},
-        open::failed,
-        secret,
-    },
+    Engine, derived_id,
+    error::{AppendError, OpenError},
+    open::failed,
+    secret,
+};
+use treering_base::disk;
+use treering_domain::{
+    AppendCommand, ConversationCreated, ConversationId, EventBody, Namespace, NewEvent, hex,
+    with_causes,
 };
 
-/// The file of the key.
+/// Name of the key file.
 const KEY_FILE: &str = "pseudonyms.key";
 const PUT_BACK: &str = "put it back. Without it, what is appended again with an idempotency key of \
                         before is not known again";
-/// What a pseudonym begins with, so that a person sees what it is.
+/// Prefix of a pseudonym, so that people recognise it.
 const PREFIX: &str = "p-";
-/// Bytes of the hash that are kept: two texts with one pseudonym are not to be found.
+/// Bytes of the hash that are kept: enough that finding two texts with one pseudonym is infeasible.
 const HASH_BYTES: usize = 16;
 
-/// What texts of headers are replaced with.
+/// The key that replaces header texts.
 #[derive(Clone)]
 pub struct Pseudonyms([u8; 32]);
 
-/// Without the key.
+/// Does not print the key.
 impl std::fmt::Debug for Pseudonyms {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Pseudonyms")
@@ -45,16 +43,16 @@ impl std::fmt::Debug for Pseudonyms {
 }
 
 impl Pseudonyms {
-    /// Those of the store in a folder, if it has them.
+    /// Returns the pseudonyms of the store in a folder, if it has them.
     ///
     /// # Errors
-    /// What the system says, and [`io::ErrorKind::InvalidData`] for a file that holds no key.
+    /// The I/O error, or [`io::ErrorKind::InvalidData`] for a file that holds no key.
     pub fn of_store(data: &Path) -> io::Result<Option<Self>> {
         let read = secret::read(&data.join(KEY_FILE), PUT_BACK)?;
         Ok(read.map(Self))
     }
 
-    /// Those of the store in a folder; from now on it has them.
+    /// Returns the pseudonyms of the store in a folder, creating the key if there is none.
     ///
     /// # Errors
     /// As [`Self::of_store`].
@@ -65,18 +63,18 @@ impl Pseudonyms {
         secret::make(&data.join(KEY_FILE)).map(Self)
     }
 
-    /// True when the store in a folder has a key of them.
+    /// Returns true when the folder has a pseudonym key.
     pub(super) fn are_there(data: &Path) -> bool {
         data.join(KEY_FILE).exists()
     }
 
-    /// What stands for a text in a namespace. Nothing stands for nothing.
+    /// Returns the pseudonym of a text in a namespace. An empty text stays empty.
     #[must_use]
     pub fn of(&self, namespace: &Namespace, text: &str) -> String {
         if text.is_empty() {
             return String::new();
         }
-        // No namespace has this byte, so two of them cannot be taken for each other.
+        // No namespace name contains this byte, so the input is unambiguous.
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(namespace.as_str().as_bytes());
         hasher.update(&[0]);
@@ -87,10 +85,10 @@ impl Pseudonyms {
         )
     }
 
-    /// Gives the store in another folder those of the one in this, if it has them.
+    /// Copies the key, if there is one, from one store's folder to another.
     ///
     /// # Errors
-    /// What the system says.
+    /// The I/O error.
     pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
         match std::fs::read(from.join(KEY_FILE)) {
             Ok(key) => {
@@ -102,7 +100,7 @@ impl Pseudonyms {
         }
     }
 
-    /// Takes the actors, the correlation ids and the idempotency keys out of a batch.
+    /// Replaces the actors, correlation ids and idempotency keys of a batch.
     pub(super) fn disguise<B>(&self, command: &mut AppendCommand<B>) {
         let namespace = &command.namespace;
         if let Some(key) = &mut command.idempotency_key {
@@ -122,7 +120,7 @@ impl Pseudonyms {
 /// The server's own namespace.
 const RESERVED: &str = "_system";
 
-/// The namespace and the conversation that say that a store has pseudonyms.
+/// Returns the namespace and conversation that record that a store has pseudonyms.
 fn place() -> Result<(Namespace, ConversationId), AppendError> {
     let namespace = Namespace::new(RESERVED).map_err(AppendError::storage)?;
     let id = derived_id(&namespace, "pseudonyms", &[]);
@@ -130,17 +128,17 @@ fn place() -> Result<(Namespace, ConversationId), AppendError> {
 }
 
 impl Engine {
-    /// True when what is appended here has pseudonyms, whether or not their key is there.
+    /// Returns true when the store has pseudonyms, whether or not their key is present.
     ///
     /// # Errors
-    /// [`AppendError::Read`] when that cannot be read.
+    /// [`AppendError::Read`] when the record of that cannot be read.
     pub fn has_pseudonyms(&self) -> Result<bool, AppendError> {
         let (namespace, id) = place()?;
         Ok(self.inner.pseudonyms.is_some() || self.inner.find_row(&namespace, id)?.is_some())
     }
 
-    /// Lets the store say that it has pseudonyms, if it has; and refuses to go on without them.
-    /// `anew`: the key was made just now.
+    /// Records that the store has pseudonyms, if it does; fails if their key is missing. `anew`:
+    /// the key was just created.
     pub(super) async fn keep_pseudonyms(self, anew: bool) -> Result<Self, OpenError> {
         let dir = &self.inner.options.data_dir;
         let kept = self.say_pseudonyms(anew).await;
@@ -159,7 +157,7 @@ impl Engine {
         }
     }
 
-    /// False: the store has them, and their key is not there.
+    /// Returns false if the store has pseudonyms but their key is missing.
     async fn say_pseudonyms(&self, anew: bool) -> Result<bool, AppendError> {
         let (namespace, id) = place()?;
         let is_said = self.inner.find_row(&namespace, id)?.is_some();
@@ -182,7 +180,7 @@ impl Engine {
         });
         let command = AppendCommand::new(namespace, vec![NewEvent::new(id, created)]);
         if let Err(error) = self.append(command).await {
-            // They are in force all the same: the key is there.
+            // They are in effect anyway, because the key exists.
             let error = with_causes(&error);
             tracing::warn!(%error, "that this store has pseudonyms could not be noted; it is tried again at the next start");
         }
@@ -193,10 +191,10 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::OpenOptions;
+    use crate::OpenOptions;
 
-    // The same person is the same pseudonym after a restart, another one in another tenant's
-    // namespace, and another one in another store.
+    // One person has the same pseudonym after a restart, but different ones in another tenant's
+    // namespace and in another store.
     #[test]
     fn one_text_has_one_pseudonym_in_one_place() {
         let dir = tempfile::tempdir().unwrap();
@@ -244,9 +242,9 @@ mod tests {
         })
     }
 
-    // Somebody was to be forgotten, and the mail address stood in the header of each event, where
-    // no erasing reaches. It must never come to the disk; and what is sent again, with the same
-    // key, must still be told from something new, after a restart that does not name the flag.
+    // A person was to be forgotten, and the mail address was in every event's header, which erasure
+    // does not reach. It must never reach the disk. A retry with the same key must still be
+    // recognised, also after a restart without the flag.
     #[tokio::test(flavor = "multi_thread")]
     async fn nothing_of_a_person_is_in_a_header() {
         let dir = tempfile::tempdir().unwrap();
@@ -270,8 +268,8 @@ mod tests {
         assert!(!holds(dir.path(), ADA));
     }
 
-    // A store that gets pseudonyms has keys from before. What is sent again with one of them is
-    // no second message.
+    // A store that gets pseudonyms has keys from before. A retry with one of them must not append
+    // again.
     #[tokio::test(flavor = "multi_thread")]
     async fn keys_of_before_are_known() {
         let dir = tempfile::tempdir().unwrap();
@@ -290,8 +288,8 @@ mod tests {
         engine.close().await;
     }
 
-    // The key was lost, and the store went on in plain text without a word: it refuses, reads
-    // all the same, and gets another key only when it is told to.
+    // The key was lost, and the store silently continued in plain text. It must refuse to append,
+    // still open read-only, and create a new key only when told to.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_store_never_loses_its_pseudonyms() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Makes committed groups visible: to the views, and then to readers that wait.
+//! Makes committed groups visible: applies them to the projections, then notifies waiting readers.
 
 use std::{
     path::PathBuf,
@@ -18,19 +18,17 @@ use super::{
     sequencer::{Deltas, lock},
     states::SharedViews,
 };
-use crate::{
-    domain::{ConversationRow, with_causes},
-    log::{Beat, CommittedGroup, LogReader, PublishError, Publisher},
-    views::{ViewDelta, Views, ViewsError},
-};
+use treering_domain::{ConversationRow, with_causes};
+use treering_log::{Beat, CommittedGroup, LogReader, PublishError, Publisher};
+use treering_projections::{ViewDelta, Views, ViewsError};
 
-/// Pause before the views are opened again after a failure.
+/// Pause before reopening the projections after a failure.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// Opens the views again after a failure.
+/// Reopens the projections after a failure.
 pub(super) type ReopenViews = Box<dyn Fn() -> Result<Views, ViewsError> + Send>;
 
-/// Publishes groups to the views.
+/// Applies committed groups to the projections.
 pub(super) struct EnginePublisher {
     pub views: SharedViews,
     pub deltas: Deltas,
@@ -42,7 +40,7 @@ pub(super) struct EnginePublisher {
     pub views_path: Option<PathBuf>,
     pub marks: Arc<Marks>,
     pub closing: Arc<AtomicBool>,
-    /// Held while the views change; a rebuild takes it to swap them.
+    /// Held while the projections change; a rebuild holds it to swap them.
     pub gate: Arc<std::sync::Mutex<()>>,
 }
 
@@ -58,10 +56,10 @@ impl Publisher for EnginePublisher {
             let gate = Arc::clone(&self.gate);
             let _gate = lock(&gate);
             let views = self.views.load_full();
-            // A rebuild may have found damage since the group was decided.
+            // A rebuild may have found damage after the group was decided.
             self.leave_out_damaged(&mut delta);
             let behind = views.reached().map(|reached| reached >= delta.reached);
-            // A rebuild may have come this far by itself.
+            // A rebuild may already have reached this offset.
             if !matches!(behind, Ok(true))
                 && let Err(error) = views.apply(&delta)
             {
@@ -71,19 +69,15 @@ impl Publisher for EnginePublisher {
         }
         self.feed.push(group);
         self.published.store(reached, Ordering::Release);
-        let grown = group
-            .records
-            .iter()
-            .map(|record| record.header.conversation);
+        let grown = group.records.iter().map(|record| record.header.key());
         self.notify.tell(reached, grown);
         Ok(())
     }
 }
 
 impl EnginePublisher {
-    /// The views failed, for example because the disk is full. Nothing is lost:
-    /// they are opened again and read from the log what they miss. Appends wait
-    /// meanwhile.
+    /// Recovers the projections after a failure, for example because the disk is full. Nothing is
+    /// lost: they are reopened and read from the log what they lack. Appends wait meanwhile.
     fn recover(&self, head: u64, error: &ViewsError, beat: &Beat) -> Result<(), PublishError> {
         tracing::warn!(error = %with_causes(&error), "the views failed; they are opened again and follow the log");
         let mut last = with_causes(error).to_string();
@@ -99,13 +93,13 @@ impl EnginePublisher {
     }
 
     fn catch_up(&self, head: u64, beat: &Beat) -> Result<(), String> {
-        // The file can be opened again only once it is not open any more.
+        // Close the file before reopening it.
         self.views.store(Arc::new(Views::closed()));
         let views = (self.reopen)().map_err(|error| with_causes(&error).to_string())?;
         let path = self.views_path.as_deref();
         if views.path().as_deref() == path {
-            // They answer as of an earlier event meanwhile. Such as are made anew
-            // answer once they are whole.
+            // Meanwhile they answer as of an earlier event. Projections that are being rebuilt
+            // answer only once they are complete.
             self.views.store(Arc::new(views.clone()));
         }
         let whole = catch_up(views, path, &self.reader, head, |_| beat.sign());
@@ -119,7 +113,7 @@ impl EnginePublisher {
 
     fn leave_out_damaged(&self, delta: &mut ViewDelta) {
         let whole = |row: &ConversationRow| row.damage.is_none();
-        let damaged = |row: &&ConversationRow| whole(row) && self.marks.get(row.id).is_some();
+        let damaged = |row: &&ConversationRow| whole(row) && self.marks.get(row.key()).is_some();
         if delta.conversations.iter().any(|row| damaged(&row)) {
             delta.leave_out(|id| self.marks.get(id).is_some());
         }

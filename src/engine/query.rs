@@ -1,94 +1,93 @@
-//! What can be asked of the engine, and what it answers. Plain values.
+//! Queries to the engine and their answers, as plain values.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::domain::{
+use treering_domain::{
     Appended, BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationInfo,
-    ConversationRow, Damage, EventHeader, EventId, EventKind, EventRef, JsonText, Namespace,
-    NamespaceUse, Position, Quota, Revision, Role, StoredEvent, Tags, TimestampMicros,
+    ConversationKey, ConversationRow, Damage, EventHeader, EventId, EventKind, EventRef, JsonText,
+    Namespace, NamespaceUse, Position, Quota, Revision, Role, StoredEvent, Tags, TimestampMicros,
     ToolResultRecorded, limits::READ_SCAN_EVENTS_MAX,
 };
-use crate::search::{Reading, Scores};
-pub use crate::views::{ListOrder, ListPlace};
+pub use treering_projections::{ListOrder, ListPlace};
+use treering_search::{Reading, Scores};
 
-/// Which events a read or a subscription is about.
+/// The source of the events of a read or subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The history of a branch: its ancestors' events up to each fork, then its
-    /// own. None: the active branch.
+    /// The history of a branch: its ancestors' events up to each fork, then its own.
     Branch {
-        /// Conversation.
+        /// The conversation.
         conversation: ConversationId,
-        /// Branch name.
+        /// Branch name; `None` for the active branch.
         branch: Option<BranchName>,
     },
     /// All events of a conversation, on any branch, by revision.
     Conversation(ConversationId),
-    /// All events of the namespace, by position.
+    /// All events of the namespace, by log position.
     Log,
 }
 
 /// A read of stored events.
 #[derive(Clone, Debug)]
 pub struct ReadQuery {
-    /// Tenant.
+    /// The tenant.
     pub namespace: Namespace,
-    /// Which events.
+    /// The source of the events.
     pub source: Source,
     /// First revision (branch, conversation) or log offset (log), inclusive.
     pub from: u64,
-    /// The conversation that `from` (of a backward read `to`) is a revision of, when that is
-    /// an inherited event of a branch; none: the branch's own.
+    /// The conversation that `from` (in a backward read `to`) is a revision of, if that is an
+    /// inherited event of a branch; `None` for the branch's own conversation.
     pub begins_in: Option<ConversationId>,
-    /// Last one, inclusive.
+    /// Last revision or log offset, inclusive.
     pub to: u64,
-    /// From the end to the start.
+    /// Read from the end to the start.
     pub backward: bool,
     /// Only these kinds; empty: all.
     pub kinds: Vec<EventKind>,
-    /// At most so many events.
+    /// Maximum number of events.
     pub limit: u64,
-    /// Of the bodies give only what the events are found by: `codec::tags` reads it, and of a
-    /// framework's event its type.
+    /// Return only the tags of each event in place of its body, and the type of a framework's
+    /// event; decode them with `codec::tags`.
     pub headers_only: bool,
-    /// Only events that match all of this.
+    /// Only events that match the filter.
     pub filter: ReadFilter,
-    /// Where an earlier read ended with [`ReadError::ScanBound`](super::ReadError): this one,
-    /// which is the same otherwise, goes on there.
+    /// Where an earlier read stopped with [`ReadError::ScanBound`](super::ReadError). This read
+    /// continues there; everything else must be as in the earlier read.
     pub go_on_at: Option<ReadStop>,
-    /// With a filter, look at no more than so many events, and end with that error then.
+    /// With a filter: stop with that error after scanning this many events.
     pub scan_max: u64,
 }
 
-/// What a read wants of events. What is empty or none wants nothing.
+/// A filter on events. Empty or `None` fields match everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadFilter {
-    /// Their key, whole; an empty one: that they have none. Has an index, unless it is empty.
+    /// The exact event key; an empty string matches events without a key. Indexed, unless empty.
     pub key: Option<String>,
-    /// What their key begins with. Has an index.
+    /// A prefix of the event key. Indexed.
     pub key_prefix: String,
-    /// One of these types of frameworks' events. One by itself has an index.
+    /// One of these types of frameworks' events. A single type is indexed.
     pub types: Vec<String>,
-    /// Who appended them.
+    /// The actor.
     pub actor: String,
-    /// What they belong to.
+    /// The correlation id.
     pub correlation_id: String,
-    /// All of these, with these values.
+    /// All of these attributes, with these values.
     pub attributes: BTreeMap<String, String>,
-    /// Recorded then or later …
+    /// Recorded at or after this time …
     pub recorded_from: Option<TimestampMicros>,
-    /// … and before then.
+    /// … and before this time.
     pub recorded_to: Option<TimestampMicros>,
 }
 
 impl ReadFilter {
-    /// True when every event matches.
+    /// Returns true when every event matches.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether a header matches, as far as that can be told from it.
+    /// Returns whether a header matches the fields that a header can decide.
     pub(super) fn takes_header(&self, header: &EventHeader) -> bool {
         let is = |wanted: &str, has: &str| wanted.is_empty() || wanted == has;
         is(&self.actor, &header.actor)
@@ -99,7 +98,7 @@ impl ReadFilter {
             && self.recorded_to.is_none_or(|to| header.recorded_at < to)
     }
 
-    /// Whether a header is not all that is asked for.
+    /// Returns whether the filter needs more than the header.
     pub(super) fn asks_for_tags(&self) -> bool {
         self.key.is_some()
             || !self.key_prefix.is_empty()
@@ -122,60 +121,60 @@ impl ReadFilter {
     }
 }
 
-/// The first event that a read did not look at.
+/// The first event that a read did not scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadStop {
-    /// Of a branch or a conversation.
+    /// In a branch or a conversation.
     Event(EventRef),
-    /// Of the log.
+    /// In the log.
     Offset(u64),
 }
 
-/// What is looked for of a branch's history.
+/// What to find in a branch's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// The newest event with this key.
     Key(String),
-    /// The newest event of a framework of this type.
+    /// The newest framework event of this type.
     Type(String),
     /// The newest event of this kind.
     Kind(EventKind),
 }
 
-/// The newest events of some conversations.
+/// A query for the newest events of some conversations.
 #[derive(Clone, Debug)]
 pub struct LatestQuery {
-    /// Tenant.
+    /// The tenant.
     pub namespace: Namespace,
-    /// Which.
+    /// The conversations.
     pub conversations: Vec<ConversationId>,
-    /// The branch of each; none: the active one.
+    /// The branch in each of them; `None` for the active one.
     pub branch: Option<BranchName>,
-    /// What is looked for in each of them.
+    /// What to find in each of them.
     pub wanted: Vec<Wanted>,
-    /// Only what was there at this revision.
+    /// Consider only events up to this revision.
     pub as_of: Option<Revision>,
     /// See [`ReadQuery::headers_only`].
     pub headers_only: bool,
-    /// Bodies in the answer, together, in bytes. The first one comes however large it is.
+    /// Maximum size of all bodies in the answer, in bytes. The first body is always included.
     pub bytes_max: usize,
 }
 
-/// The names of an event.
+/// The name of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventName {
     /// Its id.
     Id(EventId),
-    /// Its place.
+    /// Its conversation and revision.
     Place(EventRef),
 }
 
-/// Some events by name.
+/// A query for events by name.
 #[derive(Clone, Debug)]
 pub struct GetQuery {
-    /// Tenant.
+    /// The tenant.
     pub namespace: Namespace,
-    /// Which.
+    /// The names of the events.
     pub names: Vec<EventName>,
     /// See [`ReadQuery::headers_only`].
     pub headers_only: bool,
@@ -186,25 +185,25 @@ pub struct GetQuery {
 /// An event that was looked up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GotEvent {
-    /// None: there is none.
+    /// The event; `None` if it does not exist.
     pub event: Option<NamedEvent>,
-    /// Its body was left out, because others took the room: it is as with headers only.
+    /// Its body was omitted because the answer was full; it has only the tags.
     pub body_left_out: bool,
 }
 
-/// An event that was the newest.
+/// The newest event that matched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatestEvent {
-    /// The conversation that was asked for.
+    /// The queried conversation.
     pub conversation: ConversationId,
-    /// What was looked for in it.
+    /// What was searched for.
     pub wanted: Wanted,
-    /// What was found.
+    /// The result.
     pub got: GotEvent,
 }
 
 impl ReadQuery {
-    /// All events of a source, forward.
+    /// Creates a query for all events of a source, forward.
     #[must_use]
     pub fn all(namespace: Namespace, source: Source) -> Self {
         Self {
@@ -224,20 +223,19 @@ impl ReadQuery {
     }
 }
 
-/// An event, with the name that its branch has today.
+/// An event with the current name of its branch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedEvent {
     /// The event.
     pub event: StoredEvent,
-    /// Name of its branch; none when read from the whole log.
+    /// Name of its branch; `None` when read from the whole log.
     pub branch: Option<BranchName>,
 }
 
 /// Where a subscription starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartAfter {
-    /// After this revision (branch, conversation) or log offset (log); 0: from
-    /// the start.
+    /// After this revision (branch, conversation) or log offset (log); 0 for the start.
     Place(u64),
     /// With the next event.
     Now,
@@ -246,9 +244,9 @@ pub enum StartAfter {
 /// A subscription.
 #[derive(Clone, Debug)]
 pub struct SubscribeQuery {
-    /// Tenant.
+    /// The tenant.
     pub namespace: Namespace,
-    /// Which events.
+    /// The source of the events.
     pub source: Source,
     /// Where to start.
     pub start: StartAfter,
@@ -256,127 +254,127 @@ pub struct SubscribeQuery {
     pub kinds: Vec<EventKind>,
 }
 
-/// What a subscription brings.
+/// An item of a subscription.
 #[derive(Clone, Debug)]
 pub enum Subscribed {
     /// An event.
     Event(Box<NamedEvent>),
-    /// Everything that was there has been brought; live from here.
+    /// All existing events have been delivered; live events follow.
     CaughtUp(Position),
-    /// The reader was slower than the writers: reads from the log again,
-    /// nothing is lost.
+    /// The reader was slower than the writers. The subscription reads from the log again; nothing
+    /// is lost.
     FellBehind(Position),
 }
 
-/// A page of conversations.
+/// A query for a page of conversations.
 #[derive(Clone, Debug)]
 pub struct ListQuery {
-    /// Tenant.
+    /// The tenant.
     pub namespace: Namespace,
-    /// At most so many.
+    /// Maximum number of conversations.
     pub limit: usize,
-    /// The last page's [`ConversationPage::next`].
+    /// [`ConversationPage::next`] of the previous page.
     pub after: Option<ListPlace>,
     /// Only those imported from this source.
     pub source: Option<String>,
-    /// What they are ordered by.
+    /// The sort order.
     pub order: ListOrder,
     /// Oldest first; else newest first.
     pub ascending: bool,
 }
 
-/// Conversations, and where the next page starts.
+/// A page of conversations.
 #[derive(Clone, Debug)]
 pub struct ConversationPage {
-    /// In the order asked for.
+    /// The conversations, in the requested order.
     pub conversations: Vec<ConversationSummary>,
-    /// None: this was the last page.
+    /// Where the next page starts; `None` on the last page.
     pub next: Option<ListPlace>,
 }
 
-/// Conversations that a part of an id names.
+/// Conversations that match a part of an id.
 #[derive(Clone, Debug)]
 pub struct FoundByPart {
-    /// At most as many as were asked for.
+    /// At most as many as requested.
     pub conversations: Vec<ConversationSummary>,
-    /// There are more.
+    /// More conversations match.
     pub more: bool,
 }
 
-/// A conversation in short.
+/// A summary of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConversationSummary {
     /// Its id.
     pub id: ConversationId,
     /// Title, source, labels, parent.
     pub info: Arc<ConversationInfo>,
-    /// Last revision on any branch.
+    /// The last revision on any branch.
     pub head: Revision,
-    /// How many branches it has.
+    /// The number of branches.
     pub branch_count: u64,
     /// The active branch.
     pub active: BranchId,
-    /// Its name.
+    /// The active branch's name.
     pub active_name: BranchName,
-    /// It takes nothing more.
+    /// The conversation accepts no more events.
     pub sealed: bool,
-    /// First event.
+    /// When the first event was recorded.
     pub created_at: TimestampMicros,
-    /// Last event.
+    /// When the last event was recorded.
     pub updated_at: TimestampMicros,
-    /// When the first event happened, as its author says; else when it was recorded.
+    /// When the first event happened according to its author, else when it was recorded.
     pub happened_from: TimestampMicros,
-    /// When the last of them happened.
+    /// The latest time at which one of its events happened.
     pub happened_to: TimestampMicros,
-    /// From where on it cannot be read; none: it is whole.
+    /// Where the conversation becomes unreadable; `None` if it is intact.
     pub damage: Option<Arc<Damage>>,
 }
 
-/// State of a conversation and of one branch.
+/// The state of a conversation and of one branch.
 #[derive(Clone, Debug)]
 pub struct ConversationView {
-    /// In short.
+    /// The conversation's summary.
     pub summary: ConversationSummary,
-    /// The first branches, by id.
+    /// The first branches, ordered by id.
     pub branches: Vec<Arc<BranchState>>,
-    /// There are more: [`Engine::branches`](crate::engine::Engine::branches) has them.
+    /// There are more branches; [`Engine::branches`](crate::Engine::branches) returns them.
     pub more_branches: bool,
-    /// The branch that was asked for, as of the revision asked for.
+    /// The requested branch, as of the requested revision.
     pub branch: Arc<BranchState>,
 }
 
-/// Branches of a conversation.
+/// A page of a conversation's branches.
 #[derive(Clone, Debug)]
 pub struct BranchPage {
-    /// By id.
+    /// The branches, ordered by id.
     pub branches: Vec<Arc<BranchState>>,
-    /// The active one, here or elsewhere.
+    /// The active branch, whether or not it is on this page.
     pub active: BranchId,
-    /// There are more after these.
+    /// More branches follow.
     pub more: bool,
 }
 
-/// Which conversations a list has. What is empty or none filters nothing.
+/// A filter on conversations. Empty or `None` fields match everything.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ListFilter {
-    /// They have all of these labels.
+    /// Has all of these labels.
     pub labels: BTreeMap<String, String>,
-    /// Their metadata has these values under these names.
+    /// Has these metadata values, by name.
     pub metadata: BTreeMap<String, serde_json::Value>,
-    /// They were forked or spawned from this one.
+    /// Was forked or spawned from this conversation.
     pub parent: Option<ConversationId>,
-    /// Their title has this in it, in upper or lower case.
+    /// The title contains this text, case-insensitively.
     pub title: String,
-    /// They are sealed, or not.
+    /// Is sealed, or is not.
     pub sealed: Option<bool>,
-    /// Their last event was recorded at this time or later …
+    /// The last event was recorded at or after this time …
     pub updated_from: Option<TimestampMicros>,
-    /// … and before this one.
+    /// … and before this time.
     pub updated_to: Option<TimestampMicros>,
 }
 
 impl ListFilter {
-    /// True for a conversation that it lets through.
+    /// Returns true if the conversation matches.
     #[must_use]
     pub fn lets(&self, row: &ConversationRow) -> bool {
         let info = &row.info;
@@ -403,19 +401,24 @@ impl ListFilter {
     }
 }
 
-/// A branch, by names: what most reads and commands are about.
+/// The address of a branch: the target of most reads and commands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BranchAddress {
-    /// Tenant.
+    /// The tenant.
     pub namespace: Namespace,
-    /// Conversation.
+    /// The conversation.
     pub conversation: ConversationId,
-    /// Branch; none: the active one.
+    /// The branch; `None` for the active one.
     pub branch: Option<BranchName>,
 }
 
 impl BranchAddress {
-    /// A conversation's active branch.
+    /// Returns the conversation's key.
+    pub(super) fn key(&self) -> ConversationKey {
+        self.namespace.key(self.conversation)
+    }
+
+    /// Returns the address of a conversation's active branch.
     #[must_use]
     pub fn active(namespace: Namespace, conversation: ConversationId) -> Self {
         Self {
@@ -425,7 +428,7 @@ impl BranchAddress {
         }
     }
 
-    /// This branch of the same conversation.
+    /// Returns the address of this branch in the same conversation.
     #[must_use]
     pub fn on(self, branch: BranchName) -> Self {
         Self {
@@ -435,12 +438,12 @@ impl BranchAddress {
     }
 }
 
-/// A fork to make.
+/// A command to fork a branch.
 #[derive(Clone, Debug)]
 pub struct ForkCommand {
-    /// The branch to leave.
+    /// The branch to fork from.
     pub address: BranchAddress,
-    /// Last revision to share; none: the branch's head.
+    /// The last revision to share; `None` for the branch's head.
     pub at: Option<Revision>,
     /// Name of the new branch, or title of the new conversation.
     pub name: String,
@@ -450,52 +453,53 @@ pub struct ForkCommand {
     pub into: Option<ConversationId>,
     /// Make the new branch the active one.
     pub activate: bool,
-    /// See [`crate::domain::AppendCommand::idempotency_key`].
+    /// See [`treering_domain::AppendCommand::idempotency_key`].
     pub idempotency_key: Option<String>,
-    /// Who forks, or empty.
+    /// The actor, or empty.
     pub actor: String,
 }
 
-/// What a fork may have beside a [`ForkCommand`]. All but the first is of new conversations.
+/// Further options of a [`ForkCommand`]. All except `expected_head` apply only to forks into a new
+/// conversation.
 #[derive(Clone, Debug, Default)]
 pub struct ForkOptions {
-    /// The head that the forked branch must have; none: any.
+    /// The head that the parent branch must have; `None` for any.
     pub expected_head: Option<Revision>,
-    /// It has the labels of the conversation that is forked.
+    /// Copy the labels of the parent conversation.
     pub keep_labels: bool,
-    /// It has the source of the conversation that is forked, but not its id there.
+    /// Copy the source of the parent conversation, but not its id there.
     pub keep_source: bool,
-    /// Labels, over those that it keeps.
+    /// Labels to set, on top of copied ones.
     pub labels: BTreeMap<String, String>,
-    /// A source of its own, or empty.
+    /// The new conversation's own source, or empty.
     pub source: String,
-    /// Its id there, or empty.
+    /// Its id at the source, or empty.
     pub source_id: String,
 }
 
-/// A branch to be taken back.
+/// A command to rewind a branch.
 #[derive(Clone, Debug)]
 pub struct RewindCommand {
     /// The branch.
     pub address: BranchAddress,
-    /// Last revision that stays; none: what the conversation was created with.
+    /// The last revision to keep; `None` for what the conversation was created with.
     pub to: Option<Revision>,
-    /// The head that it must have; none: any.
+    /// The head that the branch must have; `None` for any.
     pub expected_head: Option<Revision>,
-    /// Name for the old end; none: `rewound-` and its last revision.
+    /// Name for the old end of the branch; `None` for `rewound-` and its last revision.
     pub keep_as: Option<BranchName>,
-    /// The same key again gives the first answer again.
+    /// Idempotency key: a retry with the same key returns the first answer.
     pub idempotency_key: Option<String>,
-    /// Who does it, or empty.
+    /// The actor, or empty.
     pub actor: String,
-    /// At most so many of the events that went are returned, the newest of them.
+    /// Maximum number of removed events to return; the newest ones are returned.
     pub limit: usize,
-    /// Leave their bodies empty.
+    /// Return them without bodies.
     pub headers_only: bool,
 }
 
 impl RewindCommand {
-    /// Takes a branch back to a revision.
+    /// Creates a command to rewind a branch to a revision.
     #[must_use]
     pub fn new(address: BranchAddress, to: Revision) -> Self {
         Self {
@@ -511,62 +515,61 @@ impl RewindCommand {
     }
 }
 
-/// A branch that was taken back.
+/// The result of a rewind.
 #[derive(Clone, Debug)]
 pub struct Rewound {
-    /// The branch as it is now: a new one, under the old name.
+    /// The branch as it is now: a new one with the old name.
     pub branch: Arc<BranchState>,
-    /// The old end; none: nothing went, and nothing was appended.
+    /// The old end of the branch; `None` if there was nothing to remove, so nothing was appended.
     pub kept: Option<Arc<BranchState>>,
     /// The conversation's active branch.
     pub active: BranchId,
-    /// What was appended.
+    /// The appended events.
     pub events: Vec<Appended>,
-    /// What went, oldest first, without what was only said of branches.
+    /// The removed events, oldest first, except those that are only about branches.
     pub went: Vec<NamedEvent>,
-    /// More went than was returned.
+    /// More events were removed than returned.
     pub truncated: bool,
-    /// The idempotency key was known: nothing was appended now.
+    /// The idempotency key was already known: this call appended nothing.
     pub repeated_key: bool,
 }
 
-/// A fork that was made.
+/// The result of a fork.
 #[derive(Clone, Debug)]
 pub struct Forked {
-    /// Where the new branch is.
+    /// The conversation of the new branch.
     pub conversation: ConversationId,
     /// The new branch.
     pub branch: Arc<BranchState>,
-    /// What was appended.
+    /// The appended events.
     pub events: Vec<Appended>,
 }
 
-/// One step of a lineage: a branch and the part of it that is in the history.
+/// One step of a lineage: a branch, and the part of it that belongs to the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineageStep {
-    /// Conversation.
+    /// The conversation.
     pub conversation: ConversationId,
-    /// Branch.
+    /// The branch.
     pub branch: BranchId,
-    /// Its name today.
+    /// The branch's current name.
     pub name: BranchName,
-    /// Own events of the branch up to this revision, inclusive, are in the
-    /// history.
+    /// The branch's own events up to this revision, inclusive, belong to the history.
     pub up_to: Revision,
-    /// Where the branch left the next step's branch; zero for a root.
+    /// The revision of the next step's branch where this branch forked; zero for a root.
     pub forked_at: Revision,
 }
 
-/// Lineage of a branch, from itself up to the root.
+/// The lineage of a branch.
 #[derive(Clone, Debug)]
 pub struct Lineage {
-    /// From the branch itself up to the root.
+    /// The steps, from the branch itself up to the root.
     pub steps: Vec<LineageStep>,
     /// Conversations forked or spawned from this one.
     pub children: Vec<ConversationId>,
 }
 
-/// Two branches compared.
+/// The difference between two branches.
 #[derive(Clone, Debug)]
 pub struct BranchDiff {
     /// The last event that both have.
@@ -575,11 +578,11 @@ pub struct BranchDiff {
     pub left: Vec<NamedEvent>,
     /// Events that only the right one has.
     pub right: Vec<NamedEvent>,
-    /// A side has more than was returned.
+    /// A side has more events than were returned.
     pub truncated: bool,
 }
 
-/// Where a tool call stands.
+/// The status of a tool call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum CallStatus {
@@ -594,48 +597,48 @@ pub enum CallStatus {
     Cancelled,
 }
 
-/// A tool call with all that became of it on a branch.
+/// A tool call with its approval and outcome on a branch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCall {
-    /// Conversation of the request.
+    /// The conversation of the request.
     pub conversation: ConversationId,
-    /// Branch that was asked for.
+    /// The queried branch.
     pub branch: BranchId,
-    /// Its name.
+    /// The branch's name.
     pub branch_name: BranchName,
-    /// The provider's id.
+    /// The provider's call id.
     pub call_id: String,
     /// Name of the tool.
     pub tool: String,
-    /// As the model wrote them.
+    /// The arguments as the model wrote them.
     pub arguments: JsonText,
-    /// They are no JSON.
+    /// The arguments are not JSON.
     pub arguments_not_json: bool,
-    /// The provider's id of the call's item, or empty.
+    /// The provider's id of the output item, or empty.
     pub item_id: String,
     /// BLAKE3 of the arguments.
     pub arguments_hash: ContentHash,
-    /// Where it was requested.
+    /// The revision of the request.
     pub request_revision: Revision,
-    /// Where it stands.
+    /// The status.
     pub status: CallStatus,
-    /// Its approval.
-    pub approval: crate::domain::ApprovalStatus,
-    /// Who decided, or empty.
+    /// The approval status.
+    pub approval: treering_domain::ApprovalStatus,
+    /// Who decided the approval, or empty.
     pub decided_by: String,
-    /// Why, or empty.
+    /// The reason for the decision, or empty.
     pub decision_reason: String,
-    /// Where it was decided.
+    /// The revision of the decision.
     pub decision_revision: Option<Revision>,
-    /// Where it was started.
+    /// The revision of the start.
     pub started_revision: Option<Revision>,
-    /// Where it ended, by a result or a cancellation.
+    /// The revision of the result or cancellation.
     pub end_revision: Option<Revision>,
-    /// Why it ended without a result.
-    pub cancel_reason: Option<crate::domain::CancelReason>,
-    /// What went wrong, or empty.
+    /// Why it was cancelled.
+    pub cancel_reason: Option<treering_domain::CancelReason>,
+    /// The error, or empty.
     pub error_message: String,
-    /// How long it ran.
+    /// Execution time in milliseconds.
     pub execution_time_ms: Option<u64>,
     /// Length of the result's text, in bytes.
     pub result_bytes: u64,
@@ -647,114 +650,111 @@ pub struct ToolCall {
     pub ended_at: Option<TimestampMicros>,
 }
 
-/// Which tool calls.
+/// A query for tool calls.
 #[derive(Clone, Debug)]
 pub struct ToolHistoryQuery {
     /// The branch.
     pub address: BranchAddress,
-    /// As of this revision; none: now.
+    /// As of this revision; `None` for now.
     pub as_of: Option<Revision>,
-    /// Only this tool.
+    /// Only calls of this tool.
     pub tool: Option<String>,
-    /// Newest first, at most so many.
+    /// Maximum number of calls; the newest come first.
     pub limit: usize,
 }
 
-/// Which recorded result.
+/// The name of a recorded result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhichResult {
-    /// The result event's revision, or that of another event that says something.
+    /// The revision of the result event, or of another event with text.
     Revision(Revision),
     /// The last result of a call with this id on the branch.
     CallId(String),
 }
 
-/// A recorded result and its text.
+/// A recorded result with its text.
 #[derive(Clone, Debug)]
 pub struct RecordedResult {
-    /// The result's event.
+    /// The result event.
     pub event: StoredEvent,
-    /// Name of the tool; empty for what is no call and no result.
+    /// Name of the tool; empty if the event is neither a call nor a result.
     pub tool: String,
-    /// The result; of another event it has the id of its call, if it is one.
+    /// The result. For another event, only the call id is set, if the event is a call.
     pub result: ToolResultRecorded,
-    /// Its text, as search counts bytes and lines in it; a call's arguments as they were
-    /// written.
+    /// The text in which search counts bytes and lines; for a call, its arguments as written.
     pub text: String,
 }
 
-/// A search.
+/// A search request.
 #[derive(Clone, Debug)]
 pub struct SearchRequest {
-    /// Tenant.
+    /// The tenant.
     pub namespace: Namespace,
-    /// What to look for; empty: all that the filters let through, newest first.
+    /// The text to search for; empty for everything that the filters match, newest first.
     pub text: String,
-    /// How it is read: as words, or as a query with "phrases", pre*, AND, OR, NOT,
-    /// +must, -mustnot and (groups).
+    /// How `text` is parsed: as words, or as a query with "phrases", pre*, AND, OR, NOT, +must,
+    /// -mustnot and (groups).
     pub reading: Reading,
-    /// `text` is a regular expression, matched against the stored text; hits come
-    /// newest first.
+    /// `text` is a regular expression, matched against the stored text; hits come newest first.
     pub regex: bool,
-    /// Count the hits of each conversation too.
+    /// Also count the hits per conversation.
     pub by_conversation: bool,
-    /// Of those, so many are told at most, the best: each takes a look-up of its title.
+    /// Maximum number of conversations to return with counts, best first. Each costs a look-up of
+    /// its title.
     pub conversations_max: usize,
-    /// At most so many hits.
+    /// Maximum number of hits.
     pub limit: usize,
-    /// Skip so many.
+    /// Number of hits to skip.
     pub offset: usize,
     /// Only this conversation.
     pub conversation: Option<ConversationId>,
-    /// With a conversation: only this branch's history.
+    /// Only this branch's history; requires `conversation`.
     pub branch: Option<BranchName>,
-    /// With a conversation: its sub-contexts too.
+    /// Also the conversation's sub-contexts; requires `conversation`.
     pub include_sub_contexts: bool,
-    /// Only these tools; empty: all.
+    /// Only these tools; empty for all.
     pub tools: Vec<String>,
-    /// Only results that worked, or that did not.
+    /// Only successful results, or only failed ones.
     pub success: Option<bool>,
-    /// Not before.
+    /// Earliest recording time.
     pub recorded_from: Option<TimestampMicros>,
-    /// Not after.
+    /// Latest recording time.
     pub recorded_to: Option<TimestampMicros>,
-    /// It happened not before; what was imported happened when its source says.
+    /// Earliest time of happening; for imported events, as the source states it.
     pub happened_from: Option<TimestampMicros>,
-    /// It happened not after.
+    /// Latest time of happening.
     pub happened_to: Option<TimestampMicros>,
-    /// Only these kinds; empty: all.
+    /// Only these kinds; empty for all.
     pub kinds: Vec<EventKind>,
-    /// Only messages of these roles; empty: all.
+    /// Only messages of these roles; empty for all.
     pub roles: Vec<Role>,
-    /// Only calls, and their results, that name a path like one of these globs;
-    /// empty: all.
+    /// Only calls, and their results, that name a path matching one of these globs; empty for all.
     pub paths: Vec<String>,
-    /// Only conversations that came from one of these sources; empty: all.
+    /// Only conversations from one of these sources; empty for all.
     pub sources: Vec<String>,
     /// Only conversations that have all of these labels, as `name` or `name=value`.
     pub labels: Vec<String>,
-    /// Lines before and after the match that a hit brings along.
+    /// Number of context lines before and after the match in each hit.
     pub context_lines: u32,
-    /// Wait no longer than this for `at_least`, and answer with what is there; none:
-    /// as long as it takes.
+    /// Maximum wait for `at_least`; then answer from what is indexed. `None` for no limit.
     pub wait_max: Option<std::time::Duration>,
-    /// Wait until the index has reached this position.
+    /// Wait until the index has reached this log position.
     pub at_least: Option<Position>,
-    /// Count all hits, not only the first thousand: that looks at each match.
+    /// Count all hits, not only the first thousand; this examines every match.
     pub count_all: bool,
-    /// Events of one kind whose whole text is equal are hits of their own, not one.
+    /// Return events of one kind with equal text as separate hits, not as collapsed duplicates.
     pub every_copy: bool,
-    /// Only what the active branch of each conversation shows.
+    /// Only events in the history of each conversation's active branch.
     pub active_branches_only: bool,
     /// Only conversations that are not sealed.
     pub not_sealed: bool,
 }
 
 impl SearchRequest {
-    /// What matches all texts that say something, from their first line that does.
+    /// Matches every text with a visible character, from its first non-blank line.
     const ANYTHING: &str = r"\S.*";
 
-    /// True when something besides the text narrows it.
+    /// Returns true when a filter besides the text narrows the search.
     #[must_use]
     pub fn is_narrowed(&self) -> bool {
         let lists = [&self.tools, &self.paths, &self.sources, &self.labels];
@@ -772,7 +772,7 @@ impl SearchRequest {
             || times.iter().any(Option::is_some)
     }
 
-    /// Without a text but with filters it lists what they let through.
+    /// Turns a search with filters but no text into a listing of what the filters match.
     pub(super) fn or_listing(mut self) -> Self {
         if !self.regex && self.text.trim().is_empty() && self.is_narrowed() {
             self.text = Self::ANYTHING.to_owned();
@@ -781,7 +781,7 @@ impl SearchRequest {
         self
     }
 
-    /// A search of everything in a namespace.
+    /// Creates a search of everything in a namespace.
     #[must_use]
     pub fn new(namespace: Namespace, text: impl Into<String>, limit: usize) -> Self {
         Self {
@@ -818,63 +818,63 @@ impl SearchRequest {
     }
 }
 
-/// A passage that was found.
+/// A search hit: an event and the passage that matched.
 #[derive(Clone, Debug)]
 pub struct SearchHit {
-    /// Conversation.
+    /// The conversation.
     pub conversation: ConversationId,
     /// Its id at its source, or empty.
     pub source_id: String,
-    /// Branch of the event.
+    /// The event's branch.
     pub branch: BranchId,
-    /// Its name.
+    /// The branch's name.
     pub branch_name: BranchName,
-    /// The event.
+    /// The event's revision.
     pub revision: Revision,
-    /// The event's place in the log.
+    /// The event's log position.
     pub position: Position,
-    /// What it is.
+    /// The event's kind.
     pub kind: EventKind,
-    /// The call, for a tool result.
+    /// The call id, for a tool result.
     pub call_id: String,
-    /// The tool, for a tool result.
+    /// The tool's name, for a tool result.
     pub tool: String,
-    /// Whether it worked, for a tool result.
+    /// Whether the call succeeded, for a tool result.
     pub success: Option<bool>,
-    /// What orders hits.
+    /// The score that orders the hits.
     pub score: f32,
-    /// What made it.
+    /// The components of the score.
     pub scores: Scores,
-    /// The line of the event's text that the first match is in, from 1. The first of
-    /// the best: of a pasted line, in the line that has most of it. 0: the text cannot
-    /// be read any more.
+    /// The line of the event's text with the best match, from 1; the first one if several are
+    /// equally good. For a pasted line, the line that shares most with it. 0: the text can no
+    /// longer be read.
     pub line: u64,
-    /// The first match's bytes in the event's text.
+    /// First byte of the match in the event's text.
     pub byte_start: u64,
-    /// End, exclusive.
+    /// End of the match in the event's text, exclusive.
     pub byte_end: u64,
-    /// The passage that was found, in the event's text.
+    /// The matching passage in the event's text.
     pub passage: HitPassage,
-    /// Who speaks, for messages.
+    /// The author's role, for messages.
     pub role: Option<Role>,
-    /// The match is in what a model thought, not in what it said.
+    /// The match is in the model's reasoning.
     pub in_reasoning: bool,
-    /// The share of the query that stands together in the passage, 0 to 1; 0 for hits
-    /// behind the first hundred passages.
+    /// The share of the query that matches contiguously in the passage, 0 to 1; 0 for hits after
+    /// the first hundred passages.
     pub together: f32,
-    /// So many other events of its kind have the same text, and are no hits of their own.
+    /// Number of collapsed duplicates: other events of the same kind with equal text.
     pub copies: u64,
-    /// The nearest of them.
+    /// The nearest of the collapsed duplicates.
     pub copies_at: Vec<HitCopy>,
     /// The conversation's title, or empty.
     pub title: String,
-    /// The file or folder that the call names first, or empty.
+    /// The first file or folder that the call names, or empty.
     pub path: String,
     /// What the call does: its command, query or pattern; or empty.
     pub command: String,
-    /// The lines around the match, if they were asked for.
+    /// The lines around the match, if requested.
     pub context: String,
-    /// The line that `context` begins with, from 1.
+    /// The line of the event's text at which `context` begins, from 1.
     pub context_line: u64,
     /// Text around the best match.
     pub snippet: String,
@@ -882,77 +882,76 @@ pub struct SearchHit {
     pub highlights: Vec<std::ops::Range<usize>>,
     /// When the event was recorded.
     pub recorded_at: TimestampMicros,
-    /// When it happened: for what was imported, before it was recorded.
+    /// When the event happened; for imported events this is before `recorded_at`.
     pub happened_at: TimestampMicros,
 }
 
-/// An event with the text of a hit.
+/// A collapsed duplicate of a hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HitCopy {
-    /// Conversation.
+    /// The conversation.
     pub conversation: ConversationId,
     /// Its id at its source, or empty.
     pub source_id: String,
-    /// The event.
+    /// The event's revision.
     pub revision: Revision,
 }
 
-/// Where a passage is in its event's text.
+/// The place of a passage in its event's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HitPassage {
-    /// The line that it begins in, from 1.
+    /// The line in which it begins, from 1.
     pub line: u64,
     /// Its first byte.
     pub byte_start: u64,
-    /// The byte after its last.
+    /// The end, exclusive.
     pub byte_end: u64,
 }
 
-/// What a search found in one conversation.
+/// The hits of a search in one conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConversationHits {
-    /// Which.
+    /// The conversation.
     pub conversation: ConversationId,
     /// Its id at its source, or empty.
     pub source_id: String,
     /// Its title, or empty.
     pub title: String,
-    /// Events that match.
+    /// Number of matching events.
     pub hits: u64,
-    /// The best hit's; 0 for one that is not among the first thousand.
+    /// The score of the best hit; 0 if none is among the first thousand.
     pub score: f32,
 }
 
-/// What a search found.
+/// The answer to a search.
 #[derive(Clone, Debug)]
 pub struct SearchAnswer {
-    /// Best first.
+    /// The hits, best first.
     pub hits: Vec<SearchHit>,
-    /// Hits, on all pages together.
+    /// Number of hits on all pages together.
     pub total: u64,
-    /// There are more: no more than the first thousand were to be counted.
+    /// There are more hits than `total`: only the first thousand were counted.
     pub more_than_total: bool,
-    /// What the index had reached.
+    /// The log position that the index had reached.
     pub reached: Position,
-    /// Everything that the log had when the search began was searched.
+    /// The index covered the whole log as of the start of the search.
     pub complete: bool,
-    /// Events of the log that were not indexed yet.
+    /// Number of log events that were not indexed yet.
     pub events_missing: u64,
-    /// How the text was read.
+    /// How the text was parsed.
     pub read_as: Reading,
-    /// The text is one name of several parts, and nothing has it whole.
+    /// The text is one name made of several parts, and no event contains the whole name.
     pub parts_only: bool,
-    /// A result that `success` hides and that has clearly more of the query than the
+    /// A result that the `success` filter hides and that matches the query clearly better than the
     /// best hit.
     pub hidden: Option<Box<SearchHit>>,
-    /// Conversations with hits, the best first, if they were asked for.
+    /// Conversations with hits, best first, if requested.
     pub conversations: Vec<ConversationHits>,
-    /// Why the index lacks a part of the log just now; none: it has all of it, or
-    /// is at most a moment behind.
+    /// Why the index lags behind the log; `None` if it is complete or at most a moment behind.
     pub lagging: Option<String>,
 }
 
-/// The store in numbers. Counts are of one namespace; sizes of the whole store.
+/// Statistics. Counts are for one namespace, sizes for the whole store.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Stats {
@@ -968,9 +967,9 @@ pub struct Stats {
     pub views_bytes: u64,
     pub index_bytes: u64,
     pub log_segments: u64,
-    /// Conversations of the namespace that cannot be read to their end.
+    /// Damaged conversations of the namespace.
     pub damaged_conversations: u64,
-    /// Positions of the log that cannot be read, of the whole store.
+    /// Unreadable log positions of the whole store.
     pub unreadable_positions: u64,
     pub indexed_documents: u64,
     /// What counts against the namespace's quota.
@@ -981,51 +980,51 @@ pub struct Stats {
     pub started_at: TimestampMicros,
 }
 
-/// How far a long task is.
+/// Progress of a long operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// The current step.
     pub what: &'static str,
-    /// Done so far.
+    /// Amount done so far.
     pub done: u64,
-    /// Of so many.
+    /// Total amount.
     pub total: u64,
 }
 
-/// Something that is not as it should be.
+/// A fault found by a verification.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fault {
     /// `log`, `blob`, `chain`, `views` or `index`.
     pub part: &'static str,
-    /// Where, if known.
+    /// The log position, if known.
     pub position: Option<Position>,
-    /// In which conversation, if known.
+    /// The conversation, if known.
     pub conversation: Option<ConversationId>,
-    /// At which revision, if known.
+    /// The revision, if known.
     pub revision: Option<Revision>,
     /// What is wrong.
     pub message: String,
 }
 
-/// What a verification brings.
+/// An item of a verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VerifyItem {
-    /// How far it is.
+    /// Progress.
     Progress(Progress),
     /// A fault.
     Fault(Fault),
-    /// The end.
+    /// The final outcome.
     Outcome(VerifyOutcome),
 }
 
-/// The end of a verification.
+/// The outcome of a verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyOutcome {
-    /// No fault.
+    /// No fault was found.
     pub sound: bool,
     /// Events read.
     pub events: u64,
-    /// Conversations seen.
+    /// Conversations checked.
     pub conversations: u64,
     /// Blobs read.
     pub blobs: u64,
@@ -1033,24 +1032,24 @@ pub struct VerifyOutcome {
     pub faults: u64,
 }
 
-/// What a rebuild did.
+/// The outcome of a rebuild.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RebuildOutcome {
     /// Events read.
     pub events: u64,
     /// Documents indexed.
     pub documents: u64,
-    /// Conversations, of any namespace, that new views had to mark as damaged.
+    /// Conversations, of any namespace, that the new projections had to mark as damaged.
     pub damaged: u64,
-    /// Events that could not be read, and so not be indexed.
+    /// Events that could not be read and therefore were not indexed.
     pub not_indexed: u64,
 }
 
-/// What a rebuild brings.
+/// An item of a rebuild.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RebuildItem {
-    /// How far it is.
+    /// Progress.
     Progress(Progress),
-    /// The end.
+    /// The final outcome.
     Outcome(RebuildOutcome),
 }

@@ -1,5 +1,5 @@
-//! Reading stored events: a branch with what it inherits, a conversation, or
-//! the whole log.
+//! Reads stored events of a branch with its inherited history, of a conversation, or of the whole
+//! log.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,36 +16,34 @@ use super::{
     query::{NamedEvent, ReadFilter, ReadQuery, ReadStop, Source},
     work::{self, Lane},
 };
-use crate::{
-    codec::tags,
-    domain::{
-        BranchId, BranchName, ConversationId, EventRef, Revision, limits::READ_INDEX_ROWS_MAX,
-    },
-    log::{LogError, Record},
-    views::{EventEntry, Finding, Within},
+use treering_domain::{
+    BranchId, BranchName, ConversationKey, EventRef, Revision, limits::READ_INDEX_ROWS_MAX,
 };
+use treering_log::{LogError, Record};
+use treering_projections::{EventEntry, Finding, Within};
+use treering_proto::tags;
 
-/// Records of the log that are looked at for one batch.
+/// Records of the log that are scanned per batch.
 const LOG_PAGE: u64 = 1_024;
-/// Records that a read of the log begins with: from the end it cannot know how large
-/// they are, so it feels its way; and many that begin at once shall not be felt.
+/// Records in the first page of a log read. A backward read does not know how large they are, so it
+/// starts small; and a small first page keeps the cost of many starting reads low.
 const FIRST_PAGE: u64 = 64;
-/// Stretches that one page of entries may span.
+/// Maximum number of stretches that one page of entries covers.
 const STRETCHES_AHEAD: usize = 64;
 
 impl Engine {
-    /// Reads stored events in batches, in order. The end of a branch or of the
-    /// log is where it was when the read began.
+    /// Reads stored events in batches, in order, up to the head of the branch or log as of the
+    /// start of the read.
     ///
-    /// Bounds by revision are those of the conversation itself: what a forked
-    /// conversation inherits from another one is read only when `from` is 0.
+    /// Revision bounds refer to the conversation itself: a fork's events inherited from another
+    /// conversation are read only when `from` is 0.
     pub fn read(&self, query: ReadQuery) -> BoxStream<'static, Result<Vec<NamedEvent>, ReadError>> {
         self.read_as(query, |events| events)
     }
 
-    /// The same, with each batch made into something else where it is read, beside
+    /// Like [`Self::read`], but converts each batch with `make` on the thread that reads it, off
     /// the threads that serve calls.
-    pub(crate) fn read_as<T: Send + 'static>(
+    pub fn read_as<T: Send + 'static>(
         &self,
         query: ReadQuery,
         make: impl Fn(Vec<NamedEvent>) -> T + Send + Sync + 'static,
@@ -55,10 +53,10 @@ impl Engine {
         async_stream::try_stream! {
             let mut reading = Reading::Begins;
             let mut left = query.limit;
-            // Most reads end with their first page; what goes on lets those pass.
+            // Most reads end after one page; longer ones continue at lower priority.
             let mut lane = Lane::Short;
             if query.backward {
-                // It begins with an end that is not known.
+                // A backward read begins at the end, which damage may make unreadable.
                 inner.check_read_whole(&query)?;
             }
             while left > 0 {
@@ -88,7 +86,7 @@ impl Engine {
         .boxed()
     }
 
-    /// All events of a read, in one list.
+    /// Returns all events of a read in one list.
     ///
     /// # Errors
     /// The first error of the read.
@@ -102,14 +100,14 @@ impl Engine {
     }
 }
 
-/// A read between its pages.
+/// The state of a read between pages.
 enum Reading {
     Begins,
     At(Cursor),
 }
 
 impl Reading {
-    /// The next page, as work to be handed over, and where it leaves the read.
+    /// Reads the next page and returns the state after it.
     async fn next(
         self,
         inner: Arc<Inner>,
@@ -129,7 +127,7 @@ impl Reading {
 }
 
 impl Reading {
-    /// The error with which a read ends that has looked at as many events as one may.
+    /// Returns the error that ends a read which has scanned as many events as allowed.
     fn stops(&self, query: &ReadQuery) -> Option<ReadError> {
         let Self::At(cursor) = self else { return None };
         let (looked_at, at) = match cursor {
@@ -165,14 +163,14 @@ impl Inner {
                 }))
             }
             Source::Conversation(id) => {
-                let head = self.row(&query.namespace, *id)?.head;
-                // There may be very many branches: names are looked up as they are met.
+                let row = self.row(&query.namespace, *id)?;
+                // There may be very many branches: look up names on demand.
                 let names = Names::new();
                 let stretch = Stretch {
-                    conversation: *id,
+                    conversation: row.key(),
                     branch: None,
                     first: Revision(query.from.max(1)),
-                    last: Revision(query.to.min(head.0)),
+                    last: Revision(query.to.min(row.head.0)),
                 };
                 Ok(Cursor::Entries(EntryCursor::new(
                     history,
@@ -186,19 +184,20 @@ impl Inner {
                 branch,
             } => {
                 let branch = self.branch(&query.namespace, *conversation, branch.as_ref())?;
-                // What lies before the first revision that is asked for is not looked
-                // up: a subscription asks for its branch's end, over and over.
-                let segments = history.lineage_while(*conversation, &branch, |segment| {
+                let own = query.namespace.key(*conversation);
+                // Skip segments before the first requested revision: a subscription reads the end
+                // of its branch over and over.
+                let segments = history.lineage_while(own, &branch, |segment| {
                     query.from == 0
                         || query.begins_in.is_some()
-                        || segment.conversation != *conversation
+                        || segment.conversation != own
                         || segment.first.0 > query.from
                 })?;
                 let names = segments
                     .iter()
                     .map(|s| ((s.conversation, s.branch), s.name.clone()))
                     .collect();
-                let stretches = stretches(*conversation, &segments, query);
+                let stretches = stretches(own, &segments, query);
                 Ok(Cursor::Entries(EntryCursor::new(
                     history,
                     names,
@@ -210,10 +209,12 @@ impl Inner {
     }
 }
 
-/// What a read of a branch goes through, in reading order.
-fn stretches(own: ConversationId, segments: &[Segment], query: &ReadQuery) -> Vec<Stretch> {
-    let begins_in = query.begins_in.filter(|id| *id != own);
-    // Of the conversation that it begins in; what lies between that and the branch is whole.
+/// Returns the stretches that a branch read covers, in reading order.
+fn stretches(own: ConversationKey, segments: &[Segment], query: &ReadQuery) -> Vec<Stretch> {
+    let begins_in = query.begins_in.map(|id| own.sibling(id));
+    let begins_in = begins_in.filter(|id| *id != own);
+    // The bound applies in the conversation that the read begins in; segments between it and the
+    // branch are read whole.
     let begins = begins_in.and_then(|id| segments.iter().position(|of| of.conversation == id));
     let ends = begins_in.and_then(|id| segments.iter().rposition(|of| of.conversation == id));
     let mut stretches: Vec<_> = segments
@@ -260,15 +261,15 @@ fn stretches(own: ConversationId, segments: &[Segment], query: &ReadQuery) -> Ve
     stretches
 }
 
-/// Revisions of a conversation, both ends inclusive; of one branch only, or all.
+/// Revisions of a conversation, both ends inclusive, on one branch or on all.
 struct Stretch {
-    conversation: ConversationId,
+    conversation: ConversationKey,
     branch: Option<BranchId>,
     first: Revision,
     last: Revision,
 }
 
-type Names = BTreeMap<(ConversationId, BranchId), BranchName>;
+type Names = BTreeMap<(ConversationKey, BranchId), BranchName>;
 
 pub(super) enum Cursor {
     Log(LogCursor),
@@ -276,7 +277,7 @@ pub(super) enum Cursor {
 }
 
 impl Cursor {
-    /// Leaves out what an earlier read has looked at.
+    /// Skips what an earlier read has scanned.
     fn go_on_at(&mut self, stop: &ReadStop, backward: bool) -> Result<(), ReadError> {
         let is_there = match (self, stop) {
             (Self::Log(cursor), ReadStop::Offset(offset)) => {
@@ -313,12 +314,12 @@ impl Cursor {
     }
 }
 
-/// Goes through the log, from either end.
+/// Scans the log from either end.
 pub(super) struct LogCursor {
-    /// What is still to be read, both ends inclusive.
+    /// The offsets still to be read, both inclusive.
     first: u64,
     last: u64,
-    /// Records that a read from the end tries next.
+    /// Number of records that a backward read tries next.
     page: u64,
     looked_at: u64,
     history: History,
@@ -380,14 +381,14 @@ impl LogCursor {
         Ok(records)
     }
 
-    /// The last records, newest first. The log is read forward, so of a page that is
-    /// larger than the bound the start is passed over.
+    /// Returns the last records, newest first. The log is read forward, so if a page exceeds the
+    /// byte limit, its start is dropped.
     async fn backward(&mut self, inner: &Inner) -> Result<Vec<(u64, Record)>, ReadError> {
         let count = self.page.clamp(1, LOG_PAGE).min(self.last - self.first + 1);
         let mut from = self.last - count + 1;
         loop {
             work::check()?;
-            // The page before this one may begin in the same frame.
+            // The previous page may begin in the same frame.
             let records = records(from, self.last - from + 1, |from, count| {
                 inner.reader.records(from, count, PAGE_BYTES)
             });
@@ -402,7 +403,7 @@ impl LogCursor {
             let fitted = self.last - from + 1;
             self.page = if fitted == count { count * 2 } else { fitted };
             if from == self.first {
-                // Nothing is left, and offset 0 is no place to go to.
+                // Nothing is left; offset 0 does not exist.
                 (self.first, self.last) = (1, 0);
             } else {
                 self.last = from - 1;
@@ -413,7 +414,7 @@ impl LogCursor {
     }
 }
 
-/// So many records of the log, or as many as a page's bytes allow.
+/// Reads `count` records of the log, or as many as fit a page's bytes.
 async fn records<R>(
     from: u64,
     count: u64,
@@ -425,7 +426,7 @@ where
     let mut count = usize::try_from(count).unwrap_or(usize::MAX);
     loop {
         match read(from, count).await {
-            // What is before the damage comes first.
+            // First return what precedes the damage.
             Err(LogError::Damaged { offset, .. })
                 if offset > from && offset - from < count as u64 =>
             {
@@ -449,8 +450,8 @@ fn is_of_kind(kind: u16, query: &ReadQuery) -> bool {
         && query.filter.takes_kind(kind)
 }
 
-/// Whether an event of a kind that is wanted matches the rest of the filter. No large body is
-/// read for that.
+/// Returns whether an event of a requested kind matches the rest of the filter, without reading a
+/// large body.
 fn matches(history: &History, record: &Record, query: &ReadQuery) -> Result<bool, ReadError> {
     let filter = &query.filter;
     if !filter.takes_header(&record.header) {
@@ -459,7 +460,7 @@ fn matches(history: &History, record: &Record, query: &ReadQuery) -> Result<bool
     if !filter.asks_for_tags() {
         return Ok(true);
     }
-    // What is left of an event that was erased has nothing to be found by.
+    // A stub has no tags.
     if record.is_erased() {
         return Ok(false);
     }
@@ -468,7 +469,7 @@ fn matches(history: &History, record: &Record, query: &ReadQuery) -> Result<bool
     Ok(filter.takes_tags(&type_name, &tags))
 }
 
-/// What the index can be asked for.
+/// Returns the part of a filter that the index can answer.
 fn finding(filter: &ReadFilter) -> Option<Finding<'_>> {
     match (&filter.key, filter.types.as_slice()) {
         (Some(key), _) if !key.is_empty() => Some(Finding::Key(key)),
@@ -478,7 +479,7 @@ fn finding(filter: &ReadFilter) -> Option<Finding<'_>> {
     }
 }
 
-/// Goes through stretches of the event index.
+/// Reads stretches through the event index.
 pub(super) struct EntryCursor {
     history: History,
     names: Names,
@@ -491,17 +492,17 @@ pub(super) struct EntryCursor {
     is_unindexed: bool,
 }
 
-/// Entries of a conversation, on any branch, in the order of their revisions. A
-/// chain of forks takes a few from each branch: one page can serve many of them.
+/// A page of entries of a conversation, on any branch, ordered by revision. A chain of forks takes
+/// a few entries from each branch, so one page can serve many stretches.
 struct Page {
-    conversation: ConversationId,
+    conversation: ConversationKey,
     first: Revision,
     last: Revision,
     entries: Vec<EventEntry>,
 }
 
 impl Page {
-    fn covers(&self, conversation: ConversationId, revision: Revision) -> bool {
+    fn covers(&self, conversation: ConversationKey, revision: Revision) -> bool {
         self.conversation == conversation && (self.first..=self.last).contains(&revision)
     }
 
@@ -526,10 +527,10 @@ impl EntryCursor {
         }
     }
 
-    /// Leaves out what comes before an event; false: that is not among what is read.
+    /// Skips the events before `at`; returns false if `at` is not part of the read.
     fn skip_to(&mut self, at: &EventRef) -> bool {
         let has = |stretch: &Stretch| {
-            stretch.conversation == at.conversation
+            stretch.conversation.id == at.conversation
                 && (stretch.first..=stretch.last).contains(&at.revision)
         };
         let Some(index) = self.stretches.iter().position(has) else {
@@ -545,7 +546,7 @@ impl EntryCursor {
         true
     }
 
-    /// The event that is looked at next.
+    /// Returns the event that is scanned next.
     fn next_at(&self) -> Option<ReadStop> {
         let waiting = self.waiting.front();
         let waiting = waiting.map(|entry| (entry.conversation, entry.revision));
@@ -553,7 +554,7 @@ impl EntryCursor {
         let next = waiting.or(stretch.map(|stretch| (stretch.conversation, self.next_of(stretch))));
         next.map(|(conversation, revision)| {
             ReadStop::Event(EventRef {
-                conversation,
+                conversation: conversation.id,
                 revision,
             })
         })
@@ -564,7 +565,7 @@ impl EntryCursor {
         query: &ReadQuery,
         left: u64,
     ) -> Result<Option<Vec<NamedEvent>>, ReadError> {
-        // Of what is filtered further, few may be left.
+        // Without an index few events may pass the filter, so read full pages.
         let most = match query.filter.is_empty() || finding(&query.filter).is_some() {
             true => left,
             false => u64::MAX,
@@ -604,7 +605,7 @@ impl EntryCursor {
 
     fn name_of(
         &mut self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: BranchId,
     ) -> Result<Option<BranchName>, ReadError> {
         if let Some(name) = self.names.get(&(conversation, branch)) {
@@ -615,8 +616,8 @@ impl EntryCursor {
         Ok(Some(name))
     }
 
-    /// Fetches entries until there are so many, or until some are there and more
-    /// would have to be looked up.
+    /// Fetches entries until there are `most`, or until some are there and the next ones need
+    /// another look-up.
     fn fill(&mut self, query: &ReadQuery, most: usize) -> Result<(), ReadError> {
         if let Some(by) = finding(&query.filter) {
             self.find(query, by, most)?;
@@ -639,7 +640,7 @@ impl EntryCursor {
         Ok(())
     }
 
-    /// Fetches entries from the index, as long as that is not too much at once.
+    /// Fetches entries from the index, unless that would read too many rows.
     fn find(&mut self, query: &ReadQuery, by: Finding<'_>, most: usize) -> Result<(), ReadError> {
         while !self.is_unindexed && self.waiting.len() < most {
             work::check()?;
@@ -674,7 +675,7 @@ impl EntryCursor {
         Ok(())
     }
 
-    /// The revision that a stretch goes on at.
+    /// Returns the revision at which a stretch continues.
     fn next_of(&self, stretch: &Stretch) -> Revision {
         if self.backward {
             stretch.last
@@ -683,8 +684,8 @@ impl EntryCursor {
         }
     }
 
-    /// Looks up a page of entries, for the first stretches of this conversation.
-    fn fetch(&self, conversation: ConversationId, next: Revision) -> Result<Page, ReadError> {
+    /// Reads a page of entries for the first stretches of this conversation.
+    fn fetch(&self, conversation: ConversationKey, next: Revision) -> Result<Page, ReadError> {
         let ahead = self.stretches.iter().take(STRETCHES_AHEAD);
         let ahead = ahead.take_while(|stretch| stretch.conversation == conversation);
         let end = match self.backward {
@@ -719,7 +720,7 @@ impl EntryCursor {
         Ok(page)
     }
 
-    /// Takes what a page has of the first stretch.
+    /// Moves the entries of the first stretch from a page to the queue.
     fn take_from(&mut self, page: &Page, query: &ReadQuery) {
         let Some(stretch) = self.stretches.front_mut() else {
             return;

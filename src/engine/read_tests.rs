@@ -1,15 +1,15 @@
-//! What a read fetches and trusts: bytes before they are fetched, ancestors that
-//! are asked for, and events that are what the views say they are.
+//! Tests of reads: bounded bytes per page, bounded ancestor look-ups, and the check that events are
+//! what the projections name.
 
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 
 use super::{query::*, test_events::*, *};
-use crate::domain::*;
+use treering_domain::*;
 
 fn pending_call(id: ConversationId, call_id: &str) -> NewEvent {
-    let arguments = crate::codec::json::check(b"{}").unwrap();
+    let arguments = treering_proto::json::check(b"{}").unwrap();
     let call = ToolCallRequested {
         call_id: call_id.to_owned(),
         tool: "look".to_owned(),
@@ -33,8 +33,8 @@ fn branch(id: ConversationId) -> Source {
     }
 }
 
-// Bodies in the blob table counted as nothing: a read of the log fetched a thousand of
-// them at once, 110 MB for the one message that was asked for.
+// Bodies in the blob table were not counted: a read of the log loaded a thousand of them at once,
+// 110 MB for one requested message.
 #[tokio::test]
 async fn a_page_is_bounded_with_its_large_bodies() {
     const LARGE: usize = 300_000;
@@ -79,8 +79,8 @@ async fn a_page_is_bounded_with_its_large_bodies() {
     engine.close().await;
 }
 
-// Twenty readers of everything kept health at twenty times its idle latency. Who reads on
-// and on waits behind those who read a little.
+// Twenty readers of everything kept health at twenty times its idle latency. Long reads must queue
+// behind short ones.
 #[tokio::test]
 async fn who_reads_on_lets_short_reads_pass() {
     let limits = Limits {
@@ -110,7 +110,7 @@ async fn who_reads_on_lets_short_reads_pass() {
     assert!(!first.is_empty() && first.len() < 501);
     let waiting = tokio::time::timeout(Duration::from_millis(50), whole.next());
     assert!(waiting.await.is_err(), "it reads on beside another one");
-    // Meanwhile what is short has its turn.
+    // Short reads still get their turn.
     let query = ReadQuery {
         limit: 3,
         ..ReadQuery::all(ns(), Source::Log)
@@ -124,7 +124,7 @@ async fn who_reads_on_lets_short_reads_pass() {
     engine.close().await;
 }
 
-/// A branch of a branch of a branch: each adds one message, and is forked there.
+/// A chain of forks: each branch adds one message, and the next one forks there.
 async fn chain(engine: &Engine, depth: usize) -> ConversationId {
     let id = ConversationId::generate();
     append(engine, vec![created(id), said(id, "root".to_owned())]).await;
@@ -145,15 +145,15 @@ async fn chain(engine: &Engine, depth: usize) -> ConversationId {
     id
 }
 
-// Each page of a deep fork, and each event of its subscription, looked all ancestors up
-// again, and each ancestor's events were fetched and sent by themselves.
+// Each page of a deep fork, and each event of its subscription, looked up all ancestors again, and
+// each ancestor's events were loaded and sent separately.
 #[tokio::test]
 async fn a_deep_fork_is_read_as_one_history() {
     let engine = memory().await;
     let id = chain(&engine, 40).await;
     let inner = &engine.inner;
     let head = inner.branch(&ns(), id, None).unwrap();
-    let all = inner.history().lineage(id, &head).unwrap();
+    let all = inner.history().lineage(ns().key(id), &head).unwrap();
     assert_eq!(all.len(), 41);
     let whole = batches(&engine, ReadQuery::all(ns(), branch(id))).await;
     assert_eq!(whole.len(), 1, "what is read together comes together");
@@ -162,14 +162,16 @@ async fn a_deep_fork_is_read_as_one_history() {
         from: head.head.0,
         ..ReadQuery::all(ns(), branch(id))
     };
-    let near = inner.history().lineage_while(id, &head, |segment| {
-        seen.push(segment.branch);
-        segment.first.0 > end.from
-    });
+    let near = inner
+        .history()
+        .lineage_while(ns().key(id), &head, |segment| {
+            seen.push(segment.branch);
+            segment.first.0 > end.from
+        });
     assert_eq!(near.unwrap().len(), 1);
     let last = batches(&engine, end).await;
     assert_eq!(last.concat(), whole[0][whole[0].len() - 1..]);
-    // In either direction, and in pages of any size, it is the same history.
+    // The history is the same in both directions and with pages of any size.
     let mut paged = Vec::new();
     let mut from = 0;
     loop {
@@ -194,8 +196,8 @@ async fn a_deep_fork_is_read_as_one_history() {
     engine.close().await;
 }
 
-// A segment of another store, or its views, gave another conversation's events with OK.
-// What the views name is compared with what the log has there.
+// With a segment or projections of another store, a read returned another conversation's events
+// without an error. What the projections name must be compared with the log.
 #[tokio::test]
 async fn an_event_that_is_not_the_one_named_is_damage() {
     let (ours, other) = (memory().await, memory().await);
@@ -214,7 +216,7 @@ async fn an_event_that_is_not_the_one_named_is_damage() {
         };
         engine.append(command).await.unwrap();
     }
-    // The views of the one over the log of the other.
+    // The projections of one store over the log of the other.
     ours.inner.views.store(other.inner.views.load_full());
     let mut damage = Vec::new();
     let mut query = ReadQuery::all(ns(), branch(other_id));
@@ -225,7 +227,7 @@ async fn an_event_that_is_not_the_one_named_is_damage() {
     damage.push(ours.pending(&ns(), None, None, 10).await.unwrap_err());
     let build = BuildQuery::new(
         BranchAddress::active(ns(), other_id),
-        crate::context::Provider::Neutral,
+        treering_context::Provider::Neutral,
     );
     match ours.build(build).await {
         Err(ContextError::Read(error)) => damage.push(error),
@@ -237,7 +239,7 @@ async fn an_event_that_is_not_the_one_named_is_damage() {
         let names_both = text.contains(&id.to_string()) && text.contains(&other_id.to_string());
         assert!(names_both, "{text}");
     }
-    // The batch of a key as well: here its content is another one's.
+    // The same for the batch of an idempotency key: here its content is another one's.
     let again = ours.appended_with_key(&ns(), "once").await;
     assert!(
         matches!(again, Err(AppendError::Read(ReadError::Damaged { .. }))),
@@ -248,8 +250,8 @@ async fn an_event_that_is_not_the_one_named_is_damage() {
     other.close().await;
 }
 
-// The numbers of a store were counted by loading every call that waits, with its
-// arguments. They are counted as they come and go, on every branch.
+// Statistics loaded every pending call with its arguments to count them. The calls must be counted
+// as they come and go, on every branch.
 #[tokio::test]
 async fn waiting_calls_are_counted_as_they_come_and_go() {
     let engine = memory().await;
@@ -284,7 +286,7 @@ async fn waiting_calls_are_counted_as_they_come_and_go() {
     )
     .await;
     assert_eq!(count().await, 1);
-    // A fork at its parent's head has the waiting call, too.
+    // A fork at its parent's head has the pending call, too.
     chain_fork(&engine, id).await;
     let waiting = engine.pending(&ns(), None, None, 100).await.unwrap();
     assert_eq!(count().await, waiting.len() as u64);
@@ -307,9 +309,9 @@ async fn chain_fork(engine: &Engine, id: ConversationId) {
     append(engine, vec![NewEvent::new(id, fork)]).await;
 }
 
-// Whether an answer ended its turn is said by the branch's next event, which was looked
-// for among the next 512 of the conversation: behind a long attempt on another branch the
-// call was not seen, and a compaction could cut between an answer and its call.
+// Whether an answer ended its turn depends on the branch's next event, which was searched among the
+// next 512 of the conversation. Behind a long attempt on another branch the call was missed, and a
+// compaction could cut between an answer and its call.
 #[tokio::test]
 async fn a_call_is_seen_behind_a_long_attempt_on_another_branch() {
     let engine = memory().await;
@@ -339,14 +341,16 @@ async fn a_call_is_seen_behind_a_long_attempt_on_another_branch() {
     let call = pending_call(id, "c1");
     append(&engine, vec![main(call.body)]).await;
     let history = engine.inner.history();
-    let past = history.branch_at(id, BranchId::MAIN, answer).await;
+    let past = history
+        .branch_at(ns().key(id), BranchId::MAIN, answer)
+        .await;
     let past = past.unwrap().unwrap();
     assert!(past.state.at_turn_boundary() && past.followed_by_call);
     engine.close().await;
 }
 
-// Two deep verifications kept everybody from being served, and went on when their
-// clients had gone. One runs at a time, and it ends with its stream.
+// Two deep verifications blocked everyone else, and continued after their clients had gone. One may
+// run at a time, and it must end with its stream.
 #[tokio::test]
 async fn a_verification_ends_with_its_stream() {
     let engine = memory().await;
@@ -374,8 +378,8 @@ async fn a_verification_ends_with_its_stream() {
     engine.close().await;
 }
 
-// A request says of what it leaves out "#3 to #9", and of a message that it cuts "the whole:
-// #2". Only results could be read back.
+// A request refers to omitted events as "#3 to #9", and to a truncated message as "the whole: #2".
+// Only results could be read back.
 #[tokio::test]
 async fn whatever_a_request_refers_to_can_be_read_back() {
     let engine = memory().await;
@@ -400,8 +404,8 @@ async fn whatever_a_request_refers_to_can_be_read_back() {
     }
 }
 
-// A conversation of a thousand forks was read whole, branch by branch, to find one of them by
-// its name: a read of ten events took 26 ms. Rows are counted here, not seconds.
+// A conversation with a thousand forks was read whole, branch by branch, to find one branch by its
+// name: a read of ten events took 26 ms. The test counts rows, not seconds.
 #[tokio::test]
 async fn one_branch_costs_the_same_among_many() {
     let engine = memory().await;
@@ -420,13 +424,15 @@ async fn one_branch_costs_the_same_among_many() {
         append(&engine, forked.collect()).await;
         let name = BranchName::new(&format!("branch {}", forks / 2)).unwrap();
         let inner = &engine.inner;
-        let before = crate::views::rows_read();
+        let before = treering_projections::rows_read();
         let found = inner.branch(&ns(), id, Some(&name)).unwrap();
         assert_eq!(found.name, name);
-        inner.history().lineage(id, &found).unwrap();
+        inner.history().lineage(ns().key(id), &found).unwrap();
         assert_eq!(inner.branch(&ns(), id, None).unwrap().id, BranchId::MAIN);
-        inner.branches_after(id, Some(found.id), 1).unwrap();
-        crate::views::rows_read() - before
+        inner
+            .branches_after(ns().key(id), Some(found.id), 1)
+            .unwrap();
+        treering_projections::rows_read() - before
     };
     let (few, many) = (rows_for(4).await, rows_for(400).await);
     assert!(
@@ -436,8 +442,8 @@ async fn one_branch_costs_the_same_among_many() {
     engine.close().await;
 }
 
-// A name leads to the branch that has it now: after renamings, swaps in one batch, and when
-// the first branch gives its name to another one and gets it back.
+// A name must lead to the branch that has it now: after renames, after swaps in one batch, and when
+// the first branch gives its name away and gets it back.
 #[tokio::test]
 async fn names_lead_to_their_branches() {
     let engine = memory().await;

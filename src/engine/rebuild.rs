@@ -1,6 +1,5 @@
-//! Making views and index anew from the log, while the store goes on working.
-//! One rebuild at a time: both are made beside the old ones, in places of their
-//! own, and take their place once they are whole.
+//! Rebuilding projections and index from the log while the store is in use. One rebuild runs at a
+//! time. Both are built in separate places beside the old ones, and replace them once complete.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,17 +13,18 @@ use super::{
     catch_up::{empty, take_place},
     error::ReadError,
     fold::ViewFold,
+    indexer::held,
     query::{Progress, RebuildItem, RebuildOutcome},
     sequencer::lock,
 };
-use crate::domain::{NotDone, with_causes};
-use crate::views::Views;
+use treering_domain::{NotDone, with_causes};
+use treering_projections::Views;
 
 impl Engine {
-    /// Builds the views, the index or both anew from the log. Appends and reads
-    /// go on; the new ones take the old ones' place once they have caught up, and
-    /// what fails leaves the old ones. What cannot be read of the log is passed
-    /// over, marked and counted. A second rebuild is refused while one runs.
+    /// Rebuilds the projections, the index or both from the log. Appends and reads continue. The
+    /// new ones replace the old ones once they have caught up; after a failure the old ones stay.
+    /// Unreadable parts of the log are skipped, marked and counted. A second rebuild is refused
+    /// while one runs.
     pub fn rebuild(
         &self,
         views: bool,
@@ -34,7 +34,7 @@ impl Engine {
         let (mut sender, receiver) = mpsc::channel(16);
         tokio::spawn(async move {
             let done = rebuild(&inner, views, index, &mut sender).await;
-            // Whoever asked may have gone; the work is done all the same.
+            // The caller may be gone; the work is done anyway.
             let _ = sender.send(done.map(RebuildItem::Outcome)).await;
         });
         receiver.boxed()
@@ -42,10 +42,10 @@ impl Engine {
 }
 
 impl Inner {
-    /// Makes views anew that were found to be damaged. False: it did not succeed.
+    /// Rebuilds damaged projections; returns false on failure.
     pub(super) async fn mend_views(self: &Arc<Self>) -> bool {
         tracing::error!("the views are damaged: they are made anew from the log; nothing is lost");
-        // Nobody listens how far it is.
+        // Progress is not reported.
         let (mut reports, _) = mpsc::channel(1);
         match rebuild(self, true, false, &mut reports).await {
             Ok(made) => {
@@ -70,6 +70,7 @@ async fn rebuild(
 ) -> Result<RebuildOutcome, ReadError> {
     let one = Arc::clone(&inner.rebuilding).try_lock_owned();
     let _one = one.map_err(|_| ReadError::RebuildRuns)?;
+    held(inner).map_err(ReadError::storage)?;
     let mut outcome = RebuildOutcome::default();
     if views {
         let mut told = |done, head| report(reports, "views", done, head);
@@ -90,22 +91,22 @@ async fn rebuild(
 }
 
 fn report(reports: &mut Reports, what: &'static str, done: u64, total: u64) {
-    // A reader that is slow misses some progress, never the end.
+    // A slow reader may miss progress, but never the end.
     let _ = reports.try_send(Ok(RebuildItem::Progress(Progress { what, done, total })));
 }
 
-/// What becomes of appends while new views take the old ones' place.
+/// How appends are handled while new projections replace the old ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Appends {
-    /// They go on.
+    /// They continue.
     GoOn,
-    /// They wait, and the writer forgets what it knows: the new views say less than the old
-    /// ones did.
+    /// They wait, and the writer discards its caches, because the new projections have less content
+    /// than the old ones.
     Wait,
 }
 
-/// Makes the views anew, and returns how many events were read, and how many conversations
-/// had to be marked as damaged.
+/// Rebuilds the projections. Returns how many events were read, and how many conversations had to
+/// be marked as damaged.
 pub(super) async fn rebuild_views(
     inner: &Arc<Inner>,
     appends: Appends,
@@ -148,14 +149,14 @@ async fn fill_and_swap(
     };
     let inner = Arc::clone(inner);
     let last = tokio::task::spawn_blocking(move || {
-        // Nothing is published while the last events are folded and the new
-        // views take their place.
+        // Nothing is published while the last events are folded and the projections are replaced.
         let _gate = lock(&inner.views_gate);
         let head = inner.published.load(Ordering::Acquire);
         futures::executor::block_on(folder.run(head, |_| {}))?;
         if inner.closing.load(Ordering::Acquire) {
             return Err(ReadError::storage("the engine is closing"));
         }
+        held(&inner).map_err(ReadError::storage)?;
         if let Some(old) = &inner.views_path {
             take_place(&views, old)?;
         }
@@ -169,7 +170,8 @@ async fn fill_and_swap(
     last.await.map_err(ReadError::storage)?
 }
 
-/// The publisher makes views at another place when it must: the two never meet.
+/// Returns the path for the rebuild. The publisher rebuilds at another path, so the two never
+/// collide.
 pub(super) fn beside(path: &Path) -> PathBuf {
     path.with_extension("rebuild.redb")
 }

@@ -1,6 +1,5 @@
-//! What the writer remembers of events that the views may not have yet: which idempotency keys
-//! and ids were used, and which events have a key to be found by. And what was looked up of
-//! that for a batch, ahead of the writer.
+//! The writer's memory of events that the projections may lack: used idempotency keys and ids, and
+//! events with an event key. Also what was looked up of these for a batch, ahead of the writer.
 
 use std::collections::HashMap;
 
@@ -8,56 +7,54 @@ use super::{
     error::AppendError,
     prepare::{Prepared, says_the_same},
 };
-use crate::{
-    domain::{
-        BranchId, ContentHash, ConversationId, EventHeader, EventId, ExpectedKey, Namespace,
-        NewestWithKey, Rejection, Rule, Tags, TimestampMicros,
-    },
-    views::{KeyEntry, Views},
+use treering_domain::{
+    BranchId, ContentHash, ConversationKey, EventHeader, EventId, ExpectedKey, Namespace,
+    NewestWithKey, Rejection, Rule, Tags, TimestampMicros,
 };
+use treering_projections::{KeyEntry, Views};
 
-/// What was looked up of the names that a batch's events have.
+/// Look-up results for the names of a batch's events.
 #[derive(Debug, Default)]
 pub(super) struct NameFacts {
-    /// What the views had reached before.
+    /// The offset that the projections had reached before the look-ups.
     pub reached: u64,
-    /// Events that are there with an id of the batch's.
+    /// Stored events with an id of the batch.
     pub ids: HashMap<EventId, EventWithId>,
-    /// Idempotency keys of single events that were used.
+    /// Used idempotency keys of single events.
     pub keys: HashMap<String, KeyEntry>,
-    /// One for each of the expected keys, in order.
+    /// One fact per expected key, in order.
     pub newest: Vec<NewestFact>,
 }
 
-/// An event that is there.
+/// A stored event.
 #[derive(Clone, Debug)]
 pub(super) struct EventWithId {
     pub offset: u64,
     pub header: EventHeader,
-    /// The plain hash of its body; none: it was erased.
+    /// The unsalted hash of its body; `None` if it was erased.
     pub body: Option<ContentHash>,
 }
 
-/// The newest event with a key, as the views had it.
+/// The newest event with a key, according to the projections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewestFact {
-    /// The branch that was looked at; none: the views did not have it.
+    /// The branch that was searched; `None` if the projections did not have it.
     pub branch: Option<BranchId>,
     pub newest: Option<NewestWithKey>,
 }
 
-/// Those of a batch's events that are there already, in order, each with its offset.
+/// The events of a batch that are already stored: index and offset of each, in order.
 pub(super) type KnownEvents = Vec<(usize, u64)>;
 
 /// What the writer knows of a batch's names.
 pub(super) enum Names {
-    /// Of the caller's events.
+    /// The caller's events that are already stored.
     Known(KnownEvents),
-    /// The views have gone on, and must be asked again.
+    /// The projections have advanced and must be queried again.
     LookAgain,
 }
 
-/// The views have gone on since something was looked up, and must be asked again.
+/// The projections have advanced since the look-up and must be queried again.
 pub(super) struct OutOfDate;
 
 #[derive(Clone, Copy)]
@@ -67,18 +64,18 @@ struct Tagged {
     offset: u64,
 }
 
-/// What was staged, or committed and not published.
+/// Names of events that are staged, or committed and not published.
 pub(super) struct Recent {
     keys: HashMap<(Namespace, String), KeyEntry>,
     ids: HashMap<(Namespace, EventId), EventWithId>,
-    /// By conversation and key, in the order of the log.
-    tagged: HashMap<(ConversationId, String), Vec<Tagged>>,
-    /// What is up to this offset is in the views only.
+    /// By conversation and key, in log order.
+    tagged: HashMap<(ConversationKey, String), Vec<Tagged>>,
+    /// Names up to this offset are only in the projections.
     pruned_to: u64,
 }
 
 impl Recent {
-    /// Knows nothing; the views have come to `published`.
+    /// Creates an empty memory; the projections have reached `published`.
     pub fn new(published: u64) -> Self {
         Self {
             keys: HashMap::new(),
@@ -88,13 +85,13 @@ impl Recent {
         }
     }
 
-    /// An idempotency key that was used lately.
+    /// Returns a recently used idempotency key.
     pub fn key(&self, namespace: &Namespace, key: &str) -> Option<&KeyEntry> {
         self.keys.get(&(namespace.clone(), key.to_owned()))
     }
 
-    /// Whether what was looked up when the views had come so far is all that was used, with
-    /// what is known here.
+    /// Returns whether look-ups made when the projections had reached `reached`, together with this
+    /// memory, are complete.
     pub fn completes(&self, reached: u64) -> bool {
         reached >= self.pruned_to
     }
@@ -104,18 +101,18 @@ impl Recent {
         self.keys.insert(key, entry);
     }
 
-    /// An event that its author chose the id of.
+    /// Records an event whose author chose its id.
     pub fn used_id(&mut self, event: EventWithId) {
         let id = (event.header.namespace.clone(), event.header.id);
         self.ids.insert(id, event);
     }
 
-    /// An event that may have a key.
+    /// Records an event that may have an event key.
     pub fn tagged(&mut self, header: &EventHeader, tags: &Tags, offset: u64) {
         if tags.key.is_empty() {
             return;
         }
-        let of = (header.conversation, tags.key.clone());
+        let of = (header.key(), tags.key.clone());
         self.tagged.entry(of).or_default().push(Tagged {
             branch: header.branch,
             newest: NewestWithKey {
@@ -127,13 +124,13 @@ impl Recent {
         });
     }
 
-    /// The views have all up to an offset.
+    /// Forgets names up to an offset that the projections have reached.
     pub fn published(&mut self, offset: u64) {
         self.keep(|at| at > offset);
         self.pruned_to = offset;
     }
 
-    /// What was staged behind an offset was not written.
+    /// Forgets names that were staged after an offset and not written.
     pub fn aborted(&mut self, committed: u64) {
         self.keep(|at| at <= committed);
     }
@@ -147,10 +144,10 @@ impl Recent {
         });
     }
 
-    /// Which events of a batch are there already.
+    /// Returns which events of a batch are already stored.
     ///
     /// # Errors
-    /// [`AppendError::Rejected`] when one cannot be what is there, or may not be passed over.
+    /// [`AppendError::Rejected`] when an event conflicts with a stored one, or must not be skipped.
     pub fn names(
         &self,
         prepared: &Prepared,
@@ -202,7 +199,7 @@ impl Recent {
         Ok(Names::Known(known))
     }
 
-    /// True when an event of a batch is one that was staged, or committed, lately.
+    /// Returns true when an event of a batch was recently staged or committed.
     pub fn may_have(&self, prepared: &Prepared) -> bool {
         let namespace = &prepared.command.namespace;
         prepared.own_events().iter().any(|(_, event, _)| {
@@ -214,19 +211,19 @@ impl Recent {
         })
     }
 
-    /// The newest event with an expected key on a branch.
+    /// Returns the newest event with an expected key on a branch.
     ///
     /// # Errors
-    /// [`OutOfDate`] when that cannot be told from what was looked up.
+    /// [`OutOfDate`] when the look-up is too old to tell.
     pub fn newest(
         &self,
-        expected: &ExpectedKey,
+        (namespace, expected): (&Namespace, &ExpectedKey),
         branch: BranchId,
         (reached, fact): (u64, Option<&NewestFact>),
     ) -> Result<Option<NewestWithKey>, OutOfDate> {
-        let of = (expected.conversation, expected.key.clone());
+        let of = (namespace.key(expected.conversation), expected.key.clone());
         let mut tagged = self.tagged.get(&of).into_iter().flatten();
-        // Nothing that was looked up is newer, nor is what the branch inherited.
+        // Events here are newer than looked-up and inherited ones.
         if let Some(recent) = tagged.rfind(|event| event.branch == branch) {
             return Ok(Some(recent.newest));
         }
@@ -238,10 +235,10 @@ impl Recent {
     }
 }
 
-/// Asks the views themselves for an idempotency key that has not ended.
+/// Queries the projections for an idempotency key that has not expired.
 ///
 /// # Errors
-/// [`AppendError::Unready`] while they lack keys that the writer does not know any more.
+/// [`AppendError::Unready`] while they lack keys that the writer no longer remembers.
 pub(super) fn key_in_views(
     views: &Views,
     (namespace, key): (&Namespace, &str),
@@ -251,14 +248,14 @@ pub(super) fn key_in_views(
     let read = views.key(namespace, key);
     let (reached, entry) = read.map_err(AppendError::of_views)?;
     let entry = entry.filter(|entry| !entry.has_ended(now));
-    // A key that is not found in views that went back may have been used.
+    // Projections that regressed may lack a key that was used.
     if entry.is_none() && !recent.completes(reached) {
         return Err(AppendError::views_behind());
     }
     Ok(entry)
 }
 
-/// The place of an event, for a rule's facts.
+/// Returns the place of an event, for a rejection.
 pub(super) fn newest_of(header: &EventHeader) -> NewestWithKey {
     NewestWithKey {
         id: header.id,

@@ -1,5 +1,5 @@
-//! Making the search index anew: in a folder of its own, from the log, while the
-//! old one answers; it takes the old one's place once it is whole.
+//! Rebuilding the search index from the log in a separate folder, while the old one answers. The
+//! new index replaces the old one once it is complete.
 
 use std::{
     path::{Path, PathBuf},
@@ -8,41 +8,40 @@ use std::{
 
 use super::{
     Inner,
-    indexer::{Failure, IndexPlace, Indexer, RETRY_PAUSE, add_some, blocking, open_index, sign},
+    indexer::{
+        Failure, IndexPlace, Indexer, RETRY_PAUSE, add_some, blocking, held, open_index, sign,
+    },
 };
-use crate::{
-    disk,
-    domain::with_causes,
-    log::LogIdentity,
-    search::{IndexError, SearchIndex, SearchOptions},
-};
+use treering_base::disk;
+use treering_domain::with_causes;
+use treering_log::LogIdentity;
+use treering_search::{IndexError, SearchIndex, SearchOptions};
 
-/// So many failures in a row end the making of an index.
+/// Number of consecutive failures that end a rebuild.
 const FAILURES_MAX: u32 = 3;
-/// Threads that index, while there is much to do and the old index answers.
+/// Number of indexing threads while much is left and the old index answers.
 const REMAKING_THREADS: usize = 2;
 
-/// An index that was made anew.
+/// The result of a rebuild.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Remade {
-    /// Passages in it.
+    /// Number of passages in the index.
     pub documents: u64,
-    /// Events that could not be read.
+    /// Number of events that could not be read.
     pub not_indexed: u64,
 }
 
-/// Where a new index is made.
+/// Returns the folder in which a new index is built.
 pub(super) fn beside(dir: &Path) -> PathBuf {
     dir.with_extension("rebuild")
 }
 
-/// Where the old index is, while the new one takes its place.
+/// Returns the folder of the old index while the new one replaces it.
 pub(super) fn aside(dir: &Path) -> PathBuf {
     dir.with_extension("old")
 }
 
-/// After a crash: puts an old index back whose place the new one had not taken, and
-/// removes what is left over.
+/// Cleans up after a crash: restores an old index that was not replaced yet, and removes leftovers.
 pub(super) fn tidy(place: &IndexPlace) {
     let IndexPlace::Folder(dir) = place else {
         return;
@@ -61,10 +60,10 @@ pub(super) fn tidy(place: &IndexPlace) {
     }
 }
 
-/// Removes what is left of an index that another one took the place of.
+/// Removes the leftover of a replaced index.
 ///
 /// # Errors
-/// What the system says: it is still there.
+/// The I/O error; the leftover is still there.
 pub(super) fn remove_left_over(place: &IndexPlace) -> std::io::Result<()> {
     match place {
         IndexPlace::Folder(dir) => disk::remove(&aside(dir)),
@@ -72,28 +71,30 @@ pub(super) fn remove_left_over(place: &IndexPlace) -> std::io::Result<()> {
     }
 }
 
-/// Makes the index anew from the log. The old one answers and follows until the new
-/// one is whole; when that fails, it stays.
+/// Rebuilds the index from the log. The old one answers and follows the log until the new one is
+/// complete, and stays if that fails.
 pub(super) async fn remake(
     inner: &Arc<Inner>,
     mut report: impl FnMut(u64),
 ) -> Result<Remade, Failure> {
     let indexer = &inner.indexer;
     let _one = indexer.remaking.lock().await;
+    held(inner)?;
     let making = Arc::clone(inner);
     let fresh = blocking(move || new_index(&making.indexer.place, making.indexer.identity)).await?;
     let fresh = Arc::new(fresh);
     if indexer.stands_in.load(Ordering::Acquire) {
-        // Something is better than nothing; answers say how far it has come.
+        // A partial index is better than none; answers state how far it reaches.
         indexer.replace(Arc::clone(&fresh));
     }
     let mut not_indexed = follow(inner, &fresh, &mut report).await?;
-    // From here on the old one stands still.
+    // From here on the old index does not advance.
     let _gate = indexer.gate.lock().await;
     not_indexed += follow(inner, &fresh, &mut report).await?;
     let committing = Arc::clone(&fresh);
     blocking(move || committing.commit()).await?;
     let documents = fresh.passage_count();
+    held(inner)?;
     swap(indexer, fresh).await?;
     indexer.not_indexed.store(not_indexed, Ordering::Release);
     Ok(Remade {
@@ -120,7 +121,7 @@ fn new_index(place: &IndexPlace, identity: LogIdentity) -> Result<SearchIndex, I
     }
 }
 
-/// Adds what the log has, and counts what of it could not be read.
+/// Adds the log's events, and counts those that could not be read.
 async fn follow(
     inner: &Arc<Inner>,
     fresh: &Arc<SearchIndex>,
@@ -158,7 +159,7 @@ async fn follow(
     }
 }
 
-/// Puts a whole index in the old one's place. The caller keeps every writer away.
+/// Replaces the old index with a complete one. The caller must keep all writers out.
 async fn swap(indexer: &Arc<Indexer>, fresh: Arc<SearchIndex>) -> Result<(), Failure> {
     let IndexPlace::Folder(dir) = &indexer.place else {
         indexer.answers(fresh);
@@ -168,7 +169,7 @@ async fn swap(indexer: &Arc<Indexer>, fresh: Arc<SearchIndex>) -> Result<(), Fai
     let swapping = Arc::clone(indexer);
     let opened = blocking(move || {
         let old = swapping.index();
-        // An index writes by its path, also when it merges by itself.
+        // An index writes by path, also for background merges.
         fresh.stop_writing();
         old.stop_writing();
         drop(fresh);
@@ -193,7 +194,7 @@ fn swap_folders(
         dir: new.clone(),
         source,
     };
-    // A file in the folder's place goes the same way.
+    // A file in place of the folder is handled the same way.
     disk::remove(&old).map_err(refused)?;
     let had_one = dir.exists();
     if had_one {

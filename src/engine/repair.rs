@@ -1,4 +1,4 @@
-//! Going on after a loss, with what views and index know of it.
+//! Repair after a loss in the log, using what the projections and the index know of it.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,35 +11,34 @@ use super::{
     open::{INDEX_FOLDER, VIEWS_FILE, log_refused},
     witness::{self, Kinship},
 };
-use crate::{
-    disk,
-    domain::{Cause, ConversationId, NotDone, ShardId, TimestampMicros},
-    log::{LogError, LogReader, LogRepair, OpenMode, RedbLog, RedbLogOptions, Repairing, Witness},
-    search::SearchIndex,
-    views::Views,
+use treering_base::disk;
+use treering_domain::{Cause, ConversationId, NotDone, ShardId, TimestampMicros};
+use treering_log::{
+    LogError, LogReader, LogRepair, OpenMode, RedbLog, RedbLogOptions, Repairing, Witness,
 };
+use treering_projections::Views;
+use treering_search::SearchIndex;
 
-/// Memory for frames of the log while it is looked at, in bytes.
+/// Cache size for frames of the log during inspection, in bytes.
 const FRAME_CACHE_BYTES: usize = 1 << 20;
 
-/// What of a store is lost.
+/// What a store has lost.
 #[derive(Clone, Debug, Default)]
 pub struct Repair {
-    /// What of its log is.
+    /// Losses of the log.
     pub log: LogRepair,
-    /// Conversations whose last event is lost, as far as the views know.
+    /// Conversations whose last event is lost, as far as the projections know.
     pub conversations: Vec<ConversationId>,
-    /// An erasing was interrupted: what it erased is still in files.
+    /// An erasure was interrupted: erased content is still in files.
     pub erasing: bool,
 }
 
-/// Finds out what of the store in a folder is lost; a manifest that is lost, and
-/// nothing with it, is written anew. With `accept_loss`, lets the store go on
-/// without what is lost. Views and index that have seen what is lost are moved
-/// aside, and made anew when the store is opened.
+/// Finds out what the store in a folder has lost. If only the manifest is lost, it is rebuilt. With
+/// `accept_loss`, the store continues without what is lost: projections and index that have seen it
+/// are moved aside, and rebuilt when the store is opened.
 ///
 /// # Errors
-/// [`OpenError`]: nothing has changed, or it can be repeated.
+/// [`OpenError`]: nothing has changed, or the call can be repeated.
 pub async fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
     let dir = dir.to_owned();
     let work = move || repair_now(&dir, accept_loss);
@@ -55,7 +54,7 @@ pub async fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> 
 
 fn repair_now(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
     let repaired = repair_log(dir, accept_loss)?;
-    // That of a manifest that was written anew says so only in case.
+    // A rebuilt manifest reports an erasure only as a precaution.
     let known = RedbLog::open(dir, RedbLogOptions::default(), OpenMode::Read);
     let erasing = !repaired.log.manifest_rebuilt && known.is_ok_and(|log| log.erasing().is_some());
     Ok(Repair {
@@ -82,7 +81,7 @@ fn repair_log(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
         }
         mending => mending.map_err(refused)?,
     };
-    // Another repair may have come between.
+    // Another repair may have intervened.
     let derived = Derived::of(dir, &mending);
     let mended = mending.mend(&derived.witness, accept_loss);
     let repair = derived.told(mended.map_err(refused)?);
@@ -94,13 +93,12 @@ fn repair_log(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
     Ok(repair)
 }
 
-/// What was made from a store's log, and what it knows of it.
+/// Data derived from a store's log, as evidence about the log.
 struct Derived {
     witness: Witness,
-    /// Views that know something.
+    /// Projections that are evidence.
     views: Option<Views>,
-    /// What is of a time before a loss was accepted: a repair that was broken off
-    /// has left it.
+    /// Files from before an accepted loss, left by an interrupted repair.
     earlier: Vec<PathBuf>,
 }
 
@@ -116,7 +114,7 @@ impl Derived {
         if let Ok(views) = Views::open_unchanged(&views_path, VIEWS_CACHE_BYTES) {
             let kinship = match &log {
                 Some(log) => witness::kinship_of_views(&views, &**log),
-                // Nothing is left to hold it against.
+                // No log is left to compare with.
                 None => Kinship::Current,
             };
             if derived.heard(kinship, views_path, views.reached().unwrap_or(0)) {
@@ -138,7 +136,7 @@ impl Derived {
         derived
     }
 
-    /// Takes what a witness has seen. False: it proves nothing.
+    /// Records what derived data has seen; returns false if it proves nothing.
     fn heard(&mut self, kinship: Kinship, path: PathBuf, reached: u64) -> bool {
         match kinship {
             Kinship::Current => self.witness.is_there |= reached > 0,
@@ -155,7 +153,7 @@ impl Derived {
         counts
     }
 
-    /// With the conversations that a loss touches.
+    /// Adds the conversations that a loss affects.
     fn told(&self, log: LogRepair) -> Repair {
         Repair {
             conversations: self.touched(&log),
@@ -164,7 +162,7 @@ impl Derived {
         }
     }
 
-    /// Conversations whose last event is lost.
+    /// Returns the conversations whose last event is lost.
     fn touched(&self, found: &LogRepair) -> Vec<ConversationId> {
         let is_lost = |offset: u64| {
             found
@@ -183,8 +181,8 @@ impl Derived {
     }
 }
 
-/// What views know of events that are there, and are others. What is not there any
-/// more is told as lost.
+/// Returns what the projections know that contradicts existing events. Missing events are reported
+/// as lost instead.
 fn contradiction(views: &Views, log: &Arc<RedbLog>) -> Option<String> {
     let head = log.head();
     if views.reached().ok()? > head {
@@ -194,7 +192,7 @@ fn contradiction(views: &Views, log: &Arc<RedbLog>) -> Option<String> {
     futures::executor::block_on(witness::contradiction(views, &reader, head))
 }
 
-/// Puts files and folders of a store into a folder of their own.
+/// Moves files and folders of a store into a quarantine folder.
 fn move_aside(dir: &Path, paths: &[PathBuf]) -> Result<(), OpenError> {
     let aside = dir.join(format!("set-aside-{}", TimestampMicros::now().0));
     for path in paths {

@@ -1,13 +1,11 @@
-//! What a repair hears from views and index, and what it leaves as it was.
+//! Tests of repair: what it learns from projections and index, and what it leaves unchanged.
 
 use std::{collections::BTreeMap, path::Path};
 
 use super::*;
-use crate::{
-    disk::copying::copy_folder,
-    domain::*,
-    log::{LOG_FOLDER, Repairing, Witness},
-};
+use treering_base::disk::copying::copy_folder;
+use treering_domain::*;
+use treering_log::{LOG_FOLDER, Repairing, Witness};
 
 fn events(id: ConversationId, texts: &[&str]) -> AppendCommand {
     let created = EventBody::ConversationCreated(ConversationCreated::default());
@@ -43,7 +41,7 @@ async fn store(dir: &Path) {
     engine.close().await;
 }
 
-/// Every file below a folder but the lock's, with its bytes.
+/// Returns the files below a folder, except the lock's, with their bytes.
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -59,7 +57,7 @@ fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// All bytes of before are somewhere.
+/// Checks that all earlier files still exist somewhere.
 fn assert_nothing_is_gone(before: &BTreeMap<String, Vec<u8>>, dir: &Path) {
     let after = contents(dir);
     for (name, bytes) in before {
@@ -68,9 +66,9 @@ fn assert_nothing_is_gone(before: &BTreeMap<String, Vec<u8>>, dir: &Path) {
     }
 }
 
-// Views of a timeline that the log had not heard of were taken for another log's, and
-// made anew: an older copy of `log/`, put back beside them, was served as if nothing
-// had been accepted and written since, with positions used twice.
+// Projections of a timeline unknown to the log were taken for another log's and rebuilt: an older
+// copy of `log/`, restored beside them, was served as if no loss had been accepted and nothing
+// written since, and positions were used twice.
 #[tokio::test]
 async fn a_log_from_before_an_accepted_loss_is_refused_beside_what_came_after() {
     let dir = tempfile::tempdir().unwrap();
@@ -90,13 +88,13 @@ async fn a_log_from_before_an_accepted_loss_is_refused_beside_what_came_after() 
 
     for gone in [None, Some("views.redb"), Some("index")] {
         for path in [&data, &later] {
-            crate::disk::remove(&path.join(LOG_FOLDER)).unwrap();
+            treering_base::disk::remove(&path.join(LOG_FOLDER)).unwrap();
         }
-        crate::disk::remove(&data).unwrap();
+        treering_base::disk::remove(&data).unwrap();
         copy_folder(&later, &data);
         copy_folder(&old, &data.join(LOG_FOLDER));
         if let Some(gone) = gone {
-            crate::disk::remove(&data.join(gone)).unwrap();
+            treering_base::disk::remove(&data.join(gone)).unwrap();
         }
         let before = contents(&data);
         for mode in [OpenMode::Append, OpenMode::Create, OpenMode::Read] {
@@ -120,8 +118,8 @@ async fn a_log_from_before_an_accepted_loss_is_refused_beside_what_came_after() 
     }
 }
 
-// One flipped byte of the manifest and nothing could be opened, without a loss being
-// accepted that there was not: the segments and the views say all of it again.
+// One flipped byte in the manifest made the store unopenable without accepting a loss that did not
+// exist: the segments and the projections contain all of the manifest's content.
 #[tokio::test]
 async fn a_lost_manifest_alone_costs_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -161,15 +159,15 @@ async fn a_lost_manifest_alone_costs_nothing() {
     }
 }
 
-// With the views and the index gone as well, nothing says that no segment is missing
-// behind the last one that is there: that is for somebody to accept.
+// With projections and index gone as well, nothing proves that no segment is missing after the last
+// existing one. Somebody must accept that.
 #[tokio::test]
 async fn without_a_witness_a_lost_manifest_is_not_made_up() {
     let dir = tempfile::tempdir().unwrap();
     store(dir.path()).await;
     std::fs::remove_file(dir.path().join(LOG_FOLDER).join("MANIFEST")).unwrap();
-    crate::disk::remove(&dir.path().join("views.redb")).unwrap();
-    crate::disk::remove(&dir.path().join("index")).unwrap();
+    treering_base::disk::remove(&dir.path().join("views.redb")).unwrap();
+    treering_base::disk::remove(&dir.path().join("index")).unwrap();
     let before = contents(dir.path());
     let told = repair(dir.path(), false).await.unwrap();
     assert!(!told.log.is_whole() && told.log.lost.is_empty());
@@ -180,8 +178,8 @@ async fn without_a_witness_a_lost_manifest_is_not_made_up() {
     assert_nothing_is_gone(&before, dir.path());
 }
 
-// A repair that was killed before it moved the views aside left them where the next
-// opening deletes them, although they are what knows which conversations were cut.
+// A repair that was killed before it moved the projections aside left them where the next opening
+// deletes them, although they know which conversations were truncated.
 #[tokio::test]
 async fn a_repair_that_was_broken_off_is_ended_by_the_next() {
     let dir = tempfile::tempdir().unwrap();
@@ -209,8 +207,8 @@ async fn a_repair_that_was_broken_off_is_ended_by_the_next() {
     assert_nothing_is_gone(&before, dir.path());
 }
 
-// Two repairs at once: the second had heard its witnesses before the first was done,
-// and accepted the same loss again, in a third timeline.
+// Two concurrent repairs: the second had read its evidence before the first was done, and accepted
+// the same loss again, in a third timeline.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_repairs_at_once_one_accepts_the_loss() {
     for _ in 0..12 {
@@ -239,8 +237,8 @@ async fn of_repairs_at_once_one_accepts_the_loss() {
     }
 }
 
-// An append to a log that went back was refused, but only after the segment had been
-// opened to write: evidence had changed.
+// An append to a regressed log was refused, but only after the segment had been opened for writing:
+// evidence had changed.
 #[tokio::test]
 async fn a_refused_log_stays_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
@@ -251,7 +249,7 @@ async fn a_refused_log_stays_as_it_was() {
     let engine = open(&data, OpenMode::Append).await.unwrap();
     append(&engine, &["one more word"]).await;
     engine.close().await;
-    crate::disk::remove(&data.join(LOG_FOLDER)).unwrap();
+    treering_base::disk::remove(&data.join(LOG_FOLDER)).unwrap();
     copy_folder(&old, &data.join(LOG_FOLDER));
     for gone in ["", "index", "views.redb"] {
         if !gone.is_empty() {
@@ -272,8 +270,7 @@ async fn a_refused_log_stays_as_it_was() {
     }
 }
 
-/// Changes a byte of every place where `mark` is in a store's first segment, or
-/// changes it back.
+/// Flips a bit at every occurrence of `mark` in a store's first segment, or flips it back.
 fn toggle(data: &Path, mark: &[u8]) {
     let path = data.join(LOG_FOLDER).join("0000000000000001.redb");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -298,7 +295,8 @@ async fn rebuild(engine: &Engine) {
     assert!(!done.is_empty());
 }
 
-/// Bytes that are stored as they are, in a frame of their own, and found again.
+/// Returns incompressible bytes, which are stored literally in their own frame, and can be found
+/// again.
 fn noise(seed: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     blake3::Hasher::new()
@@ -319,9 +317,9 @@ fn custom(id: ConversationId, data: &[u8]) -> NewEvent {
     NewEvent::new(id, EventBody::Custom(custom))
 }
 
-// A rebuilt manifest cannot say whether an erasing was under way, so the log is looked through
-// for one. One frame that cannot be read kept the whole store from opening; and what it may
-// say must not be forgotten, should it be readable again.
+// A rebuilt manifest cannot say whether an erasure was running, so the log is searched for one. One
+// unreadable frame kept the whole store from opening. What it may contain must not be forgotten, in
+// case it becomes readable again.
 #[tokio::test]
 async fn a_bad_frame_keeps_neither_the_store_nor_an_erasing_from_going_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -353,9 +351,8 @@ async fn a_bad_frame_keeps_neither_the_store_nor_an_erasing_from_going_on() {
     engine.close().await;
 }
 
-// A conversation whose last events were in a frame that cannot be read any more was
-// made anew as if it had ended before them: nothing of it lies behind to show it. The
-// views that are replaced have seen them.
+// A conversation whose last events were in an unreadable frame was rebuilt as if it had ended
+// before them, because no later event reveals the loss. The old projections have seen these events.
 #[tokio::test]
 async fn a_conversation_that_ends_in_a_loss_is_marked() {
     let dir = tempfile::tempdir().unwrap();
@@ -381,12 +378,15 @@ async fn a_conversation_that_ends_in_a_loss_is_marked() {
     for _ in 0..2 {
         rebuild(&engine).await;
         let marks = &engine.inner.marks;
-        let mark = marks.get(cut).unwrap();
+        let mark = marks.get(Namespace::default().key(cut)).unwrap();
         assert_eq!((mark.revision, mark.position.offset), (Revision(3), 3));
-        assert_eq!(marks.get(gone).unwrap().revision, Revision(1));
-        assert!(marks.get(whole).is_none());
+        assert_eq!(
+            marks.get(Namespace::default().key(gone)).unwrap().revision,
+            Revision(1)
+        );
+        assert!(marks.get(Namespace::default().key(whole)).is_none());
     }
-    // A read of the log that began before the loss said only that there is one.
+    // A read of the log that stops before the loss succeeds.
     let mut before = ReadQuery::all(Namespace::default(), Source::Log);
     before.limit = 2;
     assert_eq!(engine.read_all(before).await.unwrap().len(), 2);
@@ -409,16 +409,22 @@ async fn a_conversation_that_ends_in_a_loss_is_marked() {
     assert_eq!((salvaged.whole, salvaged.cut, salvaged.lost), (1, 1, 1));
     assert_eq!(salvaged.unreadable_positions, 3);
 
-    // What can be read again is served again.
+    // What becomes readable is served again.
     harm();
     let engine = open(&data, OpenMode::Append).await.unwrap();
     for id in [cut, gone, whole] {
-        assert!(engine.inner.marks.get(id).is_none());
+        assert!(
+            engine
+                .inner
+                .marks
+                .get(Namespace::default().key(id))
+                .is_none()
+        );
     }
     engine.close().await;
 }
 
-// A salvage into a folder of the damaged store itself put a store into it.
+// A salvage into a folder inside the damaged store changed that store.
 #[tokio::test]
 async fn nothing_is_salvaged_into_the_damaged_store() {
     let dir = tempfile::tempdir().unwrap();

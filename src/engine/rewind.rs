@@ -1,7 +1,7 @@
-//! Taking a branch back to a revision.
+//! Rewinding a branch to a revision.
 //!
-//! What was appended stays. The branch gets another name, and a fork of it at the revision
-//! gets the old one: one batch, which is taken only if the branch is as it was looked at.
+//! The appended events stay. One batch renames the branch and forks it at the revision under its
+//! old name. The batch is accepted only if the branch has not changed since it was read.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use super::{
     error::{AppendError, ReadError},
     query::{NamedEvent, ReadQuery, RewindCommand, Rewound, Source},
 };
-use crate::domain::{
+use treering_domain::{
     AppendCommand, Appended, BranchForked, BranchId, BranchName, BranchState, ConversationRow,
     EventBody, EventKind, Expectation, ExpectedRevision, NewEvent, Rejection, Revision, Rule,
 };
 
-/// How often the branch is looked at anew because somebody else was faster.
+/// Maximum number of optimistic retries when another writer was first.
 const ATTEMPTS_MAX: usize = 16;
 
-/// What is only said of branches or of the whole conversation, and goes with none.
+/// Kinds that are only about branches or the whole conversation; they are not reported as removed.
 const OF_BRANCHES: [EventKind; 5] = [
     EventKind::ConversationChanged,
     EventKind::BranchForked,
@@ -29,12 +29,12 @@ const OF_BRANCHES: [EventKind; 5] = [
 ];
 
 impl Engine {
-    /// Takes a branch back to a revision of its history. The old end stays, under another
-    /// name, with all that it has. Without a key, when nothing would go, nothing is appended.
+    /// Rewinds a branch to a revision of its history. The old end stays complete under another
+    /// name. Without an idempotency key, nothing is appended when nothing would be removed.
     ///
     /// # Errors
-    /// [`AppendError`]; nothing was appended. A revision that is no event of this
-    /// conversation in the branch's history is [`ReadError::RevisionNotFound`].
+    /// [`AppendError`]; nothing was appended. [`ReadError::RevisionNotFound`] when the revision is
+    /// not an event of this conversation in the branch's history.
     pub async fn rewind(&self, command: RewindCommand) -> Result<Rewound, AppendError> {
         let inner = &self.inner;
         let (namespace, key) = (&command.address.namespace, &command.idempotency_key);
@@ -49,8 +49,8 @@ impl Engine {
                 .what_goes(&command, &place.branch, place.last())
                 .await?;
             if went.events.is_empty() && key.is_none() {
-                // They were read by the branch's name, which another rewind may have given to
-                // its fork meanwhile: then nothing went of another branch.
+                // The events were read by the branch's name, which another rewind may have given to
+                // its fork meanwhile. Then the result is about another branch.
                 let now = inner.branch_at(&command.address)?;
                 if now.id != place.branch.id && attempt < ATTEMPTS_MAX {
                     continue;
@@ -67,7 +67,7 @@ impl Engine {
         }
     }
 
-    /// The answer to the repetition of a rewind.
+    /// Returns the answer to a retry of a rewind.
     async fn rewound_before(
         &self,
         command: &RewindCommand,
@@ -96,14 +96,14 @@ impl Engine {
         let inner = &self.inner;
         let id = command.address.conversation;
         let row = inner.row(&command.address.namespace, id)?;
-        let kept = inner.history().branch(id, renamed.branch)?;
+        let kept = inner.history().branch(row.key(), renamed.branch)?;
         let last = Revision(renamed.revision.0.saturating_sub(1));
         let went = self.what_goes(command, &kept, last).await?;
         let events = recorded.events.iter().map(|(event, _)| event.clone());
         inner.rewound(&row, events.collect(), went, true)
     }
 
-    /// What a branch has after the revision that stays, up to a last one.
+    /// Returns a branch's events after the revision to keep, up to `last`.
     async fn what_goes(
         &self,
         command: &RewindCommand,
@@ -138,17 +138,17 @@ impl Engine {
     }
 }
 
-/// Events that go, oldest first.
+/// Removed events, oldest first.
 struct Went {
     events: Vec<NamedEvent>,
     truncated: bool,
 }
 
-/// A branch as it was looked at.
+/// A branch as it was read.
 struct Place {
     row: ConversationRow,
     branch: BranchState,
-    /// The branch that the last event to stay was appended to.
+    /// The branch that the last event to keep was appended to.
     owner: BranchId,
 }
 
@@ -173,7 +173,7 @@ impl Place {
         }
     }
 
-    /// The batch: the old end gets its name, the fork gets the old one.
+    /// Creates the batch: the old end gets a new name, the fork gets the old one.
     fn command(&self, asked: &RewindCommand) -> AppendCommand {
         let id = asked.address.conversation;
         let name = self.branch.name.clone();
@@ -215,12 +215,12 @@ fn kept_name(head: Revision) -> BranchName {
 }
 
 impl RewindCommand {
-    /// What a conversation was created with always stays.
+    /// Returns the last revision to keep. The first event of a conversation is always kept.
     fn last_to_stay(&self) -> Revision {
         self.to.unwrap_or(Revision(1))
     }
 
-    /// True when another writer was first, and looking again can help.
+    /// Returns true when another writer was first and a retry can help.
     fn was_outrun(&self, error: &AppendError) -> bool {
         let AppendError::Rejected(Rejection { rule, .. }) = error else {
             return false;
@@ -250,13 +250,15 @@ impl Inner {
             return Err(Rejection::batch(rule).into());
         }
         if command.to.is_none() && row.info.shares_history {
-            let message = "the conversation is a fork and shares the history of another one,                            which cannot go: rewind to revision 1, or fork the other                            conversation before it"
+            let message = "the conversation is a fork and shares the history of another one, \
+                           which cannot go: rewind to revision 1, or fork the other \
+                           conversation before it"
                 .to_owned();
             return Err(ReadError::Invalid { message }.into());
         }
         let to = command.last_to_stay();
-        self.check_whole(id, to)?;
-        let owner = self.history().owner_of(id, branch.id, to)?;
+        self.check_whole(row.key(), to)?;
+        let owner = self.history().owner_of(row.key(), branch.id, to)?;
         let Some((owner, _)) = owner else {
             return Err(AppendError::Read(ReadError::RevisionNotFound {
                 branch: branch.name.to_string(),
@@ -280,7 +282,7 @@ impl Inner {
     ) -> Result<Rewound, AppendError> {
         let branch = |at: usize| -> Result<_, ReadError> {
             let id = events.get(at).map_or(row.active, |event| event.branch);
-            self.history().branch(row.id, id).map(Arc::new)
+            self.history().branch(row.key(), id).map(Arc::new)
         };
         let (kept, now) = (branch(0)?, branch(1)?);
         Ok(Rewound {

@@ -1,11 +1,10 @@
-//! Taking what is sound out of a damaged store, into a new one.
+//! Salvage: copies everything sound from a damaged store into a new one.
 //!
-//! The log is gone through frame by frame. Each conversation is taken up to its
-//! first damage, with its chain checked. Whatever is taken stays as it was: ids,
-//! times, actors, revisions, bodies, chain hashes, and also positions, because each
-//! event that is left out leaves an empty event in its place, in a conversation of
-//! the namespace [`SALVAGE_NAMESPACE`]. So idempotency keys still name the events of
-//! their batches, and whoever follows the log by position goes on where they were.
+//! The log is scanned frame by frame. Each conversation is copied up to its first damage, with its
+//! chain checked. Copied events keep ids, times, actors, revisions, bodies, chain hashes, and also
+//! log positions: each omitted event is replaced by an empty event in a conversation of the
+//! namespace [`SALVAGE_NAMESPACE`]. Idempotency keys therefore still refer to the events of their
+//! batches, and readers that follow the log by position can continue.
 
 use std::{
     collections::HashMap,
@@ -28,69 +27,67 @@ use super::{
     query::Progress,
     witness,
 };
-use crate::{
-    codec::{self, tags},
-    domain::{
-        BranchId, Cause, ContentHash, ConversationCreated, ConversationId, Custom, EventBody,
-        EventHeader, EventId, Namespace, Position, Revision, ShardId, TimestampMicros, with_causes,
-    },
-    log::{
-        Acquired, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LOG_FOLDER, LogError,
-        LogFiller, LogIdentity, LogReader, LogStats, OpenMode, Record, RecordBody, RedbLog,
-        RedbLogOptions, Salt,
-    },
-    views::Views,
+use treering_domain::{
+    BranchId, Cause, ContentHash, ConversationCreated, ConversationId, ConversationKey, Custom,
+    EventBody, EventHeader, EventId, Namespace, Position, Revision, ShardId, TimestampMicros,
+    with_causes,
 };
+use treering_log::{
+    Acquired, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LOG_FOLDER, LogError, LogFiller,
+    LogIdentity, LogReader, LogStats, OpenMode, Record, RecordBody, RedbLog, RedbLogOptions, Salt,
+};
+use treering_projections::Views;
+use treering_proto::{self, tags};
 
-/// The namespace of the events that stand for what was left out.
+/// The namespace of the placeholders for omitted events.
 pub const SALVAGE_NAMESPACE: &str = "treering-salvage";
-/// Type name of these events.
+/// Type name of the placeholders.
 const LEFT_OUT: &str = "treering.salvage.left_out";
 
-/// Records read at once.
+/// Maximum number of records per read, and their maximum size in bytes.
 const RECORDS_MAX: usize = 2_048;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
-/// Memory for decoded frames, in bytes: each is read once.
+/// Cache size for decoded frames, in bytes; each frame is read once.
 const CACHE_BYTES: usize = 4 << 20;
-/// Damaged conversations that are named; the others are counted.
+/// Maximum number of damaged conversations that are named; the others are only counted.
 const NAMED_MAX: usize = 1_000;
 
-/// What a salvage took and left.
+/// The outcome of a salvage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Salvaged {
-    /// Conversations of which nothing that can be known of is missing.
+    /// Conversations without any known omission.
     pub whole: u64,
-    /// Conversations that end before their damage.
+    /// Conversations truncated before their damage.
     pub cut: u64,
     /// Conversations of which nothing could be taken.
     pub lost: u64,
-    /// Events taken.
+    /// Events copied.
     pub events_taken: u64,
-    /// Events that were left out although their place in the log can be read: they
-    /// are damaged, or come behind damage.
+    /// Events omitted although their place in the log can be read: they are damaged, or follow
+    /// damage.
     pub events_left: u64,
-    /// Positions of the log that cannot be read. What was there is not known.
+    /// Unreadable log positions. Their content is unknown.
     pub unreadable_positions: u64,
     /// The damaged conversations, at most 1,000 of them.
     pub damaged: Vec<CutConversation>,
 }
 
-/// A conversation that was not taken to its end.
+/// A conversation that was not copied completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutConversation {
-    /// Its tenant.
+    /// The tenant.
     pub namespace: Namespace,
     /// The conversation.
     pub conversation: ConversationId,
-    /// The first revision that was left out.
+    /// The first omitted revision.
     pub revision: Revision,
-    /// The event there, or the one that shows that it is missing.
+    /// Log position of the event there, or of the event that reveals the loss.
     pub position: Position,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
 }
 
-/// Why nothing was salvaged.
+/// Why a salvage failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SalvageError {
     /// The folder has no log.
@@ -99,24 +96,24 @@ pub enum SalvageError {
         /// The folder.
         path: PathBuf,
     },
-    /// There is something at the place of the new store.
+    /// The target folder is not empty.
     #[error("{path} is not empty: name a new folder for what is salvaged")]
     NotEmpty {
         /// The folder.
         path: PathBuf,
     },
-    /// The new store would be a part of the damaged one, which must not change.
+    /// The target folder is inside the damaged store, which must not change.
     #[error("{path} is in the damaged store: name a folder outside of it")]
     Within {
         /// The folder.
         path: PathBuf,
     },
-    /// The source cannot be read at all.
+    /// The source cannot be read.
     #[error("the store in {path} cannot be read")]
     Source {
         /// The folder.
         path: PathBuf,
-        /// What the log said.
+        /// The log's error.
         source: LogError,
     },
     /// Another process has the source open.
@@ -127,24 +124,24 @@ pub enum SalvageError {
     Target {
         /// The folder.
         path: PathBuf,
-        /// What the log said.
+        /// The log's error.
         source: LogError,
     },
-    /// The new store does not open, or is not sound.
+    /// The new store cannot be opened, or is damaged.
     #[error("the new store in {path} is not usable")]
     Unusable {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Cause,
     },
 }
 
-/// Takes all that is sound from the store in `from` into a new one in `to`, and
-/// reports how far it is. The source is not changed.
+/// Copies everything sound from the store in `from` into a new one in `to`, and reports progress.
+/// The source is not changed.
 ///
 /// # Errors
-/// [`SalvageError`]. What it wrote to `to` is of no use then.
+/// [`SalvageError`]. The content of `to` is then useless.
 pub async fn salvage(
     from: &Path,
     to: &Path,
@@ -162,7 +159,8 @@ pub async fn salvage(
         source: Cause::of(cause),
     })?;
     if erasing {
-        // What is taken may hold what was to go: the check opens it, and that ends it.
+        // The copy may contain content to be erased. Opening the new store for the final check
+        // finishes the erasure.
         let begun = taking.filler.log().begin_erasing();
         begun.map_err(|source| taking.failed(source))?;
     }
@@ -228,7 +226,7 @@ fn check_places(from: &Path, to: &Path) -> Result<(), SalvageError> {
     Ok(())
 }
 
-/// True for a path, there or not, that is a folder or below it.
+/// Returns true if a path, existing or not, is `folder` or inside it.
 fn is_within(path: &Path, folder: &Path) -> bool {
     let Ok(folder) = folder.canonicalize() else {
         return false;
@@ -238,23 +236,23 @@ fn is_within(path: &Path, folder: &Path) -> bool {
     there.is_some_and(|there| there.starts_with(folder))
 }
 
-/// The views of the damaged store, if they were made from its log: they may know of
-/// events that it does not have any more.
+/// Returns the damaged store's projections, if they were derived from its log: they may know of
+/// lost events.
 fn witnesses(from: &Path, source: &LogReader) -> Option<Views> {
     let views = Views::open_unchanged(&from.join(VIEWS_FILE), CACHE_BYTES).ok()?;
     witness::are_of(&views, &**source.log()).then_some(views)
 }
 
-/// What is left of the damaged store's log.
+/// The remains of the damaged store's log.
 struct Damaged {
     reader: LogReader,
-    /// Where it ends.
+    /// Its last offset.
     head: u64,
-    /// An erasing was under way.
+    /// An erasure was in progress.
     erasing: bool,
 }
 
-/// Opens what is left of the damaged store's log, to read only.
+/// Opens the remains of the damaged store's log, read-only.
 async fn open_source(from: &Path) -> Result<Damaged, SalvageError> {
     let failed = |source| match source {
         LogError::Locked { .. } => SalvageError::Held(log_refused(from, source)),
@@ -275,14 +273,14 @@ async fn open_source(from: &Path) -> Result<Damaged, SalvageError> {
     })
 }
 
-/// The new store must open, and nothing in it may be damaged.
+/// Checks that the new store opens, and that nothing in it is damaged.
 async fn check_target(to: &Path) -> Result<(), SalvageError> {
     let unusable = |source: Cause| SalvageError::Unusable {
         path: to.to_owned(),
         source,
     };
     let options = OpenOptions {
-        // Their key may be lost, too.
+        // The pseudonyms' key may be lost, too.
         only_checked: true,
         ..OpenOptions::new(to)
     };
@@ -300,7 +298,7 @@ async fn check_target(to: &Path) -> Result<(), SalvageError> {
     }
 }
 
-/// What was taken of a conversation.
+/// The copied part of a conversation.
 #[derive(Default)]
 struct Conversation {
     head: Revision,
@@ -308,11 +306,11 @@ struct Conversation {
     is_cut: bool,
 }
 
-/// The new log as it grows, record by record, at the positions of the old one.
+/// The new log, filled record by record at the positions of the old one.
 struct Taking {
     to: PathBuf,
     filler: LogFiller<RedbLog>,
-    conversations: HashMap<ConversationId, Conversation>,
+    conversations: HashMap<ConversationKey, Conversation>,
     left_out: LeftOut,
     outcome: Salvaged,
 }
@@ -341,7 +339,7 @@ impl Taking {
         }
     }
 
-    /// Takes a record, or leaves it out with all that follow in its conversation.
+    /// Copies a record, or omits it with all later ones of its conversation.
     async fn record(
         &mut self,
         source: &LogReader,
@@ -349,7 +347,7 @@ impl Taking {
         record: Record,
     ) -> Result<(), SalvageError> {
         let header = &record.header;
-        let known = self.conversations.get(&header.conversation);
+        let known = self.conversations.get(&header.key());
         if known.is_some_and(|known| known.is_cut) {
             self.outcome.events_left += 1;
             return self.leave_out(offset, "behind damage").await;
@@ -364,7 +362,7 @@ impl Taking {
         }
     }
 
-    /// The record's body, if it is the sound next event of its conversation.
+    /// Returns the record's body, if the record is the sound next event of its conversation.
     async fn check(
         &self,
         source: &LogReader,
@@ -372,7 +370,7 @@ impl Taking {
         record: &Record,
     ) -> Result<Bytes, String> {
         let header = &record.header;
-        let known = self.conversations.get(&header.conversation);
+        let known = self.conversations.get(&header.key());
         let (head, chain) = known.map_or_else(Default::default, |known| (known.head, known.chain));
         if header.revision != head.next() {
             return Err(format!("revision {} comes after {head}", header.revision));
@@ -390,7 +388,9 @@ impl Taking {
             error => with_causes(&error).to_string(),
         })?;
         match (&body, known) {
-            (EventBody::ConversationCreated(created), None) => self.check_inherited(created)?,
+            (EventBody::ConversationCreated(created), None) => {
+                self.check_inherited(header.key(), created)?
+            }
             (EventBody::ConversationCreated(_), Some(_)) | (_, None) => {
                 return Err("only the first event creates a conversation".to_owned());
             }
@@ -399,12 +399,16 @@ impl Taking {
         Ok(bytes)
     }
 
-    /// A conversation that shares history needs what it shares.
-    fn check_inherited(&self, created: &ConversationCreated) -> Result<(), String> {
+    /// Checks that the history which a conversation shares was copied.
+    fn check_inherited(
+        &self,
+        heir: ConversationKey,
+        created: &ConversationCreated,
+    ) -> Result<(), String> {
         let Some(parent) = created.parent.as_ref().filter(|_| created.shares_history) else {
             return Ok(());
         };
-        let known = self.conversations.get(&parent.conversation);
+        let known = self.conversations.get(&heir.sibling(parent.conversation));
         if known.is_some_and(|known| known.head >= parent.revision) {
             return Ok(());
         }
@@ -416,7 +420,7 @@ impl Taking {
 
     fn cut(&mut self, offset: u64, record: &Record, what: String) {
         let header = &record.header;
-        let known = self.conversations.entry(header.conversation).or_default();
+        let known = self.conversations.entry(header.key()).or_default();
         known.is_cut = true;
         let cut = CutConversation {
             namespace: header.namespace.clone(),
@@ -430,16 +434,16 @@ impl Taking {
         }
     }
 
-    /// Notes which conversations ended in what is lost, as views have seen it: nothing
-    /// of them lies behind the loss to show it.
+    /// Truncates conversations whose end is lost according to the projections: no later event of
+    /// them reveals the loss.
     fn hear(&mut self, views: &Views, head: u64, lost: &[Range<u64>]) {
         let reached = views.reached().unwrap_or_default();
         if lost.len() == 1 && reached <= head {
             return;
         }
         for row in views.every_conversation().unwrap_or_default() {
-            // Views that were made since say where it ends; those of before, where it
-            // went to.
+            // Projections built after the loss have it as a damage mark; older ones have the
+            // conversation's former head.
             let (at, revision) = match &row.damage {
                 Some(damage) => (damage.position.offset, damage.revision),
                 None => (row.last_position.offset, row.head),
@@ -447,11 +451,11 @@ impl Taking {
             let Some(stretch) = lost.iter().find(|stretch| stretch.contains(&at)) else {
                 continue;
             };
-            let known = self.conversations.get(&row.id);
+            let known = self.conversations.get(&row.key());
             if known.is_some_and(|known| known.is_cut || known.head >= revision) {
                 continue;
             }
-            let known = self.conversations.entry(row.id).or_default();
+            let known = self.conversations.entry(row.key()).or_default();
             known.is_cut = true;
             let cut = CutConversation {
                 namespace: row.namespace,
@@ -469,7 +473,7 @@ impl Taking {
     async fn take(&mut self, offset: u64, record: Record, body: Bytes) -> Result<(), SalvageError> {
         debug_assert_eq!(offset, self.filler.next());
         let header = &record.header;
-        let known = self.conversations.entry(header.conversation).or_default();
+        let known = self.conversations.entry(header.key()).or_default();
         known.head = header.revision;
         known.chain = record.chain_hash();
         if let RecordBody::Blob(blob) = &record.body
@@ -508,7 +512,7 @@ impl Taking {
     }
 }
 
-/// The conversation of the events that stand for what was left out.
+/// The conversation of the placeholders for omitted events.
 struct LeftOut {
     id: ConversationId,
     head: Revision,
@@ -559,7 +563,7 @@ impl LeftOut {
             causation_id: None,
             correlation_id: String::new(),
         };
-        let bytes = codec::body::encode(&body);
+        let bytes = treering_proto::body::encode(&body);
         let hash = Record::hash_body(&bytes);
         let record = Record::seal(
             self.chain,
@@ -574,12 +578,12 @@ impl LeftOut {
     }
 }
 
-/// A log on a disk that is wearing out: sectors that cannot be read any more are
-/// damage like any other here, and so is what claims to be of a newer version.
+/// A log on a failing disk: unreadable sectors are treated as damage, and so are formats that claim
+/// to be newer.
 struct Worn(Arc<RedbLog>);
 
-/// What Unix systems say of a sector that cannot be read, and Linux also of one that
-/// a file system or a device knows to be wrong: EIO, EBADMSG, EUCLEAN.
+/// Error codes of Unix systems for unreadable sectors, and of Linux for sectors that a file system
+/// or device knows to be corrupt: EIO, EBADMSG, EUCLEAN.
 const UNREADABLE: [i32; 3] = [5, 74, 117];
 
 fn worn<T>(offset: u64, read: Result<T, LogError>) -> Result<T, LogError> {
@@ -615,7 +619,7 @@ impl EventLog for Worn {
         self.0.acquire(shard).await
     }
 
-    /// Nothing is ever written to what is salvaged.
+    /// The salvaged log is never written.
     async fn append(&self, _: ShardId, _: Epoch, _: u64, _: FrameBatch) -> Result<u64, LogError> {
         Err(LogError::Closed)
     }

@@ -1,8 +1,8 @@
-//! Searching, with everything that the index does not know: branches, names,
-//! and the text that snippets are made from.
+//! Search, combined with what the index does not know: branches, names, and the texts that snippets
+//! come from.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering},
@@ -19,26 +19,22 @@ use super::{
     work::{self, Lane},
 };
 use super::{Inner, error::ReadError, query::SearchHit};
-use crate::{
-    domain::{Cause, ConversationId, ConversationRow, Namespace, Position},
-    search::{
-        AsTyped, Copies, Hit, HitCopies, IndexError, IndexSearchError, LineageSegment, Reading,
-        Scope, SearchFilters, SearchIndex, SearchQuery, SearchResults, Snippeter, Wholeness,
-        check_globs, passage_at, searchable_text,
-    },
+use treering_domain::{Cause, ConversationId, Namespace, Position};
+use treering_search::{
+    AsTyped, Copies, Hit, HitCopies, IndexError, IndexSearchError, Reading, SearchFilters,
+    SearchIndex, SearchMemory, SearchQuery, SearchResults, Snippeter, TooMany, Wholeness,
+    check_globs, passage_at, searchable_text,
 };
 
-/// Hits that conversations are ordered by.
+/// Number of hits that determine the order of conversations.
 const GROUPED_HITS: usize = 1_000;
-/// How long a search that has met a damaged index waits for a new one.
+/// How long a search that met a damaged index waits for a new one.
 const INDEX_MADE_WITHIN: Duration = Duration::from_secs(10);
-/// So much more of a query, as a share of it, is clearly more.
+/// A share of the query larger by this much counts as clearly larger.
 const CLEARLY_MORE: f32 = 0.25;
-/// Most conversations that a search over sub-contexts spans.
-const SUB_CONTEXTS_MAX: usize = 1_000;
 
 impl Engine {
-    /// Waits until a search finds everything up to a position.
+    /// Waits until searches see everything up to a log position.
     ///
     /// # Errors
     /// [`SearchError::Index`] when indexing keeps failing.
@@ -46,20 +42,20 @@ impl Engine {
         self.inner.indexer.wait_for(position.offset).await
     }
 
-    /// Searches what tools returned, messages and summaries.
+    /// Searches tool results, messages, arguments and summaries.
     ///
     /// # Errors
-    /// [`SearchError::Query`] when the query cannot be read; others when the
-    /// index or a name in the filters is not there.
+    /// [`SearchError::Query`] when the query cannot be parsed; others when the index fails or a
+    /// name in the filters does not exist.
     pub async fn search(&self, request: SearchRequest) -> Result<SearchAnswer, SearchError> {
         self.search_by_stages(request, &Arc::default()).await
     }
 
-    /// The same within a time.
+    /// Like [`Self::search`], with a time limit.
     ///
     /// # Errors
-    /// [`SearchLate`] when the time is over, with what it went into; within it as
-    /// [`Self::search`].
+    /// [`SearchLate`] when the time is over, with the stage that the search was in; within the
+    /// limit as [`Self::search`].
     pub async fn search_within(
         &self,
         request: SearchRequest,
@@ -82,7 +78,7 @@ impl Engine {
         check_globs(&request.paths).map_err(refused)?;
         let request = request.or_listing();
         let inner = &self.inner;
-        // An index that was let go is empty, and would find nothing.
+        // After closing, the index is empty and would find nothing.
         inner.views.load().reached().map_err(ReadError::from)?;
         let head = inner.published.load(Ordering::Acquire);
         at.reach(SearchStage::Index);
@@ -95,7 +91,7 @@ impl Engine {
             let waiting = inner.indexer.wait_for(position.offset);
             match request.wait_max {
                 None => waiting.await?,
-                // Who does not wait for all of it gets what is there.
+                // After `wait_max`, answer from what is indexed.
                 Some(max) => tokio::time::timeout(max, waiting).await.unwrap_or(Ok(()))?,
             }
         }
@@ -103,8 +99,8 @@ impl Engine {
         let Err(SearchError::IndexDamaged { .. }) = searched else {
             return searched;
         };
-        at.reach(SearchStage::Index);
-        // It is made anew; a small one is there before anybody would ask again.
+        at.reach(SearchStage::NewIndex);
+        // The index is being rebuilt; a small one is complete before a caller would retry.
         let waiting = inner.indexer.wait_for(head);
         match tokio::time::timeout(INDEX_MADE_WITHIN, waiting).await {
             Ok(waited) => waited?,
@@ -119,24 +115,31 @@ impl Engine {
         head: u64,
         at: &Arc<Stages>,
     ) -> Result<SearchAnswer, SearchError> {
-        at.reach(SearchStage::Turn);
+        let lane = lane_of(&request);
+        at.reach(match lane {
+            Lane::Search => SearchStage::TurnOfLong,
+            Lane::Short | Lane::Bulk | Lane::Long => SearchStage::Turn,
+        });
         let at = Arc::clone(at);
-        self.on(lane_of(&request), |engine: Self| async move {
+        self.on(lane, |engine: Self| async move {
             at.reach(SearchStage::Run);
-            engine.inner.search(request, head).await
+            let memory = SearchMemory::default();
+            engine.inner.search(request, head, memory).await
         })
         .await
     }
 }
 
-/// By what a search looks at: the best of its words are found in milliseconds. All conversations,
-/// all matches, all terms or stored texts may take seconds.
+/// Returns the priority class of a search. The best word matches are found in milliseconds;
+/// scanning all conversations, all matches, all terms or stored texts may take seconds. For a named
+/// conversation only its own labels are read.
 fn lane_of(request: &SearchRequest) -> Lane {
-    let looks_at_conversations = !request.sources.is_empty()
-        || !request.labels.is_empty()
-        || request.not_sealed
-        || request.active_branches_only
-        || request.include_sub_contexts;
+    let looks_at_all = request.conversation.is_none()
+        && (!request.sources.is_empty()
+            || !request.labels.is_empty()
+            || request.not_sealed
+            || request.active_branches_only);
+    let looks_at_conversations = looks_at_all || request.include_sub_contexts;
     let looks_at_matches = request.regex || request.by_conversation || request.count_all;
     let looks_at_terms = !request.paths.is_empty();
     match looks_at_conversations || looks_at_matches || looks_at_terms {
@@ -145,23 +148,27 @@ fn lane_of(request: &SearchRequest) -> Lane {
     }
 }
 
-/// What a search does.
+/// The stages of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStage {
-    /// It waits for the index to reach what is asked for.
+    /// Waiting for the index to reach the requested position.
     Index,
-    /// It waits for its turn.
+    /// Waiting for a new index, because the last one was damaged.
+    NewIndex,
+    /// Waiting for a slot among short reads.
     Turn,
-    /// It runs.
+    /// Waiting for a slot among long searches.
+    TurnOfLong,
+    /// Running.
     Run,
 }
 
-/// A search had no answer within its time.
+/// The error of a search that exceeded its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SearchLate {
-    /// What it did when the time was over.
+    /// The stage when the time was over.
     pub stage: SearchStage,
-    /// The time.
+    /// The time limit.
     pub waited: Duration,
 }
 
@@ -176,7 +183,17 @@ impl std::fmt::Display for SearchLate {
                 "the index did not reach the position within {seconds} s: \
                  search again later, or with a shorter wait_max"
             ),
+            SearchStage::NewIndex => write!(
+                f,
+                "the search index was damaged, and a new one was not made within {seconds} s: \
+                 search again later"
+            ),
             SearchStage::Turn => write!(
+                f,
+                "the search waited {seconds} s for its turn and was not started: \
+                 the server is busy with other reads; try again later"
+            ),
+            SearchStage::TurnOfLong => write!(
                 f,
                 "the search waited {seconds} s for its turn and was not started: \
                  other searches that take long are running; try again later"
@@ -190,7 +207,7 @@ impl std::fmt::Display for SearchLate {
     }
 }
 
-/// What a search does, for whoever waits for it.
+/// The current stage of a search, shared with its waiting caller.
 #[derive(Debug, Default)]
 struct Stages(AtomicU8);
 
@@ -201,13 +218,19 @@ impl Stages {
 
     fn now(&self) -> SearchStage {
         let at = self.0.load(Ordering::Relaxed);
-        let all = [SearchStage::Index, SearchStage::Turn, SearchStage::Run];
+        let all = [
+            SearchStage::Index,
+            SearchStage::NewIndex,
+            SearchStage::Turn,
+            SearchStage::TurnOfLong,
+            SearchStage::Run,
+        ];
         let found = all.into_iter().find(|stage| *stage as u8 == at);
         found.unwrap_or(SearchStage::Run)
     }
 }
 
-fn refused(error: IndexSearchError) -> SearchError {
+pub(super) fn refused(error: IndexSearchError) -> SearchError {
     match error {
         IndexSearchError::Index(IndexError::NeedsRebuild { reason }) => {
             SearchError::IndexDamaged { message: reason }
@@ -215,13 +238,18 @@ fn refused(error: IndexSearchError) -> SearchError {
         IndexSearchError::Index(error) => SearchError::Index {
             source: Cause::of(error),
         },
-        other => SearchError::Query {
+        IndexSearchError::Stopped => ReadError::Stopped.into(),
+        other @ (IndexSearchError::Query(_)
+        | IndexSearchError::TooFar { .. }
+        | IndexSearchError::FilterTooLarge { .. }
+        | IndexSearchError::GlobsTooLong { .. }
+        | IndexSearchError::TooMuchMemory { .. }) => SearchError::Query {
             message: other.to_string(),
         },
     }
 }
 
-/// What hits of one conversation share.
+/// Names shared by the hits of one conversation.
 #[derive(Default)]
 pub(super) struct Names(BTreeMap<ConversationId, Named>);
 
@@ -232,10 +260,17 @@ pub(super) struct Named {
 }
 
 impl Inner {
-    async fn search(&self, request: SearchRequest, head: u64) -> Result<SearchAnswer, SearchError> {
-        let scope = self.scope(&request)?;
+    pub(super) async fn search(
+        &self,
+        request: SearchRequest,
+        head: u64,
+        memory: SearchMemory,
+    ) -> Result<SearchAnswer, SearchError> {
+        let scope = self.scope(&request, &memory)?;
+        // Its memory is accounted for until the end.
+        let mut held = memory.holding(TooMany::Branches);
         let shown = match request.active_branches_only {
-            true => self.shown_by_active_branches(&request, scope.as_ref())?,
+            true => self.shown_by_active_branches(&request, scope.as_ref(), &mut held)?,
             false => Vec::new(),
         };
         let query = SearchQuery {
@@ -250,7 +285,7 @@ impl Inner {
             },
             filters: SearchFilters {
                 scope,
-                shown,
+                shown: shown.into(),
                 tools: request.tools,
                 success: request.success,
                 recorded_from: request.recorded_from,
@@ -261,6 +296,7 @@ impl Inner {
                 roles: request.roles,
                 paths: request.paths,
             },
+            memory,
             ..SearchQuery::new(request.namespace.clone(), request.text)
         };
         if request.regex {
@@ -287,8 +323,8 @@ impl Inner {
         };
         for (hit, copies) in results.hits.into_iter().zip(copies) {
             work::check()?;
-            // An index from before the damage knows what cannot be served any more.
-            if self.marks.covers(hit.conversation, hit.revision) {
+            // An index older than the damage has events that cannot be served.
+            if self.is_damaged(&query.namespace, &hit) {
                 continue;
             }
             let found = self.read_or_note(&hit, &mut reader).await?;
@@ -312,8 +348,7 @@ impl Inner {
         Ok(answer)
     }
 
-    /// What only the event says of a hit. One that cannot be read any more is no reason to
-    /// find nothing.
+    /// Reads a hit's details. A hit that has become unreadable does not fail the search.
     async fn read_or_note(
         &self,
         hit: &Hit,
@@ -328,8 +363,8 @@ impl Inner {
         }
     }
 
-    /// Orders the first hits as their texts tell, and cuts the page. True: the query is
-    /// one name, and nothing has it whole.
+    /// Reranks the first hits by their texts, and cuts the page. Returns true if the query is one
+    /// name and no text contains the whole name.
     async fn look_at_texts(
         &self,
         results: &mut SearchResults,
@@ -353,9 +388,15 @@ impl Inner {
         Ok(results.names.typed.is_all && !has_name && results.total > 0)
     }
 
-    /// The text that was found; empty when it cannot be read any more.
+    /// Returns true when the event of a hit cannot be served.
+    pub(super) fn is_damaged(&self, namespace: &Namespace, hit: &Hit) -> bool {
+        self.marks
+            .covers(namespace.key(hit.conversation), hit.revision)
+    }
+
+    /// Returns the passage that the index found; empty when it cannot be read any more.
     async fn passage_of(&self, hit: &Hit, query: &SearchQuery) -> Result<String, ReadError> {
-        if self.marks.covers(hit.conversation, hit.revision) {
+        if self.is_damaged(&query.namespace, hit) {
             return Ok(String::new());
         }
         let body = match self.body_of(hit, &query.namespace).await {
@@ -368,8 +409,8 @@ impl Inner {
         Ok(passage.to_owned())
     }
 
-    /// The best result that is hidden by the filter for what worked, or failed, if it has
-    /// clearly more of the query than what is shown.
+    /// Returns the best result that the `success` filter hides, if it matches clearly more of the
+    /// query than the best shown hit.
     fn hidden(
         &self,
         index: &Arc<SearchIndex>,
@@ -391,8 +432,7 @@ impl Inner {
         let best = index.search(&others);
         let best = best.map_err(|error| self.search_failed(index, error))?;
         let is_clear = |hit: &Hit| {
-            hit.together - together >= CLEARLY_MORE
-                && !self.marks.covers(hit.conversation, hit.revision)
+            hit.together - together >= CLEARLY_MORE && !self.is_damaged(&query.namespace, hit)
         };
         Ok(best.hits.into_iter().next().filter(is_clear))
     }
@@ -409,7 +449,7 @@ impl Inner {
             let id = place.conversation;
             let source_id = match names.0.get(&id) {
                 Some(named) => named.source_id.clone(),
-                // Its branches are not asked for.
+                // Only the row is needed, not the branches.
                 None => self.row(&query.namespace, id)?.info.source_id.clone(),
             };
             hit.copies_at.push(HitCopy {
@@ -421,7 +461,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The conversations with matches, with the scores of the best ones.
+    /// Returns the conversations with matches, with the scores of the best ones.
     fn grouped(
         &self,
         index: &Arc<SearchIndex>,
@@ -444,11 +484,11 @@ impl Inner {
         }
         work::check()?;
         let counts = index.by_conversation(query).map_err(refused)?;
-        let best = best_conversations(counts.into_iter().collect(), &scores, max);
-        Ok(self.hits_by_conversation(best, names, query)?)
+        let best = best_conversations(counts, &scores, max);
+        self.hits_by_conversation(best, names, query)
     }
 
-    /// Why a search of this index has no answer. One that is damaged is made anew.
+    /// Converts a search error; a damaged index is rebuilt.
     pub(super) fn search_failed(
         &self,
         index: &Arc<SearchIndex>,
@@ -460,7 +500,7 @@ impl Inner {
         refused(error)
     }
 
-    /// An answer, with how much of the log it is of.
+    /// Creates an answer that states how much of the log it covers.
     pub(super) fn answer(
         &self,
         hits: Vec<SearchHit>,
@@ -485,149 +525,7 @@ impl Inner {
         }
     }
 
-    /// The conversations or histories that a search is restricted to.
-    fn scope(&self, request: &SearchRequest) -> Result<Option<Scope>, SearchError> {
-        let Some(id) = request.conversation else {
-            if request.branch.is_some() || request.include_sub_contexts {
-                let message = "a branch or sub-contexts need a conversation".to_owned();
-                return Err(SearchError::Query { message });
-            }
-            let chosen = self.chosen_conversations(request)?;
-            return Ok(chosen.map(Scope::Conversations));
-        };
-        self.row(&request.namespace, id)?;
-        let mut conversations = BTreeSet::from([id]);
-        if request.include_sub_contexts {
-            self.add_children(id, &mut conversations)?;
-        }
-        if let Some(chosen) = self.chosen_conversations(request)? {
-            conversations.retain(|id| chosen.contains(id));
-            if conversations.is_empty() {
-                return Ok(Some(Scope::Conversations(Vec::new())));
-            }
-        }
-        let Some(name) = &request.branch else {
-            return Ok(Some(Scope::Conversations(
-                conversations.into_iter().collect(),
-            )));
-        };
-        let branch = self.branch(&request.namespace, id, Some(name))?;
-        let segments = self.history().lineage(id, &branch)?;
-        let mut lineage: Vec<_> = segments
-            .into_iter()
-            .map(|segment| LineageSegment {
-                conversation: segment.conversation,
-                branch: segment.branch,
-                up_to: segment.last,
-            })
-            .collect();
-        for child in conversations.into_iter().filter(|child| *child != id) {
-            let state = self.state(&request.namespace, child)?;
-            lineage.extend(state.branches.values().map(|branch| LineageSegment {
-                conversation: child,
-                branch: branch.id,
-                up_to: branch.head,
-            }));
-        }
-        Ok(Some(Scope::Lineage(lineage)))
-    }
-
-    /// What the active branches of conversations with several branches hold of their own.
-    fn shown_by_active_branches(
-        &self,
-        request: &SearchRequest,
-        scope: Option<&Scope>,
-    ) -> Result<Vec<LineageSegment>, SearchError> {
-        // A row has its labels and title: of all rows only what is needed is kept.
-        let mut of_several = Vec::new();
-        let mut look_at = |row: ConversationRow| {
-            if row.namespace == request.namespace && row.branch_count > 1 {
-                of_several.push((row.id, row.active));
-            }
-        };
-        match scope {
-            Some(Scope::Conversations(ids)) => {
-                for id in ids {
-                    work::check()?;
-                    look_at(self.row(&request.namespace, *id)?);
-                }
-            }
-            // A branch that was named is what is to be shown.
-            Some(Scope::Lineage(_)) => return Ok(Vec::new()),
-            None => self.each_row(look_at)?,
-        }
-        let (history, mut shown) = (self.history(), Vec::new());
-        for (id, active) in of_several {
-            work::check()?;
-            let active = history.branch(id, active)?;
-            let segments = history.lineage_while(id, &active, |segment| {
-                // Behind its own events come those of another conversation.
-                segment.fork.is_none_or(|fork| fork.conversation == id)
-            })?;
-            shown.extend(segments.into_iter().map(|segment| LineageSegment {
-                conversation: segment.conversation,
-                branch: segment.branch,
-                up_to: segment.last,
-            }));
-        }
-        Ok(shown)
-    }
-
-    /// The namespace's conversations that have the sources and labels that a search
-    /// wants; none: it wants none.
-    fn chosen_conversations(
-        &self,
-        request: &SearchRequest,
-    ) -> Result<Option<Vec<ConversationId>>, SearchError> {
-        if request.sources.is_empty() && request.labels.is_empty() && !request.not_sealed {
-            return Ok(None);
-        }
-        let is_chosen = |row: &ConversationRow| {
-            let info = &row.info;
-            let has_label = |label: &String| match label.split_once('=') {
-                Some((name, value)) => info.labels.get(name).is_some_and(|own| own == value),
-                None => info.labels.contains_key(label),
-            };
-            row.namespace == request.namespace
-                && !(request.not_sealed && row.sealed)
-                && (request.sources.is_empty() || request.sources.contains(&info.source))
-                && request.labels.iter().all(has_label)
-        };
-        let mut chosen = Vec::new();
-        self.each_row(|row| chosen.extend(is_chosen(&row).then_some(row.id)))?;
-        Ok(Some(chosen))
-    }
-
-    /// Looks at all conversations, one by one, while the work is wanted.
-    fn each_row(&self, mut each: impl FnMut(ConversationRow)) -> Result<(), ReadError> {
-        let looked = self.views.load().each_conversation(|row| {
-            let is_wanted = work::check().is_ok();
-            if is_wanted {
-                each(row);
-            }
-            is_wanted
-        });
-        looked.map_err(ReadError::from)?;
-        work::check()
-    }
-
-    fn add_children(
-        &self,
-        root: ConversationId,
-        found: &mut BTreeSet<ConversationId>,
-    ) -> Result<(), ReadError> {
-        let mut waiting = vec![root];
-        while let Some(id) = waiting.pop() {
-            for child in self.views.load().children(id)? {
-                if found.len() < SUB_CONTEXTS_MAX && found.insert(child) {
-                    waiting.push(child);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A hit with the names of where it is.
+    /// Adds names to a hit.
     pub(super) fn named(
         &self,
         hit: Hit,
@@ -636,8 +534,10 @@ impl Inner {
         query: &SearchQuery,
     ) -> Result<SearchHit, ReadError> {
         let named = self.names(&query.namespace, hit.conversation, names)?;
-        // Of a thousand branches that it may have, only this one is looked up.
-        let branch_name = self.history().branch_name(hit.conversation, hit.branch)?;
+        // A conversation may have a thousand branches: look up only this one.
+        let branch_name = self
+            .history()
+            .branch_name(query.namespace.key(hit.conversation), hit.branch)?;
         let (source_id, title) = (named.source_id.clone(), named.title.clone());
         Ok(SearchHit {
             conversation: hit.conversation,

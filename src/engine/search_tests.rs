@@ -1,11 +1,12 @@
-//! What a search says of its hits: whole names, copies, reasoning, what a filter hides.
+//! Tests of search answers: whole names, collapsed duplicates, reasoning, and hidden results.
 
 use super::{query::*, test_events::*, *};
-use crate::domain::*;
+use treering_domain::*;
+use treering_search::SearchMemory;
 
-/// A call and its result.
+/// Creates a call and its result.
 fn ran(id: ConversationId, call_id: &str, result: ToolResultRecorded) -> [NewEvent; 2] {
-    let arguments = crate::codec::json::check(b"{}").unwrap();
+    let arguments = treering_proto::json::check(b"{}").unwrap();
     let call = ToolCallRequested {
         call_id: call_id.to_owned(),
         tool: "bash".to_owned(),
@@ -44,8 +45,8 @@ fn revisions(answer: &SearchAnswer) -> Vec<u64> {
     answer.hits.iter().map(|hit| hit.revision.0).collect()
 }
 
-// A name that nothing has was answered by texts with its parts, and nothing told that from
-// an answer; one with `::` or `_` in it came behind texts that have its parts in a row.
+// A name that no text contains was answered with texts containing its parts, indistinguishable from
+// a match; and a name with `::` or `_` ranked below texts with its parts in a row.
 #[tokio::test]
 async fn whole_names_come_first_and_their_lack_is_told() {
     let id = ConversationId::generate();
@@ -83,7 +84,7 @@ async fn whole_names_come_first_and_their_lack_is_told() {
         if first > 0 {
             assert_eq!(revisions(&answer)[0], first, "{text}");
         }
-        // Pages follow each other without a gap.
+        // Pages must follow each other without gaps.
         let mut paged = Vec::new();
         for offset in 0..answer.hits.len() {
             let page = SearchRequest {
@@ -99,7 +100,7 @@ async fn whole_names_come_first_and_their_lack_is_told() {
     }
 }
 
-// A session that was resumed came back as another conversation: ten hits were five.
+// A resumed session was imported as another conversation, so ten hits were really five.
 #[tokio::test]
 async fn equal_texts_are_one_hit_that_names_the_others() {
     let (one, other) = (ConversationId::generate(), ConversationId::generate());
@@ -126,7 +127,7 @@ async fn equal_texts_are_one_hit_that_names_the_others() {
         .collect();
     assert_eq!(copies, [(other, Revision(2)), (other, Revision(3))]);
     assert_eq!((hit.copies, answer.hits[1].copies), (2, 0));
-    // Filters hold for the others, too.
+    // Filters also apply to the duplicates.
     let within = SearchRequest {
         conversation: Some(other),
         ..asked("watcher fixed", last)
@@ -151,8 +152,8 @@ async fn equal_texts_are_one_hit_that_names_the_others() {
     }
 }
 
-// A page of hits names a handful of conversations, and a common word is in twenty thousand: each
-// one's title was looked up for it, which took seconds. Those that are told are the best.
+// A page of hits has a handful of conversations, but a common word is in twenty thousand: looking
+// up all their titles took seconds. Only the best conversations may be returned.
 #[tokio::test]
 async fn only_the_best_conversations_are_told() {
     let ids: Vec<_> = (0..5).map(|_| ConversationId::generate()).collect();
@@ -187,7 +188,7 @@ async fn only_the_best_conversations_are_told() {
     }
 }
 
-// What a model considered and gave up was shown as what it said.
+// What a model considered and rejected was shown as what it said.
 #[tokio::test]
 async fn reasoning_is_told_apart() {
     let id = ConversationId::generate();
@@ -208,8 +209,8 @@ async fn reasoning_is_told_apart() {
     }
 }
 
-// A test run that ended in `| tail` was recorded as a success: looking among failures
-// showed something else, and nothing said that the right one was hidden.
+// A test run that ended in `| tail` was recorded as a success: a search among failures showed
+// something else, without a hint that the right result was hidden.
 #[tokio::test]
 async fn a_filter_says_what_it_hides() {
     let id = ConversationId::generate();
@@ -241,7 +242,7 @@ async fn a_filter_says_what_it_hides() {
     }
 }
 
-// "where did we fix the watcher" found what had "where did we" and "the" most often.
+// "where did we fix the watcher" ranked texts that have "where did we" and "the" most often.
 #[tokio::test]
 async fn small_words_do_not_decide() {
     let id = ConversationId::generate();
@@ -263,7 +264,7 @@ async fn small_words_do_not_decide() {
     assert_eq!(answer.total, 2);
 }
 
-/// An event that says when it happened, in seconds.
+/// Sets when an event happened, in seconds.
 fn then(event: NewEvent, seconds: i64) -> NewEvent {
     NewEvent {
         occurred_at: Some(TimestampMicros(seconds * 1_000_000)),
@@ -271,8 +272,8 @@ fn then(event: NewEvent, seconds: i64) -> NewEvent {
     }
 }
 
-// "Newest first" was the order of import: sessions of last year that were imported after those of
-// today came first. What was imported without a time has the time of the event beside it.
+// "Newest first" was the order of import: last year's sessions, imported after today's, came first.
+// An imported event without a time has the time of its neighbour.
 #[tokio::test]
 async fn listings_and_patterns_begin_with_what_happened_last() {
     let (new, old, live) = (
@@ -329,7 +330,7 @@ async fn listings_and_patterns_begin_with_what_happened_last() {
         }
         assert_eq!(paged, expected);
     }
-    // What is recorded live happens when it is recorded.
+    // A live event happens when it is recorded.
     let appended = append(&engine, vec![created(live), said(live, "needle now")]).await;
     let now = appended.events.last().unwrap().position;
     let answer = engine.search(SearchRequest {
@@ -339,14 +340,15 @@ async fn listings_and_patterns_begin_with_what_happened_last() {
     assert_eq!(list(&answer.await.unwrap())[0], (live, 2));
 }
 
-// Four searches with a label ran among the short reads and took all of their places: a Get waited
-// 15 s. Searches that may take long have places of their own, and say what they waited for.
-#[tokio::test(flavor = "multi_thread")]
-async fn long_searches_leave_room_for_short_reads() {
-    let id = ConversationId::generate();
-    let (engine, last) = engine_with(vec![created(id), said(id, "needle")]).await;
+type Occupant = (
+    std::sync::mpsc::Sender<()>,
+    tokio::task::JoinHandle<Result<(), ReadError>>,
+);
+
+/// Occupies slots of a priority class. Each is held until its sender is dropped.
+async fn occupied(engine: &Engine, lane: work::Lane, places: usize) -> Vec<Occupant> {
     let mut held = Vec::new();
-    for _ in 0..work::LONG_SEARCHES_MAX {
+    for _ in 0..places {
         let (go_on, waits) = std::sync::mpsc::channel::<()>();
         let (started, starts) = tokio::sync::oneshot::channel();
         let engine = engine.clone();
@@ -355,11 +357,21 @@ async fn long_searches_leave_room_for_short_reads() {
                 started.send(()).unwrap();
                 let _ = waits.recv();
             };
-            engine.inner.work.run(work::Lane::Search, block).await
+            engine.inner.work.run(lane, block).await
         });
         starts.await.unwrap();
         held.push((go_on, job));
     }
+    held
+}
+
+// Four searches with a label ran among the short reads and took all of their slots: a Get waited 15
+// s. Long searches must have their own slots, and report what they waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_searches_leave_room_for_short_reads() {
+    let id = ConversationId::generate();
+    let (engine, last) = engine_with(vec![created(id), said(id, "needle")]).await;
+    let held = occupied(&engine, work::Lane::Search, work::LONG_SEARCHES_MAX).await;
     let long = [
         SearchRequest {
             labels: vec!["team".to_owned()],
@@ -394,7 +406,7 @@ async fn long_searches_leave_room_for_short_reads() {
     for request in &long {
         let late = engine.search_within(request.clone(), moment).await;
         let late = late.expect_err("it ran among the short reads");
-        assert_eq!(late.stage, SearchStage::Turn, "{request:?}");
+        assert_eq!(late.stage, SearchStage::TurnOfLong, "{request:?}");
         assert!(
             late.to_string().contains("waited 0.05 s for its turn"),
             "{late}"
@@ -417,6 +429,18 @@ async fn long_searches_leave_room_for_short_reads() {
     append(&engine, vec![said(id, "more")]).await;
     let short = engine.search(asked("needle", last)).await.unwrap();
     assert_eq!(short.hits.len(), 1);
+    // For a named conversation only its own labels are read.
+    for (labels, hits) in [(vec![], 1), (vec!["team".to_owned()], 0)] {
+        let own = SearchRequest {
+            labels,
+            conversation: Some(id),
+            not_sealed: true,
+            ..asked("needle", last)
+        };
+        let own = engine.search_within(own, std::time::Duration::from_secs(60));
+        let own = own.await.expect("it waits for long searches").unwrap();
+        assert_eq!(own.hits.len(), hits);
+    }
     let part = &id.to_string()[..30];
     let begun = engine.find_by_part(&ns(), part, 10).await.unwrap();
     assert_eq!(begun.conversations.len(), 1);
@@ -431,7 +455,7 @@ async fn long_searches_leave_room_for_short_reads() {
     assert_eq!(by_its_end.await.unwrap().unwrap().conversations.len(), 1);
 }
 
-// Globs of a few KB took 670 MiB. Over a bound they are refused, before anything is waited for.
+// Globs of a few KB took 670 MiB. Above a limit they must be refused before any waiting.
 #[tokio::test]
 async fn too_many_bytes_of_globs_are_refused() {
     let id = ConversationId::generate();
@@ -446,4 +470,95 @@ async fn too_many_bytes_of_globs_are_refused() {
     let refused = engine.search(request(1_000)).await.unwrap_err();
     assert!(matches!(refused, SearchError::Query { .. }), "{refused}");
     assert!(refused.to_string().contains("at most 8192"), "{refused}");
+}
+
+// A word search that waited among the short reads reported that long searches were running,
+// although there were none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_search_says_what_it_waited_for() {
+    let id = ConversationId::generate();
+    let (engine, last) = engine_with(vec![created(id), said(id, "needle")]).await;
+    let places = engine.inner.options.limits.short_reads_max;
+    let held = occupied(&engine, work::Lane::Short, places).await;
+    let moment = std::time::Duration::from_millis(50);
+    let late = engine.search_within(asked("needle", last), moment).await;
+    let late = late.expect_err("there was a place");
+    assert_eq!(late.stage, SearchStage::Turn);
+    assert!(late.to_string().contains("busy with other reads"), "{late}");
+    for (go_on, job) in held {
+        drop(go_on);
+        job.await.unwrap().unwrap();
+    }
+    let late = |stage| SearchLate {
+        stage,
+        waited: moment,
+    };
+    let of_index = late(SearchStage::NewIndex).to_string();
+    assert!(of_index.contains("index was damaged"), "{of_index}");
+}
+
+// A label that all conversations have was held in memory several times for each of them. A search's
+// memory must be bounded, and the refusal must name the filter that exceeds the limit.
+#[tokio::test]
+async fn filters_that_choose_too_many_are_refused() {
+    let engine = memory().await;
+    let mut last = Position::default();
+    for _ in 0..20 {
+        let id = ConversationId::generate();
+        let appended = append(&engine, vec![created(id), said(id, "needle")]).await;
+        last = appended.events.last().unwrap().position;
+    }
+    let request = |text: &str| SearchRequest {
+        not_sealed: true,
+        kinds: vec![EventKind::MessageAppended],
+        ..asked(text, last)
+    };
+    engine.wait_indexed(last).await.unwrap();
+    for text in ["needle", ""] {
+        let search = |bytes| {
+            let (request, memory) = (request(text).or_listing(), SearchMemory::of(bytes));
+            engine.inner.search(request, last.offset, memory)
+        };
+        let refused = search(16 * 19).await.unwrap_err();
+        assert!(matches!(refused, SearchError::Query { .. }), "{refused}");
+        assert!(refused.to_string().contains("choose fewer"), "{refused}");
+        assert_eq!(search(1 << 20).await.unwrap().total, 1);
+    }
+}
+
+// Four clients that listed a thousand conversations per page took all slots of the short reads, and
+// a Get waited ten times as long as on an idle server.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_pages_leave_room_for_short_reads() {
+    let id = ConversationId::generate();
+    let (engine, _) = engine_with(vec![created(id), said(id, "needle")]).await;
+    let held = occupied(
+        &engine,
+        work::Lane::Bulk,
+        engine.inner.options.limits.bulk_reads_max,
+    )
+    .await;
+    let page = |limit| ListQuery {
+        namespace: ns(),
+        limit,
+        after: None,
+        source: None,
+        order: Default::default(),
+        ascending: false,
+    };
+    let sealed = ListFilter {
+        sealed: Some(true),
+        ..ListFilter::default()
+    };
+    let moment = std::time::Duration::from_millis(50);
+    for (page, filter) in [(page(1_000), ListFilter::default()), (page(10), sealed)] {
+        let listed = engine.list_where(page, filter);
+        let listed = tokio::time::timeout(moment, listed).await;
+        assert!(listed.is_err(), "it is read among the short ones");
+    }
+    assert_eq!(engine.list(page(100)).await.unwrap().conversations.len(), 1);
+    for (go_on, job) in held {
+        drop(go_on);
+        job.await.unwrap().unwrap();
+    }
 }

@@ -1,4 +1,4 @@
-//! What is to be indexed of a part of the log: texts, and what filters look at.
+//! Extracts the indexable content of a part of the log: texts, and the fields for filters.
 
 use std::collections::HashMap;
 
@@ -7,32 +7,30 @@ use super::{
     damage::{Stretch, stretch},
     error::ReadError,
 };
-use crate::{
-    domain::{
-        BranchId, ConversationId, EventBody, EventHeader, EventKind, EventRef, Position, Role,
-        TimestampMicros, ToolCallRequested, with_causes,
-    },
-    search::{SearchableEvent, call_target, searchable_text},
+use treering_domain::{
+    BranchId, ConversationKey, EventBody, EventHeader, EventKind, EventRef, Position, Role,
+    TimestampMicros, ToolCallRequested, with_causes,
 };
+use treering_search::{SearchableEvent, call_target, searchable_text};
 
-/// Records read at once, and their bytes.
+/// Maximum number of records per read, and their maximum size in bytes.
 const RECORDS_MAX: usize = 2_048;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
 
-/// What is to be indexed of a part of the log.
+/// The indexable content of a part of the log.
 pub(super) struct Searchable {
     pub events: Vec<SearchableEvent>,
-    /// How far it goes.
+    /// The last offset that it covers.
     pub reached: u64,
-    /// Events that could not be read, or cannot be served.
+    /// Events that could not be read or cannot be served.
     pub not_indexed: u64,
 }
 
-/// What is to be indexed of the records from an offset on. What is damaged is
-/// passed over: the index must not end there.
+/// Extracts the indexable content of the records from offset `from` on. Damaged records are
+/// skipped, so that indexing does not stop there.
 ///
 /// # Errors
-/// When the log cannot be read for another reason than damage.
+/// When the log cannot be read for a reason other than damage.
 pub(super) async fn searchable(
     inner: &Inner,
     from: u64,
@@ -64,7 +62,7 @@ pub(super) async fn searchable(
     for ((offset, record), happened_at) in records.into_iter().zip(times) {
         found.reached = offset;
         let header = &record.header;
-        if inner.marks.covers(header.conversation, header.revision) {
+        if inner.marks.covers(header.key(), header.revision) {
             found.not_indexed += 1;
             continue;
         }
@@ -105,22 +103,22 @@ pub(super) async fn searchable(
     Ok(found)
 }
 
-/// Records that are looked at for the time of an event before the first of a stretch.
+/// Maximum number of records before a stretch that are searched for the time of its first event.
 const RECORDS_BEFORE_MAX: u64 = 64;
 
-/// When the last event of an append was that says it.
+/// The time of the last event of an append that states one.
 #[derive(Clone, Copy, Debug)]
 struct LastTime {
-    /// All events of an append to a conversation were recorded at one time.
+    /// All events of one append to a conversation have the same recording time.
     recorded_at: TimestampMicros,
     happened_at: TimestampMicros,
 }
 
-type LastTimes = HashMap<ConversationId, LastTime>;
+type LastTimes = HashMap<ConversationKey, LastTime>;
 
-/// When events happened. One that does not say it happened with its neighbour in its append, the
-/// one before it first: what was imported did not happen when it was recorded. Of an append
-/// without any times, it is when it was recorded.
+/// Returns when events happened. An event without a time gets that of the nearest event of its
+/// append, preferably an earlier one, because imported events did not happen when they were
+/// recorded. In an append without any times, the recording time is used.
 fn times_of<'a>(
     headers: impl DoubleEndedIterator<Item = &'a EventHeader> + Clone,
     mut last: LastTimes,
@@ -141,7 +139,7 @@ fn times_of<'a>(
     known.map(time).collect()
 }
 
-/// The time of an event, or of the last one of its append that was noted.
+/// Returns the event's time, or that of the last noted event of the same append.
 fn note_time(last: &mut LastTimes, header: &EventHeader) -> Option<TimestampMicros> {
     let recorded_at = header.recorded_at;
     if let Some(happened_at) = header.occurred_at {
@@ -149,25 +147,25 @@ fn note_time(last: &mut LastTimes, header: &EventHeader) -> Option<TimestampMicr
             recorded_at,
             happened_at,
         };
-        last.insert(header.conversation, time);
+        last.insert(header.key(), time);
         return Some(happened_at);
     }
-    let noted = last.get(&header.conversation)?;
+    let noted = last.get(&header.key())?;
     (noted.recorded_at == recorded_at).then_some(noted.happened_at)
 }
 
-/// The last time of the append that a stretch may begin within.
+/// Returns the last time within the append that a stretch may begin in the middle of.
 async fn last_times_before(inner: &Inner, from: u64) -> LastTimes {
     let mut times = LastTimes::new();
     let first = from.saturating_sub(RECORDS_BEFORE_MAX).max(1);
     let mut append = None;
     for offset in (first..from).rev() {
-        // What cannot be read here tells no time, and is told of where it is indexed.
+        // An unreadable record provides no time; it is reported when it is indexed.
         let Ok(record) = inner.reader.record(offset).await else {
             break;
         };
         let header = &record.header;
-        let of = (header.conversation, header.recorded_at);
+        let of = (header.key(), header.recorded_at);
         if *append.get_or_insert(of) != of || note_time(&mut times, header).is_some() {
             break;
         }
@@ -175,7 +173,7 @@ async fn last_times_before(inner: &Inner, from: u64) -> LastTimes {
     times
 }
 
-/// Events that have a text, or say what tool a later one is of.
+/// Returns true for kinds that have a text, or that name the tool of a later event.
 fn is_looked_at(kind: EventKind) -> bool {
     matches!(
         kind,
@@ -194,7 +192,7 @@ fn is_looked_at(kind: EventKind) -> bool {
     )
 }
 
-/// What filters know of a call.
+/// The fields of a call that filters use.
 #[derive(Clone, Debug, Default)]
 struct Call {
     tool: String,
@@ -210,24 +208,24 @@ impl Call {
     }
 }
 
-/// The calls that were just read: most results come soon after.
+/// The calls read recently: most results follow soon after.
 #[derive(Default)]
-struct Called(HashMap<(ConversationId, BranchId, String), Call>);
+struct Called(HashMap<(ConversationKey, BranchId, String), Call>);
 
 impl Called {
     fn note(&mut self, header: &EventHeader, request: &ToolCallRequested) {
-        let of = (header.conversation, header.branch, request.call_id.clone());
+        let of = (header.key(), header.branch, request.call_id.clone());
         self.0.insert(of, Call::of(request));
     }
 
-    /// A call, by the last request of that id before the event.
+    /// Returns a call by the last request with its id before the event.
     async fn call(
         &self,
         inner: &Inner,
         header: &EventHeader,
         call_id: &str,
     ) -> Result<Call, ReadError> {
-        let of = (header.conversation, header.branch, call_id.to_owned());
+        let of = (header.key(), header.branch, call_id.to_owned());
         if let Some(call) = self.0.get(&of) {
             return Ok(call.clone());
         }
@@ -237,11 +235,11 @@ impl Called {
 }
 
 impl Inner {
-    /// The last request of a call's id before an event; none when there is none that
-    /// can be read.
+    /// Returns the last request with a call's id before an event; `None` if there is none that can
+    /// be read.
     ///
     /// # Errors
-    /// When the log cannot be read for another reason than damage.
+    /// When the log cannot be read for a reason other than damage.
     pub(super) async fn request_body(
         &self,
         header: &EventHeader,
@@ -251,11 +249,11 @@ impl Inner {
             return Ok(None);
         };
         let at = EventRef {
-            conversation: entry.conversation,
+            conversation: entry.conversation.id,
             revision: entry.request,
         };
         let history = self.history();
-        let body = match history.event(Some(&header.namespace), at).await {
+        let body = match history.event(&header.namespace, at).await {
             Ok(Some((offset, record))) => history.decode(offset, &record).await,
             Ok(None) => return Ok(None),
             Err(error) => Err(error),
@@ -268,7 +266,7 @@ impl Inner {
     }
 }
 
-/// What filters know of an event.
+/// The fields of an event that filters use.
 #[derive(Default)]
 struct About {
     role: Option<Role>,
@@ -310,13 +308,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::codec::arbitrary;
 
     proptest! {
-        // Kinds without a text are passed over undecoded: what has a text and is not
-        // looked at would be found by nobody.
+        // Kinds without a text are skipped without decoding: if a kind with a text were skipped, no
+        // search would find it.
         #[test]
-        fn whatever_has_a_text_is_looked_at(body in arbitrary::event_body()) {
+        fn whatever_has_a_text_is_looked_at(body in treering_arbitrary::event_body()) {
             prop_assert!(searchable_text(&body).is_none() || is_looked_at(body.kind()));
         }
     }

@@ -1,23 +1,20 @@
-//! Secrets of a store: 32 random bytes, each in a file of its own that only its owner reads.
+//! Secrets of a store: 32 random bytes, each in its own file that only its owner can read.
 
-use std::{fs, io, path::Path};
+use std::{io, path::Path};
 
-use crate::{
-    disk,
-    domain::{hex, unhex},
-};
+use treering_base::disk;
+use treering_domain::{hex, unhex};
 
-/// Bytes of a secret.
+/// Length of a secret, in bytes.
 pub(super) const SECRET_BYTES: usize = 32;
 
-/// The secret in a file: 64 hexadecimal digits and the end of a line. None where there is no
-/// file.
+/// Reads the secret in a file: 64 hexadecimal digits and a line end. `None` if there is no file.
 ///
 /// # Errors
-/// What the system says; [`io::ErrorKind::InvalidData`], with what to do, for a file that holds
-/// none.
+/// The I/O error; [`io::ErrorKind::InvalidData`] for a file without a valid secret, with
+/// `what_to_do` in the message.
 pub(super) fn read(path: &Path, what_to_do: &str) -> io::Result<Option<[u8; SECRET_BYTES]>> {
-    let text = match fs::read(path) {
+    let text = match disk::read_secret(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -28,10 +25,10 @@ pub(super) fn read(path: &Path, what_to_do: &str) -> io::Result<Option<[u8; SECR
     })
 }
 
-/// Makes a secret, and a file of it that lasts.
+/// Creates a secret and a durable file for it.
 ///
 /// # Errors
-/// What the system says.
+/// The I/O error.
 pub(super) fn make(path: &Path) -> io::Result<[u8; SECRET_BYTES]> {
     let mut secret = [0; SECRET_BYTES];
     getrandom::fill(&mut secret).map_err(io::Error::other)?;
@@ -43,10 +40,12 @@ pub(super) fn make(path: &Path) -> io::Result<[u8; SECRET_BYTES]> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
-    // A secret that is read back as another one signs in another's name, or makes two persons
-    // of one; and nobody else on the machine may read it.
+    // A secret that is misread would sign in another's name, or give one person two pseudonyms.
+    // Nobody else on the machine may read it.
     #[test]
     fn a_secret_is_read_back_or_refused() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! Decides batches in one order, on the writer's thread. It works on cached
-//! states; what it has decided goes to the views as a [`ViewDelta`] once its
-//! group is on disk.
+//! Decides batches in one order, on the writer's thread, using cached states. Decided changes go to
+//! the projections as a [`ViewDelta`] once their group is on disk.
 
+mod companion;
 mod names;
 
 use std::{
@@ -13,6 +13,8 @@ use std::{
     time::Duration,
 };
 
+pub use companion::Companion;
+
 use super::{
     damage::Marks,
     delta::DeltaBuilder,
@@ -22,45 +24,59 @@ use super::{
     states::{HotSet, KeyFacts, LoadedState, SharedViews, StateCache},
     usage::Usage,
 };
-use crate::{
-    domain::{
-        AppendOutcome, Appended, BranchId, Cause, ContentHash, ConversationId, ConversationState,
-        Decided, EventBody, EventHeader, EventId, Limits, Lookup, Namespace, Need, PastBranch,
-        Placed, Position, Quotas, Rejection, Revision, Rule, TimestampMicros, Undecided, decide,
-        decide_erasure,
-        limits::{PUBLISH_WAIT_MAX, VIEWS_RETRY},
-        with_causes,
-    },
-    log::{
-        BlobRef, BodyPatch, CommittedGroup, GroupError, NewBlob, Record, RecordBody, SaltSource,
-        Sequencer, Staged,
-    },
-    views::{KeyEntry, ViewDelta},
+use treering_domain::{
+    AppendOutcome, Appended, BranchId, Cause, ContentHash, ConversationId, ConversationKey,
+    ConversationState, Decided, EventHeader, EventId, Limits, Lookup, Namespace, Need, PastBranch,
+    Placed, Position, Quotas, Rejection, Revision, Rule, TimestampMicros, Undecided, decide,
+    decide_erasure,
+    limits::{PUBLISH_WAIT_MAX, VIEWS_RETRY},
+    with_causes,
 };
+use treering_log::{
+    BlobRef, BodyPatch, CommittedGroup, GroupError, NewBlob, Record, RecordBody, SaltSource,
+    Sequencer, Staged,
+};
+use treering_projections::{KeyEntry, ViewDelta};
 
-/// A batch with all that was looked up for it.
+/// A batch with everything that was looked up for it.
 #[derive(Debug)]
 pub(super) struct WriteRequest {
     pub prepared: Prepared,
     pub loaded: Vec<LoadedState>,
     pub past: BTreeMap<(ConversationId, BranchId, Revision), Option<PastBranch>>,
     pub key: Option<KeyFacts>,
-    /// Of ids and keys of its events.
+    /// Facts about the ids and keys of its events.
     pub names: NameFacts,
-    /// Home offsets of bodies that are stored already, by content.
+    /// Home offsets of bodies that are already stored, by content.
     pub blob_homes: HashMap<ContentHash, u64>,
-    /// [`HotSet::erasures`] when all of this was looked up.
+    /// [`HotSet::erasures`] at the time of the look-ups.
     pub erasures: u64,
+    /// Makes the batch that is appended atomically with this one.
+    pub companion: Option<Companion>,
 }
 
 impl WriteRequest {
-    /// Forgets what was looked up before something was erased: the writer looks for itself.
+    /// Creates a request without look-ups.
+    fn bare(prepared: Prepared, erasures: u64) -> Self {
+        Self {
+            prepared,
+            loaded: Vec::new(),
+            past: BTreeMap::new(),
+            key: None,
+            names: NameFacts::default(),
+            blob_homes: HashMap::new(),
+            erasures,
+            companion: None,
+        }
+    }
+
+    /// Discards what was looked up before an erasure; the writer looks it up itself.
     fn forget(&mut self, erasures: u64) {
         self.loaded.clear();
         self.past.clear();
         self.blob_homes.clear();
         for body in &mut self.prepared.bodies {
-            // What it is a patch on may be what was erased.
+            // The base of the patch may have been erased.
             body.patch = None;
         }
         if let Some(facts) = &mut self.key {
@@ -74,38 +90,39 @@ impl WriteRequest {
     }
 }
 
-/// What the writer answers.
+/// The writer's answer.
 #[derive(Debug)]
 pub(super) enum WriteAnswer {
-    /// Without those of the caller's events that were there already: these are beside it, in
-    /// order, each with its offset.
+    /// The outcome, and beside it the caller's events that were already stored, in order, each with
+    /// its offset.
     Done(AppendOutcome, KnownEvents),
     /// The key was used before for the same content.
     Repeated(KeyEntry),
-    /// Something must be read first.
+    /// Data must be loaded first.
     Needs(Box<WriteRequest>, Need),
-    /// The names of its events must be looked up again, once the views have come so far.
+    /// The names of the events must be looked up again, once the projections have reached this
+    /// offset.
     LookAgain(Box<WriteRequest>, u64),
     Failed(AppendError),
 }
 
-/// Deltas of groups that are on disk and not yet in the views, in order.
+/// Deltas of groups that are on disk but not yet in the projections, in order.
 pub(super) type Deltas = Arc<Mutex<VecDeque<ViewDelta>>>;
 
-/// The engine's decisions, for the log's writer.
+/// Makes the engine's decisions for the log's writer.
 pub(super) struct EngineSequencer {
     limits: Limits,
     cache: StateCache,
     staged: DeltaBuilder,
-    staged_conversations: HashSet<ConversationId>,
-    /// What was used since the views' mark.
+    staged_conversations: HashSet<ConversationKey>,
+    /// Names used since the offset that the projections had reached.
     recent: Recent,
-    /// Bodies whose home the views may not know yet.
+    /// Homes of bodies that the projections may not know yet.
     recent_blobs: HashMap<(Namespace, ContentHash), u64>,
     staged_blobs: Vec<(Namespace, ContentHash)>,
     usage: Usage,
     salts: SaltSource,
-    /// [`HotSet::erasures`] when all that is known here was.
+    /// [`HotSet::erasures`] when the state here was last reset.
     erasures: u64,
     deltas: Deltas,
     published: Arc<AtomicU64>,
@@ -113,7 +130,7 @@ pub(super) struct EngineSequencer {
     last_time: TimestampMicros,
 }
 
-/// Blob homes remembered by the writer; older ones are in the views.
+/// Maximum number of blob homes that the writer remembers; older ones are in the projections.
 const RECENT_BLOBS_MAX: usize = 4_096;
 
 impl EngineSequencer {
@@ -144,7 +161,7 @@ impl EngineSequencer {
         }
     }
 
-    /// Forgets what was known before something was erased.
+    /// Discards everything known from before an erasure.
     fn forget_erased(&mut self, request: &mut WriteRequest) {
         let erasures = self.cache.erasures();
         if self.erasures != erasures {
@@ -164,8 +181,7 @@ impl EngineSequencer {
         entry.first_offset <= self.committed
     }
 
-    /// The key's first use with the same content, as far as that is known without
-    /// reading.
+    /// Returns the key's first use with the same content, as far as that is known without reading.
     fn used_key(&self, request: &WriteRequest) -> Option<KeyEntry> {
         let command = &request.prepared.command;
         let key = command.idempotency_key.as_ref()?;
@@ -177,13 +193,14 @@ impl EngineSequencer {
         is_known.then(|| entry.clone())
     }
 
-    /// The time of the next batch. Each has one of its own: that is how a restored store knows
-    /// its batches.
+    /// Returns the time for the next batch. Each batch has a unique time: a restored store
+    /// recognises its batches by it.
     fn now(&self) -> TimestampMicros {
         TimestampMicros::now().max(TimestampMicros(self.last_time.0 + 1))
     }
 
-    /// Decides what is not there already, and says what is; no decision: all of it is there.
+    /// Decides the events that are not stored yet, and returns those that are; no decision if all
+    /// are.
     fn decide_new(
         &mut self,
         request: &mut WriteRequest,
@@ -199,35 +216,24 @@ impl EngineSequencer {
     }
 
     fn decide(&mut self, request: &mut WriteRequest) -> Result<Decided, Stop> {
+        let namespace = &request.prepared.command.namespace;
         let ids = request.prepared.conversations();
         let may_create = request.prepared.may_create();
-        for id in &ids {
+        for id in ids {
+            let key = namespace.key(id);
             let loaded = request
                 .loaded
                 .iter()
-                .position(|loaded| loaded.id == *id)
+                .position(|loaded| loaded.id == key)
                 .map(|at| request.loaded.swap_remove(at));
-            self.cache.ensure(*id, loaded).map_err(Stop::Failed)?;
+            self.cache.ensure(key, loaded).map_err(Stop::Failed)?;
         }
         if let Some(id) = may_create {
-            let namespace = &request.prepared.command.namespace;
-            let there = self.cache.get(id);
-            let is_there = there.is_some_and(|state| state.row.namespace == *namespace);
+            let is_there = self.cache.get(namespace.key(id)).is_some();
             request.prepared.set_creates(!is_there);
         }
         let prepared = &request.prepared;
         let command = &prepared.command;
-        for event in &command.events {
-            let other = self.cache.get(event.conversation);
-            if other.is_some_and(|state| state.row.namespace != command.namespace)
-                && matches!(event.body.body(), EventBody::ConversationCreated(_))
-            {
-                let rule = Rule::ConversationIdTaken {
-                    conversation: event.conversation,
-                };
-                return Err(Stop::Failed(Rejection::batch(rule).into()));
-            }
-        }
         let known = Known {
             cache: &self.cache,
             past: &request.past,
@@ -246,12 +252,14 @@ impl EngineSequencer {
         })
     }
 
-    fn write(
+    /// Creates the records of a decided batch.
+    fn seal(
         &mut self,
         next_offset: u64,
         request: &WriteRequest,
-        (mut decided, now): (Decided, TimestampMicros),
-    ) -> Result<Staged<WriteAnswer>, AppendError> {
+        decided: &mut Decided,
+        now: TimestampMicros,
+    ) -> Result<StagedBatch, AppendError> {
         let prepared = &request.prepared;
         let mut batch = StagedBatch::new(next_offset, prepared.bodies.len());
         for (index, (placed, body)) in decided.events.iter().zip(&prepared.bodies).enumerate() {
@@ -280,12 +288,37 @@ impl EngineSequencer {
             }
             batch.push(record, *placed);
         }
-        if prepared.by_eraser {
-            // Of the tree that these are of, some are to be erased.
+        self.last_time = now;
+        Ok(batch)
+    }
+
+    fn write(
+        &mut self,
+        next_offset: u64,
+        request: &WriteRequest,
+        (mut decided, now): (Decided, TimestampMicros),
+        companion: Option<(WriteRequest, Decided)>,
+    ) -> Result<Staged<WriteAnswer>, AppendError> {
+        let mut batch = self.seal(next_offset, request, &mut decided, now)?;
+        // Change no state before both are sealed.
+        let companion = match companion {
+            Some((request, mut decided)) => {
+                let now = self.now();
+                let batch = self.seal(batch.offset(), &request, &mut decided, now)?;
+                Some((request, decided, batch))
+            }
+            None => None,
+        };
+        if request.prepared.by_eraser {
+            // Some salts of this tree are about to be erased: start a new one.
             self.salts.renew();
         }
-        self.last_time = now;
-        self.take(prepared, decided, &batch);
+        self.take(&request.prepared, decided, &batch);
+        if let Some((request, decided, beside)) = companion {
+            self.take(&request.prepared, decided, &beside);
+            batch.records.extend(beside.records);
+            batch.blobs.extend(beside.blobs);
+        }
         let outcome = AppendOutcome {
             events: batch.appended,
             repeated_key: false,
@@ -342,7 +375,7 @@ impl EngineSequencer {
         })
     }
 
-    /// Takes a batch into the staged group.
+    /// Adds a batch to the staged group.
     fn take(&mut self, prepared: &Prepared, decided: Decided, batch: &StagedBatch) {
         let command = &prepared.command;
         self.usage.took(prepared, batch.offset() - 1);
@@ -362,7 +395,8 @@ impl EngineSequencer {
             self.staged
                 .blob(blob.namespace.clone(), blob.hash, blob.home_offset);
         }
-        for (id, changed) in decided.changed {
+        for changed in decided.changed.into_values() {
+            let id = changed.row.key();
             self.staged_conversations.insert(id);
             match self.cache.take(id) {
                 Some(state) => {
@@ -381,7 +415,8 @@ impl Sequencer for EngineSequencer {
 
     fn stage(&mut self, next_offset: u64, mut request: WriteRequest) -> Staged<WriteAnswer> {
         self.forget_erased(&mut request);
-        // What is not known any more now is not known when the batch is recorded.
+        // Use one time for the look-up and the record: a key that has expired now is expired when
+        // the batch is recorded.
         let now = self.now();
         match self.known_key(&request, now) {
             Ok(None) => {}
@@ -407,7 +442,11 @@ impl Sequencer for EngineSequencer {
         if let Err(error) = self.usage.check(&request.prepared) {
             return answer(WriteAnswer::Failed(error));
         }
-        match self.write(next_offset, &request, (decided, now)) {
+        let companion = match self.decide_companion(&request, &decided) {
+            Ok(companion) => companion,
+            Err(error) => return answer(WriteAnswer::Failed(error)),
+        };
+        match self.write(next_offset, &request, (decided, now), companion) {
             Ok(mut staged) => {
                 if let WriteAnswer::Done(_, beside) = &mut staged.answer {
                     *beside = known;
@@ -444,8 +483,8 @@ impl Sequencer for EngineSequencer {
         let committed = self.committed;
         self.usage.aborted(committed);
         self.recent.aborted(committed);
-        // What is forgotten here is read from the views, which must have
-        // everything that is committed. While they do not, the cache refuses.
+        // States dropped here are read again from the projections, which must first have everything
+        // that is committed. Until they do, the cache refuses.
         let patience = std::time::Instant::now() + PUBLISH_WAIT_MAX;
         while self.published.load(Ordering::Acquire) < committed
             && std::time::Instant::now() < patience
@@ -458,7 +497,7 @@ impl Sequencer for EngineSequencer {
 
     fn failed(&self, answer: WriteAnswer, error: &GroupError) -> WriteAnswer {
         match answer {
-            // That batch was committed before, whatever became of this group.
+            // That batch was committed earlier, independently of this group.
             WriteAnswer::Repeated(entry) if self.is_committed(&entry) => {
                 WriteAnswer::Repeated(entry)
             }
@@ -471,8 +510,8 @@ impl Sequencer for EngineSequencer {
             WriteAnswer::Done(..) | WriteAnswer::Repeated(_) => {
                 WriteAnswer::Failed(error.clone().into())
             }
-            // Nothing of it would have been appended, whatever became of the group
-            // on whose events it was decided.
+            // Nothing of this request would have been appended, whatever happened to the group on
+            // which its decision depended.
             WriteAnswer::Failed(_) | WriteAnswer::Needs(..) | WriteAnswer::LookAgain(..) => {
                 WriteAnswer::Failed(match AppendError::from(error.clone()) {
                     AppendError::UnknownOutcome { message } => AppendError::Unready {
@@ -497,7 +536,7 @@ impl Sequencer for EngineSequencer {
                         .to_owned(),
                 })
             }
-            // This very batch is the one that may be in the log.
+            // This batch itself is in doubt.
             Some(_) => WriteAnswer::Failed(AppendError::UnknownOutcome {
                 message: "the log has not said yet what became of its first attempt".to_owned(),
             }),
@@ -506,15 +545,15 @@ impl Sequencer for EngineSequencer {
     }
 }
 
-/// Why a request goes no further.
+/// Why a request cannot proceed.
 enum Stop {
     Failed(AppendError),
     Needs(Need),
-    /// The views must be asked again.
+    /// The projections must be queried again.
     LookAgain,
 }
 
-/// What `decide` may look at.
+/// The data available to `decide`.
 struct Known<'a> {
     cache: &'a StateCache,
     past: &'a BTreeMap<(ConversationId, BranchId, Revision), Option<PastBranch>>,
@@ -523,10 +562,7 @@ struct Known<'a> {
 
 impl Lookup for Known<'_> {
     fn conversation(&self, id: ConversationId) -> Result<Option<&ConversationState>, Need> {
-        Ok(self
-            .cache
-            .get(id)
-            .filter(|state| state.row.namespace == *self.namespace))
+        Ok(self.cache.get(self.namespace.key(id)))
     }
 
     fn branch_at(
@@ -542,7 +578,7 @@ impl Lookup for Known<'_> {
     }
 }
 
-/// The records of one batch as they are made.
+/// The records of one batch under construction.
 struct StagedBatch {
     first_offset: u64,
     records: Vec<Record>,
@@ -560,12 +596,12 @@ impl StagedBatch {
         }
     }
 
-    /// Offset of the record that comes next.
+    /// Returns the offset of the next record.
     fn offset(&self) -> u64 {
         self.first_offset + self.records.len() as u64
     }
 
-    /// Home of what a patch is on; none: it is no large body.
+    /// Returns the home offset of a patch's base; `None` if it is not a large body.
     fn home_of(&self, base: PatchBase, prepared: &Prepared) -> Option<u64> {
         match base {
             PatchBase::Home(home) => Some(home),

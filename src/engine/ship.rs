@@ -1,145 +1,141 @@
-//! Shipping: the log as a backup takes it, packed into blocks that say nothing but what
-//! their own records hold.
+//! Shipping of the log to a backup, as blocks that contain only their own records.
 //!
-//! Frames cannot be shipped as they are stored: their nodes of salts cover other records,
-//! too (`docs/decisions/0032`), so an object that is never rewritten would give away what is
-//! erased somewhere else. Blocks have exactly their own.
+//! Frames cannot be shipped as stored: their salt tree nodes also cover other records
+//! (`docs/decisions/0009-salted-body-hashes.md`), so a never rewritten object would reveal what is
+//! erased elsewhere. Blocks contain exactly their own salts.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{collections::HashSet, sync::atomic::Ordering};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream::BoxStream};
 
-use super::{Engine, Inner, error::ReadError, history::decode_body};
-use crate::{
-    domain::{
-        BranchId, ContentHash, ConversationId, EventBody, EventKind, Namespace, Position, Revision,
-        TimestampMicros,
-    },
-    log::{LogIdentity, Record, RecordBody, block::Packer},
+use super::{Engine, Inner, error::ReadError, history::decode_body, work::Lane};
+use treering_domain::{
+    BranchId, ContentHash, ConversationId, EventBody, EventKind, Namespace, Position, Revision,
+    TimestampMicros,
 };
+use treering_log::{LogIdentity, Record, RecordBody, block::Packer};
 
-/// Records that are read at once, and their bytes. A batch that is larger is taken whole.
+/// Maximum number of records per read, and their maximum size in bytes. A larger batch is read
+/// whole.
 const RECORDS_MAX: usize = 4_096;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
 
-/// What is to be shipped.
+/// The range to be shipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShipQuery {
     /// The first offset, at least 1.
     pub from: u64,
-    /// The last one, which ends a batch; none: what is published.
+    /// The last offset, which must end a batch; `None` for the published head.
     pub to: Option<u64>,
-    /// Goes on with what is appended meanwhile. It ends with an error only.
+    /// Continue with later appends. The stream then ends only with an error.
     pub follow: bool,
 }
 
-/// A record, by its offset and its chain hash.
+/// A record, identified by offset and chain hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShipMark {
-    /// Its place.
+    /// Its log offset.
     pub offset: u64,
-    /// What all before it in its conversation is part of.
+    /// Its chain hash, which covers all earlier events of its conversation.
     pub chain: ContentHash,
 }
 
-/// A stretch of records, as a block that is not compressed.
+/// Consecutive records as an uncompressed block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShippedBlock {
-    /// Offset of the first one.
+    /// Offset of the first record.
     pub first: u64,
-    /// How many.
+    /// Number of records.
     pub count: u32,
-    /// As [`crate::log::block`] reads it.
+    /// The block, in the format of [`treering_log::block`].
     pub bytes: Bytes,
-    /// Homes of large bodies that its records name and that are shipped with the record
-    /// there.
+    /// Home offsets of large bodies that its records refer to and that are shipped with the record
+    /// at that offset.
     pub needs: Vec<u64>,
 }
 
-/// An event that says what was erased.
+/// An erasure event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShippedErasure {
-    /// Its place.
+    /// Its log position.
     pub position: u64,
     /// When it was recorded.
     pub recorded_at: TimestampMicros,
     /// The tenant.
     pub namespace: Namespace,
-    /// What it was erased from.
+    /// The conversation that content was erased from.
     pub conversation: ConversationId,
-    /// Where the event is.
+    /// The branch of the event.
     pub branch: BranchId,
-    /// What was erased.
+    /// The erased revisions.
     pub revisions: Vec<Revision>,
-    /// Where these are in the log.
+    /// Log offsets of the erased events.
     pub offsets: Vec<u64>,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// By whom.
+    /// The actor.
     pub actor: String,
 }
 
-/// What comes of shipping.
+/// An item of a shipment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shipped {
-    /// First: which log it is, how far it goes, and what it has before the first offset
-    /// that was asked for (none: nothing).
+    /// The first item: the log's identity, its head, and the record before the first requested
+    /// offset (`None` if there is none).
     Start {
-        /// Which log.
+        /// The identity of the log.
         identity: LogIdentity,
         /// Its last offset.
         head: u64,
-        /// The record before.
+        /// The record before the first requested offset.
         before: Option<ShipMark>,
     },
-    /// Records.
+    /// A block of records.
     Block(ShippedBlock),
-    /// A large body that one of the records named.
+    /// A large body that a record refers to.
     Blob {
-        /// The offset under which it is kept.
+        /// Its home offset.
         home: u64,
-        /// All of it.
+        /// The complete body.
         bytes: Bytes,
     },
-    /// One of the records says what was erased.
+    /// An erasure event among the records.
     Erasure(ShippedErasure),
-    /// All up to here was shipped, and no batch is cut.
+    /// Everything up to this record was shipped, and it ends a batch.
     Reached {
         /// The last record.
         mark: ShipMark,
         /// When it was recorded.
         recorded_at: TimestampMicros,
-        /// Nothing more is published now.
+        /// Nothing more is published at present.
         is_all: bool,
     },
 }
 
-/// What a backup did, as the store keeps it to tell who erases.
+/// A store's note of a backup, for the receipts of erasures.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BackupNote {
-    /// Where it is, without what gives access to it.
+    /// The target, without its credentials.
     pub target: String,
     /// The newest generation.
     pub generation: u64,
-    /// The last offset that it holds.
+    /// The last offset that the backup holds.
     pub head: u64,
-    /// When, in microseconds since 1970.
+    /// The time of the backup, in microseconds since 1970.
     pub made_at: i64,
-    /// What was recorded as erased up to this offset is in no generation any more.
+    /// No generation still contains content whose erasure was recorded up to this offset.
     pub clean_to: u64,
 }
 
 impl Engine {
-    /// Ships the log from an offset on, of all tenants: what erasing has hidden comes as
-    /// stubs, as for every reader. It reads what is published and never delays an append.
+    /// Ships the log from an offset on, for all tenants. Erased content appears as stubs, as for
+    /// every reader. Shipping reads what is published and never delays an append.
     /// [`Shipped::Start`] comes first.
     pub fn ship(&self, query: ShipQuery) -> BoxStream<'static, Result<Shipped, ReadError>> {
-        let inner = Arc::clone(&self.inner);
+        let engine = self.clone();
         async_stream::try_stream! {
+            let inner = &engine.inner;
             let mut news = inner.news.of_log();
             news.mark_unchanged();
             let mut next = query.from.max(1);
@@ -150,15 +146,21 @@ impl Engine {
                 let head = inner.published.load(Ordering::Acquire);
                 let end = query.to.map_or(head, |to| to.min(head));
                 while next + (held.len() as u64) <= end {
-                    let page = inner.page(next, end, &mut held).await?;
-                    let Some((last, record)) = page.last() else { continue };
-                    let (last, recorded_at) = (*last, record.header.recorded_at);
-                    let mark = ShipMark { offset: last, chain: record.chain_hash() };
-                    for item in inner.packed(next, page).await? {
+                    // Packing handles megabytes at a time: keep it off the threads that serve
+                    // calls.
+                    let before = std::mem::take(&mut held);
+                    let packed = engine.on(Lane::Bulk, |engine: Self| async move {
+                        engine.inner.packed_page(next, end, before).await
+                    });
+                    let packed = packed.await?;
+                    held = packed.held;
+                    for item in packed.items {
+                        next = match &item {
+                            Shipped::Reached { mark, .. } => mark.offset + 1,
+                            _ => next,
+                        };
                         yield item;
                     }
-                    next = last + 1;
-                    yield Shipped::Reached { mark, recorded_at, is_all: last == end };
                 }
                 if !query.follow {
                     break;
@@ -173,22 +175,41 @@ impl Engine {
 }
 
 impl Engine {
-    /// True when no conversation is marked as damaged.
+    /// Returns the log's identity.
+    #[must_use]
+    pub fn identity(&self) -> LogIdentity {
+        self.inner.log.identity()
+    }
+
+    /// Returns some of the stored records between two offsets, for a single scan of the log; `to`
+    /// must be published.
     ///
     /// # Errors
-    /// When the views cannot be read.
-    pub(crate) fn is_whole(&self) -> Result<bool, ReadError> {
+    /// [`ReadError::Damaged`] when there are none.
+    pub async fn records_once(&self, from: u64, to: u64) -> Result<Vec<(u64, Record)>, ReadError> {
+        let mut held = Vec::new();
+        let mut page = self.inner.page(from, to, &mut held).await?;
+        page.append(&mut held);
+        Ok(page)
+    }
+
+    /// Returns true when no conversation is marked as damaged.
+    ///
+    /// # Errors
+    /// When the projections cannot be read.
+    pub fn is_whole(&self) -> Result<bool, ReadError> {
         Ok(self.inner.views.load().damaged()?.is_empty())
     }
 }
 
 impl Inner {
-    /// Waits while something is being recorded as erased and is not hidden yet.
+    /// Waits while an erasure is being recorded but not hidden yet.
     async fn nothing_half_erased(&self) {
         drop(self.appending.read().await);
     }
 
-    /// What is erased by events up to the head that it names is hidden from what follows.
+    /// Creates the first item. Content erased by events up to its head is hidden in everything that
+    /// follows.
     async fn ship_start(&self, from: u64) -> Result<Shipped, ReadError> {
         let head = self.published.load(Ordering::Acquire);
         self.nothing_half_erased().await;
@@ -209,8 +230,8 @@ impl Inner {
         })
     }
 
-    /// The next records up to the end of a batch; nothing yet when none has ended. What
-    /// comes behind that is held.
+    /// Returns the next records up to the end of a batch; none if no batch has ended. Records after
+    /// that are held back.
     async fn page(
         &self,
         next: u64,
@@ -237,6 +258,30 @@ impl Inner {
         };
         let rest = held.split_off(whole);
         Ok(std::mem::replace(held, rest))
+    }
+
+    /// Returns the next page and its end as items; none if no batch has ended.
+    async fn packed_page(
+        &self,
+        next: u64,
+        end: u64,
+        mut held: Vec<(u64, Record)>,
+    ) -> Result<PackedPage, ReadError> {
+        let page = self.page(next, end, &mut held).await?;
+        let mut items = Vec::new();
+        if let Some((last, record)) = page.last() {
+            let reached = Shipped::Reached {
+                mark: ShipMark {
+                    offset: *last,
+                    chain: record.chain_hash(),
+                },
+                recorded_at: record.header.recorded_at,
+                is_all: *last == end,
+            };
+            items = self.packed(next, page).await?;
+            items.push(reached);
+        }
+        Ok(PackedPage { items, held })
     }
 
     async fn packed(
@@ -267,7 +312,8 @@ impl Inner {
         Ok(items)
     }
 
-    /// True when the record at a large body's home still names it, and so ships it.
+    /// Returns true when the record at a large body's home still refers to it, and therefore ships
+    /// it.
     async fn is_kept_at(&self, home: u64) -> Result<bool, ReadError> {
         let record = self.reader.record(home).await?;
         Ok(matches!(&record.body, RecordBody::Blob(blob) if blob.home_offset == home))
@@ -285,7 +331,7 @@ impl Inner {
         let header = &record.header;
         let mut offsets = Vec::with_capacity(revisions.len());
         for revision in &revisions {
-            offsets.extend(views.offset(header.conversation, *revision)?);
+            offsets.extend(views.offset(header.key(), *revision)?);
         }
         Ok(Some(Shipped::Erasure(ShippedErasure {
             position: offset,
@@ -301,12 +347,19 @@ impl Inner {
     }
 }
 
-/// Blocks that are being made of a page, and what their records name.
+/// A page of items.
+struct PackedPage {
+    items: Vec<Shipped>,
+    /// Records after the last complete batch.
+    held: Vec<(u64, Record)>,
+}
+
+/// Blocks under construction, and the large bodies that their records refer to.
 struct Packing {
     packer: Packer,
     /// Large bodies that are shipped with the page.
     homes: HashSet<u64>,
-    /// Those that are named and shipped elsewhere.
+    /// Large bodies that are shipped with another page.
     needs: HashSet<u64>,
 }
 
@@ -329,7 +382,7 @@ impl Packing {
         Ok(block.map(|block| self.block(block)))
     }
 
-    fn block(&mut self, block: crate::log::EncodedFrame) -> Shipped {
+    fn block(&mut self, block: treering_log::EncodedFrame) -> Shipped {
         let mut needs: Vec<u64> = std::mem::take(&mut self.needs).into_iter().collect();
         needs.sort_unstable();
         Shipped::Block(ShippedBlock {
@@ -341,8 +394,8 @@ impl Packing {
     }
 }
 
-/// How many records there are before the last batch: each has a time of its own.
-pub(crate) fn last_batch(records: &[(u64, Record)]) -> usize {
+/// Returns the number of records before the last batch. Each batch has a unique time.
+pub fn last_batch(records: &[(u64, Record)]) -> usize {
     let Some((_, last)) = records.last() else {
         return 0;
     };

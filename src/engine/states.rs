@@ -1,7 +1,7 @@
 //! Conversation states: the writer's cache, and what callers load ahead of it.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU64, Ordering},
@@ -11,63 +11,57 @@ use std::{
 use arc_swap::ArcSwap;
 
 use super::{damage::Marks, error::AppendError, memory::Room};
-use crate::{
-    domain::{ConversationId, ConversationState, Namespace},
-    views::{KeyEntry, Views},
-};
+use treering_domain::{ConversationKey, ConversationState};
+use treering_projections::{KeyEntry, Views};
 
-/// The views, which a rebuild replaces as a whole.
+/// The projections; a rebuild replaces them as a whole.
 pub(super) type SharedViews = Arc<ArcSwap<Views>>;
 
-/// A conversation as the views had it.
+/// A conversation according to the projections.
 #[derive(Debug)]
 pub(super) struct LoadedState {
-    pub id: ConversationId,
-    /// What the views had reached then.
+    pub id: ConversationKey,
+    /// The offset that the projections had reached.
     pub reached: u64,
     pub state: Option<ConversationState>,
 }
 
-/// An idempotency key as the views had it.
+/// An idempotency key according to the projections.
 #[derive(Debug)]
 pub(super) struct KeyFacts {
-    /// What the views had reached then.
+    /// The offset that the projections had reached.
     pub reached: u64,
     pub entry: Option<KeyEntry>,
 }
 
-/// Which conversations the writer has at hand: a hint that saves callers the
-/// loading. It may be out of date; the writer then reads for itself.
+/// The conversations in the writer's cache: a hint that saves callers the loading. If it is
+/// outdated, the writer reads for itself.
 #[derive(Debug, Default)]
 pub(super) struct HotSet {
-    conversations: RwLock<HashMap<ConversationId, Namespace>>,
-    /// What their states may take.
+    conversations: RwLock<HashSet<ConversationKey>>,
+    /// The memory for their states.
     pub room: Room,
-    /// How often what was known before had to be forgotten: something was erased.
+    /// Number of erasures; each invalidates everything known before.
     erasures: AtomicU64,
-    /// Large bodies whose homes are up to here are on their way out: nothing new may refer
-    /// to them.
+    /// Large bodies with homes up to this offset are being erased: new events must not refer to
+    /// them.
     erased_to: AtomicU64,
 }
 
 impl HotSet {
-    pub fn contains(&self, id: ConversationId) -> bool {
-        self.read().contains_key(&id)
+    pub fn contains(&self, id: ConversationKey) -> bool {
+        self.read().contains(&id)
     }
 
-    /// True when the conversation is at hand and belongs to this namespace.
-    pub fn is_of(&self, id: ConversationId, namespace: &Namespace) -> bool {
-        self.read().get(&id) == Some(namespace)
-    }
-
-    /// How often everything was forgotten.
+    /// Returns how often everything was invalidated.
     pub fn erasures(&self) -> u64 {
         self.erasures.load(Ordering::Acquire)
     }
 
-    /// Lets the writer forget all that it knows, and whatever was looked up for it before:
-    /// content was erased. The caller keeps everybody from appending, and nothing is under
-    /// way. Large bodies up to `erased_to` are not referred to any more; none: to all.
+    /// Makes the writer discard everything that it knows and everything that was looked up for it,
+    /// because content was erased. The caller must keep appends out, with none in flight. Large
+    /// bodies with homes up to `erased_to` are no longer referred to; `None` lifts this
+    /// restriction.
     pub fn forget_all(&self, erased_to: Option<u64>) {
         self.erased_to
             .store(erased_to.unwrap_or_default(), Ordering::Release);
@@ -75,48 +69,48 @@ impl HotSet {
         self.erasures.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether something new may refer to the large body that is stored under a home.
+    /// Returns whether new events may refer to the large body with this home.
     pub fn may_refer_to(&self, home_offset: u64) -> bool {
         home_offset > self.erased_to.load(Ordering::Acquire)
     }
 
-    fn insert(&self, id: ConversationId, namespace: &Namespace) {
+    fn insert(&self, id: ConversationKey) {
         if !self.contains(id) {
-            self.write().insert(id, namespace.clone());
+            self.write().insert(id);
         }
     }
 
-    fn remove(&self, id: ConversationId) {
+    fn remove(&self, id: ConversationKey) {
         self.write().remove(&id);
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, HashMap<ConversationId, Namespace>> {
+    fn read(&self) -> RwLockReadGuard<'_, HashSet<ConversationKey>> {
         self.conversations
             .read()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, HashMap<ConversationId, Namespace>> {
+    fn write(&self) -> RwLockWriteGuard<'_, HashSet<ConversationKey>> {
         self.conversations
             .write()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Hot states, owned by the writer: always as of the last staged batch.
+/// The writer's cache of states, each as of the last staged batch.
 ///
-/// A state is dropped only when the views have all of its events, so a state
-/// that is not here can be read from there.
+/// A state is dropped only when the projections have all of its events, so a missing state can be
+/// read from there.
 pub(super) struct StateCache {
     views: SharedViews,
     bytes: usize,
     clock: u64,
-    states: HashMap<ConversationId, Cached>,
+    states: HashMap<ConversationKey, Cached>,
     hot: Arc<HotSet>,
     marks: Arc<Marks>,
-    /// The last event of any state that is not here: what was loaded before the
-    /// views reached it may be out of date. The views can go back behind it: when
-    /// they failed and are opened again they start at what was durable.
+    /// The last event of any dropped state: a state loaded before the projections reached this
+    /// offset may be outdated. The projections can regress behind it: when they are reopened after
+    /// a failure they start at what was durable.
     dropped_to: u64,
 }
 
@@ -127,7 +121,7 @@ struct Cached {
 }
 
 impl StateCache {
-    /// Empty; the log has come to `committed`.
+    /// Creates an empty cache; the log has reached `committed`.
     pub fn new(views: SharedViews, hot: Arc<HotSet>, marks: Arc<Marks>, committed: u64) -> Self {
         let states = HashMap::new();
         Self {
@@ -145,25 +139,25 @@ impl StateCache {
         self.views.load_full()
     }
 
-    pub fn get(&self, id: ConversationId) -> Option<&ConversationState> {
+    pub fn get(&self, id: ConversationKey) -> Option<&ConversationState> {
         self.states.get(&id).map(|cached| &cached.state)
     }
 
-    /// Makes sure that a conversation is here, if it exists. What the caller
-    /// loaded saves the read; without it the views are asked.
+    /// Loads a conversation into the cache, if it exists. A state loaded by the caller saves the
+    /// read.
     ///
     /// # Errors
-    /// [`AppendError::Unready`] while the views lack events that are committed: a
-    /// decision on what they have would use revisions again.
+    /// [`AppendError::Unready`] while the projections lack committed events: a decision based on
+    /// them would assign revisions again.
     pub fn ensure(
         &mut self,
-        id: ConversationId,
+        id: ConversationKey,
         loaded: Option<LoadedState>,
     ) -> Result<(), AppendError> {
         self.clock += 1;
         let mut loaded = loaded;
         if self.marks.get(id).is_some() {
-            // What was at hand before a rebuild found the damage is not to be built on.
+            // A state cached before a rebuild found damage must not be used.
             let whole = |state: &ConversationState| state.row.damage.is_none();
             if self.get(id).is_some_and(whole) {
                 self.drop_state(id);
@@ -191,21 +185,21 @@ impl StateCache {
         Ok(())
     }
 
-    /// Takes a state out, to change it and put it back.
-    pub fn take(&mut self, id: ConversationId) -> Option<ConversationState> {
+    /// Removes a state, to change it and put it back.
+    pub fn take(&mut self, id: ConversationKey) -> Option<ConversationState> {
         let cached = self.states.remove(&id)?;
         self.bytes -= cached.bytes;
         Some(cached.state)
     }
 
-    /// Puts a state in that was not here.
+    /// Adds a state that was not cached.
     pub fn put(&mut self, state: ConversationState) {
-        self.hot.insert(state.row.id, &state.row.namespace);
+        self.hot.insert(state.row.key());
         self.put_back(state);
     }
 
-    /// Puts a state in that was taken: callers know already that it is at hand,
-    /// and are not kept waiting for the lock on that.
+    /// Puts back a state that was taken out. The hint for callers still lists it, so this needs no
+    /// lock on the hint.
     pub fn put_back(&mut self, state: ConversationState) {
         self.clock += 1;
         let bytes = state.estimated_bytes();
@@ -215,13 +209,13 @@ impl StateCache {
             used: self.clock,
             state,
         };
-        if let Some(old) = self.states.insert(cached.state.row.id, cached) {
+        if let Some(old) = self.states.insert(cached.state.row.key(), cached) {
             self.bytes -= old.bytes;
         }
     }
 
-    /// Drops the states unused for longest until the bound is kept with some
-    /// room, but none with events that the views do not have.
+    /// Drops the least recently used states until usage is somewhat below the limit, but none with
+    /// events that the projections lack.
     pub fn shrink(&mut self, published: u64) {
         let bytes_max = self.hot.room.bytes();
         self.hot.room.note_used(self.bytes);
@@ -243,8 +237,8 @@ impl StateCache {
         }
     }
 
-    /// Drops states whose last changes never happened.
-    pub fn forget(&mut self, ids: impl Iterator<Item = ConversationId>, committed: u64) {
+    /// Drops states whose last changes were not written.
+    pub fn forget(&mut self, ids: impl Iterator<Item = ConversationKey>, committed: u64) {
         for id in ids {
             self.hot.remove(id);
             if let Some(cached) = self.states.remove(&id) {
@@ -254,7 +248,7 @@ impl StateCache {
         self.dropped_to = self.dropped_to.max(committed);
     }
 
-    /// Drops all states: the views have every event of theirs.
+    /// Drops all states; the projections must have all of their events.
     pub fn clear(&mut self) {
         let ids: Vec<_> = self.states.keys().copied().collect();
         for id in ids {
@@ -267,7 +261,7 @@ impl StateCache {
         self.hot.erasures()
     }
 
-    fn drop_state(&mut self, id: ConversationId) {
+    fn drop_state(&mut self, id: ConversationKey) {
         self.hot.remove(id);
         if let Some(state) = self.take(id) {
             self.dropped_to = self.dropped_to.max(state.row.last_position.offset);
@@ -279,13 +273,13 @@ impl StateCache {
 mod tests {
     use super::*;
 
-    // The views failed and were opened again where they were durable, behind what
-    // is committed. Whoever decides on that writes revisions a second time.
+    // The projections failed and were reopened at their durable state, behind the committed events.
+    // A decision based on them would assign revisions a second time.
     #[test]
     fn views_that_lack_committed_events_are_not_believed() {
         let views = Arc::new(ArcSwap::from_pointee(Views::in_memory().unwrap()));
         let mut cache = StateCache::new(views, Arc::default(), Arc::default(), 5);
-        let id = ConversationId::generate();
+        let id = ConversationKey::default();
         let refused = |result| matches!(result, Err(AppendError::Unready { .. }));
         assert!(refused(cache.ensure(id, None)));
         let loaded = |reached| {

@@ -1,8 +1,7 @@
-//! Following a source: what is there, then what comes.
+//! Subscriptions: existing events of a source, then new ones.
 //!
-//! A subscription pulls: it reads from the log at its reader's own pace and
-//! waits when there is nothing more. So nothing is buffered for a slow reader,
-//! and a slow reader loses nothing.
+//! A subscription pulls: it reads from the log at its reader's pace and waits when there is nothing
+//! more. Nothing is buffered for a slow reader, and a slow reader loses nothing.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -13,16 +12,14 @@ use super::{
     error::ReadError,
     query::{NamedEvent, ReadQuery, Source, StartAfter, SubscribeQuery, Subscribed},
 };
-use crate::domain::{BranchId, ConversationId, Position, Revision};
+use treering_domain::{BranchId, ConversationKey, Position, Revision};
 
-/// A reader that has caught up and is then this many log offsets behind is told
-/// that it fell behind.
+/// A caught-up reader that falls this many log offsets behind is notified.
 const FELL_BEHIND_OFFSETS: u64 = 10_000;
 
 impl Engine {
-    /// Follows a source: its events from the start that was asked for, then
-    /// [`Subscribed::CaughtUp`], then each new event as it is appended. The
-    /// stream ends with an error only; drop it to stop.
+    /// Follows a source: its events from the requested start, then [`Subscribed::CaughtUp`], then
+    /// each new event as it is appended. The stream ends only with an error; drop it to stop.
     pub fn subscribe(
         &self,
         query: SubscribeQuery,
@@ -43,7 +40,7 @@ impl Engine {
             let mut caught_up = false;
             let mut told_behind = false;
             loop {
-                // Heard before it is looked at: what comes meanwhile is news.
+                // Mark before reading: whatever arrives during the read is news.
                 news.mark_unchanged();
                 follower.waits(false);
                 let head = inner.published.load(Ordering::Acquire);
@@ -72,7 +69,7 @@ impl Engine {
                     told_behind = false;
                     yield Subscribed::CaughtUp(Position::local(head));
                 }
-                // Nothing more will come of a damaged conversation.
+                // A damaged conversation gets no more events.
                 inner.check_followed_whole(&followed)?;
                 follower.waits(true);
                 if news.changed().await.is_err() {
@@ -84,28 +81,29 @@ impl Engine {
     }
 }
 
-/// What is followed. A branch is followed by its id: it may be renamed, and
-/// another one may become the active one.
+/// The followed source. A branch is followed by id, because it may be renamed and another one may
+/// become active.
 enum Followed {
     Log,
-    Conversation(ConversationId),
-    Branch(ConversationId, BranchId),
+    Conversation(ConversationKey),
+    Branch(ConversationKey, BranchId),
 }
 
 impl Followed {
-    /// Where a subscription goes on after an event; none for an inherited one.
+    /// Returns where a subscription continues after an event; `None` for an inherited one.
     fn place_of(&self, event: &NamedEvent) -> Option<u64> {
         let header = &event.event.header;
         match self {
             Self::Log => Some(event.event.position.offset),
             Self::Conversation(id) | Self::Branch(id, _) => {
-                (header.conversation == *id).then_some(header.revision.0)
+                (header.key() == *id).then_some(header.revision.0)
             }
         }
     }
 }
 
-/// The log offset that a subscription begins after, as far as that is known at once.
+/// Returns the log offset that a subscription starts after, as far as that is known without
+/// reading.
 fn start_of(followed: &Followed, query: &SubscribeQuery, inner: &Inner) -> u64 {
     match (followed, query.start) {
         (Followed::Log, StartAfter::Place(place)) => place,
@@ -113,10 +111,10 @@ fn start_of(followed: &Followed, query: &SubscribeQuery, inner: &Inner) -> u64 {
     }
 }
 
-/// The part of the source that was not read yet.
+/// Returns the part of the source that was not read yet.
 fn continuation(query: &SubscribeQuery, source: Source, last: u64, end: u64) -> ReadQuery {
     ReadQuery {
-        // 0 reads what a forked conversation inherits, too.
+        // 0 also reads the history that a fork inherits from another conversation.
         from: if last == 0 { 0 } else { last + 1 },
         to: end,
         kinds: query.kinds.clone(),
@@ -128,13 +126,15 @@ impl Inner {
     fn followed(&self, query: &SubscribeQuery) -> Result<Followed, ReadError> {
         Ok(match &query.source {
             Source::Log => Followed::Log,
-            Source::Conversation(id) => Followed::Conversation(self.row(&query.namespace, *id)?.id),
+            Source::Conversation(id) => {
+                Followed::Conversation(self.row(&query.namespace, *id)?.key())
+            }
             Source::Branch {
                 conversation,
                 branch,
             } => {
                 let branch = self.branch(&query.namespace, *conversation, branch.as_ref())?;
-                Followed::Branch(*conversation, branch.id)
+                Followed::Branch(query.namespace.key(*conversation), branch.id)
             }
         })
     }
@@ -148,18 +148,18 @@ impl Inner {
         }
     }
 
-    /// The source as it is now, and its last revision or log offset.
+    /// Returns the source as it is now, and its last revision or log offset.
     fn end_of(&self, followed: &Followed) -> Result<(Source, u64), ReadError> {
         Ok(match followed {
             Followed::Log => (Source::Log, self.published.load(Ordering::Acquire)),
             Followed::Conversation(id) => {
                 let row = self.views.load().conversation(*id)?;
-                (Source::Conversation(*id), row.map_or(0, |row| row.head.0))
+                (Source::Conversation(id.id), row.map_or(0, |row| row.head.0))
             }
             Followed::Branch(id, branch) => {
                 let branch = self.history().branch(*id, *branch)?;
                 let source = Source::Branch {
-                    conversation: *id,
+                    conversation: id.id,
                     branch: Some(branch.name.clone()),
                 };
                 (source, branch.head.0)

@@ -1,7 +1,7 @@
-//! What the engine's tests begin with: a store in memory, and events that are what they say.
+//! Common setup of the engine's tests: an in-memory store, and simple events.
 
 use super::Engine;
-use crate::domain::*;
+use treering_domain::*;
 
 pub(super) fn ns() -> Namespace {
     Namespace::default()

@@ -1,4 +1,4 @@
-//! What became of tool calls: history, waiting approvals, results.
+//! Tool calls: history, pending approvals, results.
 
 use std::{
     borrow::Cow,
@@ -19,16 +19,14 @@ use super::{
     },
     work::{self, Lane, lane_for},
 };
-use crate::{
-    domain::{
-        ApprovalStatus, BranchName, BranchState, ConversationId, EventBody, EventHeader, EventKind,
-        JsonText, Namespace, Revision, StoredEvent, ToolCallRequested, ToolResultRecorded,
-    },
-    search::searchable_text,
-    views::CallEntry,
+use treering_domain::{
+    ApprovalStatus, BranchName, BranchState, ConversationId, EventBody, EventHeader, EventKind,
+    JsonText, Namespace, Revision, StoredEvent, ToolCallRequested, ToolResultRecorded,
 };
+use treering_projections::CallEntry;
+use treering_search::searchable_text;
 
-/// Kinds of events that a call's life is made of.
+/// Kinds of events that make up a call.
 const CALL_KINDS: [EventKind; 5] = [
     EventKind::ToolCallRequested,
     EventKind::ApprovalDecided,
@@ -36,16 +34,16 @@ const CALL_KINDS: [EventKind; 5] = [
     EventKind::ToolResultRecorded,
     EventKind::ToolCallCancelled,
 ];
-/// How a call that was looked for is not there.
+/// The state in the error for a missing result.
 const RECORDED: &str = "with a recorded result";
-/// How much of a result's text a history shows, in bytes.
+/// Maximum length of a result's text in a history, in bytes.
 const RESULT_HEAD_BYTES: usize = 200;
 
 impl Engine {
-    /// Calls of a branch with their outcomes, newest first.
+    /// Returns calls of a branch with their outcomes, newest first.
     ///
     /// # Errors
-    /// [`ReadError`] when the branch is not there.
+    /// [`ReadError`] when the branch does not exist.
     pub async fn tool_history(&self, query: ToolHistoryQuery) -> Result<Vec<ToolCall>, ReadError> {
         self.on_history(query, |engine, query| async move {
             engine.calls_where(query, |_| true).await
@@ -53,7 +51,7 @@ impl Engine {
         .await
     }
 
-    /// Works on a branch's calls in the lane that its history asks for.
+    /// Works on a branch's calls in the priority class for the length of its history.
     pub(super) async fn on_history<T, F>(
         &self,
         query: ToolHistoryQuery,
@@ -72,7 +70,7 @@ impl Engine {
         self.on(lane, |engine| work(engine, query)).await
     }
 
-    /// The same, of those calls only that are wanted.
+    /// Like [`Self::tool_history`], with only the calls that `wanted` accepts.
     pub(super) async fn calls_where(
         &self,
         query: ToolHistoryQuery,
@@ -81,7 +79,9 @@ impl Engine {
         let (namespace, id) = (&query.address.namespace, query.address.conversation);
         let branch = self.inner.branch_at(&query.address)?;
         if let Some(revision) = query.as_of {
-            self.inner.as_of(id, &branch, revision).await?;
+            self.inner
+                .as_of(query.address.key(), &branch, revision)
+                .await?;
         }
         let to = query.as_of.unwrap_or(branch.head);
         let mut calls = Vec::new();
@@ -105,10 +105,10 @@ impl Engine {
         Ok(calls)
     }
 
-    /// Calls that wait for a decision, in a conversation or in the namespace.
+    /// Returns calls that wait for an approval decision, in a conversation or in the namespace.
     ///
     /// # Errors
-    /// [`ReadError`] when a name is not there.
+    /// [`ReadError`] when the conversation or the branch does not exist.
     pub async fn pending(
         &self,
         namespace: &Namespace,
@@ -126,8 +126,8 @@ impl Engine {
         self.on(Lane::Short, read).await
     }
 
-    /// Waits until a call is decided or has ended, at most for `timeout`. Returns
-    /// the call as it is then, and whether it was decided.
+    /// Waits until a call is decided or has ended, for at most `timeout`. Returns the call in its
+    /// state then, and whether it was decided.
     ///
     /// # Errors
     /// [`ReadError::CallNotFound`] when the branch has no such call.
@@ -140,13 +140,13 @@ impl Engine {
         let inner = &self.inner;
         let (namespace, id) = (&address.namespace, address.conversation);
         let deadline = tokio::time::Instant::now() + timeout;
-        let mut news = inner.news.of(id);
+        let mut news = inner.news.of(address.key());
         loop {
             news.mark_unchanged();
             let state = inner.branch_at(address)?;
             let open = state.open_calls.get(call_id);
             if open.is_none_or(|open| open.approval != ApprovalStatus::Pending) {
-                // Read from the events: the state does not hold who decided.
+                // Read from the events, because the state does not hold who decided.
                 return Ok((self.last_call(namespace, id, &state, call_id).await?, true));
             }
             let changed = tokio::time::timeout_at(deadline, news.changed()).await;
@@ -156,8 +156,8 @@ impl Engine {
         }
     }
 
-    /// A recorded result with its text. By a revision, any event that says something:
-    /// requests refer to messages and calls that they leave out, too.
+    /// Returns a recorded result with its text. By revision, also any other event with text,
+    /// because requests also refer to messages and calls that they omit.
     ///
     /// # Errors
     /// [`ReadError::CallNotFound`] or [`ReadError::RevisionNotFound`].
@@ -185,7 +185,7 @@ impl Engine {
         };
         let call_id = match which {
             WhichResult::Revision(revision) => {
-                // A reference names an event, on whatever branch it is.
+                // A reference names an event on any branch.
                 let source = match address.branch {
                     None => Source::Conversation(id),
                     Some(_) => query.source.clone(),
@@ -222,12 +222,12 @@ impl Engine {
         Err(call_not_found(&state, &call_id, RECORDED))
     }
 
-    /// The recorded result of the same tool with the same arguments on a branch:
-    /// the `occurrence`-th from the start, or the last one for 0. Arguments are
-    /// compared as JSON where they are: key order and spacing do not matter.
+    /// Returns the recorded result of the same tool with the same arguments on a branch: the
+    /// `occurrence`-th from the start, or the last one for 0. Arguments that are JSON are compared
+    /// as JSON: key order and spacing do not matter.
     ///
     /// # Errors
-    /// [`ReadError`] when the branch is not there.
+    /// [`ReadError`] when the branch does not exist.
     pub async fn recorded(
         &self,
         address: &BranchAddress,
@@ -240,7 +240,8 @@ impl Engine {
             address: address.clone(),
             as_of: None,
             tool: Some(tool.to_owned()),
-            // From the end the first one is the last; from the start all count.
+            // Read from the end, the first match is the last one; counting from the start needs
+            // all.
             limit: if occurrence == 0 { 1 } else { usize::MAX },
         };
         let find = |engine: Self, mut query: ToolHistoryQuery| async move {
@@ -266,7 +267,7 @@ impl Engine {
         self.on_history(query, find).await
     }
 
-    /// The last call with an id on a branch, ended or not.
+    /// Returns the last call with an id on a branch, ended or not.
     async fn last_call(
         &self,
         namespace: &Namespace,
@@ -308,7 +309,7 @@ impl Inner {
         let mut calls = Vec::new();
         for (id, branch_id) in places {
             work::check()?;
-            let state = self.history().branch(id, branch_id)?;
+            let state = self.history().branch(namespace.key(id), branch_id)?;
             if branch.is_some_and(|name| *name != state.name) {
                 continue;
             }
@@ -321,20 +322,20 @@ impl Inner {
         Ok(calls)
     }
 
-    /// The tool that a call is for: the last request with its id before an event.
+    /// Returns the tool of a call: that of the last request with its id before an event.
     pub(super) fn tool_of(&self, header: &EventHeader, call_id: &str) -> Result<String, ReadError> {
         let entry = self.request_of(header, call_id)?;
         Ok(entry.map(|entry| entry.tool).unwrap_or_default())
     }
 
-    /// The last request of a call's id before an event.
+    /// Returns the last request with a call's id before an event.
     pub(super) fn request_of(
         &self,
         header: &EventHeader,
         call_id: &str,
     ) -> Result<Option<CallEntry>, ReadError> {
         let views = self.views.load();
-        let mut conversation = header.conversation;
+        let mut conversation = header.key();
         let mut before = header.revision;
         loop {
             let calls = views.calls(conversation, call_id)?;
@@ -345,7 +346,7 @@ impl Inner {
             if let Some(call) = own {
                 return Ok(Some(call.clone()));
             }
-            // The request may be in the history that a forked conversation shares.
+            // The request may be in the history that a fork shares.
             let parent = views
                 .conversation(conversation)?
                 .filter(|row| row.info.shares_history)
@@ -353,12 +354,12 @@ impl Inner {
             let Some(parent) = parent else {
                 return Ok(None);
             };
-            conversation = parent.conversation;
+            conversation = conversation.sibling(parent.conversation);
             before = parent.revision.next();
         }
     }
 
-    /// A call that waits for a decision, from the branch's state and its request.
+    /// Returns an open call, from the branch's state and its request.
     async fn open_call(
         &self,
         namespace: &Namespace,
@@ -367,7 +368,7 @@ impl Inner {
     ) -> Result<ToolCall, ReadError> {
         let missing = || call_not_found(state, call_id, "that is open");
         let open = state.open_calls.get(call_id).ok_or_else(missing)?;
-        let found = self.history().event(Some(namespace), open.request).await?;
+        let found = self.history().event(namespace, open.request).await?;
         let (offset, record) = found.ok_or_else(missing)?;
         let body = self.history().decode(offset, &record).await?;
         let EventBody::ToolCallRequested(request) = body else {
@@ -383,11 +384,11 @@ impl Inner {
         Ok(call)
     }
 
-    /// What an event recorded, with its text; none when it says nothing.
+    /// Returns what an event recorded, with its text; `None` if it has no text.
     fn recorded(&self, event: StoredEvent) -> Result<Option<RecordedResult>, ReadError> {
         let body = decode_body(event.position.offset, event.header.kind, &event.body)?;
         let text = match &body {
-            // As the model wrote them.
+            // The arguments as the model wrote them.
             EventBody::ToolCallRequested(call) => Some(call.arguments.as_str().to_owned()),
             body => searchable_text(body).map(Cow::into_owned),
         };
@@ -411,17 +412,16 @@ impl Inner {
     }
 }
 
-/// What was met of calls whose request comes earlier, when a branch is read
-/// from its end.
+/// The events met in a backward read of calls whose requests are still to come.
 #[derive(Default)]
 struct Later {
     ends: HashMap<String, (StoredEvent, EventBody)>,
-    decisions: HashMap<String, (Revision, crate::domain::ApprovalDecided)>,
+    decisions: HashMap<String, (Revision, treering_domain::ApprovalDecided)>,
     starts: BTreeMap<String, Revision>,
 }
 
 impl Later {
-    /// Notes an event; a request gives the call with all that came later.
+    /// Records an event; a request completes its call with everything that came later.
     fn meet(
         &mut self,
         event: &NamedEvent,
@@ -535,7 +535,7 @@ fn requested(event: &StoredEvent, request: ToolCallRequested, branch: &BranchSta
     }
 }
 
-/// The status of a call that was neither started nor ended.
+/// Returns the status of a call that has neither started nor ended.
 fn undecided_status(approval: ApprovalStatus) -> CallStatus {
     match approval {
         ApprovalStatus::NotRequired => CallStatus::Requested,
@@ -559,11 +559,11 @@ fn decoded(event: &NamedEvent) -> Result<EventBody, ReadError> {
     decode_body(event.position.offset, event.header.kind, &event.body)
 }
 
-/// Arguments as they are compared.
+/// Arguments in the form in which they are compared.
 #[derive(PartialEq)]
 enum Arguments {
     Json(serde_json::Value),
-    /// The model wrote none.
+    /// The arguments are not JSON.
     Text(JsonText),
 }
 

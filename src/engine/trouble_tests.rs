@@ -1,4 +1,4 @@
-//! The engine over a log that does not say what it did.
+//! The engine over a log that does not confirm what it did.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -8,119 +8,23 @@ use std::{
 use bytes::Bytes;
 use futures::StreamExt;
 
+use super::testkit::Store;
 use super::{
     AppendError, BranchAddress, Dense, Engine, OpenError, OpenOptions, ReadError, VerifyItem,
 };
-use crate::{
-    domain::*,
-    log::{
-        EncodedFrame, EventLog, FrameBatch,
-        fallible::{Ending, Fallible},
-    },
-    search::SearchIndex,
-    views::Views,
+use treering_domain::*;
+use treering_log::{
+    EncodedFrame, EventLog, FrameBatch,
+    fallible::{Ending, Fallible},
 };
+use treering_projections::Views;
+use treering_search::SearchIndex;
 
 /// A guard against hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
-pub(crate) struct Store {
-    pub log: Arc<Fallible>,
-    pub engine: Engine,
-    pub conversation: ConversationId,
-    _dir: tempfile::TempDir,
-}
-
-impl Store {
-    /// With a conversation, made with the key "made".
-    pub async fn new() -> Self {
-        Self::over(Fallible::default()).await
-    }
-
-    pub async fn over(log: Fallible) -> Self {
-        Self::with_quota(log, Quota::default()).await
-    }
-
-    async fn with_quota(log: Fallible, quota: Quota) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let log = Arc::new(log);
-        let mut options = OpenOptions::new(dir.path());
-        options.quotas.others = quota;
-        let engine = Engine::over_with(Arc::clone(&log) as _, options);
-        let engine = engine.await.unwrap();
-        let store = Self {
-            log,
-            engine,
-            conversation: ConversationId::generate(),
-            _dir: dir,
-        };
-        store.engine.append(store.made()).await.unwrap();
-        store
-    }
-
-    fn made(&self) -> AppendCommand {
-        let body = EventBody::ConversationCreated(ConversationCreated::default());
-        self.keyed("made", body)
-    }
-
-    pub fn message(&self, key: &str) -> AppendCommand {
-        let message = MessageAppended::text(Role::User, format!("of {key}"));
-        self.keyed(key, EventBody::MessageAppended(message))
-    }
-
-    fn keyed(&self, key: &str, body: EventBody) -> AppendCommand {
-        let events = vec![NewEvent::new(self.conversation, body)];
-        let mut command = AppendCommand::new(Namespace::default(), events);
-        command.idempotency_key = Some(key.to_owned());
-        command
-    }
-
-    /// Appends "lost", whose outcome nobody learns until the log is asked.
-    pub async fn lose(&self, outcome: Ending) {
-        self.log.next_ends(outcome);
-        self.log.deaf.store(true, Ordering::SeqCst);
-        let error = self.engine.append(self.message("lost")).await.unwrap_err();
-        assert!(
-            matches!(error, AppendError::UnknownOutcome { .. }),
-            "{error}"
-        );
-    }
-
-    pub fn mend(&self) {
-        self.log.deaf.store(false, Ordering::SeqCst);
-    }
-
-    /// Appends again and again until it is taken.
-    pub async fn insist(&self, command: AppendCommand) -> AppendOutcome {
-        let insisting = async {
-            loop {
-                match self.engine.append(command.clone()).await {
-                    Ok(outcome) => return outcome,
-                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-                }
-            }
-        };
-        tokio::time::timeout(PATIENCE, insisting).await.unwrap()
-    }
-
-    /// Views and index must be what a rebuild would make.
-    async fn assert_sound(&self, events: u64) {
-        let mut items = self.engine.verify(&Namespace::default(), true);
-        while let Some(item) = items.next().await {
-            match item.unwrap() {
-                VerifyItem::Fault(fault) => panic!("{fault:?}"),
-                VerifyItem::Outcome(outcome) => {
-                    assert!(outcome.sound);
-                    assert_eq!(outcome.events, events);
-                }
-                VerifyItem::Progress(_) => {}
-            }
-        }
-    }
-}
-
-// The caller sends it again with its key, as it was told, and gets one truth at
-// each time: first that it is not known, then what was appended, once.
+// The caller retries with the key, as advised, and must get consistent answers: first that the
+// outcome is unknown, then what was appended, once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_with_an_unknown_outcome_is_there_once_or_not() {
     for outcome in [Ending::LostAnswer, Ending::NeverArrived] {
@@ -149,8 +53,8 @@ async fn a_batch_with_an_unknown_outcome_is_there_once_or_not() {
     }
 }
 
-// A group that was not written gives back what it had counted against a quota, and one of which
-// nobody knew for a while is counted once if it is there, and not at all if it is not.
+// A group that was not written must release what it counted against a quota. An in-doubt group must
+// be counted once if it was written, and not at all if it was not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_counts_what_was_written() {
     let used = async |store: &Store| {
@@ -192,8 +96,8 @@ async fn a_quota_counts_what_was_written() {
     }
 }
 
-// What was committed long before does not become doubtful because something else
-// is: its key is answered from what is known, whatever the writer waits for.
+// Older commits do not become doubtful when a later group is in doubt: their keys must be answered
+// from what is known, whatever the writer waits for.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_committed_key_is_answered_meanwhile() {
     let store = Store::new().await;
@@ -202,7 +106,7 @@ async fn a_committed_key_is_answered_meanwhile() {
     assert!(made.repeated_key);
     store.mend();
     store.insist(store.message("other")).await;
-    // The same in one group with a batch that the disk has no room for.
+    // The same in one group with a batch for which the disk has no room.
     store.log.append_micros.store(200_000, Ordering::SeqCst);
     let busy = store.engine.submit(store.message("first")).await.unwrap();
     store.log.next_ends(Ending::NoSpace);
@@ -215,8 +119,7 @@ async fn a_committed_key_is_answered_meanwhile() {
     assert!(again.await.unwrap().repeated_key);
 }
 
-// Whoever starts an old program on a new store must hear that, not that the store
-// is damaged or that the folder's permissions are wrong.
+// An old program on a new store must report the version, not damage or wrong permissions.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_of_a_newer_version_says_so() {
     let log = Fallible::default();
@@ -224,7 +127,7 @@ async fn a_store_of_a_newer_version_says_so() {
     bytes[..4].copy_from_slice(b"TRF\x03");
     bytes[8] = 1;
     bytes[16] = 1;
-    // Whole by its checksum: a changed version byte alone is damage.
+    // With a valid checksum: a changed version byte alone is damage.
     let crc = crc32c::crc32c(&bytes[..28]);
     bytes[28..].copy_from_slice(&crc.to_le_bytes());
     let frame = EncodedFrame {
@@ -244,7 +147,7 @@ async fn a_store_of_a_newer_version_says_so() {
     let opened = Engine::over(Arc::new(log), dir.path()).await;
     let error = opened.err().unwrap();
     assert!(matches!(error, OpenError::NewerFormat { .. }), "{error}");
-    // As the command line tells it.
+    // As the command line shows it.
     let text = with_causes(&error).to_string();
     assert!(
         text.contains("version 3") && text.contains("up to 2"),
@@ -252,8 +155,8 @@ async fn a_store_of_a_newer_version_says_so() {
     );
 }
 
-// A fault is shown by `treering verify` itself: to run that is no advice, and a
-// backup is none to those who have none.
+// `treering verify` reports the faults itself, so advice to run it does not help, nor does advice
+// to restore a backup without one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fault_gives_no_advice_that_does_not_help() {
     let log = Fallible::default();
@@ -275,8 +178,8 @@ async fn a_fault_gives_no_advice_that_does_not_help() {
     assert!(faults > 0);
 }
 
-// Rows of large views are looked at when they are read, which may be long after the
-// start. A server that meets damage in them makes new ones while it serves.
+// Rows of large projections are checked when they are read, which may be long after the start. A
+// server that meets damage in them must rebuild them while it serves.
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_views_are_made_anew_while_they_are_served() {
     const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -296,7 +199,7 @@ async fn damaged_views_are_made_anew_while_they_are_served() {
         .enumerate()
         .filter_map(|(at, window)| (window == ZSTD_MAGIC).then_some(at))
         .collect();
-    // As if the file had rotted below the engine, but for what a start looks at.
+    // As if the file had rotted below the engine, except in the parts that a start checks.
     let damaged = dir.path().join("damaged.redb");
     let mut rotten = None;
     for at in found {
@@ -329,8 +232,8 @@ async fn damaged_views_are_made_anew_while_they_are_served() {
     engine.close().await;
 }
 
-// The indexer was at a commit while a search found the index to be damaged. What it came
-// to was told as if it could be searched, and the search that waited failed again.
+// The indexer was committing while a search found the index damaged. The commit was announced as
+// searchable, and the waiting search failed again.
 #[tokio::test]
 async fn what_is_condemned_comes_to_nothing() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -341,7 +244,7 @@ async fn what_is_condemned_comes_to_nothing() {
     let (indexer, head) = (&engine.inner.indexer, engine.head().offset);
     indexer.wait_for(head).await.unwrap();
     let index = indexer.index();
-    // Nothing else has a turn between these.
+    // No other task runs between these.
     indexer.condemn(&index, "a test says so");
     indexer.came_to(&index, head);
     assert_eq!(indexer.reached(), 0);
@@ -350,9 +253,9 @@ async fn what_is_condemned_comes_to_nothing() {
     engine.close().await;
 }
 
-// An import that ended before the indexer had come to its end left the rest to whoever
-// came next. That was a search of a moment, which indexed it in memory, waited for, and
-// forgot: so did the next one.
+// An import that ended before the indexer was done left the rest to the next opening. That was a
+// single search, which indexed the rest in memory, waited for it, and discarded it, as did the next
+// one.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_is_whole_when_an_import_is_closed() {
     const BATCHES: u64 = 30;

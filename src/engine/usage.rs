@@ -1,36 +1,36 @@
-//! What namespaces with a quota hold, as of the last batch that was staged. The writer keeps
-//! it: two batches that would fit one by one, and not both, are told apart here.
+//! Usage of namespaces with a quota, as of the last staged batch. The writer maintains it, so that
+//! two batches that fit separately but not together are detected.
 //!
-//! A namespace is looked up in the views when it is met first, and counted from then on. What
-//! was taken and the views do not have yet is remembered until they have it.
+//! A namespace is read from the projections when it is first met, and counted from then on. Batches
+//! that the projections lack are remembered until they have them.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::{error::AppendError, prepare::Prepared, states::SharedViews};
-use crate::domain::{EventBody, Namespace, NamespaceUse, Quotas};
+use treering_domain::{EventBody, Namespace, NamespaceUse, Quotas};
 
-/// Namespaces that are remembered; beyond it they are looked up again.
+/// Maximum number of cached namespaces; beyond it they are read again.
 const NAMESPACES_MAX: usize = 16_384;
 
-/// A batch that the views may not have yet.
+/// A batch that the projections may lack.
 struct Taken {
     last_offset: u64,
     namespace: Namespace,
     adds: NamespaceUse,
 }
 
-/// What is used, by namespace.
+/// The usage by namespace.
 pub(super) struct Usage {
     quotas: Quotas,
     views: SharedViews,
     known: HashMap<Namespace, NamespaceUse>,
     recent: VecDeque<Taken>,
-    /// What was taken up to this offset is in the views only.
+    /// Batches up to this offset are only in the projections.
     pruned_to: u64,
 }
 
 impl Usage {
-    /// Nothing was taken; the views have come to `committed`.
+    /// Creates an empty count; the projections have reached `committed`.
     pub fn new(quotas: Quotas, views: SharedViews, committed: u64) -> Self {
         Self {
             quotas,
@@ -41,11 +41,11 @@ impl Usage {
         }
     }
 
-    /// Whether a batch fits into its namespace's quota. What says that something is erased
-    /// always does: it makes room.
+    /// Checks that a batch fits its namespace's quota. Records of erasures always fit, because they
+    /// make room.
     ///
     /// # Errors
-    /// [`AppendError::OverQuota`]; [`AppendError::Unready`] while the views do not say.
+    /// [`AppendError::OverQuota`]; [`AppendError::Unready`] while the projections cannot tell.
     pub fn check(&mut self, prepared: &Prepared) -> Result<(), AppendError> {
         let namespace = &prepared.command.namespace;
         let quota = self.quotas.of(namespace);
@@ -62,7 +62,7 @@ impl Usage {
         }
     }
 
-    /// Counts a batch that was taken into the staged group.
+    /// Counts a batch that was added to the staged group.
     pub fn took(&mut self, prepared: &Prepared, last_offset: u64) {
         let namespace = &prepared.command.namespace;
         if self.quotas.of(namespace).is_none() {
@@ -79,9 +79,9 @@ impl Usage {
         });
     }
 
-    /// The views have all up to an offset.
+    /// Forgets batches up to an offset that the projections have reached.
     pub fn published(&mut self, offset: u64) {
-        // They are in the order in which they were taken.
+        // In the order in which they were staged.
         let old = self
             .recent
             .partition_point(|taken| taken.last_offset <= offset);
@@ -89,13 +89,14 @@ impl Usage {
         self.pruned_to = offset;
     }
 
-    /// What was staged behind an offset was not written.
+    /// Forgets batches that were staged after an offset and not written.
     pub fn aborted(&mut self, committed: u64) {
         self.known.clear();
         self.recent.retain(|taken| taken.last_offset <= committed);
     }
 
-    /// The views were made anew, with less in them, and have come to `published`.
+    /// Resets the counts after the projections were rebuilt with less content and have reached
+    /// `published`.
     pub fn forget(&mut self, published: u64) {
         self.known.clear();
         self.recent.clear();
@@ -124,7 +125,7 @@ impl Usage {
     }
 }
 
-/// What a batch brings.
+/// Returns what a batch adds.
 fn adds(prepared: &Prepared) -> NamespaceUse {
     let mut adds = NamespaceUse::default();
     for (event, body) in prepared.command.events.iter().zip(&prepared.bodies) {

@@ -1,5 +1,5 @@
-//! Checking everything: checksums, chain hashes, revisions, blobs, views and
-//! index. And the store in numbers.
+//! Verification of the whole store: checksums, chain hashes, revisions, blobs, projections and
+//! index. Also the store's statistics.
 
 use std::{
     collections::HashSet,
@@ -19,35 +19,32 @@ use super::{
     query::{Fault, Progress, Stats, VerifyItem, VerifyOutcome},
     work::Stop,
 };
-use crate::{
-    domain::{
-        ConversationId, EventKind, Namespace, NamespaceUse, Position, Revision, ShardId,
-        with_causes,
-    },
-    log::{Record, RecordBody},
-    search::{passages, searchable_text},
-    views::{Head, Heads, Views},
+use treering_domain::{
+    ConversationKey, EventKind, Namespace, NamespaceUse, Position, Revision, ShardId, with_causes,
 };
+use treering_log::{Record, RecordBody};
+use treering_projections::{Head, Heads, Views};
+use treering_search::{passages, searchable_text};
 
-/// Records read at once, and their bytes.
+/// Maximum number of records per read, and their maximum size in bytes.
 const RECORDS_MAX: usize = 4_096;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
-/// Conversations whose heads are compared at once.
+/// Number of conversations whose heads are compared per page.
 const HEADS_PAGE: usize = 4_096;
-/// Events that are folded between two looks at whether anyone still waits.
+/// Number of events that are folded between two checks for cancellation.
 const FOLD_STEP_EVENTS: u64 = 8_192;
-/// Views of so many events are made in memory to compare with: some ten megabytes.
+/// Up to this many events, the projections to compare with are built in memory: some ten megabytes.
 const FRESH_IN_MEMORY_EVENTS_MAX: u64 = 100_000;
-/// Memory for pages of larger ones, in bytes.
+/// Cache size for the pages of larger ones, in bytes.
 const FRESH_CACHE_BYTES: usize = 16 << 20;
-/// How often a verification begins anew because an erasing came between.
+/// How often a verification restarts because an erasure intervened.
 const TRIES_MAX: u32 = 8;
-/// When to ask again after that, in milliseconds.
+/// Retry hint after that, in milliseconds.
 const AGAIN_AFTER_ERASINGS_MS: u64 = 10_000;
-/// How often a wait looks at whether anyone still waits for it.
+/// Interval at which a wait checks for cancellation.
 const STOP_SEEN_WITHIN: Duration = Duration::from_millis(100);
 
-/// A file that goes when it is dropped.
+/// A file that is removed on drop.
 struct TemporaryFile(PathBuf);
 
 impl Drop for TemporaryFile {
@@ -59,7 +56,7 @@ impl Drop for TemporaryFile {
 }
 
 impl Engine {
-    /// The store in numbers: counts of a namespace, sizes of the whole.
+    /// Returns statistics: counts of a namespace, sizes of the whole store.
     ///
     /// # Errors
     /// [`ReadError`] when a part of the store fails.
@@ -105,13 +102,13 @@ impl Engine {
         })
     }
 
-    /// Reads everything and checks it. `deep` also compares views and index with
-    /// what a rebuild would make. Appends and reads go on; what is appended
-    /// meanwhile is not checked. An erasing changes what is compared: a verification waits for
-    /// one to end, and begins anew when one came between; when erasings go on and on it ends
-    /// with [`ReadError::Busy`]. One verification runs at a time: another one is refused with
-    /// [`ReadError::Busy`]. Drop the stream to stop it. Faults of another namespace than
-    /// `namespace` name their position but not their conversation.
+    /// Reads and checks everything. `deep` also compares projections and index with what a rebuild
+    /// would produce. Appends and reads continue; what is appended meanwhile is not checked. An
+    /// erasure changes what is compared: a verification waits for a running one, restarts when one
+    /// intervened, and ends with [`ReadError::Busy`] when erasures keep intervening. Only one
+    /// verification runs at a time: another one is refused with [`ReadError::Busy`]. Drop the
+    /// stream to stop it. Faults in other namespaces than `namespace` name their position but not
+    /// their conversation.
     pub fn verify(
         &self,
         namespace: &Namespace,
@@ -133,7 +130,7 @@ impl Engine {
                 told: HashSet::new(),
             };
             match inner.work.verify(|stop| check(stop).run(deep)).await {
-                // Whoever drops the stream stops the check.
+                // Dropping the stream stops the check.
                 Ok(_guard) => {
                     while let Some(item) = receiver.next().await {
                         yield item;
@@ -152,13 +149,13 @@ struct Check {
     stop: Stop,
     reports: mpsc::Sender<Result<VerifyItem, ReadError>>,
     outcome: VerifyOutcome,
-    /// Where each conversation has come to.
+    /// The head of each conversation so far.
     heads: Heads,
-    /// Passages that the index should have.
+    /// Number of passages that the index should have.
     passages: u64,
-    /// What [`Erasings::settled`](super::erase::Erasings::settled) said when it began.
+    /// The value of [`Erasings::settled`](super::erase::Erasings::settled) at the start.
     erasings: u64,
-    /// Hashes of faults that were told: whoever begins anew tells each once.
+    /// Hashes of reported faults, so that a restart does not report them again.
     told: HashSet<u64>,
 }
 
@@ -168,11 +165,12 @@ impl Check {
         self.outcome.conversations = self.heads.count();
         self.outcome.sound = self.outcome.faults == 0;
         let last = done.map(|()| VerifyItem::Outcome(self.outcome));
-        // Whoever asked may have gone.
+        // The caller may be gone.
         let _ = self.reports.send(last).await;
     }
 
-    /// Checks until no erasing came between: log, views and index are of one state then.
+    /// Repeats the check until no erasure intervened: only then do log, projections and index
+    /// match.
     async fn check_one_state(&mut self, deep: bool) -> Result<(), ReadError> {
         for _ in 0..TRIES_MAX {
             self.erasings = loop {
@@ -197,7 +195,7 @@ impl Check {
         })
     }
 
-    /// True as long as no erasing has changed anything since it began.
+    /// Returns true as long as no erasure has changed anything since the start.
     fn is_undisturbed(&self) -> bool {
         self.inner.erasings.settled() == Some(self.erasings)
     }
@@ -218,7 +216,7 @@ impl Check {
         self.check_index(deep && log_is_whole, head).await
     }
 
-    /// Reads the log, also behind what cannot be read.
+    /// Reads the log, including what follows unreadable parts.
     async fn check_log(&mut self, head: u64, deep: bool) -> Result<(), ReadError> {
         let mut next = 1;
         while next <= head {
@@ -255,7 +253,7 @@ impl Check {
     ) -> Result<(), ReadError> {
         self.outcome.events += 1;
         let header = &record.header;
-        let before = self.heads.get(header.conversation)?;
+        let before = self.heads.get(header.key())?;
         if header.revision != before.revision.next() {
             let message = format!(
                 "revision {} comes after revision {}",
@@ -272,7 +270,7 @@ impl Check {
             chain_hash: record.chain_hash(),
         };
         let dir = self.inner.views_path.as_deref().and_then(Path::parent);
-        self.heads.set(dir, header.conversation, before, head)?;
+        self.heads.set(dir, header.key(), before, head)?;
         if let RecordBody::Blob(blob) = &record.body
             && blob.home_offset == offset
         {
@@ -299,7 +297,7 @@ impl Check {
         Ok(())
     }
 
-    /// The views must have the heads that the log has.
+    /// Checks that the projections have the same heads as the log.
     async fn check_heads(&mut self, head: u64) -> Result<(), ReadError> {
         let views = self.inner.views.load_full();
         if views.reached()? < head {
@@ -324,7 +322,7 @@ impl Check {
     async fn check_head_page(
         &mut self,
         views: &Views,
-        page: Vec<(ConversationId, Head)>,
+        page: Vec<(ConversationKey, Head)>,
     ) -> Result<(), ReadError> {
         for (id, head) in page {
             let Head {
@@ -333,7 +331,8 @@ impl Check {
             } = head;
             let row = views.conversation(id)?;
             let sound = row.as_ref().is_some_and(|row| {
-                // A marked conversation ends before its damage: that is the log's fault.
+                // A conversation marked as damaged ends before the damage, which is a fault of the
+                // log.
                 row.damage.is_some()
                     || row.head > revision
                     || (row.head == revision && row.chain_hash == chain_hash)
@@ -348,7 +347,7 @@ impl Check {
         Ok(())
     }
 
-    /// The views must be what a rebuild makes.
+    /// Checks that the projections equal those that a rebuild produces.
     async fn check_views(&mut self, log_is_whole: bool) -> Result<(), ReadError> {
         let inner = Arc::clone(&self.inner);
         let total = inner.published.load(Ordering::Acquire);
@@ -357,12 +356,12 @@ impl Check {
         let stop = self.stop.clone();
         self.fold_up_to(&mut folder, 0, total).await?;
         let views = inner.views.load_full();
-        // Compared as they are at one moment; appends go on meanwhile.
+        // Compared at one moment, because appends continue.
         let rest =
             |reached| futures::executor::block_on(self.fold_up_to(&mut folder, total, reached));
         let difference = views.differs_at_once_from(&fresh, rest, || !stop.is_set())?;
         stop.check()?;
-        // Views from before the damage know more than can be read now.
+        // Projections older than the damage know more than can be read now.
         let same_damage = || {
             Ok::<_, ReadError>(
                 views.lost()? == fresh.lost()? && views.damaged()? == fresh.damaged()?,
@@ -378,7 +377,7 @@ impl Check {
         Ok(())
     }
 
-    /// Folds in steps, so that it can be stopped between them.
+    /// Folds in steps, so that it can be cancelled between them.
     async fn fold_up_to(
         &mut self,
         folder: &mut ViewFold,
@@ -400,8 +399,8 @@ impl Check {
         Ok(())
     }
 
-    /// Empty views: in memory for a store that is small, in a file beside the views
-    /// for one that is not. The file goes with the guard.
+    /// Creates empty projections: in memory for a small store, else in a file beside the
+    /// projections, which the guard removes.
     fn fresh_views(&self, events: u64) -> Result<(Option<TemporaryFile>, Arc<Views>), ReadError> {
         let path = self.inner.views_path.as_deref();
         let Some(path) = path.filter(|_| events > FRESH_IN_MEMORY_EVENTS_MAX) else {
@@ -413,11 +412,11 @@ impl Check {
         Ok((Some(TemporaryFile(path)), Arc::new(views)))
     }
 
-    /// The index must reach the head, and hold as many passages as the log has.
+    /// Checks that the index reaches the head, and has as many passages as the log.
     async fn check_index(&mut self, count: bool, head: u64) -> Result<(), ReadError> {
         let inner = Arc::clone(&self.inner);
-        // One wait, because it counts the failures that end it; looked at now and
-        // then, because an indexer that is stuck must not keep this.
+        // A single wait, because it counts the failures that end it; polled, because a stuck
+        // indexer must not block cancellation.
         let mut waited = std::pin::pin!(inner.indexer.wait_for(head));
         let reached = loop {
             self.stop.check()?;
@@ -468,7 +467,7 @@ impl Check {
         .await
     }
 
-    /// Tells a fault. An error: an erasing came between, and it may be none.
+    /// Reports a fault. Fails if an erasure intervened, because then it may not be one.
     async fn tell(&mut self, fault: Fault) -> Result<(), ReadError> {
         if !self.is_undisturbed() {
             return Err(ReadError::Stopped);

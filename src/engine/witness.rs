@@ -1,36 +1,34 @@
-//! What views and index prove about the log: they are made from it, so what they
-//! know must be in it.
+//! Consistency checks of the log against the projections and the index: they are derived from it,
+//! so the log must contain everything that they have seen.
 
 use std::path::Path;
 
 use uuid::Uuid;
 
 use super::error::OpenError;
-use crate::{
-    log::{EventLog, LogIdentity, LogReader},
-    views::{Origin, Views},
-};
+use treering_log::{EventLog, LogIdentity, LogReader};
+use treering_projections::{Origin, Views};
 
-/// The name of the file in the index's folder that says what it is made from.
+/// Name of the file in the index's folder that states its origin.
 const INDEX_ORIGIN_FILE: &str = "origin";
-/// Most bytes of that file.
+/// Maximum size of that file, in bytes.
 const INDEX_ORIGIN_BYTES_MAX: u64 = 256;
 
-/// Views and index of a timeline that the log has never had: it is a copy from
-/// before that one began.
+/// The message for projections or an index from a timeline that the log has never had: the log is
+/// an older copy.
 pub(super) const LATER_TIMELINE: &str = "the views or the index were made from it after a loss was \
      accepted, in a timeline that it does not know: the log is an older copy, from before that";
 
-/// How what was made from a log stands to a log.
+/// The relation of derived data to a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kinship {
-    /// Made from this log as it is, or from nothing yet.
+    /// Derived from this log in its current timeline, or still empty.
     Current,
-    /// Made from it before a loss was accepted.
+    /// Derived from this log before a loss was accepted.
     Earlier,
-    /// Made from this store in a timeline that the log does not know.
+    /// Derived from this store in a timeline that the log does not know.
     Later,
-    /// Of another store, or it does not say.
+    /// Derived from another store, or of unknown origin.
     Foreign,
 }
 
@@ -47,7 +45,7 @@ fn kinship(made_from: Origin, log: &dyn EventLog) -> Kinship {
     }
 }
 
-/// How views stand to a log.
+/// Returns the relation of projections to a log.
 pub(super) fn kinship_of_views(views: &Views, log: &dyn EventLog) -> Kinship {
     match (views.origin(), views.reached()) {
         (Ok(Some(made_from)), Ok(_)) => kinship(made_from, log),
@@ -56,7 +54,7 @@ pub(super) fn kinship_of_views(views: &Views, log: &dyn EventLog) -> Kinship {
     }
 }
 
-/// How an index folder stands to a log.
+/// Returns the relation of an index folder to a log.
 pub(super) fn kinship_of_index(dir: &Path, log: &dyn EventLog) -> Kinship {
     index_origin_in(dir).map_or(Kinship::Foreign, |made_from| kinship(made_from, log))
 }
@@ -68,21 +66,23 @@ fn origin(identity: LogIdentity) -> Origin {
     }
 }
 
-/// True when views were made from this log, or from nothing yet.
+/// Returns true when the projections were derived from this log, or are still empty.
 pub(super) fn are_of(views: &Views, log: &dyn EventLog) -> bool {
     kinship_of_views(views, log) == Kinship::Current
 }
 
-/// Writes down what views are made from, if they do not say it yet.
-pub(super) fn sign(views: &Views, identity: LogIdentity) -> Result<(), crate::views::ViewsError> {
+/// Records the origin of the projections, if it is not recorded yet.
+pub(super) fn sign(
+    views: &Views,
+    identity: LogIdentity,
+) -> Result<(), treering_projections::ViewsError> {
     if views.origin()? == Some(origin(identity)) {
         return Ok(());
     }
     views.set_origin(origin(identity))
 }
 
-/// Refuses a log that has less, or something else, than the views that were made
-/// from it.
+/// Refuses a log that lacks, or contradicts, what its projections have seen.
 ///
 /// # Errors
 /// [`OpenError::WentBack`].
@@ -95,7 +95,7 @@ pub(super) async fn refuse_a_log_that_went_back(
     let what = match kinship_of_views(views, &**reader.log()) {
         Kinship::Current => contradiction(views, reader, head).await,
         Kinship::Later => Some(LATER_TIMELINE.to_owned()),
-        // Of another log, or from before a loss that was accepted: they prove nothing.
+        // Projections of another log, or from before an accepted loss, prove nothing.
         Kinship::Earlier | Kinship::Foreign => None,
     };
     match what {
@@ -107,9 +107,9 @@ pub(super) async fn refuse_a_log_that_went_back(
     }
 }
 
-/// What views that were made from this log know of it that is not so.
+/// Returns what the projections of this log know that contradicts it.
 pub(super) async fn contradiction(views: &Views, reader: &LogReader, head: u64) -> Option<String> {
-    // Views that cannot be read prove nothing.
+    // Unreadable projections prove nothing.
     let reached = views.reached().ok().filter(|reached| *reached > 0)?;
     if reached > head {
         return Some(format!(
@@ -118,15 +118,15 @@ pub(super) async fn contradiction(views: &Views, reader: &LogReader, head: u64) 
             reached - head
         ));
     }
-    // Damage is for the reads that meet it to report.
+    // Damage is reported by the reads that meet it.
     let record = reader.record(reached).await.ok()?;
-    let row = views.conversation(record.header.conversation);
+    let row = views.conversation(record.header.key());
     let differs = match row {
         Ok(Some(row)) if row.last_position.offset == reached => {
             row.chain_hash != record.chain_hash()
         }
         Ok(Some(row)) => row.last_position.offset > reached,
-        // A damaged conversation may be unknown to them.
+        // A damaged conversation may be missing from them.
         Ok(None) => views.damaged().is_ok_and(|damaged| damaged.is_empty()),
         Err(_) => false,
     };
@@ -138,13 +138,13 @@ pub(super) async fn contradiction(views: &Views, reader: &LogReader, head: u64) 
     })
 }
 
-/// True when an index folder is of this log; one that does not say is of none.
+/// Returns true when an index folder belongs to this log; one of unknown origin belongs to none.
 pub(super) fn index_is_of(dir: &Path, identity: LogIdentity) -> bool {
     index_origin_in(dir) == Some(origin(identity))
 }
 
-/// What an index folder says that it is made from. One changed byte must not make it
-/// a witness of another timeline, so what does not check says nothing.
+/// Reads the recorded origin of an index folder. A file whose checksum does not match counts as
+/// missing, because a single changed byte could name a timeline that never existed.
 fn index_origin_in(dir: &Path) -> Option<Origin> {
     use std::io::Read;
     let mut text = String::new();
@@ -167,23 +167,23 @@ fn check_line(said: &str) -> String {
     format!("check {:08x}\n", crc32c::crc32c(said.as_bytes()))
 }
 
-/// Writes down what an index folder is made from.
+/// Records the origin of an index folder.
 ///
 /// # Errors
-/// What the system says.
+/// The I/O error.
 pub(super) fn sign_index(dir: &Path, identity: LogIdentity) -> std::io::Result<()> {
     let mut text = format!("store {}\ntimeline {}\n", identity.store, identity.timeline);
     text.push_str(&check_line(&text));
-    crate::disk::write(&dir.join(INDEX_ORIGIN_FILE), text.as_bytes())?;
-    crate::disk::sync_folder(dir)
+    treering_base::disk::write(&dir.join(INDEX_ORIGIN_FILE), text.as_bytes())?;
+    treering_base::disk::sync_folder(dir)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    // One changed byte in this file made it a witness of a timeline that never was,
-    // and a sound store was refused.
+    // A single changed byte in this file named a timeline that never existed, and an intact store
+    // was refused.
     #[test]
     fn a_changed_origin_says_nothing() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,23 +1,17 @@
-//! Where reads run that take long: on threads of their own, a few at a time, and
-//! no longer than someone waits for them.
+//! Runs reads on separate threads: a few at a time, and only while a caller waits for them.
 //!
-//! The runtime's own threads serve every call. A read that keeps one of them for
-//! a second keeps everybody for a second. So whatever reads or computes much is
-//! handed to [`Work::run`], in one of four lanes: [`Lane::Short`] for what ends
-//! within milliseconds, [`Lane::Bulk`] for one more page of a read that goes on and
-//! on, [`Lane::Long`] for what takes long by itself, and [`Lane::Search`] for searches that
-//! may. The lane follows from what is to be read. The threads of the last three step back behind all others. When the caller is gone, or the store is closed, the
-//! work is told to stop: it looks at [`check`] between its pages.
+//! The runtime's threads serve every call. A read that occupies one of them for a second delays
+//! everyone for a second. Reads that load or compute much are therefore handed to [`Work::run`] in
+//! one of four priority classes: [`Lane::Short`] for those that end within milliseconds,
+//! [`Lane::Bulk`] for a further page of a continuing read, [`Lane::Long`] for long ones, and
+//! [`Lane::Search`] for searches that may take long. The class follows from what is to be read. The
+//! threads of the last three run at lower priority. When the caller is gone or the store closes,
+//! the work is cancelled: it calls [`check`] between its pages.
 
 use std::{
-    cell::RefCell,
     error::Error,
     future::Future,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool, mpsc},
     time::Duration,
 };
 
@@ -28,108 +22,46 @@ use tokio::{
 };
 
 use super::{Engine, error::ReadError};
-use crate::domain::{Limits, NotDone};
+use treering_base::stop::{self, Stopped, Working};
+pub(super) use treering_base::stop::{Stop, StopGuard, current};
+use treering_domain::{Limits, NotDone};
 
-/// One that was stopped, or has told its last, ends within this.
+/// Maximum time that a cancelled or finished verification takes to end.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(1);
-/// Searches that may take long and run at once; more wait. Each may hold some hundred bytes for
-/// each conversation and each candidate.
+/// Maximum number of concurrent long searches; further ones wait. Each may use up to
+/// [`SEARCH_BYTES_MAX`](crate::search::SEARCH_BYTES_MAX).
 pub(super) const LONG_SEARCHES_MAX: usize = 2;
-/// How long a second verification is told to wait, in milliseconds.
+/// Retry hint for a second verification, in milliseconds.
 const VERIFY_AGAIN_MS: u64 = 5_000;
 
-/// How long work is expected to take.
+/// The priority class of work, by its expected duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     /// Milliseconds.
     Short,
-    /// Milliseconds, again and again.
+    /// Milliseconds, repeatedly.
     Bulk,
-    /// Perhaps seconds.
+    /// Possibly seconds.
     Long,
-    /// Searches that take perhaps seconds.
+    /// Searches that possibly take seconds.
     Search,
 }
 
-/// Whether work is still wanted. Cheap to clone; all clones are one.
-#[derive(Clone, Debug)]
-pub(super) struct Stop {
-    asked: Arc<AtomicBool>,
-    closing: Arc<AtomicBool>,
-}
-
-impl Stop {
-    /// True once nobody waits for the work any more, or the store is closing.
-    pub fn is_set(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) || self.closing.load(Ordering::Relaxed)
-    }
-
-    /// The same as an error.
-    pub fn check(&self) -> Result<(), ReadError> {
-        if self.is_set() {
-            return Err(ReadError::Stopped);
-        }
-        Ok(())
-    }
-
-    /// Asks for it when the guard is dropped.
-    pub fn guard(&self) -> StopGuard {
-        StopGuard(Some(self.clone()))
+impl From<Stopped> for ReadError {
+    fn from(_: Stopped) -> Self {
+        Self::Stopped
     }
 }
 
-/// Stops its work when it is dropped: work that has ended does not mind.
-#[derive(Debug)]
-pub(super) struct StopGuard(Option<Stop>);
-
-impl StopGuard {
-    /// The work has ended by itself.
-    fn disarm(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for StopGuard {
-    fn drop(&mut self) {
-        if let Some(stop) = &self.0 {
-            stop.asked.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-thread_local! {
-    /// Of the work that this thread does.
-    static CURRENT: RefCell<Option<Stop>> = const { RefCell::new(None) };
-}
-
-/// An error once the work that this thread does is not wanted any more. Always
-/// fine on threads that do no such work.
+/// Fails once the work of this thread is cancelled. Always succeeds on threads without such work.
 pub(super) fn check() -> Result<(), ReadError> {
-    CURRENT.with_borrow(|stop| stop.as_ref().map_or(Ok(()), Stop::check))
-}
-
-/// Whether the work that this thread does is still wanted; none: it does none.
-pub(super) fn current() -> Option<Stop> {
-    CURRENT.with_borrow(Clone::clone)
-}
-
-/// Marks the thread while it works, panics included.
-struct Working;
-
-impl Working {
-    fn on(stop: Stop) -> Self {
-        CURRENT.set(Some(stop));
-        Self
+    match stop::is_wanted() {
+        true => Ok(()),
+        false => Err(ReadError::Stopped),
     }
 }
 
-impl Drop for Working {
-    fn drop(&mut self) {
-        CURRENT.set(None);
-    }
-}
-
-/// The lanes.
+/// The priority classes and their threads.
 #[derive(Debug)]
 pub(super) struct Work {
     short: Arc<Semaphore>,
@@ -155,12 +87,12 @@ impl Work {
         }
     }
 
-    /// Runs work in a lane, once there is room, and waits for it. Within other
-    /// work it runs where it is. Dropping the future stops the work.
+    /// Runs work in a priority class, once a slot is free, and waits for it. Nested work runs in
+    /// place. Dropping the future cancels the work.
     ///
     /// # Errors
-    /// [`ReadError::Storage`] when the work panicked; [`ReadError::Stopped`] when
-    /// the store was closed meanwhile.
+    /// [`ReadError::Storage`] when the work panicked; [`ReadError::Stopped`] when the store was
+    /// closed meanwhile.
     pub async fn run<T, F>(&self, lane: Lane, work: F) -> Result<T, ReadError>
     where
         T: Send + 'static,
@@ -191,7 +123,7 @@ impl Work {
                 let (sender, receiver) = oneshot::channel();
                 let job = move || {
                     let made = done(&runtime, stop, permit, work);
-                    // Whoever asked may have gone.
+                    // The caller may be gone.
                     Box::new(move || drop(sender.send(made))) as Tell
                 };
                 self.threads.run(Box::new(job))?;
@@ -202,10 +134,10 @@ impl Work {
         done
     }
 
-    /// Starts a verification on a thread of its own. Who drops the guard stops it.
+    /// Starts a verification on its own thread. Dropping the guard cancels it.
     ///
     /// # Errors
-    /// [`ReadError::Busy`] when one is under way that does not end in a moment.
+    /// [`ReadError::Busy`] when another one is running and does not end within a second.
     pub async fn verify<F>(&self, work: impl FnOnce(Stop) -> F) -> Result<StopGuard, ReadError>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -229,30 +161,27 @@ impl Work {
     }
 
     fn stop(&self) -> Stop {
-        Stop {
-            asked: Arc::default(),
-            closing: Arc::clone(&self.closing),
-        }
+        Stop::new(&self.closing)
     }
 }
 
 impl Engine {
-    /// Runs a read of this engine in a lane.
+    /// Runs a read of this engine in a priority class.
     pub(super) async fn on<T, E, F>(&self, lane: Lane, read: impl FnOnce(Self) -> F) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<ReadError> + Send + 'static,
         F: Future<Output = Result<T, E>> + Send + 'static,
     {
-        // In a box: what a read holds need not be part of every future above it.
+        // Boxed, so that the read's state does not become part of every enclosing future.
         let read: BoxFuture<'static, Result<T, E>> = Box::pin(read(self.clone()));
         self.inner.work.run(lane, read).await?
     }
 }
 
-/// The lane for work on so many events.
+/// Returns the priority class for work on this many events.
 pub(super) fn lane_for(events: u64) -> Lane {
-    /// So many are read and counted within some ten milliseconds.
+    /// This many are read and counted within about ten milliseconds.
     const SHORT_EVENTS_MAX: u64 = 4_096;
     if events > SHORT_EVENTS_MAX {
         Lane::Long
@@ -261,9 +190,19 @@ pub(super) fn lane_for(events: u64) -> Lane {
     }
 }
 
+/// Returns the priority class for a page or look-up of this many individually read items.
+pub(super) fn lane_for_page(things: usize) -> Lane {
+    /// This many are read within some milliseconds.
+    const SHORT_PAGE_MAX: usize = 100;
+    match things > SHORT_PAGE_MAX {
+        true => Lane::Bulk,
+        false => Lane::Short,
+    }
+}
+
 async fn permit_of(lane: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, ReadError> {
     let permit = Arc::clone(lane).acquire_owned().await;
-    // Lanes are never closed.
+    // The semaphores are never closed.
     permit.map_err(|_| ReadError::Stopped)
 }
 
@@ -273,23 +212,23 @@ fn done<F: Future>(
     permit: OwnedSemaphorePermit,
     work: F,
 ) -> F::Output {
-    // Given back when the work has ended, not when nobody waits for it.
+    // Release the slot when the work ends, not when its caller stops waiting.
     let _permit = permit;
     let _working = Working::on(stop);
     runtime.block_on(work)
 }
 
-/// Work, and then telling what came of it.
+/// Work that returns a function to report its result.
 type Job = Box<dyn FnOnce() -> Tell + Send>;
 type Tell = Box<dyn FnOnce()>;
 
-/// Threads that step back behind all others. A read that goes on hands over a page
-/// every millisecond: they are kept for a while when they have done one.
+/// Threads with low priority. A continuing read submits a page every millisecond, so threads are
+/// kept for a while after a job.
 #[derive(Debug, Default)]
 struct Threads(Arc<Mutex<Vec<mpsc::Sender<Job>>>>);
 
 impl Threads {
-    /// How long one waits for more work before it ends.
+    /// How long an idle thread waits for more work.
     const KEPT: Duration = Duration::from_secs(5);
 
     fn run(&self, mut job: Job) -> Result<(), ReadError> {
@@ -297,7 +236,7 @@ impl Threads {
         while let Some(thread) = waiting.pop() {
             match thread.send(job) {
                 Ok(()) => return Ok(()),
-                // It has waited long enough, and ended.
+                // The thread has timed out and ended.
                 Err(mpsc::SendError(back)) => job = back,
             }
         }
@@ -319,8 +258,8 @@ impl Threads {
     }
 }
 
-/// Whoever is told asks for the next page at once, long before a thread that has stepped
-/// back comes to anything: it waits for that before it tells.
+/// A caller submits its next page as soon as it has the result, long before a low-priority thread
+/// gets the processor. The thread therefore registers as idle before it reports the result.
 fn next_job(waiting: &Mutex<Vec<mpsc::Sender<Job>>>, tell: Tell) -> Option<Job> {
     let (sender, receiver) = mpsc::channel();
     lock(waiting).push(sender);
@@ -328,7 +267,7 @@ fn next_job(waiting: &Mutex<Vec<mpsc::Sender<Job>>>, tell: Tell) -> Option<Job> 
     match receiver.recv_timeout(Threads::KEPT) {
         Ok(job) => Some(job),
         Err(_) => {
-            // Jobs are sent under this lock: none is lost between a look and the end.
+            // Jobs are sent under this lock, so none is lost between the last check and the end.
             let _waiting = lock(waiting);
             let last = receiver.try_recv().ok();
             drop(receiver);
@@ -341,15 +280,15 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Puts this thread behind those that serve calls. Where that is not possible it
-/// is one of them, which is slower for all and wrong for none.
+/// Lowers this thread's priority below those that serve calls. Where that is impossible it keeps
+/// the normal priority, which is slower for all but correct.
 fn step_back() {
-    #[cfg(all(feature = "redb", target_os = "linux"))]
+    #[cfg(target_os = "linux")]
     {
-        /// Of 0 to 19: about a ninth of the share of a thread that has not stepped back.
+        /// On a scale of 0 to 19: about a ninth of the processor share of a normal thread.
         const NICENESS: i32 = 10;
         let thread = rustix::thread::gettid();
-        // On Linux niceness is a thread's own.
+        // On Linux, niceness is per thread.
         let _ = rustix::process::setpriority_process(Some(thread), NICENESS);
     }
 }
@@ -360,6 +299,8 @@ fn panicked(error: impl Into<Box<dyn Error + Send + Sync>>) -> ReadError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     fn work() -> Work {
@@ -372,7 +313,7 @@ mod tests {
         Work::new(&limits, Arc::default())
     }
 
-    /// Works until it is told to stop, and says so.
+    /// Works until it is cancelled, and reports that.
     async fn until_stopped(ended: oneshot::Sender<()>) {
         while check().is_ok() {
             std::thread::sleep(Duration::from_millis(1));
@@ -380,8 +321,8 @@ mod tests {
         let _ = ended.send(());
     }
 
-    // A request was built for ten minutes after its client's deadline, with a core
-    // and its memory. Work ends with the wait for it, in both lanes.
+    // A request was still being built ten minutes after its client's deadline, using a core and
+    // memory. Work must end when nobody waits for it, in every class.
     #[tokio::test]
     async fn work_that_nobody_waits_for_stops() {
         let work = work();
@@ -395,7 +336,7 @@ mod tests {
         }
     }
 
-    // A process did not end, because a read did not.
+    // A process did not exit, because a read did not end.
     #[tokio::test]
     async fn work_stops_when_the_store_closes() {
         let closing = Arc::new(AtomicBool::new(false));
@@ -413,8 +354,8 @@ mod tests {
         assert!(matches!(after, Err(ReadError::Stopped)), "{after:?}");
     }
 
-    // Cancelled work still uses memory until it has seen it: its place is given
-    // away only then, or a client that cancels has as many at once as it likes.
+    // Cancelled work uses memory until it notices. Its slot must be released only then, or a client
+    // that cancels could run any number at once.
     #[tokio::test]
     async fn a_place_is_given_back_when_the_work_has_ended() {
         let work = work();
@@ -431,7 +372,7 @@ mod tests {
         assert!(matches!(next.await, Ok(Ok(7))));
     }
 
-    // Work that asks for more work must not wait for a place that it has itself.
+    // Nested work must not wait for a slot that its own caller holds.
     #[tokio::test]
     async fn work_within_work_needs_no_place() {
         let work = Arc::new(work());
@@ -455,7 +396,7 @@ mod tests {
         assert!(third.is_ok(), "the place of the first is free again");
     }
 
-    // A panic is an answer like another, and leaves no place taken.
+    // A panic must be reported as an error and release its slot.
     #[tokio::test]
     async fn a_panic_is_told_and_the_place_is_free() {
         let work = work();
@@ -468,7 +409,7 @@ mod tests {
         assert!(matches!(next.await, Ok(Ok(()))));
     }
 
-    // A replay started a thread for each of its pages, every millisecond.
+    // A replay started a new thread for each of its pages, every millisecond.
     #[tokio::test]
     async fn pages_that_follow_each_other_share_threads() {
         let work = work();

@@ -1,5 +1,5 @@
-//! What a row of the list says of a conversation besides its summary. It is counted in the
-//! index, and kept until the conversation grows.
+//! Statistics in a row of the list of conversations. They are counted in the index and cached until
+//! the conversation grows.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -13,31 +13,30 @@ use super::{
     failure::PageFailure,
     parts::hostile::first,
 };
-use crate::{
-    cli::{Connection, text::parts_text},
-    codec::pb::{self, event::Body},
-};
+use treering_client::Connection;
+use treering_present::text::parts_text;
+use treering_proto::pb::{self, event::Body};
 
-/// Messages that are looked at for the first question.
+/// Messages that are searched for the first question.
 const FIRST_MESSAGES: u64 = 4;
 
-/// A conversation in numbers.
+/// Statistics of a conversation.
 #[derive(Clone, Debug, Default)]
 pub struct Digest {
-    /// What people said.
+    /// Messages of the user.
     pub turns: u64,
-    /// Calls of tools.
+    /// Tool calls.
     pub calls: u64,
-    /// Those of them that failed.
+    /// Failed ones among them.
     pub failures: u64,
-    /// The first question, where there is no title.
+    /// The first question, when there is no title.
     pub question: String,
 }
 
-/// Namespace, conversation, and its head.
+/// Namespace, conversation id and head.
 type Key = (String, String, u64);
 
-/// Those that are known.
+/// The cache.
 #[derive(Debug)]
 pub struct Digests {
     known: Cache<Key, Digest>,
@@ -54,8 +53,8 @@ impl Default for Digests {
 }
 
 impl Digests {
-    /// Those of a page, by conversation: what is known, and what can be counted within `wait`.
-    /// The rest is counted for whoever asks next.
+    /// Returns those of a page by conversation: the cached ones, and those that can be counted
+    /// within `wait`. The others are counted for the next request.
     pub async fn of(
         self: &Arc<Self>,
         store: &Connection,
@@ -73,7 +72,7 @@ impl Digests {
         if !missing.is_empty() {
             let (digests, store) = (Arc::clone(self), store.share());
             let counting = tokio::spawn(async move { digests.count(&store, missing).await });
-            // What is not ready then is counted on, and found by the next look.
+            // Counting continues in the background after the timeout.
             let _late = tokio::time::timeout(wait, counting).await;
         }
         let known = summaries.iter().filter_map(|summary| {
@@ -84,7 +83,7 @@ impl Digests {
     }
 
     async fn count(&self, store: &Connection, missing: Vec<pb::ConversationSummary>) {
-        // One page after the other: two that ask for the same count it once.
+        // One page at a time: two requests for the same conversations count them once.
         let Ok(_turn) = self.counting.acquire().await else {
             return;
         };

@@ -1,4 +1,4 @@
-//! What did not work, told to a person: what happened, and what to do about it.
+//! Errors for people: what happened, and what to do about it.
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -10,20 +10,20 @@ use super::{
     parts::hostile::shown,
     visit::Here,
 };
-use crate::cli::CliError;
+use treering_client::CliError;
 
-/// What went wrong. As a response it is a page of its own, made by [`told`].
+/// An error. As a response it is an error page, made by [`told`].
 #[derive(Clone, Debug)]
 pub struct PageFailure {
     status: StatusCode,
     what: String,
     hint: String,
-    /// A key may help.
+    /// Whether logging in may help.
     asks_for_key: bool,
 }
 
 impl PageFailure {
-    /// With what to do.
+    /// Makes an error with a hint.
     #[must_use]
     pub fn new(status: StatusCode, what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
@@ -34,19 +34,19 @@ impl PageFailure {
         }
     }
 
-    /// What was asked for cannot be.
+    /// Makes an error for an invalid request.
     #[must_use]
     pub fn asked(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, what, hint)
     }
 
-    /// There is none.
+    /// Makes an error for something that does not exist.
     #[must_use]
     pub fn none(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, what, hint)
     }
 
-    /// Somebody must log in first.
+    /// Makes an error for a request that requires a login.
     #[must_use]
     pub fn no_key(what: impl Into<String>) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl PageFailure {
         }
     }
 
-    /// It takes longer than a page may.
+    /// Makes an error for a page that took too long.
     #[must_use]
     pub fn too_long() -> Self {
         Self::new(
@@ -69,7 +69,7 @@ impl PageFailure {
         )
     }
 
-    /// A fault of this program.
+    /// Makes an error for a fault of this program.
     #[must_use]
     pub fn ours(what: impl Into<String>) -> Self {
         Self::new(
@@ -79,19 +79,19 @@ impl PageFailure {
         )
     }
 
-    /// True when a key may help.
+    /// True when logging in may help.
     #[must_use]
     pub fn asks_for_key(&self) -> bool {
         self.asks_for_key
     }
 
-    /// What the answer's status is.
+    /// Returns the status of the response.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The same within a page that goes on, beside the form that was sent.
+    /// Renders the error within a page, beside the form that was sent.
     #[must_use]
     pub fn notice(&self) -> Markup {
         html! {
@@ -102,7 +102,7 @@ impl PageFailure {
         }
     }
 
-    /// What the person reads.
+    /// Renders the error.
     #[must_use]
     pub fn markup(&self) -> Markup {
         html! {
@@ -147,7 +147,7 @@ impl IntoResponse for PageFailure {
     }
 }
 
-/// The page that tells a failure, where a request ended in one.
+/// Returns the error page for a failed request.
 #[must_use]
 pub fn told(here: &Here, failure: &PageFailure) -> Response {
     let page: Page = frame::page(here, heading(failure.status), Tab::None, failure.markup());
@@ -184,7 +184,7 @@ fn http_status(code: Code) -> StatusCode {
     }
 }
 
-/// The hints of the command line name its commands; most help here, too.
+/// Adapts a hint of the command line; most hints help here too.
 fn hint(code: Code, error: &CliError) -> String {
     match code {
         Code::NotFound => match error.hint() {
@@ -204,12 +204,12 @@ fn hint(code: Code, error: &CliError) -> String {
     }
 }
 
-/// A hint that helps at a terminal only.
+/// True for a hint that only helps at a terminal.
 fn names_a_command(hint: &str) -> bool {
     hint.contains("`treering") || hint.contains("--") || hint.contains("TREERING_")
 }
 
-/// What to do on a page.
+/// Returns a hint for a page.
 fn by_code(code: Code) -> &'static str {
     match code {
         Code::InvalidArgument | Code::OutOfRange => {
@@ -231,7 +231,7 @@ fn by_code(code: Code) -> &'static str {
 mod tests {
     use super::*;
 
-    // Pages spoke of `--help behind the command`: whoever reads a page has no command.
+    // Pages mentioned `--help behind the command`, but readers of a page have no command.
     #[test]
     fn a_page_names_no_commands() {
         for code in [
@@ -249,7 +249,7 @@ mod tests {
         }
     }
 
-    // What was asked for stands in what went wrong: it must come out as text.
+    // Error messages contain input: it must be output as text.
     #[test]
     fn a_failure_is_told_as_text() {
         let failure = PageFailure::none("there is no <script>x</script>", "look & see");

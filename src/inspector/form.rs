@@ -1,5 +1,5 @@
-//! What a form sends. It can be read in this way only, so that no form is taken which another
-//! site sent: its token must be the one of the visitor's page.
+//! Forms. This is the only way to read one, so that no form from another site is accepted: its
+//! token must be that of the visitor's page.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use super::{
     visit::{Here, PageQuery, Stranger, Visit},
 };
 
-/// A form of one of our pages, with the visit that sends it:
-/// `async fn decide(form: Form) -> Result<Redirect, PageFailure>`.
+/// A form of one of our pages, with the visit that sends it: `async fn decide(form: Form) ->
+/// Result<Redirect, PageFailure>`.
 #[derive(Debug)]
 pub struct Form {
-    /// Who sends it.
+    /// The visitor who sends it.
     pub visit: Visit,
     /// Its fields.
     pub fields: PageQuery,
@@ -38,7 +38,7 @@ impl FromRequest<Arc<Site>> for Form {
     }
 }
 
-/// A form of somebody who need not have logged in, its fields in `asked`.
+/// A form of a visitor who need not be logged in; its fields are in `asked`.
 #[derive(Debug)]
 pub struct StrangerForm(pub Stranger);
 

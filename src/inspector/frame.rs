@@ -1,4 +1,4 @@
-//! What stands around each page: head, navigation, the page itself, help for the keyboard.
+//! The layout around each page: head, navigation, the page itself, keyboard help.
 
 use std::convert::Infallible;
 
@@ -7,35 +7,34 @@ use axum::{
     response::{Html, IntoResponse, Response},
 };
 use futures::{StreamExt, future, stream};
-use http::{HeaderValue, header::CACHE_CONTROL};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{
     bounds::{PAGE_BYTES_MAX, PAGE_MAX},
     failure::PageFailure,
     pages::assets,
-    parts::hostile::shown,
+    parts::hostile::{referenced, shown},
     visit::Here,
 };
 
-/// Where in the navigation a page stands.
+/// The navigation tab of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tab {
-    /// None of them.
+    /// No tab.
     None,
-    /// The list of conversations, and what is in them.
+    /// Conversations, and the pages of one.
     Conversations,
     /// Search.
     Search,
-    /// Calls that wait for a person.
+    /// Calls that wait for approval.
     Approvals,
-    /// Tools and how they do.
+    /// Tools and their statistics.
     Tools,
-    /// The store itself.
+    /// The store.
     Store,
 }
 
-/// The tabs of the navigation, in order: tab, path, word.
+/// The tabs in order: tab, path, label.
 pub const TABS: [(Tab, &str, &str); 5] = [
     (Tab::Conversations, "/", "Conversations"),
     (Tab::Search, "/search", "Search"),
@@ -44,25 +43,21 @@ pub const TABS: [(Tab, &str, &str); 5] = [
     (Tab::Store, "/store", "Store"),
 ];
 
-/// A page that was made.
+/// A rendered page.
 #[derive(Debug)]
 pub struct Page(Markup);
 
 impl IntoResponse for Page {
     fn into_response(self) -> Response {
-        let text = self.0.into_string();
+        let text = referenced(self.0.into_string());
         if text.len() > PAGE_BYTES_MAX {
             tracing::warn!(bytes = text.len(), "a page is larger than it should be");
         }
-        let mut answer = Html(text).into_response();
-        // What one person may see is nothing for whoever comes after them.
-        let store = HeaderValue::from_static("no-store");
-        answer.headers_mut().insert(CACHE_CONTROL, store);
-        answer
+        Html(text).into_response()
     }
 }
 
-/// A page in its frame; of a request for a part, the part alone.
+/// Returns a page in its frame, or only the body if a part was requested.
 #[must_use]
 pub fn page(here: &Here, title: &str, tab: Tab, body: Markup) -> Page {
     match here.is_fragment {
@@ -71,13 +66,13 @@ pub fn page(here: &Here, title: &str, tab: Tab, body: Markup) -> Page {
     }
 }
 
-/// Where the rest of a page comes. Recorded text is escaped, so that it cannot have this.
+/// Marks where the rest of a page is inserted. Recorded text is escaped, so it cannot contain this.
 const REST: &str = "<!--rest-->";
 
-/// A page whose beginning goes out at once, because the rest takes a while to be made.
+/// Returns a page whose beginning is sent at once, because the rest takes time.
 ///
 /// # Errors
-/// Of a request for a part, what goes wrong with the rest; else that is told on the page.
+/// If a part was requested, errors of the rest; else these are shown on the page.
 pub async fn page_in_parts(
     here: &Here,
     title: &str,
@@ -99,14 +94,11 @@ pub async fn page_in_parts(
             .unwrap_or_else(|failure| failure.markup())
             .into_string();
         text.push_str(&after);
-        text
+        referenced(text)
     };
-    let before = stream::once(future::ready(before.to_owned()));
+    let before = stream::once(future::ready(referenced(before.to_owned())));
     let parts = before.chain(stream::once(rest)).map(Ok::<_, Infallible>);
-    let mut answer = Html(Body::from_stream(parts)).into_response();
-    let store = HeaderValue::from_static("no-store");
-    answer.headers_mut().insert(CACHE_CONTROL, store);
-    Ok(answer)
+    Ok(Html(Body::from_stream(parts)).into_response())
 }
 
 fn framed(here: &Here, title: &str, tab: Tab, body: &Markup) -> Markup {
@@ -134,9 +126,9 @@ fn framed(here: &Here, title: &str, tab: Tab, body: &Markup) -> Markup {
     }
 }
 
-/// A title is recorded text, and `title` has no markup in it.
+/// A title is recorded text, and the `title` element cannot contain markup.
 fn shown_title(title: &str) -> String {
-    crate::cli::text::first_line(title, super::bounds::TITLE_CHARS)
+    treering_present::text::first_line(title, super::bounds::TITLE_CHARS)
 }
 
 fn bar(here: &Here, tab: Tab) -> Markup {
@@ -172,7 +164,7 @@ fn bar(here: &Here, tab: Tab) -> Markup {
     }
 }
 
-/// What each form that changes something has in it: without it, it is refused.
+/// Renders the token that each form that changes something must contain.
 #[must_use]
 pub fn token(here: &Here) -> Markup {
     html! { input type="hidden" name="token" value=(here.token); }
@@ -195,5 +187,5 @@ fn keys() -> Markup {
     }
 }
 
-/// Three rings of a tree.
+/// Icon: three rings of a tree.
 const MARK: &str = r#"<svg viewBox="0 0 24 24" width="22" height="22" aria-hidden="true"><g fill="none" stroke="currentColor" stroke-width="1.8"><circle cx="12" cy="12" r="10"/><circle cx="11.4" cy="12.4" r="6.2"/><circle cx="11" cy="12.8" r="2.6"/></g></svg>"#;

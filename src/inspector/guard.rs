@@ -1,5 +1,5 @@
-//! What every request passes: is it for this host, may it come from where it comes, is there
-//! room; and what every answer has: headers that keep browsers from running what was recorded.
+//! Checks of every request: its host, its origin, and the number of requests; and headers of every
+//! answer that prevent browsers from running recorded content.
 
 use axum::{
     Router,
@@ -9,7 +9,7 @@ use axum::{
 };
 use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
-    header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS},
+    header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS},
     request::Parts,
 };
 use tower::ServiceExt;
@@ -17,17 +17,19 @@ use tower::ServiceExt;
 use super::{
     bounds::PAGE_MAX,
     failure::{PageFailure, told},
+    parts::hostile::referenced,
     site::{Site, session_of},
     visit::{FRAGMENT_HEADER, Here},
 };
-use crate::{domain::Namespace, server::WebRefusal};
+use treering_domain::Namespace;
+use treering_server::WebRefusal;
 
-/// Nothing but what this server sends itself, and no script or style within a page.
+/// Allows only what this server sends, and no inline scripts or styles.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; \
      frame-ancestors 'none'";
 
-/// Answers a request, behind this guard.
+/// Answers a request after these checks.
 pub async fn answer(site: &Site, routes: Router, request: Request) -> Response {
     let (request, here) = match entered(site, request) {
         Ok(entered) => entered,
@@ -53,10 +55,10 @@ pub async fn answer(site: &Site, routes: Router, request: Request) -> Response {
     })
 }
 
-/// A request that may go on, or where it was for and why it may not.
+/// A request that passed, or its address and the reason for refusing it.
 type Entered = Result<(Request<Body>, Here), Box<(Here, PageFailure)>>;
 
-/// The request with what it is about, its namespace off its path.
+/// Checks a request, and removes the namespace from its path.
 fn entered(site: &Site, request: Request) -> Entered {
     let (mut parts, body) = request.into_parts();
     let mut here = Here {
@@ -86,7 +88,7 @@ fn entered(site: &Site, request: Request) -> Entered {
 }
 
 impl Here {
-    /// What the table of routes looks at.
+    /// Returns the address that the table of routes uses.
     fn address_within(&self) -> String {
         match self.query.is_empty() {
             true => self.path.clone(),
@@ -119,11 +121,11 @@ fn placed(here: &mut Here, path: &str) -> Result<(), PageFailure> {
     Ok(())
 }
 
-/// What the table of routes never sees: a request for another host, or of another site's page.
+/// Refuses requests for another host, or from a page of another site.
 fn check_place(site: &Site, request: &Parts) -> Result<(), PageFailure> {
     let place = &site.place;
     let checked = place.host(&request.headers, &request.uri).and_then(|host| {
-        // Pages of other origins are named for agents only.
+        // Other origins are only allowed for agents.
         place.check_origin(&host, &request.method, &request.headers, &[])
     });
     checked.map(|_own| ()).map_err(|refusal| {
@@ -142,8 +144,8 @@ fn is(headers: &HeaderMap, name: &str, value: &str) -> bool {
     headers.get(name).is_some_and(|said| said == value)
 }
 
-/// Where one logs in, to come back here. Who follows a link of another site may have logged in
-/// already: their browser shows that when the page asks for itself once more.
+/// Redirects to the login page, which leads back here. A visitor who follows a link of another site
+/// may be logged in already: the browser sends its cookie when the page requests itself once more.
 fn to_login(here: &Here) -> Response {
     if here.is_from_elsewhere {
         let again = maud::html! {
@@ -157,7 +159,7 @@ fn to_login(here: &Here) -> Response {
                 body { a href=(here.address()) { "On to the page" } }
             }
         };
-        return axum::response::Html(again.into_string()).into_response();
+        return axum::response::Html(referenced(again.into_string())).into_response();
     }
     let to = super::visit::query(&[("to", &here.address())]);
     let to = here.link(&format!("/login?{to}"));
@@ -168,6 +170,8 @@ fn hardened(mut answer: Response) -> Response {
     let headers = answer.headers_mut();
     for (name, value) in [
         (CONTENT_SECURITY_POLICY, POLICY),
+        // Pages must not stay in the browser's cache after the key was revoked.
+        (CACHE_CONTROL, "no-store"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "same-origin"),
         (

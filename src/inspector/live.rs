@@ -1,7 +1,7 @@
-//! What is live: a stream that says that something was appended, so that a page asks for its
-//! part again. It tells that, and nothing of it: what is shown is asked for as always.
+//! Live updates: a stream that notifies pages that something was appended, so that they request
+//! their part again. It carries no content.
 //!
-//! `/live` is of the namespace, `/live?c=ID` of one conversation.
+//! `/live` is for the namespace, `/live?c=ID` for one conversation.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -14,12 +14,12 @@ use super::{
     failure::PageFailure,
     visit::Visit,
 };
-use crate::codec::pb;
+use treering_proto::pb;
 
-/// The stream.
+/// Returns the stream.
 ///
 /// # Errors
-/// When there are too many, and what the store says.
+/// When there are too many, and those of the store.
 pub async fn stream(visit: Visit) -> Result<Response, PageFailure> {
     use pb::subscribe_request::Source;
     let Ok(permit) = visit.site.streams.clone().try_acquire_owned() else {
@@ -45,7 +45,7 @@ pub async fn stream(visit: Visit) -> Result<Response, PageFailure> {
     let mut ending = visit.site.ending.subscribe();
     let end = async move {
         let ended = ending.wait_for(|is_ending| *is_ending);
-        // Either way it is over.
+        // The stream ends by itself or after the limit.
         let _over = tokio::time::timeout(STREAM_MAX, ended).await;
     };
     let told = told(events).take_until(Box::pin(end));
@@ -56,7 +56,7 @@ pub async fn stream(visit: Visit) -> Result<Response, PageFailure> {
     Ok(Sse::new(told).into_response())
 }
 
-/// At most one word in a while, whatever comes.
+/// Sends at most one notification per interval.
 fn told(mut events: Streaming<pb::SubscribeResponse>) -> impl Stream<Item = Event> {
     use pb::subscribe_response::Item;
     async_stream::stream! {

@@ -1,38 +1,39 @@
-//! A recorded text by parts: of a result of 30 MB no more is taken than is shown.
+//! Reads parts of a recorded text: of a result of 30 MB, no more is read than is shown.
 
 use futures::StreamExt;
 use tonic::Code;
 
 use super::{bounds::LINES, failure::PageFailure, parts::hostile::fitting};
-use crate::{cli::Connection, codec::pb};
+use treering_client::Connection;
+use treering_proto::pb;
 
-/// A part makes at most so much markup for each byte that was asked for.
+/// Most bytes of markup per requested byte.
 const MARKUP_PER_BYTE: usize = 3;
 
-/// Which text.
+/// Identifies a text.
 #[derive(Clone, Debug)]
 pub struct TextPlace {
     /// Its conversation.
     pub conversation: String,
     /// A branch that has it; empty: the active one.
     pub branch: String,
-    /// Its event.
+    /// Its event's revision.
     pub revision: u64,
 }
 
-/// Which part of it.
+/// The requested part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextPart {
     /// From a line on, counted from 1.
     Lines {
-        /// The first.
+        /// The first line.
         first: u64,
-        /// How many at most.
+        /// Most lines.
         count: u64,
     },
     /// From a byte on.
     Bytes {
-        /// The first.
+        /// The first byte.
         first: u64,
     },
     /// The last lines.
@@ -42,18 +43,18 @@ pub enum TextPart {
 /// A part of a text.
 #[derive(Clone, Debug, Default)]
 pub struct Piece {
-    /// What it is of.
+    /// The whole text.
     pub info: pb::ResultInfo,
-    /// Its first byte in the whole text.
+    /// Offset of its first byte in the whole text.
     pub start: u64,
-    /// The number of its first line, where that is known.
+    /// The number of its first line, if known.
     pub line: Option<u64>,
-    /// What it has; whole characters.
+    /// Its text, in complete characters.
     pub text: String,
 }
 
 impl Piece {
-    /// The byte after it.
+    /// Returns the offset of the byte after it.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.start + self.text.len() as u64
@@ -65,7 +66,7 @@ impl Piece {
         self.end() >= self.info.total_bytes
     }
 
-    /// Takes it from the store: at most so many bytes, which end with a line where they can.
+    /// Reads a part from the store: at most `bytes_max` bytes, ending with a line if possible.
     ///
     /// # Errors
     /// [`PageFailure`] when there is no such text, or no such part of it.
@@ -89,7 +90,7 @@ impl Piece {
                 Some(request.line_first)
             }
             TextPart::Bytes { first } => {
-                // Some more, to end with a whole character.
+                // A few more bytes, to end with a complete character.
                 request.byte_start = first;
                 request.byte_length = bytes_max as u64 + 4;
                 (first == 0).then_some(1)
@@ -119,8 +120,8 @@ impl Piece {
         Ok(piece.with(&bytes, bytes_max))
     }
 
-    /// The end of a text. Its lines have numbers, so all of it is counted; no more of it than is
-    /// shown is kept.
+    /// Reads the end of a text. To number its lines, all of the text is read; only what is shown is
+    /// kept.
     async fn read_last(
         store: &Connection,
         request: pb::GetResultRequest,
@@ -152,9 +153,10 @@ impl Piece {
             Err(error) => std::str::from_utf8(&rest[..error.valid_up_to()]).unwrap_or_default(),
         };
         let end = whole.floor_char_boundary(bytes_max.min(whole.len()));
-        // What makes more markup than words do is shown in smaller parts.
+        // Text whose markup is larger than usual is shown in smaller parts.
         let mut end = fitting(&whole[..end], bytes_max.saturating_mul(MARKUP_PER_BYTE));
-        // Nor has a page of bytes more lines than one of lines: each has markup of its own.
+        // A page by bytes also has no more lines than one by lines, because each line has markup of
+        // its own.
         let lines = whole[..end].split_inclusive('\n').map(str::len);
         end = lines.zip(0..LINES).map(|(bytes, _)| bytes).sum();
         let is_cut = is_cut || end < whole.len();
@@ -170,13 +172,13 @@ impl Piece {
     }
 }
 
-/// The last bytes of a text that goes by.
+/// The last bytes of a text that is streamed.
 #[derive(Default)]
 struct Tail {
     bytes: Vec<u8>,
-    /// Bytes before them.
+    /// Offset of these bytes.
     start: u64,
-    /// Lines that ended before them.
+    /// Number of lines that ended before them.
     lines: u64,
 }
 
@@ -187,7 +189,7 @@ impl Tail {
         self.lines += skipped.filter(|byte| *byte == b'\n').count() as u64;
     }
 
-    /// Its last lines, as far as a page has room for them.
+    /// Returns the last lines that fit on a page.
     fn piece(mut self, info: pb::ResultInfo, bytes_max: usize) -> Piece {
         let is_inside = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
         let inside = self.bytes.iter().take(3).take_while(is_inside).count();
@@ -211,8 +213,8 @@ impl Tail {
     }
 }
 
-/// How much of the beginning of a text is left out: what is more than a page of lines, what makes
-/// too much markup, and a line's end.
+/// Returns how much of the beginning of a text is left out: lines beyond a page, markup beyond the
+/// limit, and the rest of a line.
 fn too_much(text: &str, markup_max: usize, begins_line: bool) -> Option<usize> {
     let lines = text.split_inclusive('\n').map(str::len);
     let more = (lines.clone().count() as u64).saturating_sub(LINES);
@@ -241,7 +243,7 @@ fn not_there(status: tonic::Status) -> PageFailure {
 mod tests {
     use super::*;
 
-    // The end of a log is where its error stands: it was 250 pages away, and had no numbers.
+    // Errors are at the end of a log, which was 250 pages away and had no line numbers.
     #[test]
     fn the_last_lines_have_their_numbers() {
         let last = |text: &str, bytes_max: usize| {
@@ -269,8 +271,8 @@ mod tests {
         assert_eq!(last(&"<&\"\0".repeat(5_000), 1_000).0, None);
     }
 
-    // A part that began or ended inside a character was no text, and what was left out of it
-    // must not be lost to who reads on.
+    // A part that began or ended inside a character was not valid text, and bytes that are left out
+    // must be in the next part.
     #[test]
     fn parts_are_whole_characters_and_lines() {
         let piece = |bytes: &[u8], max| {

@@ -1,5 +1,5 @@
-//! Every page and its address. `/@NAMESPACE` before an address means another namespace than
-//! `default`; the guard takes it off before this table is looked at.
+//! Every page and its address. The prefix `/@NAMESPACE` selects a namespace other than `default`;
+//! the guard removes it before this table is used.
 
 use std::sync::Arc;
 
@@ -10,23 +10,23 @@ use axum::{
 
 use super::{failure::PageFailure, live, pages, site::Site};
 
-/// All addresses.
+/// Returns the table of routes.
 pub fn routes(site: Arc<Site>) -> Router {
     Router::new()
-        // 1: conversations
+        // conversations
         .route("/", get(pages::conversations::page))
-        // 3: transcript, and what it shows
+        // transcript and its texts and images
         .route("/c/{id}", get(pages::transcript::page))
         .route("/c/{id}/text/{revision}", get(pages::text::page))
         .route("/c/{id}/media/{revision}/{part}", get(pages::media::image))
-        // 4: event
+        // event
         .route("/c/{id}/e/{revision}", get(pages::event::page))
         .route("/e/{id}", get(pages::event::by_id))
         .route("/correlated", get(pages::correlated::page))
-        // 2: the tree of branches, and forking
+        // tree of branches, and forking
         .route("/c/{id}/branches", get(pages::branches::page))
         .route("/c/{id}/fork", post(pages::branches::fork))
-        // 5: calls, and one call
+        // calls, and one call
         .route("/tools", get(pages::tools::of_namespace))
         .route("/c/{id}/tools", get(pages::tools::of_conversation))
         .route("/c/{id}/call/{call}", get(pages::call::page))
@@ -35,21 +35,21 @@ pub fn routes(site: Arc<Site>) -> Router {
             "/c/{id}/call/{call}/arguments",
             get(pages::call::whole_arguments),
         )
-        // 7: requests
+        // requests
         .route("/c/{id}/request", get(pages::request::page))
         .route("/c/{id}/request/body", get(pages::request::whole))
-        // 8: two branches
+        // comparison of two branches
         .route("/c/{id}/diff", get(pages::diff::page))
-        // 9: approvals
+        // approvals
         .route(
             "/approvals",
             get(pages::approvals::page).post(pages::approvals::decide),
         )
-        // 6: search
+        // search
         .route("/search", get(pages::search::page))
-        // 10: store
+        // store
         .route("/store", get(pages::store::page))
-        // what is live, who looks, and what pages are made of
+        // live updates, session, and assets
         .route("/live", get(live::stream))
         .route("/login", get(pages::login::page).post(pages::login::log_in))
         .route("/logout", post(pages::login::log_out))

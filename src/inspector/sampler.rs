@@ -1,5 +1,5 @@
-//! How the store did lately: its figures every few seconds, for the curves of the page. Kept in
-//! memory, bounded, and of the whole store.
+//! Samples of the store's metrics, every few seconds, for the charts of the store page. Kept in
+//! memory, limited in number, for the whole store.
 
 use std::{
     collections::VecDeque,
@@ -9,14 +9,14 @@ use std::{
 use tokio::{runtime::Handle, task::spawn_blocking};
 
 use super::bounds::{SAMPLE_EVERY, SAMPLES};
-use crate::engine::{Engine, Measures};
+use treering_engine::{Engine, Measures};
 
-/// The last looks at a store, the oldest first.
+/// The last samples, oldest first.
 #[derive(Debug, Default)]
 pub struct StoreSamples(Mutex<VecDeque<Arc<Measures>>>);
 
 impl StoreSamples {
-    /// All of them.
+    /// Returns all samples.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Measures>> {
         let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,12 +32,12 @@ impl StoreSamples {
     }
 }
 
-/// Looks at the store until nobody has the samples any more.
+/// Takes samples until the receiver is dropped.
 pub async fn sample(engine: Engine, samples: Weak<StoreSamples>) {
     let mut ticks = tokio::time::interval(SAMPLE_EVERY);
     loop {
         ticks.tick().await;
-        // It looks at files, which takes as long as the disk does.
+        // Reading file metrics blocks as long as the disk does.
         let (engine, runtime) = (engine.clone(), Handle::current());
         let measured = spawn_blocking(move || runtime.block_on(engine.measures())).await;
         let Some(samples) = samples.upgrade() else {

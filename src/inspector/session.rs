@@ -1,21 +1,21 @@
-//! Who has logged in: the keys of people, kept in this process and nowhere else. A browser has a
-//! random name for its session, which says nothing of the key, and ends with this process.
+//! Sessions: the keys of logged-in visitors, kept only in this process. A browser has a random
+//! session name, which is not derived from the key; sessions end with this process.
 
 use std::{collections::HashMap, fmt, io, time::Duration};
 
 use tokio::time::Instant;
 
 use super::bounds::{SESSION_AGE_MAX, SESSION_IDLE_MAX, SESSIONS_MAX};
-use crate::domain::hex;
+use treering_domain::hex;
 
-/// The name of the cookie.
+/// Name of the cookie.
 pub const COOKIE: &str = "treering_session";
-/// How long a browser keeps it, in seconds.
+/// Life of the cookie in seconds.
 pub const SESSION_COOKIE_SECONDS: u64 = SESSION_AGE_MAX.as_secs();
-/// Bytes of a secret.
+/// Length of a secret in bytes.
 const SECRET_BYTES: usize = 32;
 
-/// A random text that nobody guesses.
+/// Returns a random secret.
 ///
 /// # Errors
 /// When the system has no randomness.
@@ -25,14 +25,14 @@ pub fn secret() -> io::Result<String> {
     Ok(hex(&bytes))
 }
 
-/// True when two secrets are the same; takes as long whatever they are.
+/// Compares two secrets in constant time.
 #[must_use]
 pub fn same(one: &str, other: &str) -> bool {
-    // Hashes compare in constant time.
+    // Comparing hashes takes constant time.
     blake3::hash(one.as_bytes()) == blake3::hash(other.as_bytes())
 }
 
-/// Everybody who has logged in.
+/// All sessions.
 #[derive(Debug, Default)]
 pub struct Sessions(HashMap<blake3::Hash, Session>);
 
@@ -60,7 +60,7 @@ fn named(name: &str) -> blake3::Hash {
 }
 
 impl Sessions {
-    /// Begins a session; its name.
+    /// Begins a session and returns its name.
     ///
     /// # Errors
     /// When the system has no randomness.
@@ -83,7 +83,7 @@ impl Sessions {
         Ok(name)
     }
 
-    /// The key of a session that is not over.
+    /// Returns the key of a session that has not expired.
     pub fn key(&mut self, name: &str) -> Option<String> {
         let now = Instant::now();
         let session = self.0.get_mut(&named(name))?;
@@ -105,8 +105,8 @@ impl Sessions {
 mod tests {
     use super::*;
 
-    // A session must end when its person has gone, and at last whatever they do; and many who
-    // log in must not take the memory of the server.
+    // A session must end when its visitor is gone, and eventually in any case; and many logins must
+    // not fill the server's memory.
     #[tokio::test(start_paused = true)]
     async fn sessions_are_bounded_in_number_and_life() {
         let mut sessions = Sessions::default();
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(sessions.0.len(), SESSIONS_MAX);
     }
 
-    // A key in a log or a panic is a key that others have.
+    // A key in a log or a panic message is compromised.
     #[test]
     fn keys_are_not_shown() {
         let mut sessions = Sessions::default();

@@ -1,4 +1,4 @@
-//! What all requests share, and how the inspector begins and ends.
+//! State shared by all requests, and the start and end of the inspector.
 
 use std::{
     fmt, io,
@@ -20,27 +20,27 @@ use super::{
     session::{COOKIE, Sessions, secret},
     sources::SeenSources,
 };
-use crate::{
-    access::{CallerProof, CertificateSubject, ClientCertificate, Holder, KeyRefusal, KeyRing},
-    cli::{CliError, Connection},
-    engine::Engine,
-    server::{WebPlace, WebService, bearer},
+use treering_access::{
+    CallerProof, CertificateSubject, ClientCertificate, Holder, KeyRefusal, KeyRing,
 };
+use treering_client::{CliError, Connection};
+use treering_engine::Engine;
+use treering_server::{WebPlace, WebService, bearer};
 
-/// What all requests share.
+/// State shared by all requests.
 pub struct Site {
-    /// The store, as nobody: see [`Connection::as_caller`].
+    /// The store without a caller: see [`Connection::as_caller`].
     pub(super) store: Connection,
     pub(super) keys: Arc<KeyRing>,
     pub(super) place: WebPlace,
-    /// Of which the tokens of forms are made.
+    /// Secret for the tokens of forms.
     pub(super) secret: String,
     pub(super) requests: Arc<Semaphore>,
     pub(super) streams: Arc<Semaphore>,
     pub(super) digests: Arc<Digests>,
     pub(super) sources: SeenSources,
     pub(super) samples: Arc<StoreSamples>,
-    /// True once streams are to end.
+    /// True once streams must end.
     pub(super) ending: watch::Sender<bool>,
     sessions: Mutex<Sessions>,
 }
@@ -52,17 +52,16 @@ impl fmt::Debug for Site {
 }
 
 impl Site {
-    /// Everybody who has logged in.
+    /// Returns the sessions of everybody who is logged in.
     pub(super) fn sessions(&self) -> std::sync::MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As whom the store is asked: as the key that a request brings itself, as programs do, as
-    /// that of its session, or as the one that the certificate of its connection stands for. As
-    /// nobody, while nobody is asked for a key.
+    /// Returns the caller of a request: the key in its headers, as programs send it; else that of
+    /// its session; else the one of its client certificate. Without authentication, nobody.
     ///
     /// # Errors
-    /// When there is none and one is asked for.
+    /// When a key is required and there is none.
     pub(super) fn asks_as(&self, request: &Parts) -> Result<AsksAs, PageFailure> {
         self.keys.look();
         if self.keys.is_open() {
@@ -72,7 +71,7 @@ impl Site {
             });
         }
         let refused = |refusal: KeyRefusal| PageFailure::no_key(refusal.to_string());
-        // Something before the server may ask for a password: that is no key.
+        // A proxy in front of the server may ask for a password, which is not a key.
         let sent = bearer(&request.headers).map(|key| CallerProof::Key(key.to_owned()));
         let proof = match sent.or_else(|| self.of_session(&request.headers)) {
             Some(proof) => proof,
@@ -86,8 +85,8 @@ impl Site {
         Ok(AsksAs { proof, holder })
     }
 
-    /// The key of a session. One whose key has ended is over: whoever has a certificate is seen
-    /// by that from then on.
+    /// Returns the key of a session. A session ends with its key; from then on, a visitor with a
+    /// certificate is identified by that.
     fn of_session(&self, headers: &HeaderMap) -> Option<CallerProof> {
         let name = session_of(headers)?;
         let key = self.sessions().key(name)?;
@@ -98,13 +97,14 @@ impl Site {
         Some(CallerProof::Key(key))
     }
 
-    /// The name of the key that a request comes with; none where nobody is asked for one.
+    /// Returns the name of the key of a request; `None` without authentication.
     pub(super) fn key_name(&self, request: &Parts) -> Option<String> {
         let holder = self.asks_as(request).ok()?.holder?;
         Some(holder.name().to_owned())
     }
 
-    /// What the forms of a session send, or of a certificate's holder; of nobody's as well.
+    /// Returns the token for forms of a session or of a certificate's holder, or without
+    /// authentication.
     pub(super) fn token(&self, request: &Parts) -> String {
         let session = session_of(&request.headers).unwrap_or_default();
         let certificate = request.extensions.get::<ClientCertificate>();
@@ -115,16 +115,16 @@ impl Site {
     }
 }
 
-/// As whom the store is asked.
+/// The caller of a request.
 #[derive(Debug)]
 pub(super) struct AsksAs {
-    /// What they have shown.
+    /// The caller's proof.
     pub proof: CallerProof,
-    /// Whose key that is; none: nobody is asked for one.
+    /// The holder of the key; `None`: no authentication.
     pub holder: Option<Arc<Holder>>,
 }
 
-/// The name of the session that a browser says it has.
+/// Returns the session name in a browser's cookie.
 pub(super) fn session_of(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(COOKIES).into_iter();
     let texts = cookies.filter_map(|cookies| cookies.to_str().ok());
@@ -144,7 +144,7 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// Begins, over an engine that is served at this place by this process.
+    /// Opens the inspector for an engine that this process serves at this address.
     ///
     /// # Errors
     /// When the engine cannot be reached, or the system has no randomness.
@@ -156,7 +156,7 @@ impl Inspector {
         let secret = secret().map_err(|error: io::Error| CliError::Outcome {
             what: format!("the system gives no randomness: {error}"),
             hint: "serve without the inspector: --no-inspector".into(),
-            exit: crate::cli::error::Exit::Unavailable,
+            exit: treering_client::error::Exit::Unavailable,
         })?;
         let samples = Arc::<StoreSamples>::default();
         let sampling = tokio::spawn(sample(engine.clone(), Arc::downgrade(&samples)));
@@ -177,7 +177,7 @@ impl Inspector {
         Ok(Self { site, sampling })
     }
 
-    /// What answers browsers.
+    /// Returns the web service that answers browsers.
     #[must_use]
     pub fn web(&self) -> WebService {
         let site = Arc::clone(&self.site);
@@ -192,16 +192,16 @@ impl Inspector {
         })
     }
 
-    /// Ends what is live: a page that waits for news would keep its connection from ending.
+    /// Ends the live streams: a page that waits for updates would keep its connection open.
     pub fn end_streams(&self) {
         self.site.ending.send_replace(true);
     }
 
-    /// Ends it. The engine is the server's, which ends it itself.
+    /// Closes the inspector. The engine belongs to the server, which closes it.
     pub async fn close(self) {
         self.end_streams();
         self.sampling.abort();
-        // Whoever is still answered goes first, and what is left goes with them.
+        // Fails while requests are still being answered; the last of them then drops the store.
         if let Some(site) = Arc::into_inner(self.site)
             && let Err(error) = site.store.close().await
         {

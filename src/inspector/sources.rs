@@ -1,5 +1,5 @@
-//! Sources of conversations that were listed, to be offered where one is asked for: a filter
-//! takes a source whole, so whoever does not know how it is written finds nothing.
+//! Sources of listed conversations, offered as filters: a filter must match a source exactly, and
+//! users may not know how it is written.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,14 +7,14 @@ use std::{
 };
 
 use super::bounds::{SOURCE_BYTES_MAX, SOURCES_KEPT, SOURCES_NAMESPACES};
-use crate::codec::pb;
+use treering_proto::pb;
 
-/// Those that were seen, by namespace.
+/// Sources by namespace.
 #[derive(Debug, Default)]
 pub struct SeenSources(Mutex<BTreeMap<String, BTreeSet<String>>>);
 
 impl SeenSources {
-    /// Those of a namespace that are known, with those of a page of its conversations.
+    /// Adds the sources on a page of conversations and returns all known ones of the namespace.
     #[must_use]
     pub fn of(&self, namespace: &str, page: &[pb::ConversationSummary]) -> Vec<String> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,8 +36,8 @@ impl SeenSources {
 mod tests {
     use super::*;
 
-    // A tenant must not learn the sources of another one, and a feed that writes a new source
-    // with each conversation must not fill the server's memory.
+    // A tenant must not see the sources of another one, and a feed with a new source for each
+    // conversation must not fill the server's memory.
     #[test]
     fn sources_are_offered_where_they_were_seen() {
         let page = |sources: &[&str]| -> Vec<pb::ConversationSummary> {

@@ -1,4 +1,5 @@
-//! What a page knows of a request: who looks at what, and the store as they see it.
+//! What a page knows about a request: the visitor, the address, and the store with the visitor's
+//! permissions.
 
 use std::sync::Arc;
 
@@ -13,46 +14,44 @@ use super::{
     frame::{self, Page, Tab},
     site::{Site, session_of},
 };
-use crate::{
-    access::{ClientCertificate, Holder, KeyRole},
-    cli::Connection,
-    domain::Namespace,
-};
+use treering_access::{ClientCertificate, Holder, KeyRole};
+use treering_client::Connection;
+use treering_domain::Namespace;
 
-/// The header of a request of our own script for a part of a page.
+/// Header with which our own script requests a part of a page.
 pub const FRAGMENT_HEADER: &str = "x-fragment";
 
-/// Where a visitor is, for links and the frame.
+/// The address of a request, for links and the frame.
 #[derive(Clone, Debug)]
 pub struct Here {
-    /// Before each path of ours: empty, or `/@NAMESPACE`.
+    /// Prefix of our paths: empty, or `/@NAMESPACE`.
     pub base: String,
-    /// The namespace that is looked at.
+    /// The namespace.
     pub namespace: String,
-    /// The path without the base.
+    /// The path without the prefix.
     pub path: String,
-    /// The query, as it came.
+    /// The query, as it was sent.
     pub query: String,
-    /// What each form sends with it.
+    /// The token that each form must contain.
     pub token: String,
-    /// Somebody has logged in, and can log out.
+    /// Whether the visitor has logged in, and can log out.
     pub has_session: bool,
-    /// The name of the key that is looked with, where one is asked for.
+    /// The name of the visitor's key; `None`: no authentication.
     pub key: Option<String>,
-    /// Only a part of the page is wanted.
+    /// Whether only a part of the page is requested.
     pub is_fragment: bool,
-    /// A link of another site led here: the browser keeps its cookie back.
+    /// Whether a link of another site led here, so that the browser withholds its cookie.
     pub is_from_elsewhere: bool,
 }
 
 impl Here {
-    /// The address of one of our pages; `path` begins with `/`.
+    /// Returns the address of one of our pages; `path` begins with `/`.
     #[must_use]
     pub fn link(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
-    /// The address of this page.
+    /// Returns the address of this page.
     #[must_use]
     pub fn address(&self) -> String {
         match self.query.is_empty() {
@@ -65,35 +64,36 @@ impl Here {
 /// A request: `async fn page(visit: Visit) -> Result<Page, PageFailure>`.
 #[derive(Debug)]
 pub struct Visit {
-    /// The store, asked as whoever looks: with their key, in their namespace.
+    /// The store, with the visitor's key and namespace.
     pub store: Connection,
-    /// Where they are.
+    /// The address.
     pub here: Here,
-    /// What the address asks for after `?`.
+    /// The query.
     pub asked: PageQuery,
-    /// What all requests share.
+    /// State shared by all requests.
     pub site: Arc<Site>,
-    /// Whose key it is asked with; none: nobody is asked for one.
+    /// The holder of the visitor's key; `None`: no authentication.
     holder: Option<Arc<Holder>>,
 }
 
 impl Visit {
-    /// True when whoever looks is known by a key.
+    /// True when the visitor is identified by a key.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.holder.is_some()
     }
 
-    /// True for an admin of the whole store, and where nobody is asked for a key.
+    /// True for an admin of the whole store, and without authentication.
     #[must_use]
     pub fn may_all(&self) -> bool {
         self.holder.as_ref().is_none_or(|holder| holder.may_all())
     }
 
-    /// Whether the visitor's key has a role here: what it may not do is not offered.
+    /// Checks whether the visitor's key has a role here; actions that it does not permit are not
+    /// offered.
     ///
     /// # Errors
-    /// Why it may not, for whoever looks.
+    /// The reason, for the visitor.
     pub fn may(&self, role: KeyRole) -> Result<(), String> {
         let namespace = &self.here.namespace;
         let has = |holder: &Arc<Holder>| {
@@ -109,13 +109,13 @@ impl Visit {
         }
     }
 
-    /// The address of one of our pages, in the visitor's namespace.
+    /// Returns the address of one of our pages, in the visitor's namespace.
     #[must_use]
     pub fn link(&self, path: &str) -> String {
         self.here.link(path)
     }
 
-    /// A page, with the frame around it; of a request for a part, the part alone.
+    /// Returns a page with its frame, or only the body if a part was requested.
     #[must_use]
     pub fn page(&self, title: &str, tab: Tab, body: Markup) -> Page {
         frame::page(&self.here, title, tab, body)
@@ -139,23 +139,23 @@ impl FromRequestParts<Arc<Site>> for Visit {
     }
 }
 
-/// A request of somebody who need not have logged in: for pages that show nothing of the store.
+/// A request of a visitor who need not be logged in: for pages that show nothing of the store.
 #[derive(Debug)]
 pub struct Stranger {
-    /// Where they are.
+    /// The address.
     pub here: Here,
-    /// What the address asks for, or the form sends.
+    /// The query, or the fields of the form.
     pub asked: PageQuery,
-    /// The session that their browser names.
+    /// The session name in the cookie.
     pub session: Option<String>,
-    /// The certificate of their connection.
+    /// The certificate of the connection.
     pub certificate: Option<ClientCertificate>,
-    /// What all requests share.
+    /// State shared by all requests.
     pub site: Arc<Site>,
 }
 
 impl Stranger {
-    /// The namespaces that the key which they are logged in with names.
+    /// Returns the namespaces of the key with which the visitor is logged in.
     #[must_use]
     pub fn namespaces(&self) -> Vec<String> {
         let key = self.session.as_deref();
@@ -187,7 +187,7 @@ impl FromRequestParts<Arc<Site>> for Stranger {
     }
 }
 
-/// What an address has in it: `At((id, revision)): At<(String, u64)>`.
+/// Parameters in the path: `At((id, revision)): At<(String, u64)>`.
 #[derive(Debug)]
 pub struct At<T>(pub T);
 
@@ -211,19 +211,19 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Site>> for At<T> {
 pub struct PageQuery(Vec<(String, String)>);
 
 impl PageQuery {
-    /// What stands behind the `?`.
+    /// Parses a query, without its `?`.
     #[must_use]
     pub fn of(query: &str) -> Self {
         Self::of_bytes(query.as_bytes())
     }
 
-    /// The body of a form.
+    /// Parses the body of a form.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Self {
         Self(form_urlencoded::parse(bytes).into_owned().collect())
     }
 
-    /// A text that is there and not empty.
+    /// Returns a value if it is present and not empty.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         let mut found = self.0.iter().filter(|(key, _)| key == name);
@@ -233,23 +233,23 @@ impl PageQuery {
             .filter(|text| !text.is_empty())
     }
 
-    /// All texts of that name that are not empty.
+    /// Returns all values of that name that are not empty.
     pub fn texts<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let all = self.0.iter().filter(move |(key, _)| key == name);
         all.map(|(_, value)| value.trim())
             .filter(|text| !text.is_empty())
     }
 
-    /// True for `name=1`, and for a checkbox that is set.
+    /// True for `name=1`, and for a checked checkbox.
     #[must_use]
     pub fn is_set(&self, name: &str) -> bool {
         matches!(self.text(name), Some("1" | "on" | "true" | "yes"))
     }
 
-    /// A number.
+    /// Returns a number.
     ///
     /// # Errors
-    /// When there is something else.
+    /// When the value is not a number.
     pub fn number(&self, name: &str) -> Result<Option<u64>, PageFailure> {
         let Some(text) = self.text(name) else {
             return Ok(None);
@@ -262,10 +262,10 @@ impl PageQuery {
         })
     }
 
-    /// One of some words.
+    /// Returns one of the given words.
     ///
     /// # Errors
-    /// When there is another one: a filter that is not understood must not look as if it held.
+    /// When the value is another one: a filter that is not understood must not seem to be applied.
     pub fn one_of(&self, name: &str, words: &[&str]) -> Result<Option<&str>, PageFailure> {
         let Some(text) = self.text(name) else {
             return Ok(None);
@@ -281,8 +281,8 @@ impl PageQuery {
         ))
     }
 
-    /// The same with another value for a name (none: without it), as what stands behind `?`;
-    /// empty names and values are left out, and so is `but`, a list of names.
+    /// Returns the query with another value for a name (`None`: without it). Empty names and
+    /// values, and the names in `but`, are left out.
     #[must_use]
     pub fn with(&self, name: &str, value: Option<&str>, but: &[&str]) -> String {
         let kept = self.0.iter().filter(|(key, value)| {
@@ -299,20 +299,20 @@ impl PageQuery {
     }
 }
 
-/// What an address has as it is.
+/// Characters that are not escaped in addresses.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// A text as one part of a path.
+/// Escapes a text as one segment of a path.
 #[must_use]
 pub fn path_part(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
-/// A query from names and values; empty values are left out.
+/// Returns a query of names and values; empty values are left out.
 #[must_use]
 pub fn query(pairs: &[(&str, &str)]) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
@@ -324,7 +324,7 @@ pub fn query(pairs: &[(&str, &str)]) -> String {
 mod tests {
     use super::*;
 
-    // A link that changes one thing of an address must keep the rest, and only once.
+    // A link that changes one parameter must keep the others, each only once.
     #[test]
     fn one_thing_of_an_address_is_changed() {
         let asked = PageQuery::of("q=a+b%26c&tool=Bash&tool=Read&page=x&empty=");

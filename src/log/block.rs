@@ -1,9 +1,8 @@
-//! Blocks: the records of a sealed segment, packed densely.
+//! Blocks: the records of a sealed segment, packed compactly.
 //!
-//! A block holds what several frames held: headers as columns, bodies one behind
-//! the other, each compressed, and of the hashes only what does not follow from
-//! the rest. Hashes are worked out when somebody asks for them. See
-//! `docs/FORMAT.md` for the bytes.
+//! A block replaces several frames: headers as columns, bodies concatenated, both compressed, and
+//! only those hashes that cannot be derived from the rest. The others are computed on demand. See
+//! `docs/FORMAT.md` for the byte format.
 
 mod apart;
 mod columns;
@@ -32,29 +31,29 @@ pub(super) use hashes::BlockHashes;
 pub use pack::Packer;
 use together::Unpacked;
 
-/// The newest format that this program reads, and the one it writes.
+/// The newest format version that this program reads, and the one it writes.
 pub const FORMAT_VERSION: u8 = 2;
-/// Bytes of a block's header.
+/// Length of a block's header, in bytes.
 pub const HEADER_BYTES: usize = 48;
-/// A block takes no more records once its bodies would have more than this, in
-/// bytes. Larger ones pack better, and take longer to give out one record.
+/// Target size of a block's bodies, in bytes; a record that would exceed it starts a new block.
+/// Larger blocks compress better, but reading a single record takes longer.
 pub const BODIES_BYTES_TARGET: usize = 64 * 1024;
-/// Most records of a block.
+/// Most records in a block.
 pub const RECORDS_MAX: usize = 1024;
-/// The texts of a block's headers (actors, correlation ids, keys) have at most
-/// this, in bytes, or are those of one record.
+/// Maximum size of the header texts in a block (actors, correlation ids, keys), in bytes, unless a
+/// single record has more.
 const TEXTS_BYTES_MAX: usize = 128 * 1024;
-/// No body in a block is larger, in bytes: the bound of frames.
+/// Maximum size of a body in a block, in bytes: the same limit as for frames.
 const BODIES_BYTES_MAX: usize = RAW_BYTES_MAX;
-/// Most bytes of a block's columns: about 200 for each record, and the texts.
+/// Maximum size of a block's columns, in bytes: about 200 for each record, and the texts.
 const COLUMNS_BYTES_MAX: usize = RECORDS_MAX * 256 + TEXTS_BYTES_MAX + HEADER_BYTES_MAX;
-/// Most bytes of what is not compressed: for each record the end of its id, its
+/// Maximum size of the uncompressed part, in bytes: for each record the low bytes of its id, its
 /// check, four hashes, an id and two salts.
 const PLAIN_BYTES_MAX: usize = RECORDS_MAX * (4 + CHECK_BYTES + 4 * 32 + 16 + 2 * SALT_BYTES);
-/// No block is larger as stored, in bytes.
+/// Maximum stored size of a block, in bytes.
 pub const STORED_BYTES_MAX: usize =
     HEADER_BYTES + COLUMNS_BYTES_MAX + PLAIN_BYTES_MAX + BODIES_BYTES_MAX;
-/// Bytes of a record's check: the beginning of its chain hash.
+/// Length of a record's check, the first bytes of its chain hash.
 const CHECK_BYTES: usize = 8;
 
 const MAGIC: [u8; 3] = *b"TRK";
@@ -62,23 +61,23 @@ const CODEC_NONE: u8 = 0;
 const CODEC_ZSTD: u8 = 1;
 const CODEC_DICTIONARY: u8 = 2;
 
-/// True when bytes begin as a block does.
+/// Returns true when the bytes start with the magic number of blocks.
 pub(super) fn is_block(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
 
-/// A block's header.
+/// The header of a block.
 struct Header {
     first_offset: u64,
     count: usize,
     columns: Part,
     plain_len: usize,
     bodies: Part,
-    /// CRC32C of the dictionary; 0: none is needed.
+    /// CRC32C of the dictionary; 0 when none is needed.
     dictionary: u32,
 }
 
-/// A part of a block: how it is stored.
+/// How a part of a block is stored.
 #[derive(Clone, Copy)]
 struct Part {
     codec: u8,
@@ -88,7 +87,7 @@ struct Part {
 
 impl Header {
     fn write(&self, out: &mut Vec<u8>) {
-        // The bounds of a block keep all of it far below u32::MAX.
+        // The limits of a block keep all of these far below u32::MAX.
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&[FORMAT_VERSION, self.columns.codec, self.bodies.codec, 0, 0]);
         out.extend_from_slice(&self.first_offset.to_le_bytes());
@@ -174,7 +173,7 @@ impl Header {
     }
 }
 
-/// The CRC of a block that is at least as long as its header.
+/// Computes the CRC of a block that is at least as long as its header.
 fn crc_of(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(
         crc32c::crc32c(&bytes[..HEADER_BYTES - 4]),
@@ -182,12 +181,12 @@ fn crc_of(bytes: &[u8]) -> u32 {
     )
 }
 
-/// Checks a block and unpacks it; not the hashes of its records, which are worked
-/// out when they are asked for.
+/// Checks a block and unpacks it, except for the hashes of its records, which are computed on
+/// demand.
 ///
 /// # Errors
-/// [`LogError::Damaged`] when a bit is wrong, [`LogError::NewerFormat`] when a
-/// newer version wrote it.
+/// [`LogError::Damaged`] when any bit is wrong, [`LogError::NewerFormat`] when a newer version
+/// wrote it.
 pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
     let damaged = |what: &str| LogError::damaged(frame.first_offset, what);
     let header = Header::read(frame)?;
@@ -227,8 +226,8 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
     })
 }
 
-/// What is unpacked of a block takes in memory, in bytes: a part that is stored as it
-/// is keeps all that was read.
+/// Returns the memory that an unpacked block takes, in bytes. A part that is stored uncompressed is
+/// a slice that keeps the whole block alive.
 fn memory_of(unpacked: &Unpacked, frame: &EncodedFrame) -> usize {
     let read = frame.bytes.as_ptr_range();
     let parts = [&unpacked.columns, &unpacked.plain, &unpacked.bodies];

@@ -1,8 +1,7 @@
-//! The bytes of a record (`docs/FORMAT.md`): fields in order, numbers little-endian
-//! in their width, as bincode 2 writes them in its fixed-width configuration. They
-//! are written and read by hand, because an append makes a header twice and a read
-//! takes apart hundreds; a test holds them to bincode
-//! (`docs/decisions/0013`).
+//! The byte format of a record (`docs/FORMAT.md`): fields in order, fixed-width numbers in
+//! little-endian, as bincode 2 writes them in its fixed-width configuration. The code is written by
+//! hand, because an append encodes each header twice and a read decodes hundreds; a test compares
+//! it with bincode (`docs/decisions/0008-projection-store.md`).
 
 use std::cell::RefCell;
 
@@ -14,28 +13,28 @@ use super::{
     record::{AppendKey, BlobRef, Hashes, Record, RecordBody, Stub},
     salt::KeySalt,
 };
-use crate::domain::{
+use treering_domain::{
     BranchId, ContentHash, ConversationId, EventHeader, EventId, Namespace, Revision,
     TimestampMicros,
 };
 
-/// Most bytes of an encoded header. The texts in it have bounds of their own,
-/// about 2 KiB together; this one keeps hostile lengths from being believed.
+/// Maximum size of an encoded header, in bytes. The texts in it have limits of their own, about 2
+/// KiB together; this one rejects hostile lengths.
 pub(crate) const HEADER_BYTES_MAX: usize = 16 * 1024;
 
-/// Fewest bytes of a record: lengths, fixed fields, hashes.
+/// Minimum size of a record, in bytes: lengths, fixed fields, hashes.
 pub(crate) const RECORD_BYTES_MIN: usize = 4 + 32 + 32 + 1;
 
 const PLACE_INLINE: u8 = 0;
 const PLACE_BLOB: u8 = 1;
 const PLACE_ERASED: u8 = 2;
-/// What stands before an optional field, or for it.
+/// Tag of an optional field.
 const NONE: u8 = 0;
 const SOME: u8 = 1;
-/// Before an append key that has an end, which stands behind it.
+/// Tag of an append key with an expiry, which follows the key.
 const ENDING: u8 = 2;
 
-/// Writes a header: what the chain hash covers of a record, but its body's hash.
+/// Writes a header: all that the chain hash covers, except the body's hash.
 fn write_header(record: &Record, out: &mut Vec<u8>) {
     let header = &record.header;
     out.extend_from_slice(header.id.0.as_bytes());
@@ -93,14 +92,14 @@ fn check_header(bytes: usize) -> Result<(), LogError> {
 }
 
 thread_local! {
-    /// Headers are encoded one after the other; one buffer serves them all.
+    /// Headers are encoded one after another, so one buffer per thread is enough.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Hands the encoded header (what the chain hash covers) to `take`.
+/// Passes the encoded header (what the chain hash covers) to `take`.
 ///
 /// # Errors
-/// [`LogError::TooLarge`] when it is over [`HEADER_BYTES_MAX`].
+/// [`LogError::TooLarge`] when it exceeds [`HEADER_BYTES_MAX`].
 pub(crate) fn with_header_bytes<T>(
     record: &Record,
     take: impl FnOnce(&[u8]) -> T,
@@ -113,19 +112,19 @@ pub(crate) fn with_header_bytes<T>(
     })
 }
 
-/// Writes a record behind what `out` already has.
+/// Appends an encoded record to `out`.
 ///
 /// # Errors
 /// [`LogError::TooLarge`], as [`with_header_bytes`].
 pub(crate) fn encode_record(record: &Record, out: &mut Vec<u8>) -> Result<(), LogError> {
-    // The length is filled in behind.
+    // The length is filled in later.
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
     let header = out.len();
     write_header(record, out);
     let bytes = out.len() - header;
     check_header(bytes)?;
-    // The bound keeps the length far below u32::MAX.
+    // The limit keeps the length far below u32::MAX.
     out[start..header].copy_from_slice(&(bytes as u32).to_le_bytes());
     out.extend_from_slice(&record.body_hash().0);
     out.extend_from_slice(&record.chain_hash().0);
@@ -161,7 +160,7 @@ fn write_body(body: &RecordBody, out: &mut Vec<u8>) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Why bytes are no record.
+/// Why bytes are not a valid record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RecordError {
     #[error("a record ends early, in its {0}")]
@@ -174,19 +173,19 @@ pub(crate) enum RecordError {
     Place(u8),
 }
 
-/// Reads records that follow each other.
+/// Reads consecutive records.
 #[derive(Default)]
 pub(crate) struct RecordReader {
-    /// That of the last record: the next one mostly has the same.
+    /// The namespace of the last record: the next one mostly has the same.
     namespace: Option<Namespace>,
 }
 
 impl RecordReader {
-    /// Reads the record that starts at `at`, but for its salt, and moves `at` behind it.
-    /// An inline body shares `bytes`.
+    /// Reads the record that starts at `at`, except for its salt, and advances `at` past it. An
+    /// inline body is a slice of `bytes`.
     ///
     /// # Errors
-    /// [`RecordError`] when there is none.
+    /// [`RecordError`] when the bytes are not a record.
     pub(crate) fn read(&mut self, bytes: &Bytes, at: &mut usize) -> Result<Record, RecordError> {
         let mut cursor = Cursor { bytes, at: *at };
         let header_len = cursor.word("header length")?;
@@ -216,7 +215,7 @@ impl RecordReader {
         })
     }
 
-    /// A header, the length of the body, and the key of the batch.
+    /// Decodes a header, with the length of the body and the append key.
     fn header(
         &mut self,
         bytes: &[u8],
@@ -260,7 +259,7 @@ impl RecordReader {
     }
 }
 
-/// The append key that ends a header, but for its salt.
+/// Decodes the append key at the end of a header, without its salt.
 fn append_key(fields: &mut Cursor<'_>) -> Result<Option<AppendKey>, RecordError> {
     const WHAT: &str = "append key";
     let [there] = fields.array(WHAT)?;
@@ -283,7 +282,7 @@ fn append_key(fields: &mut Cursor<'_>) -> Result<Option<AppendKey>, RecordError>
     }))
 }
 
-/// A body, or where it is, or what is left of it.
+/// Decodes a body, a reference to a blob, or a stub.
 fn read_body(
     cursor: &mut Cursor<'_>,
     bytes: &Bytes,
@@ -357,7 +356,7 @@ impl<'a> Cursor<'a> {
         self.array(what).map(Uuid::from_bytes)
     }
 
-    /// A text in place. Its length is believed only as far as there are bytes.
+    /// Reads a text in place. The stated length is checked against the available bytes.
     fn text(&mut self, what: &'static str) -> Result<&'a str, RecordError> {
         let len = usize::try_from(self.number(what)?).map_err(|_| RecordError::Truncated(what))?;
         std::str::from_utf8(self.take(len, what)?)

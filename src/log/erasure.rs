@@ -1,5 +1,5 @@
-//! What is erased of a log: known by the places of its records, and told to those who read
-//! the log until nothing of it is stored any more.
+//! Erased content, identified by the offsets of its records. Readers hide it until none of it is
+//! stored any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,26 +7,26 @@ use bytes::Bytes;
 
 use super::record::Record;
 
-/// What is to go, and what is left of it.
+/// What is erased, and what replaces it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Erasure {
-    /// Offsets of the records whose bodies go, and the stubs that stand in their place.
+    /// Offsets of the records whose bodies are erased, with the stubs that replace them.
     pub stubs: BTreeMap<u64, Bytes>,
-    /// Offsets of records whose append key loses the salt of its content hash: something of
-    /// their batch goes.
+    /// Offsets of records whose append key loses the salt of its content hash, because something of
+    /// their batch is erased.
     pub key_salts: BTreeSet<u64>,
-    /// Homes of large bodies that nothing names any more.
+    /// Home offsets of large bodies that no record references any more.
     pub blobs: BTreeSet<u64>,
 }
 
 impl Erasure {
-    /// True when nothing goes.
+    /// Returns true when nothing is erased.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.stubs.is_empty() && self.key_salts.is_empty() && self.blobs.is_empty()
     }
 
-    /// What is left of a record. One that was erased before stays as it is.
+    /// Returns what is left of a record. One that was erased before stays as it is.
     #[must_use]
     pub fn left_of(&self, offset: u64, record: Record) -> Record {
         match self.stubs.get(&offset) {
@@ -36,7 +36,7 @@ impl Erasure {
         }
     }
 
-    /// True when something between two offsets goes, both included.
+    /// Returns true when something between two offsets, both included, is erased.
     #[must_use]
     pub fn touches(&self, first: u64, last: u64) -> bool {
         first <= last

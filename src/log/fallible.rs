@@ -1,5 +1,4 @@
-//! A log in memory that can be told to fail, to be slow and to be deaf, for
-//! tests.
+//! An in-memory log for tests that can be made to fail, to be slow and not to answer.
 
 use std::{
     collections::VecDeque,
@@ -19,35 +18,39 @@ use super::{
     port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats},
     record::BlobRef,
 };
-use crate::domain::ShardId;
+use treering_domain::ShardId;
 
-/// How the next appends end.
+/// How an append ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub enum Ending {
+    /// Not appended: the disk is full.
     NoSpace,
-    /// It is there, and nobody is told.
+    /// Appended, but the answer is lost.
     LostAnswer,
-    /// It is not there, and nobody is told.
+    /// Not appended, and the answer is lost.
     NeverArrived,
 }
 
-/// A log in memory that fails as told.
+/// An in-memory log that fails on demand.
 #[derive(Default)]
-pub(crate) struct Fallible {
+pub struct Fallible {
+    /// The underlying log.
     pub inner: MemoryLog,
     outcomes: Mutex<VecDeque<Ending>>,
-    /// How long each append takes.
+    /// How long each append takes, in microseconds.
     pub append_micros: AtomicU64,
+    /// Number of appends.
     pub appends: AtomicUsize,
-    /// While set, the log cannot be asked for its head.
+    /// While set, `acquire` fails.
     pub deaf: AtomicBool,
-    /// While set, every frame that is read is damaged.
+    /// While set, every read reports damage.
     pub damaged: AtomicBool,
-    /// What reads have asked for, in bytes.
+    /// Total bytes that reads have requested.
     pub read_bytes: AtomicUsize,
 }
 
 impl Fallible {
+    /// Sets the ending of the next append that has none yet.
     pub fn next_ends(&self, outcome: Ending) {
         self.outcomes().push_back(outcome);
     }
@@ -59,7 +62,7 @@ impl Fallible {
 
 #[async_trait]
 impl EventLog for Fallible {
-    fn identity(&self) -> crate::log::LogIdentity {
+    fn identity(&self) -> crate::LogIdentity {
         self.inner.identity()
     }
 

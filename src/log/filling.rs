@@ -1,4 +1,4 @@
-//! Filling a new log with what another one had: salvaging, restoring.
+//! Fills a new log with records of another one, for salvage and restore.
 
 use std::collections::HashMap;
 
@@ -8,21 +8,21 @@ use super::{
     BlobRef, BodyPatch, Epoch, EventLog, FrameBatch, LogError, NewBlob, Record, RecordBody, frame,
     patch,
 };
-use crate::domain::{ContentHash, ConversationId, EventHeader, Namespace, ShardId};
+use treering_domain::{ContentHash, ConversationKey, EventHeader, Namespace, ShardId};
 
-/// Records that are appended at once.
+/// Most records in one append.
 const RECORDS_MAX: usize = 4_096;
-/// Large bodies that are kept in memory until then, in bytes.
+/// Most bytes of large bodies kept in memory before an append.
 const BLOB_BYTES_MAX: usize = 32 << 20;
-/// Bodies that the next ones may be like, in bytes.
+/// Most bytes of bodies kept as patch bases for later ones.
 const CHAIN_BYTES_MAX: usize = 32 << 20;
 
-/// A log that grows record by record, each large body once in a namespace.
+/// A log that is filled record by record, storing each large body once per namespace.
 pub struct LogFiller<L> {
     log: L,
     epoch: Epoch,
     head: u64,
-    /// Where large bodies are kept.
+    /// Home offsets of the stored large bodies.
     homes: HashMap<(Namespace, ContentHash), u64>,
     records: Vec<Record>,
     blobs: Vec<NewBlob>,
@@ -30,20 +30,20 @@ pub struct LogFiller<L> {
     chains: Chains,
 }
 
-/// The last body of each conversation that is like the one before it.
+/// The last body of each conversation whose bodies resemble each other.
 #[derive(Default)]
 struct Chains {
-    last: HashMap<ConversationId, (u64, Bytes)>,
+    last: HashMap<ConversationKey, (u64, Bytes)>,
     bytes: usize,
 }
 
 impl Chains {
-    /// What is different in the next one.
-    fn next(&mut self, of: ConversationId, home: u64, body: &Bytes) -> Option<BodyPatch> {
+    /// Returns the patch for the next body of a conversation, if there is one.
+    fn next(&mut self, of: ConversationKey, home: u64, body: &Bytes) -> Option<BodyPatch> {
         let before = self.last.remove(&of);
         self.bytes -= before.as_ref().map_or(0, |(_, bytes)| bytes.len());
         if self.bytes + body.len() > CHAIN_BYTES_MAX {
-            // The next one of each is kept whole, and all go on from there.
+            // The next body of each conversation is stored whole, and patches continue from there.
             self.last.clear();
             self.bytes = 0;
         }
@@ -59,10 +59,10 @@ impl Chains {
 }
 
 impl<L: EventLog> LogFiller<L> {
-    /// Goes on where a log ends.
+    /// Continues at the end of a log.
     ///
     /// # Errors
-    /// What the log says.
+    /// Errors of the log.
     pub async fn start(log: L) -> Result<Self, LogError> {
         let acquired = log.acquire(ShardId::default()).await?;
         Ok(Self {
@@ -77,23 +77,23 @@ impl<L: EventLog> LogFiller<L> {
         })
     }
 
-    /// The log; what came last may not be in it yet.
+    /// Returns the log, which may lack the latest records.
     pub fn log(&self) -> &L {
         &self.log
     }
 
-    /// The offset of the next record.
+    /// Returns the offset of the next record.
     pub fn next(&self) -> u64 {
         self.head + self.records.len() as u64 + 1
     }
 
-    /// Where a large body is kept; none: [`Self::keep`] it.
+    /// Returns where a large body is stored; `None`: it must be passed to [`Self::keep`] first.
     pub fn home(&self, namespace: &Namespace, blob: &BlobRef) -> Option<u64> {
         self.homes.get(&(namespace.clone(), blob.hash)).copied()
     }
 
-    /// Keeps a large body under the next record, whose header this is. One that is like
-    /// another is kept as a patch on the last of those in its conversation, if that pays.
+    /// Stores a large body under the next record, whose header this is. When it resembles another
+    /// body, it is stored as a patch on the last such body of its conversation, if that pays.
     pub fn keep(
         &mut self,
         header: &EventHeader,
@@ -107,7 +107,7 @@ impl<L: EventLog> LogFiller<L> {
         self.homes
             .insert((namespace.clone(), blob.hash), home_offset);
         let patch = match is_like_another {
-            true => self.chains.next(header.conversation, home_offset, &bytes),
+            true => self.chains.next(header.key(), home_offset, &bytes),
             false => None,
         };
         self.blobs.push(NewBlob {
@@ -119,10 +119,10 @@ impl<L: EventLog> LogFiller<L> {
         });
     }
 
-    /// Takes a record, which names a large body by where it was before.
+    /// Adds a record. A reference to a large body may still name its old home; it is updated.
     ///
     /// # Errors
-    /// What the log says.
+    /// Errors of the log.
     pub async fn push(&mut self, mut record: Record) -> Result<(), LogError> {
         if let RecordBody::Blob(blob) = record.body {
             let home = self.home(&record.header.namespace, &blob);
@@ -154,10 +154,10 @@ impl<L: EventLog> LogFiller<L> {
         Ok(())
     }
 
-    /// Appends what is left and closes the log.
+    /// Appends the pending records and closes the log.
     ///
     /// # Errors
-    /// What the log says.
+    /// Errors of the log.
     pub async fn close(&mut self) -> Result<(), LogError> {
         self.flush().await?;
         self.log.close().await

@@ -1,7 +1,7 @@
 //! Frames: records packed together, the unit that every backend stores.
 //!
-//! A frame is a 32-byte header and the records, compressed together when that
-//! pays. See `docs/FORMAT.md` for the bytes.
+//! A frame is a 32-byte header followed by the records, compressed together when that pays. See
+//! `docs/FORMAT.md` for the byte format.
 
 mod encode;
 
@@ -22,49 +22,49 @@ pub(crate) use encode::looks_incompressible;
 #[cfg(test)]
 use encode::{Payload, seal_frame};
 
-/// The newest format that this program reads, and the one it writes.
+/// The newest format version that this program reads, and the one it writes.
 pub const FORMAT_VERSION: u8 = 2;
-/// Bytes of a frame's header.
+/// Length of a frame's header, in bytes.
 pub const HEADER_BYTES: usize = 32;
-/// A stored frame stays below this, so that redb, which rounds a value up to a
-/// power of two of its 4 KiB pages, keeps it in 32 KiB. A record that is larger
-/// by itself has a frame of its own. In bytes, header included.
+/// Stored frames stay below this size, header included, in bytes, so that redb, which rounds a
+/// value up to a power of two of its 4 KiB pages, keeps one in 32 KiB. A record that is larger gets
+/// a frame of its own.
 pub const STORED_BYTES_MAX: usize = 28 * 1024;
-/// Records are packed until they have about this, before compression. In bytes.
+/// Records are packed into a frame up to about this size before compression, in bytes.
 pub const RAW_BYTES_TARGET: usize = 64 * 1024;
-/// No frame unpacks to more: the largest record, twice over. In bytes.
+/// Maximum unpacked size of a frame, in bytes: twice the largest record.
 pub const RAW_BYTES_MAX: usize = 256 * 1024;
-/// No frame has more records: so many of the smallest fit in the largest.
+/// Most records in a frame: as many of the smallest records as fit in the largest frame.
 pub const FRAME_RECORDS_MAX: u64 = (RAW_BYTES_MAX / codec::RECORD_BYTES_MIN) as u64;
 
 const MAGIC: [u8; 3] = *b"TRF";
 const CODEC_NONE: u8 = 0;
 const CODEC_ZSTD: u8 = 1;
 thread_local! {
-    /// A context is several hundred KiB: one for each thread.
+    /// One context per thread, because each takes several hundred KiB.
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> =
         const { RefCell::new(None) };
 }
 
-/// A frame's records.
+/// The records of a frame.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodedFrame {
     /// Offset of the first record.
     pub first_offset: u64,
-    /// In order.
+    /// The records in order.
     pub records: Vec<Record>,
-    /// Bytes that they take unpacked; their bodies share one buffer of this size.
+    /// Their unpacked size, in bytes; their bodies share one buffer of this size.
     pub raw_bytes: usize,
 }
 
 impl DecodedFrame {
-    /// Offset of the last record.
+    /// Returns the offset of the last record.
     #[must_use]
     pub fn last_offset(&self) -> u64 {
         (self.first_offset + self.records.len() as u64).saturating_sub(1)
     }
 
-    /// The record at an offset, if it is in this frame.
+    /// Returns the record at an offset, if it is in this frame.
     #[must_use]
     pub fn record(&self, offset: u64) -> Option<&Record> {
         let index = offset.checked_sub(self.first_offset)?;
@@ -82,15 +82,15 @@ pub(crate) fn decompress(packed: &[u8], raw_len: usize) -> std::io::Result<Vec<u
     })
 }
 
-/// A frame's header, as far as it can be read without its payload.
+/// A frame's header, which can be read without the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Offset of the first record.
     pub first_offset: u64,
-    /// How many records.
+    /// Number of records.
     pub count: u32,
     codec: u8,
-    /// Nodes of salts, behind the payload.
+    /// Number of salt nodes after the payload.
     salts: usize,
     raw_len: usize,
     payload_len: usize,
@@ -98,8 +98,8 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Reads the header of a frame that is stored under `first_offset`. Does not
-    /// check the CRC; [`decode`] does.
+    /// Reads the header of a frame that is stored under `first_offset`. Does not check the CRC;
+    /// [`decode`] does.
     ///
     /// # Errors
     /// [`LogError::Damaged`] or [`LogError::NewerFormat`].
@@ -111,7 +111,8 @@ impl FrameHeader {
         if header[..3] != MAGIC {
             return Err(damaged("a frame does not begin as frames do"));
         }
-        // Every version keeps its CRC where it is: one flipped bit is no newer version.
+        // Every version keeps the CRC in the same place: a flipped bit must not look like a newer
+        // version.
         if header[3] > FORMAT_VERSION && stored_crc(header) != crc_of(bytes) {
             return Err(damaged("a frame's CRC32C does not match"));
         }
@@ -149,12 +150,12 @@ impl FrameHeader {
     }
 }
 
-/// The CRC that a header says.
+/// Returns the CRC in a header.
 fn stored_crc(header: &[u8; HEADER_BYTES]) -> u32 {
     u32::from_le_bytes([header[28], header[29], header[30], header[31]])
 }
 
-/// The CRC of a frame that is at least as long as its header.
+/// Computes the CRC of a frame that is at least as long as its header.
 fn crc_of(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(
         crc32c::crc32c(&bytes[..HEADER_BYTES - 4]),
@@ -162,11 +163,11 @@ fn crc_of(bytes: &[u8]) -> u32 {
     )
 }
 
-/// Checks a frame, or a block in the place of several, and unpacks it.
+/// Checks and unpacks a frame or a block.
 ///
 /// # Errors
-/// [`LogError::Damaged`] when a bit is wrong, [`LogError::NewerFormat`] when a
-/// newer version wrote it.
+/// [`LogError::Damaged`] when any bit is wrong, [`LogError::NewerFormat`] when a newer version
+/// wrote it.
 pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
     if block::is_block(&frame.bytes) {
         return block::decode(frame);
@@ -194,8 +195,7 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
     })
 }
 
-/// True when bytes hold the beginning of a frame or of a block anywhere.
-#[cfg(feature = "redb")]
+/// Returns true when the start of a frame or block occurs anywhere in the bytes.
 pub(crate) fn found_in(bytes: &[u8]) -> bool {
     let mut start = MAGIC.to_vec();
     start.push(FORMAT_VERSION);
@@ -248,7 +248,7 @@ fn decode_records(header: &FrameHeader, raw: &Bytes) -> Result<Vec<Record>, LogE
     Ok(records)
 }
 
-/// Gives the records their salts: all that are there, to all that have one.
+/// Assigns the stored salts to the records that have one; all salts must be used.
 fn give_salts(header: &FrameHeader, nodes: &[u8], records: &mut [Record]) -> Result<(), LogError> {
     let (nodes, _) = nodes.as_chunks::<NODE_BYTES>();
     let mut nodes = nodes.iter();

@@ -1,4 +1,4 @@
-//! The log in memory: for tests, and for builds without a durable backend.
+//! The in-memory log, for tests and for builds without a durable backend.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,9 +14,9 @@ use super::{
     port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats},
     record::{BlobRef, Record},
 };
-use crate::domain::ShardId;
+use treering_domain::ShardId;
 
-/// A log that is gone when it is dropped.
+/// A log that is lost when it is dropped.
 #[derive(Debug)]
 pub struct MemoryLog {
     identity: LogIdentity,
@@ -39,13 +39,13 @@ impl Default for MemoryLog {
 struct Shard {
     epoch: Epoch,
     frames: BTreeMap<u64, EncodedFrame>,
-    /// By the offset of the record that first named it.
+    /// By the offset of the record that first referenced it.
     blobs: HashMap<u64, Bytes>,
     bytes: u64,
     head: watch::Sender<Head>,
 }
 
-/// What waits on the head.
+/// The state on which `tail` waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     offset: u64,
@@ -75,14 +75,15 @@ impl Shard {
 }
 
 impl MemoryLog {
-    /// An empty log.
+    /// Creates an empty log.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     fn shards(&self) -> MutexGuard<'_, HashMap<ShardId, Shard>> {
-        // Nothing in a critical section can panic half way through a change.
+        // No critical section can panic halfway through a change, so a poisoned lock is still
+        // consistent.
         self.shards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -220,11 +221,11 @@ impl EventLog for MemoryLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::testkit::conformance;
+    use crate::testkit::conformance;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn the_log_in_memory_conforms() {
-        // The suite is what the port means; both backends must agree on it.
+        // The suite defines the port; all backends must pass it.
         conformance::run_all(MemoryLog::new).await;
     }
 }

@@ -1,42 +1,42 @@
-//! Large bodies as what is different in them: a patch is a zstd frame whose window begins with
-//! another body.
+//! Large bodies stored as differences: a patch is a zstd frame whose window begins with another
+//! body.
 //!
-//! What lives here: making a patch and applying it, and the bounds. Who keeps it where, and
-//! which body another one is like, is said elsewhere. Records know nothing of it: their hashes
-//! are of the whole body, so a patch that gives another one is told like any damage.
+//! What lives here: creating and applying patches, and the limits. Where patches are stored, and
+//! which bodies are alike, is decided elsewhere. Records do not know about patches: their hashes
+//! cover the whole body, so a patch that gives a different body is detected like any damage.
 
 use std::io::{self, Read, Write};
 
 use bytes::Bytes;
 
-/// A body that is a patch needs at most so many others, itself included, to be read.
+/// Reading a patched body needs at most this many stored bodies, itself included.
 pub const PATCHES_MAX: u8 = 32;
-/// Of a larger body, or on one, no patch is made, in bytes.
+/// No patch is made of or against a larger body, in bytes.
 pub const PATCHED_BYTES_MAX: usize = 8 << 20;
-/// What is unpacked to read one body, in bytes: with larger bodies chains are shorter.
+/// Maximum data unpacked to read one body, in bytes; chains of larger bodies are shorter.
 pub const CHAIN_BYTES_MAX: u64 = 16 << 20;
-/// A patch that is so many times smaller than its body is taken without a look at what the
-/// body alone would pack to: JSON packs to a fifth or a tenth.
+/// A patch that is this many times smaller than its body is used without compressing the body for
+/// comparison: JSON compresses to a fifth or a tenth.
 const SURELY_SMALLER: usize = 16;
 /// The middle one of zstd's fast levels: most of a patch is found at once.
 const LEVEL: i32 = 3;
-/// zstd's smallest window, and the largest that its readers take unasked, as powers of two.
+/// zstd's smallest window, and the largest that its decoders accept by default, as powers of two.
 const WINDOW_LOG: std::ops::RangeInclusive<u32> = 10..=27;
 
-/// What is different in a body from one that is stored.
+/// The difference between a body and one that is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyPatch {
-    /// Home of the other one.
+    /// Home offset of the stored one.
     pub base_home: u64,
-    /// See [`diff`].
+    /// The patch; see [`diff`].
     pub bytes: Bytes,
 }
 
-/// What is different in `body`; none when that does not pay: either is too large, or the body
-/// alone packs about as well.
+/// Computes a patch from `base` to `body`. Returns `None` when it does not pay: either body is too
+/// large, or `body` compresses about as well by itself.
 ///
 /// # Errors
-/// What zstd says; it is not known to fail on memory.
+/// When zstd fails; with memory as output that is not known to happen.
 pub fn diff(base: &[u8], body: &[u8]) -> io::Result<Option<Vec<u8>>> {
     if base.len().max(body.len()) > PATCHED_BYTES_MAX {
         return Ok(None);
@@ -53,19 +53,19 @@ fn packed_on(base: &[u8], body: &[u8]) -> io::Result<Vec<u8>> {
     let window = (base.len() + body.len()).max(1).next_power_of_two().ilog2();
     let mut encoder = zstd::stream::write::Encoder::with_ref_prefix(Vec::new(), LEVEL, base)?;
     encoder.window_log(window.clamp(*WINDOW_LOG.start(), *WINDOW_LOG.end()))?;
-    // Without it, what repeats within a body hides that all of it is in the other one.
+    // Otherwise repetitions within the body hide that all of it occurs in the base.
     encoder.long_distance_matching(true)?;
-    // A patch on a damaged body must not give another one unseen, also where no hash is at hand.
+    // Detects a patch on a damaged base even where no hash is available.
     encoder.include_checksum(true)?;
     encoder.set_pledged_src_size(Some(body.len() as u64))?;
     encoder.write_all(body)?;
     encoder.finish()
 }
 
-/// The body that a patch gives, of so many bytes.
+/// Applies a patch and returns the body, which must have `bytes_len` bytes.
 ///
 /// # Errors
-/// When it is no patch of this base, or gives another length.
+/// When it is not a patch of this base, or gives a different length.
 pub fn apply(base: &[u8], patch: &[u8], bytes_len: u64) -> io::Result<Bytes> {
     let mut body = Vec::new();
     zstd::stream::read::Decoder::with_ref_prefix(patch, base)?
@@ -82,10 +82,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::log::testkit::samples;
+    use crate::testkit::samples;
 
-    // A state that grows is a patch of a few bytes, one that has nothing in common with the
-    // other is none, and what is too large is not looked at.
+    // A growing state becomes a patch of a few bytes; bodies with nothing in common, or too large
+    // ones, give no patch.
     #[test]
     fn a_patch_is_made_where_it_pays() {
         let before = samples::prose(200_000);
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(diff(&large, &large).unwrap(), None);
     }
 
-    // A wrong base, a wrong length and damage are told, also by who has no hash.
+    // A wrong base, a wrong length and damage are detected, even without a hash.
     #[test]
     fn a_patch_belongs_to_its_base() {
         let before = samples::prose(100_000);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     proptest! {
-        // Whatever two bodies are, the patch of one on the other gives it back.
+        // For any two bodies, applying the patch from one to the other gives the other.
         #[test]
         fn a_patch_gives_the_body_back(
             base in prop::collection::vec(0_u8..4, 0..3_000),

@@ -1,8 +1,7 @@
-//! The port: what a log backend does, over frames that it does not look into.
+//! The backend port: what a log backend does with frames, whose content it does not interpret.
 //!
-//! A shard is a totally ordered part of the log with one owner at a time. The
-//! embedded log is one shard, owned by this process. Nothing here assumes that
-//! the order is decided in this process.
+//! A shard is a totally ordered part of the log with one owner at a time. The embedded log is one
+//! shard, owned by this process. Nothing here assumes that the order is decided in this process.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -10,21 +9,20 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use super::{block::Dictionary, patch::BodyPatch, record::BlobRef};
-use crate::domain::{ContentHash, Namespace, ShardId};
+use super::{block::Dictionary, holder::HolderSecret, patch::BodyPatch, record::BlobRef};
+use treering_domain::{ContentHash, Namespace, ShardId};
 
-/// What is said of a frame or a block of a version that nobody has but who built from the
-/// sources before the first release.
+/// The error text for a frame or block in a format that only unreleased builds wrote.
 pub(super) const OLD_FORMAT: &str =
     "it is of a format from before the first release, which is not read any more";
 
-/// Which owner of a shard: a later one fences off the earlier ones.
+/// The ownership epoch of a shard. A later epoch fences off the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// For a backend: whether who shows this epoch may append to a shard, of which
-    /// `current` is the owner's.
+    /// Checks that the holder of this epoch may append to a shard whose owner has epoch `current`.
+    /// For backends.
     ///
     /// # Errors
     /// [`LogError::NotOwner`].
@@ -40,43 +38,43 @@ impl Epoch {
     }
 }
 
-/// What an owner got.
+/// The result of acquiring a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquired {
-    /// To be shown with every append.
+    /// The epoch to pass with every append.
     pub epoch: Epoch,
     /// The last used offset; 0 when the shard is empty. Offsets start at 1.
     pub head: u64,
 }
 
-/// Which log it is. What is made from one log belongs to that one only.
+/// The identity of a log. Data derived from one log is valid for that log only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LogIdentity {
-    /// The store, from its making on. A copy of its folder has the same one.
+    /// The store, fixed when it is created. A copy of its folder has the same id.
     pub store: Uuid,
-    /// The time in which the log only grew. It changes when a loss was accepted:
-    /// offsets beyond that place may stand for other records than before.
+    /// The period in which the log has only grown. It changes when a loss was accepted: offsets
+    /// after that point may then refer to different records than before.
     pub timeline: Uuid,
 }
 
-/// Some consecutive records as they are stored: a frame, or, once their segment is
-/// sealed, a block. See [`crate::log::frame`] and [`crate::log::block`].
+/// Consecutive records as stored: a frame or, once the segment is sealed, a block. See
+/// [`crate::frame`] and [`crate::block`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodedFrame {
     /// Offset of its first record.
     pub first_offset: u64,
     /// How many records it holds, at least 1.
     pub count: u32,
-    /// Header and payload, of a frame or of a [block](crate::log::block).
+    /// Header and payload of a frame or a [block](crate::block).
     pub bytes: Bytes,
-    /// What a block may need to be unpacked; none: it needs nothing, or what it
-    /// needs is damaged.
+    /// The dictionary that a block may need for decompression. `None` when it needs none, or when
+    /// the dictionary is damaged.
     pub dictionary: Option<Arc<Dictionary>>,
 }
 
 impl EncodedFrame {
-    /// Records as a backend was given them. Bytes that are no frame are found when they
-    /// are read.
+    /// Wraps records as a backend stores them. The bytes are validated when they are decoded, not
+    /// here.
     #[must_use]
     pub fn new(first_offset: u64, count: u32, bytes: Bytes) -> Self {
         Self {
@@ -87,31 +85,31 @@ impl EncodedFrame {
         }
     }
 
-    /// Offset of its last record.
+    /// Returns the offset of its last record.
     #[must_use]
     pub fn last_offset(&self) -> u64 {
         self.first_offset + u64::from(self.count.saturating_sub(1))
     }
 }
 
-/// A large body, kept apart under the offset of the record that first names it.
+/// A large body, stored separately under the offset of the record that first references it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewBlob {
-    /// The tenant of that record. The same content of another one is another blob.
+    /// The tenant of that record. Equal content in another namespace is a separate blob.
     pub namespace: Namespace,
     /// BLAKE3 of `bytes`.
     pub hash: ContentHash,
-    /// Offset of that record; in the same batch.
+    /// Offset of that record, which must be in the same batch.
     pub home_offset: u64,
-    /// The body, not compressed.
+    /// The body, uncompressed.
     pub bytes: Bytes,
-    /// What is different in it from another large body, which may be of the same batch. A
-    /// backend may keep that instead, and gives the whole back.
+    /// The difference from another large body, which may be in the same batch. A backend may store
+    /// the patch instead of the body; reads return the full body.
     pub patch: Option<BodyPatch>,
 }
 
 impl NewBlob {
-    /// How a record names it.
+    /// Returns the reference by which records name this blob.
     #[must_use]
     pub fn reference(&self) -> BlobRef {
         BlobRef {
@@ -122,27 +120,27 @@ impl NewBlob {
     }
 }
 
-/// What is appended at once: all of it or nothing.
+/// The unit of an append: all of it is appended, or nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FrameBatch {
     /// In order, without gaps; the first one starts at head + 1.
     pub frames: Vec<EncodedFrame>,
-    /// Bodies that their records name.
+    /// Large bodies that the records reference.
     pub blobs: Vec<NewBlob>,
 }
 
 impl FrameBatch {
-    /// The head after this batch.
+    /// Returns the head after this batch.
     #[must_use]
     pub fn new_head(&self, head: u64) -> u64 {
         self.frames.last().map_or(head, EncodedFrame::last_offset)
     }
 
-    /// Checks what every backend checks: frames follow the head and each other
-    /// without a gap, and every blob is named from within the batch.
+    /// Checks what every backend must check: frames follow the head and each other without a gap,
+    /// and every blob is referenced from within the batch.
     ///
     /// # Errors
-    /// [`LogError::Gap`] with the offset that was wanted.
+    /// [`LogError::Gap`] with the expected offset.
     pub fn check(&self, head: u64) -> Result<(), LogError> {
         let mut next = head + 1;
         for frame in &self.frames {
@@ -168,33 +166,27 @@ impl FrameBatch {
     }
 }
 
-/// How large a shard is.
+/// The size of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LogStats {
-    /// Bytes that it takes where it is stored.
+    /// Bytes that it occupies in storage.
     pub bytes: u64,
-    /// Parts that it is cut into.
+    /// Number of segments.
     pub segments: u64,
 }
 
-/// Who holds a data folder, as far as its lock file says.
+/// The process that has a data folder open, according to its lock file.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LockHolder {
-    /// Process id, when it could be read.
+    /// Process id, if it could be read.
     pub pid: Option<u32>,
-    /// Where its server listens, when it has one.
+    /// Address of its server, if it has one.
     pub address: Option<String>,
-    /// Where its metrics are, when it has some.
-    pub metrics: Option<String>,
-}
-
-/// What the holder of a data folder tells others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Announced<'a> {
-    /// Where its server listens.
-    Services(&'a str),
-    /// Where its metrics are.
-    Metrics(&'a str),
+    /// The secret that authenticates its server. `None` when there is none, or when other users
+    /// could have written the file.
+    pub secret: Option<HolderSecret>,
+    /// True when the lock file belongs to this user and nobody else can read or write it.
+    pub is_private: bool,
 }
 
 impl std::fmt::Display for LockHolder {
@@ -210,89 +202,89 @@ impl std::fmt::Display for LockHolder {
     }
 }
 
-/// Why the log did not do it. It is a backend's own word; what becomes of a group of appends
-/// is told by [`GroupError`](super::GroupError).
+/// Why a log backend failed. The outcome of a group of appends is reported as
+/// [`GroupError`](super::GroupError).
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LogError {
-    /// Someone else owns the shard now.
+    /// Another owner holds the shard.
     #[error("shard {shard} is owned by epoch {current}, not {epoch}; acquire it again", shard = shard.0, current = current.0, epoch = epoch.0)]
     NotOwner {
         /// The shard.
         shard: ShardId,
-        /// What the caller showed.
+        /// The caller's epoch.
         epoch: Epoch,
-        /// The owner's.
+        /// The owner's epoch.
         current: Epoch,
     },
-    /// The shard's head is elsewhere. Nothing was appended.
+    /// The shard's head differs from the expected one. Nothing was appended.
     #[error("the log's head is {actual}, not {expected}; nothing was appended")]
     HeadMismatch {
-        /// What the caller believed.
+        /// The head that the caller expected.
         expected: u64,
-        /// Where it is.
+        /// The actual head.
         actual: u64,
     },
-    /// A batch whose offsets do not follow. Nothing was appended.
+    /// The offsets of a batch are not consecutive. Nothing was appended.
     #[error("a batch has offset {actual} where {expected} should be; nothing was appended")]
     Gap {
-        /// The offset that should come.
+        /// The expected offset.
         expected: u64,
-        /// The one that came.
+        /// The offset in the batch.
         actual: u64,
     },
-    /// The disk is full. Nothing was appended; reads go on.
+    /// The disk is full. Nothing was appended; reads still work.
     #[error(
         "no space left for the log ({doing}); nothing was appended, free some space and append again"
     )]
     NoSpace {
-        /// What needed the space.
+        /// The operation that needed space.
         doing: &'static str,
     },
-    /// The data folder cannot be written.
+    /// The data folder is not writable.
     #[error("{path} cannot be written; check its permissions and how its file system is mounted")]
     ReadOnly {
         /// The folder or file.
         path: PathBuf,
     },
-    /// Appends were not asked for when it was opened. Nothing was appended.
+    /// The store was opened for reading only. Nothing was appended.
     #[error("the store was opened for reading only; nothing was appended")]
     OpenedToRead,
-    /// The system failed.
+    /// An I/O error.
     #[error("the log failed while {doing}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: Arc<io::Error>,
     },
-    /// Stored bytes are not what was written.
+    /// The stored bytes differ from what was written.
     #[error("the log is damaged at offset {offset}: {what}")]
     Damaged {
-        /// The first record that cannot be trusted; 0 when not known.
+        /// The first record that cannot be trusted; 0 when unknown.
         offset: u64,
         /// What is wrong.
         what: String,
     },
-    /// Something that was there is not there any more. Nothing was changed.
+    /// The log regressed: something that it contained is missing. Nothing was changed.
     #[error(
         "the log is not what it was: {what}; nothing was changed. Put back what is missing, or \
          restore a copy of the whole folder; `treering repair` tells what is lost, and with \
          --accept-loss goes on without it"
     )]
     WentBack {
-        /// What is missing, or older than it was.
+        /// What is missing, or older than before.
         what: String,
     },
-    /// There is no log here, and none was asked for.
+    /// There is no log here, and the caller did not ask to create one.
     #[error("there is no store in {path}")]
     NoStore {
         /// The data folder.
         path: PathBuf,
     },
-    /// It may or may not have been appended; read the head again.
+    /// The batch may or may not have been appended; read the head again.
     #[error("it is not known whether the batch after offset {head} was appended ({what})")]
     UnknownOutcome {
-        /// The head before it.
+        /// The head before the batch.
         head: u64,
         /// What went wrong.
         what: String,
@@ -302,7 +294,7 @@ pub enum LogError {
     Locked {
         /// The lock file.
         path: PathBuf,
-        /// Who holds it.
+        /// The process that holds it.
         holder: LockHolder,
     },
     /// The data folder was moved or replaced under this process. Nothing was appended.
@@ -314,50 +306,50 @@ pub enum LogError {
         /// Where the data folder was.
         path: PathBuf,
     },
-    /// A newer version wrote it.
+    /// The log was written by a newer version.
     #[error(
         "the log at offset {offset} has format version {version}, and this program reads up to {supported}: a newer version of treering wrote it"
     )]
     NewerFormat {
-        /// Where.
+        /// Where the newer record was found.
         offset: u64,
-        /// What is there.
+        /// The version found.
         version: u8,
-        /// What can be read.
+        /// The newest version that this program reads.
         supported: u8,
     },
-    /// A version from before the first release wrote it. Nothing was changed.
+    /// The log was written by a version from before the first release. Nothing was changed.
     #[error(
         "the log has format version {version}, and this program reads only {supported}: it was \
          written before the first release of treering. The program that wrote it can export it; \
          import that into a new store"
     )]
     OlderFormat {
-        /// What is there.
+        /// The version found.
         version: u32,
-        /// What can be read.
+        /// The version that this program reads.
         supported: u32,
     },
-    /// A record that the format has no room for. Nothing was appended.
+    /// A record exceeds a limit of the format. Nothing was appended.
     #[error("a record's {what} has {bytes} bytes; at most {max} fit")]
     TooLarge {
-        /// Which part.
+        /// The part that is too large.
         what: &'static str,
-        /// Its size.
+        /// Its size, in bytes.
         bytes: usize,
-        /// The bound.
+        /// The limit, in bytes.
         max: usize,
     },
     /// No record has this offset.
     #[error("there is no record at offset {offset}: the log ends before it")]
     NotFound {
-        /// What was asked for.
+        /// The requested offset.
         offset: u64,
     },
-    /// The backend does not hold this shard.
+    /// The backend does not have this shard.
     #[error("shard {shard} is not in this log", shard = shard.0)]
     UnknownShard {
-        /// What was asked for.
+        /// The requested shard.
         shard: ShardId,
     },
     /// The log has been closed.
@@ -366,7 +358,7 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// From an error of the system, with a full disk told apart.
+    /// Converts an I/O error; a full disk becomes [`LogError::NoSpace`].
     #[must_use]
     pub fn from_io(doing: &'static str, error: io::Error) -> Self {
         if matches!(
@@ -381,15 +373,14 @@ impl LogError {
         }
     }
 
-    /// Damage of the manifest.
-    #[cfg(feature = "redb")]
+    /// Creates the error for a damaged manifest.
     pub(crate) fn manifest(what: &str) -> Self {
         Self::WentBack {
             what: format!("its manifest is damaged ({what})"),
         }
     }
 
-    /// Damage at an offset.
+    /// Creates the error for damage at an offset.
     #[must_use]
     pub fn damaged(offset: u64, what: impl Into<String>) -> Self {
         Self::Damaged {
@@ -399,29 +390,29 @@ impl LogError {
     }
 }
 
-/// A log of frames. The feature `testkit` has the suite that every backend passes
-/// (`log::testkit`).
+/// A log of frames. The suite that every backend must pass is in `log::testkit` (feature
+/// `testkit`).
 #[async_trait]
 pub trait EventLog: Send + Sync + 'static {
-    /// Which log it is.
+    /// Returns the identity of this log.
     fn identity(&self) -> LogIdentity;
 
-    /// True for a timeline that this log is of, or was once.
+    /// Returns true when this log has, or once had, this timeline.
     fn knows_timeline(&self, timeline: Uuid) -> bool {
         self.identity().timeline == timeline
     }
 
-    /// Becomes the shard's owner. Earlier owners can no longer append.
+    /// Acquires ownership of the shard. Earlier owners can no longer append.
     ///
     /// # Errors
     /// When the shard cannot be read.
     async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError>;
 
-    /// Appends a batch after `head`, whole or not at all, and returns the new
-    /// head once it is durable.
+    /// Appends a batch after `head`, all or nothing, and returns the new head once the batch is
+    /// durable.
     ///
     /// # Errors
-    /// Nothing was appended, except for [`LogError::UnknownOutcome`].
+    /// On error nothing was appended, except for [`LogError::UnknownOutcome`].
     async fn append(
         &self,
         shard: ShardId,
@@ -430,9 +421,9 @@ pub trait EventLog: Send + Sync + 'static {
         batch: FrameBatch,
     ) -> Result<u64, LogError>;
 
-    /// The frame that holds `from_offset` and those that follow, until their
-    /// bytes together reach `bytes_max`; at least one if there is one. Empty
-    /// when `from_offset` is beyond the head.
+    /// Returns the frame that contains `from_offset` and the following frames, until their total
+    /// size reaches `bytes_max`; at least one if any exists. Empty when `from_offset` is beyond the
+    /// head.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -443,18 +434,18 @@ pub trait EventLog: Send + Sync + 'static {
         bytes_max: usize,
     ) -> Result<Vec<EncodedFrame>, LogError>;
 
-    /// The first offset after `after_offset` at which a frame begins, as far as the
-    /// log's order can still be read. For those who go on behind damage.
+    /// Returns the first offset after `after_offset` at which a frame begins, as far as the log's
+    /// order is still readable. For callers that continue after damage.
     ///
     /// # Errors
-    /// [`LogError::Damaged`] when what comes next cannot be found either; its
-    /// offset is the last one that is known to be out of reach.
+    /// [`LogError::Damaged`] when the following frame cannot be found either; its offset is the
+    /// last one known to be unreachable.
     async fn next_frame(&self, shard: ShardId, after_offset: u64) -> Result<Option<u64>, LogError>;
 
-    /// A large body, checked against the length and the hash that its record gives.
+    /// Returns a large body, checked against the length and hash in its record.
     ///
     /// # Errors
-    /// [`LogError::Damaged`] when it is missing or is not what its record says.
+    /// [`LogError::Damaged`] when it is missing or does not match its record.
     async fn blob(&self, shard: ShardId, blob: &BlobRef) -> Result<Bytes, LogError>;
 
     /// Waits until the head is beyond `after_offset`, and returns the head.
@@ -463,15 +454,15 @@ pub trait EventLog: Send + Sync + 'static {
     /// [`LogError::Closed`] when the log is closed meanwhile.
     async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError>;
 
-    /// How large it is.
+    /// Returns the size of a shard.
     ///
     /// # Errors
-    /// When that cannot be found out.
+    /// When the size cannot be determined.
     async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError>;
 
-    /// Closes it: what follows fails with [`LogError::Closed`].
+    /// Closes the log: later calls fail with [`LogError::Closed`].
     ///
     /// # Errors
-    /// When it could not be closed cleanly; nothing that was acknowledged is lost.
+    /// When it could not be closed cleanly; no acknowledged append is lost.
     async fn close(&self) -> Result<(), LogError>;
 }

@@ -18,33 +18,32 @@ use super::{
     port::{EventLog, LogError},
     record::{Record, RecordBody},
 };
-use crate::domain::ShardId;
+use treering_domain::ShardId;
 
-/// A read that goes on through the log fetches this much at once, in bytes.
+/// How much a sequential read fetches at once, in bytes.
 const READ_AHEAD_BYTES: usize = 256 * 1024;
-/// A stored record has at least about this much, compressed: who wants a few
-/// records must not pay for thousands.
+/// Approximate minimum size of a stored record, compressed, in bytes. It keeps a read of a few
+/// records from fetching thousands.
 const STORED_RECORD_BYTES_MIN: usize = 64;
-/// Room is made for so many records before it is known how many there are.
+/// Most records for which memory is reserved before their number is known.
 const RECORDS_AT_ONCE: usize = 1_024;
-/// What a decoded record costs in memory besides its share of the frame's bytes.
+/// Memory of a decoded record, in bytes, besides its share of the frame's bytes.
 const RECORD_OVERHEAD_BYTES: usize = size_of::<Record>() + 64;
 
-/// Reads a shard.
+/// Reads records from a shard.
 pub struct LogReader {
     log: Arc<dyn EventLog>,
     shard: ShardId,
     frames: FrameCache,
-    /// First offsets of the frames in the cache, to find the one that holds an
-    /// offset in its middle.
+    /// First offsets of the cached frames, to find the frame that contains a given offset.
     cached: Arc<CachedFrames>,
-    /// What is erased and may still be stored: nobody gets it from here.
+    /// Erased content that may still be stored; the reader hides it.
     erasure: RwLock<Option<Arc<Erasure>>>,
-    /// How often what is stored has changed: what was read before is not kept.
+    /// Number of times the stored data was rewritten. A frame read before a rewrite is not cached.
     scrubs: AtomicU64,
 }
 
-/// Decoded frames, by their first offset.
+/// Cache of decoded frames, by first offset.
 pub type FrameCache = Cache<u64, Arc<DecodedFrame>, FrameWeight, DefaultHashBuilder, ForgetFrame>;
 
 type CachedFrames = RwLock<BTreeMap<u64, CachedFrame>>;
@@ -52,13 +51,13 @@ type CachedFrames = RwLock<BTreeMap<u64, CachedFrame>>;
 #[derive(Clone, Copy, Debug)]
 struct CachedFrame {
     last_offset: u64,
-    /// Kept only for the next page of whoever reads all of it once.
+    /// Cached only for the next page of a one-time sequential read.
     once: bool,
-    /// Which frame it is, by its address: another one may begin at the same offset.
+    /// The frame's address, to tell apart frames with the same first offset.
     frame: usize,
 }
 
-/// Weighs what a frame takes in memory.
+/// Weighs a frame by its memory use, in bytes.
 #[derive(Clone, Debug)]
 pub struct FrameWeight;
 
@@ -68,14 +67,15 @@ impl Weighter<u64, Arc<DecodedFrame>> for FrameWeight {
     }
 }
 
-/// Keeps the list of cached frames to what is in the cache.
+/// Keeps the list of cached frames consistent with the cache.
 #[derive(Clone, Debug)]
 pub struct ForgetFrame(Arc<CachedFrames>);
 
 impl Lifecycle<u64, Arc<DecodedFrame>> for ForgetFrame {
     type RequestState = ();
 
-    /// A frame in whose place another one was put is evicted too, after that one was noted.
+    /// A frame that was replaced is evicted after its replacement was listed; the address check
+    /// keeps the replacement's entry.
     fn on_evict(&self, (): &mut (), first_offset: u64, frame: Arc<DecodedFrame>) {
         let mut cached = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let noted = cached.get(&first_offset);
@@ -90,7 +90,7 @@ fn address(frame: &Arc<DecodedFrame>) -> usize {
 }
 
 impl LogReader {
-    /// A reader that keeps at most about `cache_bytes` of decoded frames.
+    /// Creates a reader that caches at most about `cache_bytes` of decoded frames.
     #[must_use]
     pub fn new(log: Arc<dyn EventLog>, shard: ShardId, cache_bytes: usize) -> Self {
         let cached = Arc::new(CachedFrames::default());
@@ -111,13 +111,13 @@ impl LogReader {
         }
     }
 
-    /// From now on everybody gets what is left of what is erased, although it is stored.
+    /// Hides erased content from now on, although it is still stored.
     pub fn hide(&self, erasure: Arc<Erasure>) {
         let mut hidden = self.erasure.write().unwrap_or_else(PoisonError::into_inner);
         *hidden = Some(erasure);
     }
 
-    /// What was hidden is not stored any more: what is known of it is forgotten.
+    /// Drops the cache and the erasure, once the hidden content is no longer stored.
     pub fn forget_hidden(&self) {
         self.scrubs.fetch_add(1, Ordering::AcqRel);
         let all: Vec<u64> = {
@@ -132,13 +132,13 @@ impl LogReader {
         *hidden = None;
     }
 
-    /// What is hidden.
+    /// Returns the erasure in effect.
     fn hidden(&self) -> Option<Arc<Erasure>> {
         let hidden = self.erasure.read().unwrap_or_else(PoisonError::into_inner);
         hidden.clone()
     }
 
-    /// A record as everybody may see it.
+    /// Applies the erasure to a record.
     fn shown(&self, offset: u64, record: Record) -> Record {
         match self.hidden() {
             None => record,
@@ -146,23 +146,23 @@ impl LogReader {
         }
     }
 
-    /// The frames that are kept.
+    /// Returns the frame cache.
     #[must_use]
     pub fn cache(&self) -> &FrameCache {
         &self.frames
     }
 
-    /// The log that is read.
+    /// Returns the underlying log.
     #[must_use]
     pub fn log(&self) -> &Arc<dyn EventLog> {
         &self.log
     }
 
-    /// The record at an offset.
+    /// Returns the record at an offset.
     ///
     /// # Errors
-    /// [`LogError::NotFound`] beyond the head; [`LogError::Damaged`] with the
-    /// offset when its frame cannot be trusted.
+    /// [`LogError::NotFound`] beyond the head; [`LogError::Damaged`] with the offset when its frame
+    /// cannot be trusted.
     pub async fn record(&self, offset: u64) -> Result<Record, LogError> {
         let scrubs = self.scrubs.load(Ordering::Acquire);
         let frame = match self.find(offset) {
@@ -179,14 +179,13 @@ impl LogReader {
         Ok(self.shown(offset, record))
     }
 
-    /// Records from an offset on: at most `records_max`, and no more once their
-    /// headers and bodies have about `bytes_max` bytes, those in the blob table
-    /// included, although [`body`](Self::body) is still to fetch them; at least one
-    /// if there is one. Empty beyond the head.
+    /// Returns records from an offset on: at most `records_max`, ending once their headers and
+    /// bodies have about `bytes_max` bytes; at least one if any exists. Bodies in the blob table
+    /// count, although [`body`](Self::body) fetches them separately. Empty beyond the head.
     ///
     /// # Errors
-    /// [`LogError::Damaged`] with the offset of the first record that cannot be
-    /// trusted; nothing is ever skipped.
+    /// [`LogError::Damaged`] with the offset of the first record that cannot be trusted; no record
+    /// is ever skipped.
     pub async fn records(
         &self,
         from_offset: u64,
@@ -197,9 +196,9 @@ impl LogReader {
         self.fill(page, Keep::All).await
     }
 
-    /// The same for those who go through the log once. What they read is not kept
-    /// for others: it would push out what is wanted again, and by being full the
-    /// cache would be given memory that serves nobody.
+    /// Like [`records`](Self::records), for one-time sequential reads. The frames are not cached:
+    /// they would evict frames that are needed again, and a full cache would be given memory that
+    /// serves nobody.
     ///
     /// # Errors
     /// As [`records`](Self::records).
@@ -247,11 +246,11 @@ impl LogReader {
         Ok(page.found)
     }
 
-    /// A record's body, from the blob table if it is there, checked against its
-    /// hash; of an erased one, what is left.
+    /// Returns a record's body, from the blob table if it is there, checked against its hash; for
+    /// an erased body, the stub.
     ///
     /// # Errors
-    /// [`LogError::Damaged`] when it is not what its hash says.
+    /// [`LogError::Damaged`] when it does not match its hash.
     pub async fn body(&self, record: &Record) -> Result<Bytes, LogError> {
         match &record.body {
             RecordBody::Inline(bytes) => Ok(bytes.clone()),
@@ -269,8 +268,8 @@ impl LogReader {
         }
     }
 
-    /// The same for those who keep it: it shares no memory. An inline body is a
-    /// part of its frame, and whoever keeps a few bytes of that keeps all of it.
+    /// Like [`body`](Self::body), for callers that keep the body: the returned bytes share no
+    /// memory. An inline body is otherwise a slice of its frame and keeps the whole frame alive.
     ///
     /// # Errors
     /// As [`body`](Self::body).
@@ -283,7 +282,7 @@ impl LogReader {
         }
     }
 
-    /// The cached frame that holds an offset.
+    /// Returns the cached frame that contains an offset.
     fn find(&self, offset: u64) -> Option<Arc<DecodedFrame>> {
         let first_offset = {
             let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
@@ -293,7 +292,7 @@ impl LogReader {
         self.frames.get(&first_offset)
     }
 
-    /// Reads and checks the frame that holds an offset, and more up to `bytes_max`
+    /// Reads and checks the frame that contains an offset, and further frames up to `bytes_max`
     /// stored bytes.
     async fn load(&self, offset: u64, bytes_max: usize) -> Result<Vec<DecodedFrame>, LogError> {
         let stored = self.log.read(self.shard, offset, bytes_max).await?;
@@ -301,8 +300,8 @@ impl LogReader {
         for stored in &stored {
             let frame = match frame::decode(stored) {
                 Ok(frame) => frame,
-                // What came before it can still be given out; the next read
-                // starts at the damage and names it.
+                // Return the sound frames before the damage; the next read starts at the damage and
+                // reports it.
                 Err(_) if !frames.is_empty() => break,
                 Err(error) => return Err(error),
             };
@@ -324,15 +323,15 @@ impl LogReader {
         }
     }
 
-    /// Keeps a frame that was read when so many scrubs were over.
+    /// Caches a frame that was read when the rewrite counter was `scrubs`.
     fn keep(&self, frame: &Arc<DecodedFrame>, once: bool, scrubs: u64) {
         let inside = {
             let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
             if self.scrubs.load(Ordering::Acquire) != scrubs {
                 return;
             }
-            // A segment was written anew: what several frames held would hide the
-            // one that holds it now.
+            // A rewritten segment may have one frame in place of several: the old entries would
+            // hide the new one.
             let (first, last) = (frame.first_offset, frame.last_offset());
             let inside = cached.range((Bound::Excluded(first), Bound::Included(last.max(first))));
             let inside: Vec<u64> = inside.map(|(first, _)| *first).collect();
@@ -351,7 +350,7 @@ impl LogReader {
         for first in inside {
             self.frames.remove(&first);
         }
-        // May evict, and that takes the lock above again.
+        // Inserting may evict, and eviction takes the lock above again.
         self.frames.insert(frame.first_offset, Arc::clone(frame));
     }
 }
@@ -360,11 +359,11 @@ impl LogReader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keep {
     All,
-    /// What a page has no room for, until the next page has taken it.
+    /// Only a frame that does not fit in the page, until the next page has consumed it.
     Unfinished,
 }
 
-/// Records that are being gathered, and how much room is left for them.
+/// Records being collected, and the remaining limits.
 struct Page {
     found: Vec<(u64, Record)>,
     next: u64,
@@ -386,7 +385,7 @@ impl Page {
         self.records_left == 0 || self.bytes_left == 0 && !self.found.is_empty()
     }
 
-    /// Stored bytes to be read for what is left.
+    /// Returns how many stored bytes to read for the remaining records.
     fn wanted(&self) -> usize {
         let few = self.records_left.saturating_mul(STORED_RECORD_BYTES_MIN);
         self.bytes_left.min(few).clamp(1, READ_AHEAD_BYTES)
@@ -399,7 +398,7 @@ impl Page {
         self.next += 1;
     }
 
-    /// Takes what it has room for. Full already: nothing is asked of the frame.
+    /// Takes as many records as fit. When the page is already full, the frame is not checked.
     fn take(&mut self, frame: &DecodedFrame) -> Result<(), LogError> {
         if !self.is_full() && frame.record(self.next).is_none() {
             return Err(missing(self.next));
@@ -412,7 +411,7 @@ impl Page {
         Ok(())
     }
 
-    /// True when it has no room for all that the frame has from here on.
+    /// Returns true when the rest of the frame does not fit.
     fn ends_in(&self, frame: &DecodedFrame) -> bool {
         let passed = usize::try_from(self.next.saturating_sub(frame.first_offset));
         let rest = frame.records.get(passed.unwrap_or(usize::MAX)..);
@@ -423,7 +422,7 @@ impl Page {
         before_last.len() >= self.records_left || bytes >= self.bytes_left
     }
 
-    /// Takes the frame's records from here on, without a copy.
+    /// Takes all remaining records of the frame without copying them.
     fn take_all(&mut self, frame: DecodedFrame) -> Result<(), LogError> {
         if frame.record(self.next).is_none() {
             return Err(missing(self.next));
@@ -436,8 +435,8 @@ impl Page {
     }
 }
 
-/// What a record takes in memory with its body, wherever that is, in bytes.
-pub(crate) fn record_bytes(record: &Record) -> usize {
+/// Returns the memory of a record with its body, wherever that is stored, in bytes.
+pub fn record_bytes(record: &Record) -> usize {
     let body = match &record.body {
         RecordBody::Inline(_) | RecordBody::Stub(_) => record.body.here().len(),
         RecordBody::Blob(blob) => usize::try_from(blob.bytes_len).unwrap_or(usize::MAX / 2),
@@ -454,10 +453,10 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::log::{MemoryLog, fallible::Fallible, testkit::samples};
+    use crate::{MemoryLog, fallible::Fallible, testkit::samples};
 
-    // A server under mixed load took several times what its caches counted: each
-    // message of a window was a few bytes of a frame, and kept all of it.
+    // A server under mixed load used several times the memory that its caches counted: each message
+    // of a window was a few bytes of a frame and kept all of it alive.
     #[tokio::test]
     async fn what_is_kept_does_not_keep_its_frame() {
         let log = Arc::new(MemoryLog::new());
@@ -476,8 +475,8 @@ mod tests {
         assert!(kept.is_unique());
     }
 
-    // A fork in the middle of a long history wants a few records, and read 256 KiB of
-    // compressed frames for them: thousands of records were decoded in vain.
+    // A fork in the middle of a long history needs a few records, but read 256 KiB of compressed
+    // frames for them and decoded thousands of records in vain.
     #[tokio::test]
     async fn a_few_records_are_read_for_a_few() {
         let log = Arc::new(Fallible::default());
@@ -495,9 +494,9 @@ mod tests {
         assert!(asked < 8 * 1_024, "{asked} bytes were asked for");
     }
 
-    // Two calls that read one frame at once both put it into the cache, and so does who reads a
-    // segment that was written anew. The frame that gave way took the note of the other one with it:
-    // from then on every read unpacked that frame again.
+    // Two concurrent reads of one frame both insert it into the cache, and so does a read of a
+    // rewritten segment. Evicting the replaced frame removed the list entry of its replacement:
+    // every later read decoded that frame again.
     #[tokio::test]
     async fn a_frame_that_is_put_twice_is_found() {
         let log = Arc::new(MemoryLog::new());
@@ -517,9 +516,9 @@ mod tests {
         assert!(reader.find(3).is_none());
     }
 
-    // Indexing, verifying and replaying go through the log once. All that they read
-    // stayed in the cache, which by being full was given what other caches did not
-    // use: a hundred MiB of records that nobody wanted again.
+    // Indexing, verifying and replaying read the log once. Everything they read stayed in the
+    // cache, which, being full, was given the unused memory of other caches: a hundred MiB of
+    // records that nobody needed again.
     #[tokio::test]
     async fn what_is_read_once_is_not_kept() {
         let log = Arc::new(MemoryLog::new());

@@ -1,9 +1,8 @@
-//! Records: an event's header, hashes and body as the log keeps them.
+//! Records: an event's header, hashes and body as the log stores them.
 //!
-//! A record's chain hash covers the previous record of its conversation, its own
-//! header and its body's hash, so that history cannot be changed unseen. It does
-//! not cover where the body is, so that content can be moved or erased without
-//! breaking the chain.
+//! A record's chain hash covers the previous record of its conversation, its own header and its
+//! body's hash, so that history cannot be changed undetected. It does not cover where the body is
+//! stored, so that content can be moved or erased without breaking the chain.
 
 use std::{fmt, sync::Arc};
 
@@ -15,41 +14,41 @@ use super::{
     port::LogError,
     salt::{KeySalt, Salt, SaltedHash},
 };
-use crate::domain::{ChainHash, ChainHashes as _, ContentHash, EventHeader, TimestampMicros};
+use treering_domain::{ChainHash, ChainHashes as _, ContentHash, EventHeader, TimestampMicros};
 
-/// A large body, kept apart.
+/// A reference to a large body that is stored separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobRef {
     /// BLAKE3 of the body.
     pub hash: ContentHash,
     /// Its length, in bytes.
     pub bytes_len: u64,
-    /// Offset of the record that first named it: says where it is stored.
+    /// Offset of the record that first referenced it, under which it is stored.
     pub home_offset: u64,
 }
 
-/// Where a body is.
+/// Where a record's body is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordBody {
     /// In the record.
     Inline(Bytes),
     /// In the blob table.
     Blob(BlobRef),
-    /// Nowhere: it was erased.
+    /// Erased: only a stub is left.
     Stub(Stub),
 }
 
-/// What is left of a body that was erased.
+/// What is left of an erased body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stub {
     /// A body of the same kind, without texts.
     pub bytes: Bytes,
-    /// How long the body was, in bytes: its header says so for ever.
+    /// Length of the original body, in bytes. The header records it permanently.
     pub bytes_len: u64,
 }
 
 impl RecordBody {
-    /// The body's length, in bytes; of an erased one, what it was.
+    /// Returns the length of the body, in bytes; for an erased body, its original length.
     #[must_use]
     pub fn bytes_len(&self) -> u64 {
         match self {
@@ -59,8 +58,8 @@ impl RecordBody {
         }
     }
 
-    /// The length of what is stored of it, in bytes, before anything is compressed; of an
-    /// erased one, of what is left.
+    /// Returns the uncompressed length of what is stored, in bytes; for an erased body, the length
+    /// of the stub.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         match self {
@@ -70,8 +69,8 @@ impl RecordBody {
         }
     }
 
-    /// Bytes of it that are in the record itself.
-    pub(crate) fn here(&self) -> &[u8] {
+    /// Returns the bytes that are stored in the record itself.
+    pub fn here(&self) -> &[u8] {
         match self {
             Self::Inline(bytes) => bytes,
             Self::Blob(_) => &[],
@@ -80,51 +79,51 @@ impl RecordBody {
     }
 }
 
-/// The idempotency key of a batch, on the batch's first record; or of one event, on its own.
+/// The idempotency key of a batch (on its first record) or of a single event (on its own record).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendKey {
     /// The key.
     pub key: String,
-    /// How many events it stands for, this one and those behind it.
+    /// How many events the key covers: this one and the following ones.
     pub events: u32,
-    /// Keyed with the salt: the hash of the batch's content.
+    /// Hash of the batch's content, keyed with the salt.
     pub content_hash: ContentHash,
-    /// None: it was erased with something of the batch.
+    /// `None`: erased, because something of the batch was erased.
     pub salt: Option<KeySalt>,
-    /// From then on it is not known any more, and may be used again; none: it is for ever.
+    /// When the key expires and may be reused; `None`: never.
     pub ends_at: Option<TimestampMicros>,
 }
 
 impl AppendKey {
-    /// Its content hash says nothing any more.
+    /// Removes the salt, so that the content hash reveals nothing.
     #[must_use]
     pub fn without_salt(self) -> Self {
         Self { salt: None, ..self }
     }
 }
 
-/// An event as the log keeps it.
+/// An event as the log stores it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     /// Everything but the body.
     pub header: EventHeader,
-    /// The body, or where it is.
+    /// The body, or where it is stored.
     pub body: RecordBody,
-    /// On the first record of a keyed batch, and on that of an event with a key of its own.
+    /// Set on the first record of a keyed batch, and on an event that has its own key.
     pub append_key: Option<AppendKey>,
     pub(super) hashes: Hashes,
-    /// None: it was erased with the body.
+    /// `None`: erased with the body.
     pub(super) salt: Option<Salt>,
 }
 
-/// The hashes of a record, or where they are worked out.
+/// The hashes of a record, or the block from which they are computed.
 #[derive(Clone)]
 pub(super) enum Hashes {
     Known {
         body: ContentHash,
         chain: ContentHash,
     },
-    /// They follow from the block that it was read from.
+    /// Computed from the block that the record was read from.
     Block { of: Arc<BlockHashes>, index: u32 },
 }
 
@@ -143,7 +142,7 @@ impl Hashes {
         }
     }
 
-    /// True when they are what was kept of them.
+    /// Returns true when the hashes match what is stored of them.
     fn are_sound(&self) -> bool {
         match self {
             Self::Known { .. } => true,
@@ -168,11 +167,11 @@ impl fmt::Debug for Hashes {
 }
 
 impl Record {
-    /// Makes a record that follows `previous`, the chain hash of the
-    /// conversation's last record (all zero before the first).
+    /// Creates a record that follows `previous`, the chain hash of the conversation's last record
+    /// (all zero before the first).
     ///
     /// # Errors
-    /// [`LogError::TooLarge`] when the header has more than the format holds.
+    /// [`LogError::TooLarge`] when the header exceeds a limit of the format.
     pub fn seal(
         previous: ContentHash,
         header: EventHeader,
@@ -198,21 +197,21 @@ impl Record {
         Ok(record)
     }
 
-    /// The plain hash of a body. It is kept of large bodies, as long as they are; what
-    /// stays is made from it with a [`Salt`].
+    /// Returns the plain (unsalted) hash of a body. Large bodies store it as long as they exist;
+    /// the hash that stays after an erasure is made from it with a [`Salt`].
     #[must_use]
     pub fn hash_body(body: &[u8]) -> ContentHash {
         ContentHash(*blake3::hash(body).as_bytes())
     }
 
-    /// See [`Record::seal`].
+    /// Returns the chain hash. See [`Record::seal`].
     #[must_use]
     pub fn chain_hash(&self) -> ContentHash {
         self.hashes.chain()
     }
 
-    /// The header, and the chain hash for whoever may not need it: of a record that
-    /// was read from a block it is worked out when it is asked for.
+    /// Returns the header and the chain hash. The chain hash of a record read from a block is
+    /// computed only on demand.
     #[must_use]
     pub fn into_header(self) -> (EventHeader, ChainHash) {
         let chain = match self.hashes {
@@ -222,20 +221,20 @@ impl Record {
         (self.header, chain)
     }
 
-    /// The hash of the body, made with a salt: what the chain hash is made from.
+    /// Returns the salted hash of the body, which the chain hash covers.
     #[must_use]
     pub fn body_hash(&self) -> ContentHash {
         self.hashes.body()
     }
 
-    /// True when a stub stands in the place of its body.
+    /// Returns true when the body was erased and a stub is in its place.
     #[must_use]
     pub fn is_erased(&self) -> bool {
         matches!(self.body, RecordBody::Stub(_))
     }
 
-    /// This record with a content hash of its append key that says nothing any more:
-    /// something of its batch was erased.
+    /// Removes the salt of the append key, because something of its batch was erased: its content
+    /// hash then reveals nothing.
     #[must_use]
     pub fn without_key_salt(self) -> Self {
         Self {
@@ -244,7 +243,7 @@ impl Record {
         }
     }
 
-    /// The plain hash of the body ([`Record::hash_body`]); none: it was erased.
+    /// Returns the plain hash of the body ([`Record::hash_body`]); `None` when it was erased.
     #[must_use]
     pub fn plain_hash(&self) -> Option<ContentHash> {
         match &self.body {
@@ -254,13 +253,13 @@ impl Record {
         }
     }
 
-    /// The hash that the body has which is there; none: it was erased.
+    /// Computes the salted hash of the body that is present; `None` when it was erased.
     pub(super) fn hash_of_body(&self) -> Option<ContentHash> {
         Some(self.salt.as_ref()?.body_hash(self.plain_hash()?))
     }
 
-    /// True when this record, as it is, follows `previous`. An inline body is
-    /// checked against its hash too.
+    /// Returns true when this record follows `previous`. Also checks the body hash against an
+    /// inline body, or against the hash in a blob reference.
     #[must_use]
     pub fn verify_chain(&self, previous: ContentHash) -> bool {
         let body_fits = match &self.body {
@@ -272,8 +271,7 @@ impl Record {
         body_fits && self.is_sound() && self.hash_follows(previous)
     }
 
-    /// This record without its body: what is left of that stands in its place. Hashes
-    /// and header stay as they are.
+    /// Replaces the body by a stub. Hashes and header stay as they are.
     #[must_use]
     pub fn erased(self, stub: Bytes) -> Self {
         let hashes = Hashes::Known {
@@ -292,8 +290,8 @@ impl Record {
         }
     }
 
-    /// True when this record's header and body hash follow `previous`, as they were
-    /// read. The body itself is not looked at: its frame has a checksum.
+    /// Returns true when this record's header and body hash, as read, follow `previous`. Does not
+    /// check the body itself, which is covered by the frame's checksum.
     #[must_use]
     pub fn follows(&self, previous: ContentHash) -> bool {
         let made_from = match &self.hashes {
@@ -301,7 +299,7 @@ impl Record {
             Hashes::Block { of, index } => of.previous(*index),
         };
         let follows = match made_from {
-            // Its hash was made from that and from what was read.
+            // The chain hash was computed from `made_from` and the stored header.
             Some(made_from) => made_from == previous,
             None => self.hash_follows(previous),
         };
@@ -313,13 +311,13 @@ impl Record {
             .is_ok_and(|expected| expected == self.chain_hash())
     }
 
-    /// True when its hashes are what was kept of them, as far as they were.
+    /// Returns true when the hashes match what is stored of them.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.hashes.are_sound()
     }
 
-    /// The chain hash that this record has behind `previous`.
+    /// Computes the chain hash of this record after `previous`.
     pub(super) fn expected_chain_hash(
         &self,
         previous: ContentHash,

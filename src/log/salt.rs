@@ -1,27 +1,27 @@
-//! Salts: what keeps a body's hash from giving the body away.
+//! Salts: they keep a body's hash from revealing the body.
 //!
-//! A record's body hash is keyed with 16 random bytes, its salt. Erasing a body erases
-//! its salt; the hash that stays, and the chain that is made from it, then fit any body.
-//! A salt for each record would be a fifth of the log, so salts are the leaves of trees:
-//! a node gives those of a stretch of offsets, and from a node only what is below it
-//! follows. An erased leaf is left out by keeping the nodes beside its path. See
-//! `docs/FORMAT.md` and `docs/decisions/0032`.
+//! A record's body hash is keyed with 16 random bytes, its salt. Erasing a body erases its salt;
+//! the remaining hash, and the chain computed from it, then fit any body. Storing a salt for each
+//! record would add a fifth to the log, so salts are the leaves of trees: a node determines the
+//! salts of a range of offsets, and only those. To erase a leaf, the nodes beside its path are
+//! stored instead of a node above it. See `docs/FORMAT.md` and
+//! `docs/decisions/0009-salted-body-hashes.md`.
 
 use std::{cell::RefCell, fmt, sync::Arc};
 
 use uuid::Uuid;
 
-use crate::domain::ContentHash;
+use treering_domain::ContentHash;
 
-/// Bytes of a salt, and of a node of a tree of them.
+/// Length of a salt and of a tree node's key, in bytes.
 pub const SALT_BYTES: usize = 16;
-/// A tree has the salts of 2 to the power of this offsets, and begins at a multiple of
-/// that.
+/// Height of a tree, which has the salts of 2 to the power of this offsets and begins at a multiple
+/// of that.
 pub const TREE_HEIGHT: u8 = 16;
-/// Bytes of a node in a frame: its height, and its key.
+/// Length of a stored node, in bytes: its height and its key.
 pub(super) const NODE_BYTES: usize = 1 + SALT_BYTES;
 
-/// What a salt or a node is used for: the other half of the key of its hash.
+/// The purpose of a keyed hash: the second half of its key.
 const BELOW: [u8; 16] = *b"treering salts 1";
 const BODY: [u8; 16] = *b"treering body  1";
 const APPEND_KEY: [u8; 16] = *b"treering append1";
@@ -33,17 +33,16 @@ fn keyed(salt: [u8; SALT_BYTES], purpose: [u8; 16], content: &[u8]) -> [u8; 32] 
     *blake3::keyed_hash(&key, content).as_bytes()
 }
 
-/// 16 bytes that nobody can guess.
+/// Returns 16 unpredictable bytes.
 fn random() -> [u8; SALT_BYTES] {
-    // 122 bits of each are random.
+    // Each UUID has 122 random bits.
     let two = [Uuid::new_v4().into_bytes(), Uuid::new_v4().into_bytes()].concat();
     let mut bytes = [0; SALT_BYTES];
     bytes.copy_from_slice(&blake3::hash(&two).as_bytes()[..SALT_BYTES]);
     bytes
 }
 
-/// A node of a tree: the salts of the offsets that have all but their lowest `height`
-/// bits in common.
+/// A tree node: the salts of the offsets that agree in all but their lowest `height` bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SaltNode {
     /// The first offset below it.
@@ -59,7 +58,7 @@ impl fmt::Debug for SaltNode {
 }
 
 impl SaltNode {
-    /// The node of this height above an offset; none: no tree is so high.
+    /// Returns the node of this height above an offset; `None` when no tree is that high.
     pub(super) fn new(offset: u64, height: u8, key: [u8; SALT_BYTES]) -> Option<Self> {
         (height <= TREE_HEIGHT).then(|| Self::above(offset, height, key))
     }
@@ -84,7 +83,7 @@ impl SaltNode {
         offset >> self.height == self.first >> self.height
     }
 
-    /// The node of a lower height above an offset that it covers.
+    /// Returns the node of a lower height above an offset that this node covers.
     fn below(&self, offset: u64, height: u8) -> Self {
         let mut key = self.key;
         for level in (height..self.height).rev() {
@@ -94,7 +93,7 @@ impl SaltNode {
     }
 }
 
-/// Of the two nodes below one, that of `level` above an offset.
+/// Returns the key of a node's child at `level` that is above an offset.
 fn child(key: [u8; SALT_BYTES], offset: u64, level: u8) -> [u8; SALT_BYTES] {
     let both = keyed(key, BELOW, b"");
     let (left, right) = both.split_at(SALT_BYTES);
@@ -108,7 +107,7 @@ fn child(key: [u8; SALT_BYTES], offset: u64, level: u8) -> [u8; SALT_BYTES] {
     key
 }
 
-/// The salt of a record, as a leaf of a tree.
+/// The salt of a record: a leaf of a tree.
 #[derive(Clone)]
 pub struct Salt {
     node: Arc<SaltNode>,
@@ -116,7 +115,7 @@ pub struct Salt {
 }
 
 impl PartialEq for Salt {
-    /// Wherever it is known from.
+    /// Compares values; the nodes from which they are derived may differ.
     fn eq(&self, other: &Self) -> bool {
         self.value() == other.value()
     }
@@ -129,19 +128,19 @@ impl fmt::Debug for Salt {
 }
 
 impl Salt {
-    /// A salt of no tree.
+    /// Creates a random salt outside any tree.
     #[must_use]
     pub fn random() -> Self {
         Self::of(random())
     }
 
-    /// These bytes as a salt.
+    /// Creates a salt from its bytes.
     #[must_use]
     pub fn of(bytes: [u8; SALT_BYTES]) -> Self {
         Self::below(&Arc::new(SaltNode::above(0, 0, bytes)), 0)
     }
 
-    /// That of an offset which a node covers.
+    /// Returns the salt of an offset that the node covers.
     pub(super) fn below(node: &Arc<SaltNode>, offset: u64) -> Self {
         Self {
             node: Arc::clone(node),
@@ -153,17 +152,17 @@ impl Salt {
         PATH.with_borrow_mut(|path| path.leaf(&self.node, self.offset))
     }
 
-    /// The highest node that it is known from, for the record at an offset.
+    /// Returns the highest known node from which this salt follows, for the record at an offset.
     pub(super) fn node_at(&self, offset: u64) -> SaltNode {
         if self.node.height > 0 && self.offset == offset {
             return *self.node;
         }
-        // Of no tree, or of a record that was at another place.
+        // The salt belongs to no tree, or to a record that was at another offset.
         SaltNode::above(offset, 0, self.value())
     }
 
-    /// The hash of a body, from the plain one, which is of no use to who does not have
-    /// the salt.
+    /// Computes the salted hash of a body from its plain hash. Without the salt it reveals nothing
+    /// about the body.
     #[must_use]
     pub fn hash(self, body: ContentHash) -> SaltedHash {
         SaltedHash {
@@ -177,16 +176,15 @@ impl Salt {
     }
 }
 
-/// A body's hash with the salt that it was made with.
+/// A body's hash and the salt used for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SaltedHash {
     pub(super) hash: ContentHash,
     pub(super) salt: Salt,
 }
 
-/// The salt of what was appended with an idempotency key. It has nothing to do with
-/// those of the batch's records: each of them can be erased by itself, and this one goes
-/// with the first that is.
+/// The salt of an idempotency key's content hash. It is independent of the salts of the batch's
+/// records: each of those can be erased by itself, and this one is erased with the first of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeySalt(pub [u8; SALT_BYTES]);
 
@@ -197,27 +195,27 @@ impl fmt::Debug for KeySalt {
 }
 
 impl KeySalt {
-    /// One that nobody can guess.
+    /// Creates an unpredictable salt.
     #[must_use]
     pub fn random() -> Self {
         Self(random())
     }
 
-    /// The hash of a batch's content, from the plain one.
+    /// Computes the salted hash of a batch's content from the plain one.
     #[must_use]
     pub fn hash(self, content: ContentHash) -> ContentHash {
         ContentHash(keyed(self.0, APPEND_KEY, &content.0))
     }
 }
 
-/// Gives salts to new records.
+/// Creates the salts of new records.
 #[derive(Debug, Default)]
 pub struct SaltSource {
     root: Option<Arc<SaltNode>>,
 }
 
 impl SaltSource {
-    /// The salt of the record that comes to an offset.
+    /// Returns the salt of the record at an offset.
     pub fn at(&mut self, offset: u64) -> Salt {
         let root = match self.root.take() {
             Some(root) if root.covers(offset) => root,
@@ -228,7 +226,7 @@ impl SaltSource {
         salt
     }
 
-    /// What follows gets its salts from another tree: of the one before, salts are to be
+    /// Starts a new tree for the following records, because salts of the current one are to be
     /// erased.
     pub fn renew(&mut self) {
         self.root = None;
@@ -236,12 +234,12 @@ impl SaltSource {
 }
 
 thread_local! {
-    /// Records are hashed in their order: of the way to a leaf, most is the way to the
-    /// one before.
+    /// Records are hashed in order, so most of the path to a leaf is also the path to the previous
+    /// one.
     static PATH: RefCell<Path> = const { RefCell::new(Path::new()) };
 }
 
-/// The way from a node down to a leaf.
+/// A cached path from a node down to a leaf.
 struct Path {
     node: Option<SaltNode>,
     offset: u64,
@@ -263,7 +261,7 @@ impl Path {
         }
         let known = self.node.is_some_and(|known| known == *node);
         let differ = if known {
-            // Bits from the highest one that is another on.
+            // The bits from the highest differing one down.
             (u64::BITS - (self.offset ^ offset).leading_zeros()) as u8
         } else {
             node.height
@@ -281,8 +279,8 @@ impl Path {
     }
 }
 
-/// The nodes that the salts of a frame's records follow from, as they are known. They
-/// may cover more: who erases a salt writes its segment anew as blocks.
+/// The nodes of the salts of a frame's records, as far up as they are known. They may cover more
+/// offsets: erasing a salt rewrites its segment as blocks.
 #[derive(Debug, Default)]
 pub(super) struct FrameSalts {
     last: Option<SaltNode>,
@@ -290,8 +288,8 @@ pub(super) struct FrameSalts {
 }
 
 impl FrameSalts {
-    /// Takes the salt of the next record. False: the node before would give it another
-    /// one, so it begins a frame of its own.
+    /// Adds the salt of the next record. Returns false when the last node would give it a different
+    /// salt, so that it must begin a new frame.
     pub(super) fn push(&mut self, offset: u64, salt: Option<&Salt>) -> bool {
         let Some(node) = salt.map(|salt| salt.node_at(offset)) else {
             return true;
@@ -307,7 +305,7 @@ impl FrameSalts {
         true
     }
 
-    /// As they are stored.
+    /// Returns the nodes as stored.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -316,14 +314,14 @@ impl FrameSalts {
         self.bytes.len() / NODE_BYTES
     }
 
-    /// Forgets what was taken behind the first bytes.
+    /// Drops the nodes after the first `bytes` bytes.
     pub(super) fn truncate(&mut self, bytes: usize) {
         self.bytes.truncate(bytes);
     }
 }
 
-/// The nodes that cover the salts of records from an offset on, and of nothing else, each
-/// with the index of its first record. None stands for a record whose salt is erased.
+/// Returns the nodes that cover exactly the salts of the records from an offset on, each with the
+/// index of its first record. `None` stands for a record whose salt is erased.
 pub(super) fn cover<'a>(
     first_offset: u64,
     salts: impl IntoIterator<Item = Option<&'a Salt>>,
@@ -353,7 +351,7 @@ pub(super) fn cover<'a>(
     nodes
 }
 
-/// Records that follow each other, below one node.
+/// Consecutive records below one node.
 struct Run {
     node: SaltNode,
     index: usize,
@@ -365,7 +363,7 @@ impl Run {
         self.node == *node && node.height > 0 && node.covers(offset)
     }
 
-    /// The highest nodes with nothing else below them.
+    /// Adds the highest nodes that cover nothing else.
     fn cover(&self, first_offset: u64, nodes: &mut Vec<(usize, SaltNode)>) {
         let mut done = 0;
         while done < self.len {

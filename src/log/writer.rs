@@ -1,16 +1,15 @@
-//! Group commit: one thread decides and writes, a second one publishes and
-//! answers while there is more to write; else the first one does that, too.
+//! Group commit: one thread decides and writes; while more is waiting to be written, a second
+//! thread publishes and answers, otherwise the first does that too.
 //!
-//! No timer: a group is what arrived while the last one was being written. All
-//! answers, rejections too, go out only after their group is durable and has
-//! been published, so that whoever has an answer can read what it speaks of.
-//! What is decided, and what publishing means, is the caller's.
+//! There is no timer: a group is what arrived while the previous one was being written. All
+//! answers, rejections included, are sent only after their group is durable and published, so that
+//! a caller with an answer can read the events it refers to. The caller defines what is decided and
+//! what publishing means.
 //!
-//! A log may fail without saying whether it took a group. Those who wait for it
-//! are told so within seconds; the writer goes on asking the log, refuses appends
-//! meanwhile, and goes on once it knows: the group is published, or what was
-//! staged for it is taken back. Only another owner of the log, or a panic, stops
-//! it for good. [`WriterHealth`] says how it stands.
+//! A log may fail without reporting whether it took a group. The waiting callers are told so within
+//! seconds; the writer keeps asking the log, refuses appends meanwhile, and continues once it
+//! knows: the group is published, or what was staged for it is rolled back. Only another owner of
+//! the log, or a panic, stops the writer for good. [`WriterHealth`] reports its state.
 
 mod commit;
 mod error;
@@ -46,72 +45,70 @@ use super::{
     port::{Epoch, EventLog, LogError, NewBlob},
     record::Record,
 };
-use crate::{domain::ShardId, traced::Way};
+use treering_base::traced::Way;
+use treering_domain::ShardId;
 
-/// Groups that may wait for the publisher before the writer waits for it.
+/// Most groups queued for the publisher; beyond that, the writer waits for it.
 const PUBLISH_GROUPS_MAX: usize = 3;
 
-/// What a request came to.
+/// The outcome of one request.
 #[derive(Debug)]
 pub struct Staged<A> {
-    /// To be appended, in order; empty for a rejection or a repeated key.
+    /// Records to append, in order; empty for a rejection or a repeated key.
     pub records: Vec<Record>,
-    /// Bodies that the records name; `home_offset` is the naming record's.
+    /// Large bodies that the records reference; `home_offset` is that of the referencing record.
     pub blobs: Vec<NewBlob>,
-    /// Goes out when the group is durable and published.
+    /// Sent when the group is durable and published.
     pub answer: A,
 }
 
-/// Records that are durable.
+/// A group of durable records.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommittedGroup {
     /// Offset of the first record.
     pub first_offset: u64,
-    /// In order, at least one.
+    /// The records in order, at least one.
     pub records: Vec<Record>,
 }
 
-/// Decides what is appended. Lives on the writer's thread and does no I/O.
+/// Decides what is appended. Runs on the writer's thread and does no I/O.
 pub trait Sequencer: Send + 'static {
-    /// What is asked for.
+    /// The type of requests.
     type Request: Send + 'static;
-    /// What is answered.
+    /// The type of answers.
     type Answer: Send + 'static;
 
-    /// Decides one request. `next_offset` is what its first record would get.
-    /// Later requests of the same group see what was staged before them.
+    /// Decides one request. `next_offset` is the offset that its first record would get. Later
+    /// requests of the same group see what was staged before them.
     fn stage(&mut self, next_offset: u64, request: Self::Request) -> Staged<Self::Answer>;
 
-    /// All that was staged since the last call is durable. Not called for a
-    /// group without records.
+    /// Called when everything staged since the last call is durable. Not called for a group without
+    /// records.
     fn committed(&mut self, group: &Arc<CommittedGroup>);
 
-    /// It is not: everything staged since the last call never happened.
+    /// Called when everything staged since the last call was not appended and must be rolled back.
     ///
-    /// Between a group whose outcome is not known and the call that settles it,
-    /// [`Self::committed`] or this one, nothing is staged.
+    /// Nothing is staged between a group with an unknown outcome and the call that settles it,
+    /// [`Self::committed`] or this one.
     fn aborted(&mut self, error: &GroupError);
 
-    /// The answer for a request of a group that was not appended, or of which
-    /// that is not known ([`LogError::UnknownOutcome`]), in place of `answer`,
-    /// which is what [`Self::stage`] said.
+    /// Returns the answer for a request whose group was not appended, or whose outcome is unknown
+    /// ([`LogError::UnknownOutcome`]). It replaces `answer`, which [`Self::stage`] returned.
     fn failed(&self, answer: Self::Answer, error: &GroupError) -> Self::Answer;
 
-    /// The answer for a request that is not decided, because nothing can be
+    /// Returns the answer for a request that is refused without a decision, because nothing can be
     /// appended now.
     fn refused(&self, request: Self::Request, error: &GroupError) -> Self::Answer;
 }
 
-/// Makes a group visible to readers: while the next one is being written, if there
-/// is one.
+/// Makes groups visible to readers, while the next group (if any) is being written.
 pub trait Publisher: Send + 'static {
-    /// Publishes a group. Groups come in order, each once. What takes long gives
-    /// a [`Beat::sign`] now and then.
+    /// Publishes a group. Groups arrive in order, each once. A long-running publication calls
+    /// [`Beat::sign`] now and then.
     ///
     /// # Errors
-    /// Stops the writer: the group is durable and its answers go out, but what
-    /// comes later is refused with [`GroupError::Unpublished`], and this is not
-    /// called again.
+    /// An error stops the writer: the group is durable and its answers are sent, but later requests
+    /// are refused with [`GroupError::Unpublished`], and this is not called again.
     fn publish(&mut self, group: &Arc<CommittedGroup>, beat: &Beat) -> Result<(), PublishError>;
 }
 
@@ -119,16 +116,16 @@ pub trait Publisher: Send + 'static {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct PublishError {
-    /// What went wrong, without content of events.
+    /// The failure, without content of events.
     pub what: String,
 }
 
-/// Bounds of the writer.
+/// Limits of the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterLimits {
     /// Most requests between `submit` and the end of their commit.
     pub queue_appends_max: usize,
-    /// Most bytes of those.
+    /// Most bytes of those requests.
     pub queue_bytes_max: usize,
     /// A group takes no more requests once it has this many records.
     pub group_records_max: usize,
@@ -147,7 +144,7 @@ impl Default for WriterLimits {
     }
 }
 
-/// The queue is at its bound. Nothing was accepted.
+/// The queue is full. The request was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the writer's queue is full; try again in {retry_after_ms} ms")]
 pub struct QueueFull {
@@ -155,10 +152,10 @@ pub struct QueueFull {
     pub retry_after_ms: u64,
 }
 
-/// Why a request was not taken. Nothing of it was or will be appended.
+/// Why a request was not accepted. Nothing of it was or will be appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
-    /// There is no room in the queue.
+    /// The queue is full.
     #[error(transparent)]
     Full(QueueFull),
     /// The writer is shut down.
@@ -171,7 +168,7 @@ pub enum NotTaken {
 #[error("it is not known whether the request was appended: the writer ended before it answered")]
 pub struct WriterGone;
 
-/// Answers that wait for a group, and the group.
+/// A group and the answers that wait for it.
 struct Finished<A> {
     group: Option<Arc<CommittedGroup>>,
     answers: Vec<(oneshot::Sender<A>, A)>,
@@ -187,7 +184,7 @@ pub struct GroupWriter<S: Sequencer> {
 }
 
 impl<S: Sequencer> GroupWriter<S> {
-    /// Starts the two threads. `owner` is what `EventLog::acquire` gave.
+    /// Starts the writer's two threads. `owner` comes from `EventLog::acquire`.
     ///
     /// # Errors
     /// [`LogError::Io`] when a thread cannot be started.
@@ -240,8 +237,8 @@ impl<S: Sequencer> GroupWriter<S> {
         })
     }
 
-    /// Hands in a request of about `bytes` bytes. What it returns waits for the
-    /// answer, or for [`WriterGone`]; dropping it does not take the request back.
+    /// Submits a request of about `bytes` bytes. The returned future resolves to the answer or to
+    /// [`WriterGone`]; dropping it does not cancel the request.
     ///
     /// # Errors
     /// [`NotTaken`].
@@ -263,38 +260,38 @@ impl<S: Sequencer> GroupWriter<S> {
         Ok(async move { answer.await.map_err(|_| WriterGone) })
     }
 
-    /// Requests between `submit` and the end of their commit.
+    /// Returns the number of requests between `submit` and the end of their commit.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.queue.size().0
     }
 
-    /// Bytes of those.
+    /// Returns the bytes of those requests.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
         self.queue.size().1
     }
 
-    /// What it has done since it was started.
+    /// Returns the measurements since the writer was started.
     #[must_use]
     pub fn measures(&self) -> &WriterMeasures {
         &self.measures
     }
 
-    /// Why the publisher stopped, if it did. Appends are refused since then.
+    /// Returns why the publisher stopped, if it did. Appends are refused from then on.
     #[must_use]
     pub fn publish_failure(&self) -> Option<PublishError> {
         lock(&self.unpublished).clone()
     }
 
-    /// Whether its threads move, and whether appends can be taken.
+    /// Returns whether the threads make progress and whether appends are accepted.
     #[must_use]
     pub fn health(&self) -> WriterHealth {
         self.vitals.health()
     }
 
-    /// Takes nothing more, finishes and answers what was accepted, and waits for
-    /// both threads. Blocks.
+    /// Closes the queue, finishes and answers what was accepted, and waits for both threads.
+    /// Blocks.
     pub fn shutdown(&self) {
         self.queue.close();
         let threads = std::mem::take(&mut *lock(&self.threads));
@@ -308,19 +305,19 @@ impl<S: Sequencer> GroupWriter<S> {
 
 impl<S: Sequencer> Drop for GroupWriter<S> {
     fn drop(&mut self) {
-        // Without joining: dropping may happen in an async task.
+        // Does not join: the drop may happen in an async task.
         self.queue.close();
     }
 }
 
-/// What the writer owns.
+/// The shard that the writer owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardOwner {
     /// The shard.
     pub shard: ShardId,
-    /// From `acquire`.
+    /// The epoch from `acquire`.
     pub epoch: Epoch,
-    /// From `acquire`: the last used offset.
+    /// The last used offset, from `acquire`.
     pub head: u64,
 }
 
@@ -335,7 +332,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The writer's thread.
+/// The state of the writer's thread.
 struct Writing<S: Sequencer, P> {
     queue: Arc<Queue<Waiting<S>>>,
     committer: Committer,
@@ -348,7 +345,7 @@ struct Writing<S: Sequencer, P> {
 struct PublisherGone;
 
 impl<S: Sequencer, P: Publisher> Writing<S, P> {
-    /// Until the queue is closed and empty.
+    /// Runs until the queue is closed and empty.
     fn run(mut self) {
         let queue = Arc::clone(&self.queue);
         let vitals = Arc::clone(&self.desk.vitals);
@@ -362,7 +359,7 @@ impl<S: Sequencer, P: Publisher> Writing<S, P> {
             let went_on = match woken {
                 Woken::Items => self.take_all(&mut ready),
                 Woken::Time => self.settle(false),
-                // A last question: what is there should be published.
+                // Ask the log one last time: a group that is in the log should be published.
                 Woken::Closed => self.settle(true),
             };
             if went_on.is_err() || woken == Woken::Closed {
@@ -380,7 +377,7 @@ impl<S: Sequencer, P: Publisher> Writing<S, P> {
                 Ok(done) => done,
                 Err(_panic) => {
                     self.stop_after_panic();
-                    // Those who waited for the group learn that its writer is gone.
+                    // The callers of the dropped group learn that its writer is gone.
                     let bytes = ready.iter().map(|waiting| waiting.bytes).sum();
                     self.queue
                         .recount(ready.len(), bytes, |waiting| waiting.bytes);
@@ -407,7 +404,7 @@ impl<S: Sequencer, P: Publisher> Writing<S, P> {
         }
     }
 
-    /// Finds out what became of a group, if that is not known and it is time.
+    /// Settles a group whose outcome is unknown, if it is time to ask the log or `at_once` is set.
     fn settle(&mut self, at_once: bool) -> Result<(), PublisherGone> {
         let settled = catch_unwind(AssertUnwindSafe(|| {
             self.committer.settle(&mut self.sequencer, at_once)
@@ -422,16 +419,16 @@ impl<S: Sequencer, P: Publisher> Writing<S, P> {
         }
     }
 
-    /// Has a group published and answered: by the publisher, so that the writer can
-    /// go on with what waits; or at once, when nothing does. Then waking another
-    /// thread would only cost whoever waits for the answer.
+    /// Publishes and answers a group. When more work is waiting, the publisher's thread does it, so
+    /// that the writer can continue; otherwise it is done here, because waking another thread would
+    /// only delay the answer.
     fn hand_over(&self, done: commit::Done<S::Answer>, more: bool) -> Result<(), PublisherGone> {
         let finished = Finished {
             group: done.group,
             answers: done.answers,
         };
         let vitals = &self.desk.vitals;
-        // Waiting for the publisher, who has a beat of its own.
+        // While waiting for the publisher, which has a beat of its own, the writer counts as idle.
         vitals.writer.rest();
         let sent = if more || self.desk.is_busy() {
             self.desk.under_way.fetch_add(1, Ordering::AcqRel);
@@ -450,21 +447,21 @@ impl<S: Sequencer, P: Publisher> Writing<S, P> {
     }
 }
 
-/// The text of a panic may hold what it was about, so it stays in the process's
-/// error output, where the panic wrote it.
+/// The text of a panic may contain content, so it stays in the process's error output, where the
+/// panic wrote it.
 const PANIC: &str = "a panic, which the process's error output tells of";
 
 struct CloseOnDrop<'a, T>(&'a Queue<T>);
 
 impl<T> Drop for CloseOnDrop<'_, T> {
     fn drop(&mut self) {
-        // Dropping what waits tells its callers that the writer is gone.
+        // Dropping the waiting requests tells their callers that the writer is gone.
         self.0.close();
         self.0.clear();
     }
 }
 
-/// Where groups are published and answered, one at a time and in order.
+/// Publishes and answers groups, one at a time and in order.
 struct Desk<P> {
     publisher: Mutex<P>,
     /// Groups that were handed to the publisher's thread and are not answered yet.
@@ -478,7 +475,7 @@ impl<P: Publisher> Desk<P> {
         self.under_way.load(Ordering::Acquire) > 0
     }
 
-    /// The publisher's thread: until the writer is gone.
+    /// Runs the publisher's thread until the writer is gone.
     fn publish_all<A>(&self, groups: &Receiver<Finished<A>>) {
         let _end = EndNoted(&self.vitals.publisher);
         for finished in groups {
@@ -504,14 +501,14 @@ impl<P: Publisher> Desk<P> {
             vitals.set(Appends::Stopped { what, fault: true });
         }
         for (sender, answer) in finished.answers {
-            // Whoever asked may have gone away; the append stands.
+            // The caller may have gone away; the append stands.
             let _gone = sender.send(answer);
         }
         vitals.publisher.rest();
     }
 }
 
-/// Publishes; a panic is an error.
+/// Publishes a group; a panic becomes an error.
 fn publish(
     publisher: &mut impl Publisher,
     group: &Arc<CommittedGroup>,

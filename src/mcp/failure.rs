@@ -1,25 +1,25 @@
-//! What did not work, told to a model: what happened, and what to do about it.
+//! Errors for a model: what happened, and what to do about it.
 
 use tonic::{Code, Status};
 
 use super::{bounds::FAILURE_CHARS_MAX, quote::one_line};
-use crate::cli::CliError;
+use treering_client::CliError;
 
-/// What did not work.
+/// An error for a model.
 #[derive(Debug)]
 pub struct Failure {
     /// What happened.
     what: String,
     /// What to do.
     hint: String,
-    /// Views were in the way that can be made anew.
+    /// Damaged projections caused it; they can be rebuilt.
     pub(super) is_of_damaged_views: bool,
-    /// What it was connected to is gone.
+    /// The connection to the store is lost.
     pub(super) is_gone: bool,
 }
 
 impl Failure {
-    /// With what to do.
+    /// Makes an error with a hint.
     pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -29,7 +29,7 @@ impl Failure {
         }
     }
 
-    /// In one text.
+    /// Returns both as one text.
     #[must_use]
     pub fn text(&self) -> String {
         format!("{}\nWhat to do: {}", cut(&self.what), cut(&self.hint))
@@ -53,8 +53,8 @@ impl From<CliError> for Failure {
     }
 }
 
-/// What was asked is in what went wrong, and may be as long as a message, and of many lines: it
-/// is one, or a line of it could pass for one of ours.
+/// Shortens an error text to one line. It may contain input as long as a message, and a line of
+/// that must not pass for one of ours.
 fn cut(text: &str) -> String {
     match text.char_indices().nth(FAILURE_CHARS_MAX) {
         Some((at, _)) => format!("{} …", one_line(&text[..at])),
@@ -73,15 +73,15 @@ fn is_gone(error: &CliError) -> bool {
 const LISTS: &str = "the tool `conversations` lists what there is; the beginning of an id, \
                      `@last`, or words of a title are enough to name one";
 
-/// The part of a hint that names no command and no option.
+/// Returns the part of a hint that names no command or option.
 fn for_model(hint: &str) -> Option<&str> {
     let is_of_commands = |text: &str| text.contains("`treering") || text.contains("--");
     let mut parts = hint.splitn(2, "; `treering");
     parts.next().filter(|hint| !is_of_commands(hint))
 }
 
-/// The hints of the command line name its commands, which a model does not have: those are for
-/// the person behind it.
+/// Returns a hint for a model. Hints of the command line name commands, which a model does not
+/// have; those are for the person behind it.
 fn hint(error: &CliError) -> String {
     let person = |said: Option<String>| match said {
         Some(said) => format!("tell the user; for them: {said}"),
@@ -129,7 +129,7 @@ fn hint(error: &CliError) -> String {
 mod tests {
     use super::*;
 
-    // "`treering ls` lists them" is nothing that a model can do: it calls tools.
+    // "`treering ls` lists them" is no help to a model: it can only call tools.
     #[test]
     fn a_model_is_told_what_it_can_do() {
         let told = |error: CliError| Failure::from(error).text();
@@ -148,7 +148,8 @@ mod tests {
             hint: "revisions are numbers from 1, as in a#1; `treering log a` shows them".into(),
         });
         assert!(zeroth.ends_with("from 1, as in a#1"), "{zeroth}");
-        // What only the person can mend is told to them, and not that there are conversations.
+        // If only the person can fix the problem, the model must be told so, not to list
+        // conversations.
         let store = told(CliError::NotFound {
             what: "there is no store in ./x".into(),
             hint: "name another folder with --data".into(),

@@ -1,10 +1,9 @@
-//! The door by HTTP, on the port of the services: streamable HTTP at `/mcp`, without sessions, so
-//! that there is none to take over and none to lose.
+//! The interface over HTTP, on the port of the services: streamable HTTP at `/mcp`. It has no
+//! sessions, so none can be hijacked or lost.
 //!
-//! Each request is asked of the server's own gRPC services as whoever sends it, by the key that it
-//! brings or the certificate of its connection: what a key may do there it may do here, and no
-//! more. A request from a page in a browser is refused unless its origin is the server's own or was
-//! named, and so is one for a host that this is not.
+//! Each request is sent to the server's own gRPC services with the caller's key or client
+//! certificate, so the same permissions apply. A request from a web page is refused unless its
+//! origin is the server's own or an allowed one, and so is a request for another host name.
 
 use std::{
     collections::BTreeMap,
@@ -44,34 +43,32 @@ use super::{
     server::AgentDoor,
     tools::Allowed,
 };
-use crate::{
-    access::{CallerProof, KeyRefusal, KeyRing},
-    cli::{CliError, Connection},
-    engine::Engine,
-    server::{NAMESPACE_KEY, WebPlace, WebRefusal, WebService, shown_by},
-};
+use treering_access::{CallerProof, KeyRefusal, KeyRing};
+use treering_client::{CliError, Connection};
+use treering_engine::Engine;
+use treering_server::{NAMESPACE_KEY, WebPlace, WebRefusal, WebService, shown_by};
 
-/// Where it is.
+/// The path.
 pub const MCP_PATH: &str = "/mcp";
-/// What a page may send beside what every page may.
+/// Headers that pages may send besides the standard ones.
 const PAGE_HEADERS: &str = "authorization, content-type, accept, mcp-protocol-version, \
                             mcp-session-id, mcp-method, mcp-name, last-event-id, \
                             treering-namespace";
-/// The namespace of who names none.
+/// The default namespace.
 const NAMESPACE: &str = "default";
 
 type Answer = Response<Body>;
 
-/// How it is served.
+/// Options of this interface.
 #[derive(Clone, Debug, Default)]
 pub struct HttpOptions {
-    /// What agents may do besides looking.
+    /// What agents may do besides reading.
     pub allowed: Allowed,
-    /// Origins of pages that may send requests, as browsers write them.
+    /// Origins whose pages may send requests, as browsers write them.
     pub origins: Vec<String>,
 }
 
-/// A store's server, asked as whoever calls.
+/// The store of a server, used with each caller's permissions.
 pub struct Callers {
     store: Connection,
     keys: Arc<KeyRing>,
@@ -89,18 +86,18 @@ impl Callers {
         Ok(Arc::new(Self { store, keys }))
     }
 
-    /// The store for a request that began like this.
+    /// Returns a connection for the caller of a request.
     ///
     /// # Errors
-    /// [`CliError::Usage`] for what is no namespace.
+    /// [`CliError::Usage`] when the namespace is not valid.
     pub fn connection(&self, request: Option<&Parts>) -> Result<Arc<Connection>, CliError> {
         let namespace = request.and_then(|parts| parts.headers.get(NAMESPACE_KEY));
         let namespace = match namespace.map(HeaderValue::to_str) {
             None => NAMESPACE,
-            // It is refused by name.
+            // An unreadable name becomes `?`, which is refused with an error.
             Some(namespace) => namespace.unwrap_or("?"),
         };
-        // What cannot be read is nothing: the services refuse that, where they ask for a key.
+        // Unreadable credentials count as none: the services refuse the call if they require a key.
         let proof = request.and_then(|parts| self.proof(parts).ok());
         let proof = proof.unwrap_or(CallerProof::Nothing);
         self.store.as_caller(namespace, &proof).map(Arc::new)
@@ -120,14 +117,14 @@ impl Callers {
     }
 }
 
-/// The door of a server.
+/// The interface of a server.
 #[derive(Debug)]
 pub struct HttpDoor {
     gate: Arc<Gate>,
 }
 
 impl HttpDoor {
-    /// Opens it, over an engine that is served at this place by this process.
+    /// Opens the interface for an engine that this process serves at this address.
     ///
     /// # Errors
     /// When the engine cannot be reached.
@@ -142,7 +139,8 @@ impl HttpDoor {
         Ok(Self::to(door, callers, place, options.origins))
     }
 
-    /// Opens it to other tools than a store's: requests pass the same, and this answers them.
+    /// Opens the interface for other tools than the store's: requests pass the same checks, and
+    /// this handler answers them.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -174,7 +172,7 @@ impl HttpDoor {
         }
     }
 
-    /// What answers agents.
+    /// Returns the web service that answers agents.
     #[must_use]
     pub fn web(&self) -> WebService {
         let gate = Arc::clone(&self.gate);
@@ -184,9 +182,10 @@ impl HttpDoor {
         })
     }
 
-    /// Ends it. The engine is the server's, which ends it itself.
+    /// Closes the interface. The engine belongs to the server, which closes it.
     pub async fn close(self) {
-        // Whoever is still answered goes first, and what is left goes with them.
+        // Fails while requests are still being answered; the last of them then drops the
+        // connection.
         let callers = Arc::into_inner(self.gate).map(|gate| {
             drop(gate.protocol);
             gate.callers
@@ -199,7 +198,7 @@ impl HttpDoor {
     }
 }
 
-/// The protocol. Hosts and origins are the gate's matter.
+/// Returns the protocol service. Hosts and origins are checked by the gate.
 fn protocol(handler: impl ServerHandler + Clone) -> WebService {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
@@ -216,7 +215,7 @@ fn protocol(handler: impl ServerHandler + Clone) -> WebService {
     })
 }
 
-/// What a request passes before the protocol sees it.
+/// The checks before the protocol.
 struct Gate {
     protocol: WebService,
     place: WebPlace,
@@ -251,7 +250,7 @@ impl Gate {
                 return turned_away(&refusal);
             }
         };
-        // A browser asks first whether a page may ask, and brings no key with that.
+        // A preflight request of a browser, which has no key.
         let is_preflight = origin.is_some() && *method == Method::OPTIONS;
         let mut answer = match is_preflight {
             true => preflight(),
@@ -279,7 +278,7 @@ impl Gate {
             return Err(answer.into());
         }
         let body = self.coming.whole(body).await.map_err(|mut refused| {
-            // What is left of the body is not read; by HTTP/2 the stream says that itself.
+            // The rest of the body is not read; in HTTP/2, the stream says so itself.
             if parts.version < Version::HTTP_2 {
                 let close = HeaderValue::from_static("close");
                 refused.headers_mut().insert(CONNECTION, close);
@@ -300,15 +299,15 @@ impl Gate {
     }
 }
 
-/// Bodies that have begun to come, in the order that they did. Who begins one and does not end it
-/// keeps nobody out: the oldest gives way.
+/// Bodies that are being received, in order of arrival. A client that never finishes one cannot
+/// keep others out: the oldest is cancelled.
 #[derive(Debug, Default)]
 struct Coming {
     next: AtomicU64,
     bodies: Mutex<BTreeMap<u64, Arc<Notify>>>,
 }
 
-/// One of them.
+/// A body that is being received.
 struct OneBody<'a> {
     coming: &'a Coming,
     number: u64,
@@ -344,7 +343,7 @@ impl Coming {
         }
     }
 
-    /// A body, whole and mended.
+    /// Receives a complete body and repairs it.
     async fn whole(&self, body: Body) -> Result<Bytes, Box<Answer>> {
         let place = self.one();
         tokio::select! {
@@ -380,8 +379,8 @@ async fn body_of(body: Body) -> Result<Bytes, Box<Answer>> {
     Err(told(status, text).into())
 }
 
-/// Takes what comes of a body that nobody wants. By HTTP/2 a stream that ends before its body has
-/// come is reset, and some clients tell that and not the answer.
+/// Discards the rest of a refused request's body. In HTTP/2, a stream that ends before its body was
+/// received is reset, and some clients report that instead of the answer.
 async fn pass_over(parts: &Parts, body: Body) {
     if parts.version < Version::HTTP_2 {
         return;
@@ -416,7 +415,7 @@ fn preflight() -> Answer {
     answer
 }
 
-/// The answer to a message that cannot be read.
+/// Returns the answer to an unreadable message.
 fn unread(refusal: String) -> Answer {
     let mut answer = told(StatusCode::BAD_REQUEST, refusal);
     let json = HeaderValue::from_static("application/json");
@@ -436,8 +435,8 @@ fn told(status: StatusCode, text: String) -> Answer {
 mod tests {
     use super::*;
 
-    // Who begins a request and never ends it kept everybody else out: the oldest gives way, and
-    // who is done leaves nothing behind.
+    // Clients that began requests and never finished them kept all others out: the oldest must be
+    // cancelled, and a finished one must leave nothing behind.
     #[tokio::test]
     async fn the_oldest_body_gives_way() {
         let coming = Coming::default();

@@ -1,7 +1,7 @@
-//! Messages as lines, one each: the way of the protocol over standard input and output.
+//! Messages as lines: the protocol's transport over standard input and output.
 //!
-//! Each line gets an answer that wants one, also when it cannot be read; and when nobody reads
-//! what is answered any more, the conversation is over.
+//! Every line that requires an answer gets one, even if it is unreadable. When nobody reads the
+//! answers any more, the session ends.
 
 use std::io;
 
@@ -21,24 +21,24 @@ use super::{
     message::{self, Incoming},
 };
 
-/// A line that is to be written, and who wants to know that it was.
+/// A line to be written, and who waits for it to be written.
 type Written = (String, Option<oneshot::Sender<io::Result<()>>>);
 
-/// One conversation.
+/// One session.
 pub struct Lines<R> {
     read: BufReader<R>,
-    /// Of the line that is being read, what has come.
+    /// The part of the current line that was received.
     line: Vec<u8>,
-    /// It is too long: its rest is passed over.
+    /// The line is too long, and the rest of it is skipped.
     is_too_long: bool,
-    /// An answer that has no place yet among those that wait.
+    /// An answer that does not fit into the queue yet.
     unsent: Option<String>,
     to: Option<mpsc::Sender<Written>>,
     writing: Option<JoinHandle<()>>,
 }
 
 impl<R: AsyncRead + Send + Unpin> Lines<R> {
-    /// Over these streams.
+    /// Starts a session over these streams.
     pub fn new<W: AsyncWrite + Send + Unpin + 'static>(read: R, write: W) -> Self {
         let (to, lines) = mpsc::channel(ANSWERS_WAITING);
         Self {
@@ -51,8 +51,7 @@ impl<R: AsyncRead + Send + Unpin> Lines<R> {
         }
     }
 
-    /// Reads to the end of a line; false: there is no more. Dropped before it is through, it goes
-    /// on at the next call.
+    /// Reads to the end of a line; false at the end of input. Cancel safe: the next call continues.
     async fn fill(&mut self) -> bool {
         loop {
             let bytes = match self.read.fill_buf().await {
@@ -73,7 +72,7 @@ impl<R: AsyncRead + Send + Unpin> Lines<R> {
         }
     }
 
-    /// What the line says that was filled.
+    /// Parses the line that was read.
     fn taken(&mut self) -> Incoming {
         let line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.is_too_long) {
@@ -115,7 +114,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> Transport<RoleServer> for Lines<R> {
             }
             let is_filled = tokio::select! {
                 is_filled = self.fill() => is_filled,
-                // Nobody reads what is answered.
+                // Nobody reads the answers.
                 () = to.closed() => false,
             };
             if !is_filled {
@@ -132,14 +131,14 @@ impl<R: AsyncRead + Send + Unpin + 'static> Transport<RoleServer> for Lines<R> {
     async fn close(&mut self) -> io::Result<()> {
         self.to = None;
         if let Some(writing) = self.writing.take() {
-            // Whoever does not read to the end has ended.
+            // A client that does not read to the end is gone.
             let _ = tokio::time::timeout(LAST_WORDS_MAX, writing).await;
         }
         Ok(())
     }
 }
 
-/// Writes lines until there are no more, or nobody takes them.
+/// Writes lines until there are no more, or the reader is gone.
 async fn write_lines<W: AsyncWrite + Unpin>(mut write: W, mut lines: mpsc::Receiver<Written>) {
     while let Some((mut line, done)) = lines.recv().await {
         line.push('\n');
@@ -150,7 +149,7 @@ async fn write_lines<W: AsyncWrite + Unpin>(mut write: W, mut lines: mpsc::Recei
         let written = written.await;
         let is_over = written.is_err();
         if let Some(done) = done {
-            // Who asked may be gone.
+            // The receiver may be gone.
             let _ = done.send(written);
         }
         if is_over {
@@ -178,8 +177,8 @@ mod tests {
         (Lines::new(read, write), there)
     }
 
-    // A message that comes in pieces, between noise: each noise is answered, and nothing that was
-    // read is lost when the reading is dropped in between.
+    // A message in pieces, between noise: each noise line must be answered, and nothing may be lost
+    // when a read is dropped midway.
     #[tokio::test]
     async fn noise_is_answered_and_messages_are_put_together() {
         let (mut lines, there) = pair();
@@ -218,8 +217,8 @@ mod tests {
         lines.close().await.unwrap();
     }
 
-    // An agent that has closed what it reads from, and not what it writes to, is gone: the
-    // program stayed until it was killed.
+    // An agent that closed its input but not its output is gone: the program stayed until it was
+    // killed.
     #[tokio::test]
     async fn it_is_over_when_nobody_reads() {
         let (read, _open) = duplex(64);

@@ -1,5 +1,5 @@
-//! What comes as a message, before it is one: texts that nearly are JSON, and an answer for those
-//! that are not. Who asks and hears nothing waits until its time is over.
+//! Reads messages leniently: repairs text that is almost JSON, and answers what cannot be read,
+//! because a client without an answer waits until its timeout.
 
 use std::borrow::Cow;
 
@@ -12,28 +12,28 @@ use serde_json::{Value, json};
 
 use super::{bounds::MESSAGE_BYTES_MAX, quote::one_line};
 
-/// Longest id that an answer to no message repeats, in bytes.
+/// Longest message id that is repeated in an answer, in bytes.
 const ID_BYTES_MAX: usize = 128;
-/// Characters of what is wrong with a message.
+/// Most characters of the description of what is wrong with a message.
 const WRONG_CHARS: usize = 200;
 
-/// What came.
+/// The result of reading.
 #[derive(Debug)]
 pub enum Incoming {
     /// A message.
     Message(Box<RxJsonRpcMessage<RoleServer>>),
-    /// Nothing that wants an answer.
+    /// Nothing that requires an answer.
     Nothing,
-    /// What was said cannot be read. This is the answer, as text of JSON.
+    /// Unreadable; this is the answer, as JSON text.
     Unread(String),
 }
 
-/// Reads what came.
+/// Reads a message.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Incoming {
     let bytes = mended(bytes);
     match serde_json::from_slice::<RxJsonRpcMessage<RoleServer>>(&bytes) {
-        // With an id of no kind that there is, it is read as if it had none.
+        // A request with an id of an invalid type is parsed as a notification.
         Ok(RxJsonRpcMessage::<RoleServer>::Notification(_)) if has_id(&bytes) => {
             let what = "the id of a request is a text or a whole number";
             Incoming::Unread(answer(Value::Null, ErrorCode::INVALID_REQUEST, what))
@@ -51,7 +51,7 @@ pub fn read(bytes: &[u8]) -> Incoming {
     }
 }
 
-/// The answer to what cannot be read as JSON; none: it can.
+/// Returns the answer to text that is not JSON; `None` if it is JSON.
 #[must_use]
 pub fn refusal(bytes: &[u8]) -> Option<String> {
     let error = serde_json::from_slice::<Value>(bytes).err()?;
@@ -63,7 +63,7 @@ fn unread(bytes: &[u8], error: &serde_json::Error) -> String {
     answer(early_id(bytes), ErrorCode::PARSE_ERROR, &what)
 }
 
-/// The answer to what is longer than messages may be.
+/// Returns the answer to a message over the length limit.
 #[must_use]
 pub fn too_long() -> String {
     let what = format!("the message has more than {MESSAGE_BYTES_MAX} bytes");
@@ -92,8 +92,8 @@ fn id_of(value: &Value) -> Value {
     }
 }
 
-/// A message without what makes JavaScript's texts no JSON: halves of pairs of code units, which
-/// it writes when a text was cut inside a picture, and a mark of the order of bytes.
+/// Repairs JSON written by JavaScript: replaces unpaired surrogates, which it writes when a text
+/// was cut inside a surrogate pair, and removes a byte order mark.
 #[must_use]
 pub fn mended(bytes: &[u8]) -> Cow<'_, [u8]> {
     const BYTE_ORDER: &[u8] = b"\xef\xbb\xbf";
@@ -117,7 +117,7 @@ pub fn mended(bytes: &[u8]) -> Cow<'_, [u8]> {
     mended
 }
 
-/// The code unit of an escape that begins here.
+/// Returns the code unit of a `\u` escape at this position.
 fn unit(bytes: &[u8], at: usize) -> Option<u32> {
     let escape = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
     let digits = std::str::from_utf8(escape).ok()?;
@@ -125,7 +125,7 @@ fn unit(bytes: &[u8], at: usize) -> Option<u32> {
     is_hex.then(|| u32::from_str_radix(digits, 16).ok())?
 }
 
-/// The id of a request that cannot be read whole: of what stands in its outermost braces.
+/// Returns the id of a request that cannot be parsed completely, from the outermost object.
 fn early_id(bytes: &[u8]) -> Value {
     let (mut depth, mut at) = (0_u32, 0);
     while let Some(&byte) = bytes.get(at) {
@@ -148,7 +148,7 @@ fn early_id(bytes: &[u8]) -> Value {
     Value::Null
 }
 
-/// Behind the closing quote.
+/// Returns the position after the closing quote.
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(&byte) = bytes.get(at) {
@@ -161,7 +161,7 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// A text or number behind a colon.
+/// Returns a string or number after a colon.
 fn value_behind(bytes: &[u8], at: usize) -> Option<Value> {
     let rest = bytes.get(at..)?.trim_ascii_start();
     let rest = rest.strip_prefix(b":")?.trim_ascii_start();
@@ -190,8 +190,8 @@ mod tests {
         }
     }
 
-    // A text that JavaScript cut inside a picture has half of it, which is no JSON: the request
-    // got no answer, and its agent waited for a minute.
+    // A text that JavaScript cut inside an emoji has half a surrogate pair, which is not valid
+    // JSON: the request got no answer, and its agent waited for a minute.
     #[test]
     fn half_a_picture_is_mended_and_what_is_whole_is_not() {
         for (text, expected) in [
@@ -211,7 +211,7 @@ mod tests {
         assert!(matches!(read(ping.as_bytes()), Incoming::Message(_)));
     }
 
-    // Who asks gets an answer, with the id of the question where that can be seen.
+    // Every request must get an answer, with its id if that can be found.
     #[test]
     fn what_cannot_be_read_is_answered() {
         for broken in ["{", "hello", "\u{1b}[2J", "{\"a\":\"", "\"\\"] {

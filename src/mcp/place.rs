@@ -1,7 +1,8 @@
-//! What a model means by a conversation, and by an event of it: the same names that people type.
+//! Resolves the names of conversations and events that a model uses: the same as on the command
+//! line.
 
 use super::failure::Failure;
-use crate::cli::{
+use treering_client::{
     CliError, Connection,
     names::{self, FoundConversation},
 };
@@ -9,28 +10,28 @@ use crate::cli::{
 /// One event.
 #[derive(Clone, Debug)]
 pub struct EventPlace {
-    /// The conversation, as every call takes it.
+    /// The conversation's id, for calls.
     pub id: String,
-    /// The conversation, as it is shown.
+    /// The conversation's name, for output.
     pub called: String,
-    /// The branch that has the event; empty: the active one.
+    /// The branch of the event; empty: the active one.
     pub branch: String,
-    /// The event.
+    /// The revision of the event.
     pub revision: u64,
 }
 
 impl EventPlace {
-    /// As every tool takes it.
+    /// Returns the address that tools accept.
     #[must_use]
     pub fn address(&self) -> String {
         format!("{}#{}", self.called, self.revision)
     }
 }
 
-/// The event that a reference names.
+/// Finds the event that a reference names.
 ///
 /// # Errors
-/// When there is none, or several may be meant.
+/// When there is none, or the reference is ambiguous.
 pub async fn event(
     store: &Connection,
     reference: &str,
@@ -56,10 +57,10 @@ pub async fn event(
     })
 }
 
-/// The branch that has a revision; empty: the active one.
+/// Returns the branch of a revision; empty: the active one.
 ///
 /// # Errors
-/// When it has not, or there is no such branch.
+/// When the branch does not exist or does not have the revision.
 pub async fn branch_of(
     store: &Connection,
     found: &FoundConversation,
@@ -83,18 +84,18 @@ pub async fn branch_of(
         })
 }
 
-/// The conversation that a text means, whatever event of it is named with it.
+/// Finds the conversation that a text names; an event in it is ignored.
 ///
 /// # Errors
-/// When there is none, or several may be meant.
+/// When there is none, or the text is ambiguous.
 pub async fn conversation(store: &Connection, text: &str) -> Result<FoundConversation, Failure> {
     Ok(names::find(store, text).await?)
 }
 
-/// That a branch is there, if one is named.
+/// Checks that a branch exists, if one is named.
 ///
 /// # Errors
-/// When it is not.
+/// When it does not exist.
 pub fn check_branch(found: &FoundConversation, branch: Option<&str>) -> Result<(), Failure> {
     let Some(branch) = branch else { return Ok(()) };
     names::check_branch(found, branch)

@@ -1,4 +1,4 @@
-//! Prompts: what a person picks in their client, and a model goes on from.
+//! Prompts that a person picks in the client, as a start for the model.
 
 use rmcp::model::{
     ContentBlock, GetPromptResult, JsonObject, Prompt, PromptArgument, PromptMessage, Role,
@@ -11,16 +11,18 @@ use super::{
     quote::named,
     tools::{events_text, hits_text, newest, text_of_event},
 };
-use crate::{
-    cli::{Connection, read, search::answer, text::count},
-    codec::pb,
-    domain::EventKind,
+use treering_client::{
+    Connection,
+    read::{self, search as answer},
 };
+use treering_domain::EventKind;
+use treering_present::text::count;
+use treering_proto::pb;
 
 const CONTINUE: &str = "continue";
 const TRIED: &str = "what_did_we_try";
 
-/// The prompts that there are.
+/// Returns the available prompts.
 #[must_use]
 pub fn offered() -> Vec<Prompt> {
     let conversation = PromptArgument::new("conversation")
@@ -47,25 +49,25 @@ pub fn offered() -> Vec<Prompt> {
     ]
 }
 
-/// A prompt that is asked for.
+/// A requested prompt.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// Go on with a conversation; none: one is to be picked.
+    /// Continue a conversation; `None`: the model picks one.
     Continue(Option<String>),
-    /// What was tried about a topic, in a conversation or all.
+    /// What was tried about a topic, in one conversation or all.
     Tried {
-        /// What about.
+        /// The topic.
         topic: String,
-        /// Where.
+        /// The conversation; `None`: all.
         conversation: Option<String>,
     },
 }
 
 impl Asked {
-    /// Reads a name and arguments.
+    /// Parses a name and arguments.
     ///
     /// # Errors
-    /// When there is no such prompt, or it lacks an argument.
+    /// When there is no such prompt, or an argument is missing.
     pub fn of(name: &str, arguments: &JsonObject) -> Result<Self, Failure> {
         let text = |name: &str| {
             let text = arguments.get(name).and_then(|value| value.as_str());
@@ -86,10 +88,10 @@ impl Asked {
         }
     }
 
-    /// The prompt's messages.
+    /// Returns the prompt's messages.
     ///
     /// # Errors
-    /// What the store says.
+    /// Those of the store.
     pub async fn text(&self, store: &Connection) -> Result<GetPromptResult, Failure> {
         let text = match self {
             Self::Continue(None) => pick(store).await?,
@@ -115,7 +117,7 @@ async fn pick(store: &Connection) -> Result<String, Failure> {
     ))
 }
 
-/// What one needs to go on with a conversation.
+/// Returns what a model needs to continue a conversation.
 async fn digest(store: &Connection, name: &str) -> Result<String, Failure> {
     let found = place::conversation(store, name).await?;
     let state = read::state(store, &found.id, "", 0).await?;

@@ -3,12 +3,12 @@
 use rmcp::model::{ReadResourceResult, ResourceContents, ResourceTemplate};
 
 use super::{failure::Failure, tools};
-use crate::cli::{Connection, names::SCHEME};
+use treering_client::{Connection, names::SCHEME};
 
-/// Behind a reference: from which byte on.
+/// Suffix of a reference that gives the first byte.
 const FROM: &str = "?first_byte=";
 
-/// What can be read.
+/// Returns the resource templates.
 #[must_use]
 pub fn templates() -> Vec<ResourceTemplate> {
     let template = format!("{SCHEME}{{+conversation}}/{{revision}}{{?first_byte}}");
@@ -24,10 +24,10 @@ pub fn templates() -> Vec<ResourceTemplate> {
     ]
 }
 
-/// Reads one.
+/// Reads a resource.
 ///
 /// # Errors
-/// What the store says, and that it is none.
+/// Those of the store, and when the address is not one of a resource.
 pub async fn read(uri: &str, store: &Connection) -> Result<ReadResourceResult, Failure> {
     let (reference, first) = split(uri)?;
     let (text, next) = tools::resource(store, reference, first).await?;
@@ -42,7 +42,7 @@ pub async fn read(uri: &str, store: &Connection) -> Result<ReadResourceResult, F
     Ok(ReadResourceResult::new(contents))
 }
 
-/// A reference, and where to begin.
+/// Splits an address into the reference and the first byte.
 fn split(uri: &str) -> Result<(&str, u64), Failure> {
     let (reference, first) = match uri.split_once(FROM) {
         Some((reference, first)) => (reference, first.parse().ok()),

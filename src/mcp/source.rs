@@ -1,8 +1,7 @@
 //! The store behind the tools.
 //!
-//! A folder is opened when something is asked of it, and let go a moment after the last answer:
-//! an agent's session lasts for hours, and meanwhile others import into the folder, or have
-//! sessions of their own over it.
+//! A folder is opened when it is needed and released shortly after the last answer: an agent's
+//! session lasts for hours, and other sessions and imports need the folder meanwhile.
 
 use std::{
     sync::Arc,
@@ -15,36 +14,34 @@ use super::{
     bounds::{FOLDER_HELD_MAX, FOLDER_IDLE, FOLDER_LEFT},
     failure::Failure,
 };
-use crate::{
-    cli::{CliError, Common, Connection, Opening},
-    engine::{Dense, OpenMode},
-};
+use treering_client::{CliError, ConnectOptions, Connection, Opening, Target};
+use treering_engine::{Dense, OpenMode};
 
-/// How long one use waits for others to be through.
+/// Interval of checks whether others have finished.
 const TURN: Duration = Duration::from_millis(10);
 
-/// What a use of the store does to it.
+/// How a call uses the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Nothing.
+    /// It only reads.
     Looks,
     /// It appends.
     Appends,
 }
 
-/// A store that is named by options, as commands name it.
+/// A store that is named by command line options.
 #[derive(Debug)]
 pub struct OwnStore {
-    common: Common,
+    options: ConnectOptions,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     open: Option<Open>,
-    /// Damaged ones were found.
+    /// Rebuild the projections at the next open: damaged ones were found.
     views_anew: bool,
-    /// Until then it is left to others.
+    /// Leave the folder to others until then.
     left_until: Option<Instant>,
 }
 
@@ -53,9 +50,9 @@ struct Open {
     connection: Arc<Connection>,
     may_append: bool,
     since: Instant,
-    /// Others wait until it is closed.
+    /// Whether others wait until it is closed.
     keeps_out: bool,
-    /// It is in this process, or may be another one tomorrow.
+    /// Whether it is a folder: open in this process, or through a server that may change.
     is_folder: bool,
 }
 
@@ -66,16 +63,16 @@ impl State {
 }
 
 impl OwnStore {
-    /// Opens nothing yet.
+    /// Creates the source; opens nothing yet.
     #[must_use]
-    pub fn new(common: Common) -> Arc<Self> {
+    pub fn new(options: ConnectOptions) -> Arc<Self> {
         Arc::new(Self {
-            common,
+            options,
             state: Mutex::default(),
         })
     }
 
-    /// The store, opened if it is not.
+    /// Returns the store, and opens it if needed.
     ///
     /// # Errors
     /// As [`Connection::open`].
@@ -112,7 +109,7 @@ impl OwnStore {
         Ok(connection)
     }
 
-    /// Notes why a use failed. True: it may work if it is tried again.
+    /// Records why a use failed. Returns true if a retry may succeed.
     pub async fn failed(&self, failure: &Failure) -> bool {
         let mut state = self.state.lock().await;
         if failure.is_of_damaged_views && !state.views_anew {
@@ -120,22 +117,22 @@ impl OwnStore {
             state.open = None;
             return true;
         }
-        // The server of a folder has ended: next time the folder is opened itself.
+        // The server of a folder has ended: the next use opens the folder itself.
         if failure.is_gone && state.open.as_ref().is_some_and(|open| open.is_folder) {
             state.open = None;
         }
         false
     }
 
-    /// Lets go what is open.
+    /// Closes the store.
     pub async fn close(&self) {
         let mut state = self.state.lock().await;
-        // Nobody is left who could be told.
+        // Nobody is left to report an error to.
         let _ = close(&mut state).await;
     }
 
     async fn open(&self, state: &State, what: Use) -> Result<Open, CliError> {
-        let is_folder = !self.common.is_for_a_server()?;
+        let is_folder = matches!(self.options.target, Target::Data(_));
         let opening = Opening {
             mode: match what {
                 Use::Looks => OpenMode::Read,
@@ -144,7 +141,7 @@ impl OwnStore {
             dense: Dense::Usually,
             views_anew: state.views_anew && what == Use::Looks,
         };
-        let connection = Connection::open(&self.common, opening).await?;
+        let connection = Connection::open(&self.options, opening).await?;
         Ok(Open {
             may_append: what == Use::Appends || !connection.is_embedded(),
             since: Instant::now(),
@@ -160,7 +157,7 @@ impl Open {
         what == Use::Looks || self.may_append
     }
 
-    /// An agent that writes without a pause would let nobody else in.
+    /// True when an agent that writes without a pause has kept others out for too long.
     fn is_held_too_long(&self) -> bool {
         self.keeps_out && self.since.elapsed() > FOLDER_HELD_MAX
     }
@@ -173,12 +170,12 @@ async fn close(state: &mut MutexGuard<'_, State>) -> Result<(), CliError> {
         .map(|open| Arc::try_unwrap(open.connection))
     {
         Some(Ok(connection)) => connection.close().await,
-        // Whoever has it still drops it, and with that it ends.
+        // The last user drops it, and that closes it.
         Some(Err(_)) | None => Ok(()),
     }
 }
 
-/// Closes a folder when nobody has used it for a while.
+/// Closes a folder after nobody has used it for a while.
 async fn let_go_when_idle(source: Arc<OwnStore>, connection: std::sync::Weak<Connection>) {
     let mut was_idle = false;
     loop {

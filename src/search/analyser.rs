@@ -1,25 +1,21 @@
-//! From text to terms, for what agents see: prose, identifiers, paths, code,
-//! numbers and CJK. The same analysis serves indexing, queries and snippets.
+//! Turns text into terms, for what agents see: prose, identifiers, paths, code, numbers and CJK.
+//! Indexing, queries and snippets share this analysis.
 //!
-//! What becomes of a text:
-//!
-//! - A run of letters and digits is a **part**, in lower case. `camelCase` and
-//!   `HTTPServer` are cut at their humps; everything that is neither letter nor
-//!   digit separates, so `snake_case`, `kebab-case`, `a.b`, `a::b` and paths
-//!   fall into their parts too. Each part takes the next position: the words of
-//!   a path are a phrase, and its tail finds it.
-//! - An identifier of several parts is also one **whole** (`parseConfig` and
-//!   `parse_config` both give `parseconfig`), at the position of its first part.
-//! - An English word whose stem differs also gives its **stem**, at the same
-//!   position, so that a phrase keeps to the words and a word finds its kin.
-//! - A run with many changes between letters and digits (a hash, a call id) is
-//!   not cut. A run over [`RUN_BYTES_MAX`] is not indexed, but takes a position.
-//! - A name after a word that defines one (`func`, `def`, `class` …) also gives a
-//!   **definition**: where a thing is made is what is looked for, more than its uses.
+//! - A run of letters and digits is a **part**, in lower case. `camelCase` and `HTTPServer` are cut
+//!   at case changes. Any other character separates, so `snake_case`, `kebab-case`, `a.b`, `a::b`
+//!   and paths are split too. Each part takes the next position: the words of a path form a phrase,
+//!   and its tail finds it.
+//! - An identifier of several parts also gives one **whole** (`parseConfig` and `parse_config` both
+//!   give `parseconfig`), at the position of its first part.
+//! - An English word whose stem differs also gives its **stem**, at the same position: phrases
+//!   match exact words, and single words match related forms.
+//! - A run with many changes between letters and digits (a hash, a call id) is not cut. A run over
+//!   [`RUN_BYTES_MAX`] is not indexed, but takes a position.
+//! - A name after a defining keyword (`func`, `def`, `class` …) also gives a **definition**, since
+//!   definitions are searched for more often than uses.
 //! - CJK and other scripts without blanks give overlapping pairs.
 //!
-//! Changing anything here changes what an index holds: raise
-//! [`super::index::INDEX_VERSION`].
+//! Any change here changes the contents of an index: raise [`super::index::INDEX_VERSION`].
 
 use std::{collections::HashMap, ops::Range};
 
@@ -28,34 +24,34 @@ use frostem::{Algorithm, Stemmer};
 
 use super::document::floor_boundary;
 
-/// Longest run of letters and digits that is indexed, in bytes. A SHA-512 in
-/// hex has 128; beyond are encoded blobs that nobody types.
+/// Longest run of letters and digits that is indexed, in bytes. A SHA-512 in hex has 128; longer
+/// runs are encoded blobs that nobody types.
 pub const RUN_BYTES_MAX: usize = 256;
-/// Most parts of one identifier; more is noise and stays uncut.
+/// Most parts of one identifier; one with more is noise and stays uncut.
 const PARTS_MAX: usize = 16;
 /// Shortest run that may be taken for a hash or an id, in bytes.
 const OPAQUE_BYTES_MIN: usize = 10;
-/// Remembered stems: about 4 MiB. Then the memory starts anew.
+/// Most cached stems: about 4 MiB. The cache is cleared when it is full.
 const STEMS_MAX: usize = 32_768;
 
-/// What a term is of its text.
+/// How a term was derived from its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TermForm {
-    /// A word, or a piece of an identifier.
+    /// A word, or a part of an identifier.
     Part,
-    /// An identifier of several parts, without its joints.
+    /// An identifier of several parts, without separators.
     Whole,
     /// The stem of the part before it.
     Stem,
-    /// The last character of a CJK run: found by a query of one character.
+    /// The last character of a CJK run, for queries of one character.
     Tail,
-    /// A name where it is defined: the name after `DEFINITION_MARK`.
+    /// A name where it is defined: `DEFINITION_MARK` and the name.
     Definition,
 }
 
-/// Begins the term of a definition. In no other term.
+/// The first character of a definition's term. No other term begins with it.
 pub(super) const DEFINITION_MARK: char = '=';
-/// Words that a definition's name comes after.
+/// Keywords that precede a defined name.
 const DEFINING: [&str; 13] = [
     "fn",
     "def",
@@ -71,21 +67,21 @@ const DEFINING: [&str; 13] = [
     "interface",
     "namespace",
 ];
-/// How far behind `func` the name of a Go method may be.
+/// Longest receiver between `func` and the name of a Go method, in bytes.
 const RECEIVER_BYTES_MAX: usize = 80;
 
-/// A term and where it is.
+/// A term and its place in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnalysedTerm<'a> {
-    /// In lower case.
+    /// The term, in lower case.
     pub term: &'a str,
-    /// What it is.
+    /// How it was derived.
     pub form: TermForm,
-    /// Bytes of the text that it stands for.
+    /// The offset of the first byte that it stands for.
     pub start: usize,
-    /// End of these bytes.
+    /// The offset after the last of these bytes.
     pub end: usize,
-    /// Counts parts, from 0.
+    /// The number of parts before it.
     pub position: usize,
 }
 
@@ -107,25 +103,25 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// Number of terms.
+    /// Returns the number of terms.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True when the text has no term.
+    /// Returns true when the text has no terms.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The term at this place.
+    /// Returns the term at this index.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<AnalysedTerm<'_>> {
         self.entries.get(index).map(|entry| self.term(entry))
     }
 
-    /// All terms.
+    /// Returns all terms.
     pub fn iter(&self) -> impl Iterator<Item = AnalysedTerm<'_>> {
         self.entries.iter().map(|entry| self.term(entry))
     }
@@ -141,17 +137,17 @@ impl Analysis {
     }
 }
 
-/// Turns texts into terms. Keeps buffers and stems: reuse it.
+/// Turns texts into terms. It keeps buffers and cached stems, so reuse it.
 #[derive(Clone)]
 pub struct Analyser {
     stemmer: Stemmer,
-    /// Words to the places of their stems.
+    /// Maps words to indices in `stems`.
     stem_of: HashMap<Box<str>, u32, RandomState>,
-    /// Stems; an empty one: the word itself.
+    /// Stems; an empty one stands for the word itself.
     stems: Vec<Box<str>>,
     parts: Vec<Range<usize>>,
-    /// Set: of plain words, only those that begin with one of these bytes are
-    /// wanted. A stem begins as its word does. Positions are not changed by it.
+    /// When set, plain words are skipped unless they begin with one of these bytes (a stem begins
+    /// as its word does). Positions do not change.
     first_bytes: Option<Box<[bool; 256]>>,
 }
 
@@ -168,8 +164,8 @@ impl Default for Analyser {
 }
 
 impl Analyser {
-    /// An analyser that may leave out terms that are none of these, which is
-    /// several times as fast. For finding terms, not for indexing.
+    /// Returns an analyser that may skip terms other than these, which is several times as fast.
+    /// For finding terms, not for indexing.
     pub(super) fn looking_for<'a>(terms: impl Iterator<Item = &'a str>) -> Self {
         let mut wanted = Box::new([false; 256]);
         for first in terms.filter_map(|term| term.bytes().next()) {
@@ -181,7 +177,7 @@ impl Analyser {
         }
     }
 
-    /// True for a word in lower case that cannot be wanted.
+    /// Returns true for a lower-case word that cannot be one of the wanted terms.
     fn is_unwanted(&self, word: &[u8]) -> bool {
         let Some(wanted) = &self.first_bytes else {
             return false;
@@ -192,7 +188,7 @@ impl Analyser {
             && word.iter().all(plain)
     }
 
-    /// The terms of a text.
+    /// Returns the terms of a text.
     #[must_use]
     pub fn analyse(&mut self, text: &str) -> Analysis {
         let mut analysis = Analysis::default();
@@ -200,15 +196,15 @@ impl Analyser {
         analysis
     }
 
-    /// The terms of a text, in a buffer that is used again. Only the first
-    /// 4 GiB of a text are looked at.
+    /// Writes the terms of a text into a buffer for reuse. Only the first 4 GiB of the text are
+    /// analysed.
     pub fn analyse_into(&mut self, text: &str, analysis: &mut Analysis) {
         let text = &text[..floor_boundary(text, u32::MAX as usize)];
         analysis.arena.clear();
         analysis.entries.clear();
         let mut position = 0;
         let mut at = 0;
-        // Where the name of a definition begins.
+        // The offset where a defined name begins.
         let mut defined_at = usize::MAX;
         while at < text.len() {
             let (class, width) = class_at(text, at);
@@ -235,7 +231,7 @@ impl Analyser {
         }
     }
 
-    /// Letters, digits and underscores.
+    /// Analyses a run of letters, digits and underscores.
     fn identifier(
         &mut self,
         text: &str,
@@ -286,7 +282,7 @@ impl Analyser {
         }
     }
 
-    /// The stem of an English word in lower case, if it differs.
+    /// Returns the stem of a lower-case English word, if it differs.
     fn stem(&mut self, word: &str) -> Option<&str> {
         let worth_it =
             (4..=40).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_lowercase());
@@ -349,7 +345,7 @@ fn run_end(text: &str, start: usize, class: Class) -> usize {
     let mut at = start;
     while at < bytes.len() {
         if class == Class::Identifier {
-            // Most of what there is.
+            // The fast path, for most text.
             at += bytes[at..].iter().take_while(|byte| is_plain(byte)).count();
             if at == bytes.len() {
                 break;
@@ -364,7 +360,7 @@ fn run_end(text: &str, start: usize, class: Class) -> usize {
     at
 }
 
-/// Scripts that do not separate words by blanks.
+/// Returns true for characters of scripts that do not separate words by blanks.
 pub(super) fn is_dense(c: char) -> bool {
     matches!(c,
         '\u{0E00}'..='\u{0EFF}'   // Thai, Lao
@@ -382,7 +378,7 @@ pub(super) fn is_dense(c: char) -> bool {
         | '\u{20000}'..='\u{3FFFF}')
 }
 
-/// Overlapping pairs, and the last character alone.
+/// Adds overlapping pairs, and the last character alone.
 fn dense_run(text: &str, run: Range<usize>, position: &mut u32, out: &mut Analysis) {
     let mut previous: Option<usize> = None;
     for (offset, c) in text[run.clone()].char_indices() {
@@ -414,7 +410,7 @@ fn dense_term(
     *position = position.saturating_add(1);
 }
 
-/// What lies between underscores.
+/// Returns the pieces between underscores.
 fn pieces(text: &str, run: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut at = run.start;
     text[run].split('_').filter_map(move |piece| {
@@ -424,7 +420,7 @@ fn pieces(text: &str, run: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// The `s` of `parkinson's`.
+/// Returns true for the `s` of `parkinson's`.
 fn is_possessive(text: &str, piece: &Range<usize>) -> bool {
     let before = &text[..piece.start];
     let owner = before
@@ -434,8 +430,8 @@ fn is_possessive(text: &str, piece: &Range<usize>) -> bool {
         && owner.is_some_and(|owner| owner.ends_with(char::is_alphabetic))
 }
 
-/// Cuts `fooBar` and `FOOBar` after `foo`. Humps of one character stay with
-/// their neighbour (`mRNA`, `planB`); hashes and ids stay whole.
+/// Cuts `fooBar` and `FOOBar` after `foo`. Pieces of one character stay with their neighbour
+/// (`mRNA`, `planB`); hashes and ids stay whole.
 fn humps(text: &str, piece: Range<usize>, out: &mut Vec<Range<usize>>) {
     let word = &text[piece.clone()];
     let has_upper = word
@@ -470,7 +466,7 @@ fn longer_than_one(text: &str) -> bool {
     text.chars().nth(1).is_some()
 }
 
-/// True for a hash, a UUID's group or a generated id.
+/// Returns true for a hash, a UUID's group or a generated id.
 fn is_opaque(word: &str) -> bool {
     if word.len() < OPAQUE_BYTES_MIN || !word.is_ascii() {
         return false;
@@ -484,7 +480,7 @@ fn is_opaque(word: &str) -> bool {
 }
 
 fn is_defining(word: &str) -> bool {
-    // Nearly all words are told by their length and their first byte.
+    // Length and first byte exclude nearly all words.
     (2..=9).contains(&word.len())
         && matches!(
             word.as_bytes()[0],
@@ -493,8 +489,7 @@ fn is_defining(word: &str) -> bool {
         && DEFINING.contains(&word)
 }
 
-/// Where a name begins that stands behind a defining word, the receiver of a Go
-/// method passed over.
+/// Returns where the name after a defining keyword begins, skipping the receiver of a Go method.
 fn name_after(text: &str, word: Range<usize>) -> usize {
     let skip_blanks = |at: usize| at + text[at..].len() - text[at..].trim_start_matches(' ').len();
     let at = skip_blanks(word.end);
@@ -507,7 +502,7 @@ fn name_after(text: &str, word: Range<usize>) -> usize {
         .map_or(usize::MAX, |close| skip_blanks(at + close + 1))
 }
 
-/// The identifier whose terms begin with this entry is a definition.
+/// Adds a definition term for the identifier whose terms begin with this entry.
 fn definition(first: usize, out: &mut Analysis) {
     let own = &out.entries[first..];
     let whole = own.iter().find(|entry| entry.form == TermForm::Whole);
@@ -519,12 +514,12 @@ fn definition(first: usize, out: &mut Analysis) {
     let word = out.arena[name.term_start as usize..name.term_end as usize].to_owned();
     out.arena.push_str(&word);
     let range = name.start as usize..name.end as usize;
-    // Terms are in order of position.
+    // Terms must stay in order of position.
     let position = out.entries[out.entries.len() - 1].position;
     push(out, term_start, range, position, TermForm::Definition);
 }
 
-/// The parts joined: one term for the identifier.
+/// Adds the joined parts: one term for the identifier.
 fn whole(text: &str, parts: &[Range<usize>], position: u32, out: &mut Analysis) {
     let term_start = out.arena.len();
     for part in parts {
@@ -562,7 +557,7 @@ mod tests {
 
     use super::*;
 
-    /// `term@position`, with `=` before a whole, `~` before a stem, `.` before a
+    /// Formats terms as `term@position`, with `=` before a whole, `~` before a stem, `.` before a
     /// tail.
     fn terms(text: &str) -> String {
         let analysis = Analyser::default().analyse(text);
@@ -579,7 +574,7 @@ mod tests {
         shown.collect::<Vec<_>>().join(" ")
     }
 
-    // What is not cut here as agents expect cannot be found by them.
+    // Agents must find text by the parts that they expect, so the cuts are fixed here.
     #[test]
     fn texts_become_terms() {
         let cases = [
@@ -639,8 +634,8 @@ mod tests {
     }
 
     proptest! {
-        // Highlights cut texts at these places: they must be character
-        // boundaries, in order of position, and free of the separator.
+        // Highlights cut texts at these places: they must be character boundaries, in order of
+        // position, and free of the separator.
         #[test]
         fn any_text_is_analysed(text in "\\PC{0,200}|[a-zA-Z0-9_東京é'\u{1F} /.:-]{0,200}") {
             let analysis = Analyser::default().analyse(&text);

@@ -1,8 +1,8 @@
-//! What a tool call is about, from the arguments that the model wrote.
+//! The target of a tool call, from its arguments.
 
 use serde_json::Value;
 
-/// Names of arguments that hold a file or a folder.
+/// Names of arguments that hold a file or folder.
 const PATH_NAMES: [&str; 14] = [
     "path",
     "paths",
@@ -19,27 +19,27 @@ const PATH_NAMES: [&str; 14] = [
     "cwd",
     "source_path",
 ];
-/// Names of arguments that say what is done, the one that says most first.
+/// Names of arguments that say what is done, the most telling first.
 const DEED_NAMES: [&str; 8] = [
     "command", "cmd", "script", "code", "query", "pattern", "url", "prompt",
 ];
-/// Most paths that one call is found by.
+/// Most paths indexed for one call.
 const PATHS_MAX: usize = 32;
 /// Longest path, in bytes.
 const PATH_BYTES_MAX: usize = 512;
-/// Nesting that is looked into; deeper is nobody's argument.
+/// Deepest nesting that is read; real arguments are not deeper.
 const DEPTH_MAX: usize = 16;
 
 /// What one call does, in short.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallTarget {
-    /// Files and folders that its arguments name, each once, in order.
+    /// Files and folders named in the arguments, each once, in order.
     pub paths: Vec<String>,
-    /// Its command, query or pattern; or empty.
+    /// The command, query or pattern, or empty.
     pub command: String,
 }
 
-/// Reads what a call is about from its arguments.
+/// Returns the target of a call from its arguments.
 #[must_use]
 pub fn call_target(arguments: &str) -> CallTarget {
     let mut target = CallTarget::default();
@@ -67,7 +67,7 @@ pub fn call_target(arguments: &str) -> CallTarget {
     target
 }
 
-/// A word of a command that can only be a path.
+/// Returns true for a word of a command that can only be a path.
 fn is_path(word: &str) -> bool {
     let plain = |c: char| c.is_alphanumeric() || "/._-~+@".contains(c);
     word.contains('/')
@@ -84,7 +84,7 @@ fn add_path(paths: &mut Vec<String>, path: &str) {
     }
 }
 
-/// The text of a call that a search looks at: `name: value`, a line for each.
+/// Returns the searchable text of a call: `name: value`, one a line.
 pub fn call_text(arguments: &str) -> String {
     let mut text = String::new();
     let was_read = for_each_value(arguments, &mut |name, value| {
@@ -108,8 +108,8 @@ pub fn call_text(arguments: &str) -> String {
     if was_read { text } else { arguments.to_owned() }
 }
 
-/// Gives each value that holds no others, with the nearest name above it. False:
-/// these are no named arguments.
+/// Calls `each` with every scalar value and the nearest name above it. Returns false when the
+/// arguments are not a JSON object or array.
 fn for_each_value(arguments: &str, each: &mut dyn FnMut(&str, &Value)) -> bool {
     match serde_json::from_str::<Value>(arguments) {
         Ok(value @ (Value::Object(_) | Value::Array(_))) => {
@@ -143,8 +143,7 @@ fn walk(name: &str, value: &Value, depth: usize, each: &mut dyn FnMut(&str, &Val
 mod tests {
     use super::*;
 
-    // What a call did was nowhere in the index: commands, paths and edits are
-    // found as they were meant, not as JSON writes them.
+    // Commands, paths and edits of calls are found as they were meant, not as JSON escapes them.
     #[test]
     fn arguments_are_read_as_texts() {
         let cases = [

@@ -1,7 +1,8 @@
-//! A third look, at the texts of the first hits. The index knows no signs and no capitals:
-//! to it, `foo::bar` is `foo bar`, and a pasted line all others with its words.
+//! Refines the order of the first hits by reading their texts. The index ignores signs and
+//! capitals: for it, `foo::bar` is `foo bar`, and a pasted line equals any other with its words.
 //!
-//! Whoever asks has the texts; here is what is looked for in them, and what it changes.
+//! The caller has the texts; this module says what to look for in them and how that changes the
+//! order.
 
 use std::cmp::Reverse;
 
@@ -12,35 +13,34 @@ use super::{
     syntax::Reading,
 };
 
-/// First hits that are looked at for a line that was pasted: as many as a page has, which
-/// are read anyway.
+/// Number of first hits checked for a pasted line: one page, which is read anyway.
 const LINE_HITS_MAX: usize = 10;
-/// First hits that are looked at for names.
+/// Number of first hits checked for names.
 const NAME_HITS_MAX: usize = 32;
-/// What all of a query as it was typed adds, as a share of the score. Less than what
-/// kinds of events differ by.
+/// Bonus for a text that contains the whole query as typed, as a share of its score. Smaller than
+/// the differences between kinds of events.
 const LINE_WEIGHT: f32 = 0.15;
 
-/// What is looked for in the texts of the first hits.
+/// What to look for in the texts of the first hits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AsTyped {
-    /// Of so many.
+    /// The number of first hits to check.
     pub hits: usize,
     line: Option<String>,
     names: Vec<String>,
 }
 
-/// What a text has of a query as it was typed.
+/// What a text contains of a query as typed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// So many of its names.
+    /// How many of its names.
     pub names: usize,
-    /// All of it.
+    /// Whether the whole query.
     pub line: bool,
 }
 
 impl AsTyped {
-    /// What texts tell about a query that was read so.
+    /// Returns what to look for, depending on how the query was parsed.
     pub(super) fn of(
         query: &SearchQuery,
         reading: Reading,
@@ -66,13 +66,13 @@ impl AsTyped {
         }
     }
 
-    /// Whether texts say if something has the query's names.
+    /// Returns whether the texts decide if the query's names were found.
     #[must_use]
     pub fn tells_names(&self) -> bool {
         !self.names.is_empty()
     }
 
-    /// What a passage has of it.
+    /// Returns what a passage contains of the query as typed.
     #[must_use]
     pub fn standing(&self, passage: &str) -> Standing {
         let has = |wanted: &String| has_as_typed(passage, wanted);
@@ -82,8 +82,7 @@ impl AsTyped {
         }
     }
 
-    /// Puts the first hits in the order that their texts tell, and cuts the page that was
-    /// asked for.
+    /// Orders the first hits by what their texts contain, then cuts out the requested page.
     pub fn reorder(standings: Vec<Standing>, results: &mut SearchResults, query: &SearchQuery) {
         let told = standings.len().min(results.hits.len());
         let first = results.hits.drain(..told);
@@ -108,7 +107,7 @@ impl AsTyped {
     }
 }
 
-/// Whether a text has another as it was typed, whatever its capitals.
+/// Returns whether a text contains another, ignoring ASCII case.
 fn has_as_typed(text: &str, typed: &str) -> bool {
     let typed = typed.as_bytes();
     let Some((first, rest)) = typed.split_first() else {

@@ -1,10 +1,9 @@
-//! Finding the best passages, and counting those that match.
+//! Finds the best passages and counts the matching ones.
 //!
-//! A union of single terms has its best found without looking at all of its
-//! matches: tantivy passes over blocks of postings that cannot hold any of them.
-//! Filters as clauses of the query would switch that off, so where columns can
-//! answer them and they let enough pass, they are asked about the few candidates
-//! instead. The passages and their scores are the same either way.
+//! The best matches of a union of single terms can be found without scoring every match: tantivy
+//! skips blocks of postings that cannot contain any. Filters as clauses of the query would disable
+//! that. Where columns can answer the filters and enough passages pass, the filters are therefore
+//! applied to the few candidates instead. Passages and scores are the same either way.
 
 use std::{
     cmp::Reverse,
@@ -19,34 +18,36 @@ use tantivy::{
 
 use super::{
     columns::{ColumnFilter, OpenColumns},
-    error::IndexError,
+    error::{IndexError, IndexSearchError},
     hits::unreadable,
     index::Published,
+    memory::Groups,
     plan::NamespaceStatistics,
     query::{COUNTED_MAX, Planned, SearchFilters, SearchQuery, Total, Wholeness},
+    sweep::StopCheck,
 };
 
-/// Filters that let a smaller share pass are clauses of the query: then few
-/// documents are looked at anyway, and pruning would pass over little.
+/// Filters that pass a smaller share become clauses of the query: few documents are scored anyway,
+/// and pruning would skip little.
 const PRUNED_SHARE_MIN: f64 = 0.05;
 
-/// So many passages are looked at to count hits, unless all are to be counted: of one text
-/// that is there a hundred thousand times all passages are one hit.
+/// Most passages examined to count hits, unless all are counted: 100,000 copies of a text are one
+/// hit.
 const COUNTED_IN_MAX: u64 = 20 * COUNTED_MAX;
 
 /// The best passages.
 pub(super) struct Found {
-    /// In their order, each with what its words are worth.
+    /// Passages in order, each with the score of its words.
     pub passages: Vec<(Score, DocAddress)>,
-    /// So many of the first have names of the query whole.
+    /// How many of the first have names of the query whole.
     pub named: usize,
-    /// How whole.
+    /// How completely names were found.
     pub wholeness: Wholeness,
     /// There are no others.
     pub is_all: bool,
 }
 
-/// A query in the making of an answer.
+/// A query being executed.
 pub(super) struct Best<'a> {
     searcher: &'a Searcher,
     columns: &'a OpenColumns,
@@ -79,7 +80,7 @@ impl<'a> Best<'a> {
         Ok(this)
     }
 
-    /// The share of the namespace's passages that have one of these tags.
+    /// Returns the share of the namespace's passages that have one of these tags.
     fn share(&self, tags: &[Term]) -> Result<f64, IndexError> {
         let mut passages = 0;
         for tag in tags {
@@ -88,7 +89,7 @@ impl<'a> Best<'a> {
         Ok(passages as f64 / self.statistics.passages.max(1) as f64)
     }
 
-    /// What has the query's names whole, then all others; each the best first.
+    /// Returns passages with the query's names whole, then all others; each best first.
     pub fn find_all(&self, limit: usize) -> Result<Found, IndexError> {
         let (mut passages, wholeness) = self.find_named(limit)?;
         let named = passages.len();
@@ -130,8 +131,8 @@ impl<'a> Best<'a> {
         Ok((in_a_row, wholeness))
     }
 
-    /// The best passages, best first, equal ones in the order of the index; fewer
-    /// than `limit` when there are no more.
+    /// Returns the best passages, best first, equal ones in index order; fewer than `limit` when
+    /// there are no more.
     pub fn find(&self, limit: usize) -> Result<Vec<(Score, DocAddress)>, IndexError> {
         match self.is_pruned {
             true => self.find_pruned(self.room_for(limit)),
@@ -150,7 +151,7 @@ impl<'a> Best<'a> {
             .map_err(unreadable)
     }
 
-    /// tantivy makes room for as many at once.
+    /// Bounds the limit by the number of documents, since tantivy allocates for all at once.
     fn room_for(&self, limit: usize) -> usize {
         let room = usize::try_from(self.searcher.num_docs()).unwrap_or(usize::MAX);
         limit.min(room).max(1)
@@ -166,7 +167,12 @@ impl<'a> Best<'a> {
             let filter = ColumnFilter::new(columns, self.filters)?;
             let alive = reader.alive_bitset();
             let threshold = top.threshold;
+            let mut stop = StopCheck::default();
             let mut candidate = |doc, score| {
+                if stop.check().is_err() {
+                    // Nothing scores above this, so the rest is skipped.
+                    return Score::MAX;
+                }
                 if score > top.threshold
                     && alive.is_none_or(|alive| alive.is_alive(doc))
                     && filter.passes(doc)
@@ -182,26 +188,33 @@ impl<'a> Best<'a> {
         Ok(top.into_sorted())
     }
 
-    /// How many hits there are; no further than [`COUNTED_MAX`] unless all are to be
-    /// counted.
-    pub fn count(&self, query: &SearchQuery) -> Result<Total, IndexError> {
+    /// Counts the hits. Stops at [`COUNTED_MAX`] unless all are to be counted, and then at the
+    /// memory limit.
+    pub fn count(&self, query: &SearchQuery) -> Result<Total, IndexSearchError> {
         let scoring = EnableScoring::disabled_from_searcher(self.searcher);
         let weight = self.planned.counted.weight(scoring).map_err(unreadable)?;
-        let mut seen: HashSet<u64> = HashSet::new();
-        let mut looked_at = 0;
+        let (mut seen, mut stop) = (Groups::new(query), StopCheck::default());
+        let (mut count, mut looked_at) = (0, 0);
         for (segment, reader) in (0..).zip(self.searcher.segment_readers()) {
             let columns = self.columns.of_segment(segment)?;
             let alive = reader.alive_bitset();
             let mut matches = weight.scorer(reader, 1.0).map_err(unreadable)?;
             let mut doc = matches.doc();
             while doc != TERMINATED {
+                stop.check()?;
                 if alive.is_none_or(|alive| alive.is_alive(doc)) {
                     looked_at += 1;
-                    let is_new = seen.insert(columns.group(doc, query.copies)?);
-                    let is_over = is_new && seen.len() as u64 > COUNTED_MAX;
-                    if !query.count_all && (is_over || looked_at > COUNTED_IN_MAX) {
+                    match seen.insert(columns.group(doc, query.copies)?) {
+                        Ok(is_new) => count += u64::from(is_new),
+                        Err(IndexSearchError::TooMuchMemory { .. }) => {
+                            return Ok(Total { count, more: true });
+                        }
+                        Err(error) => return Err(error),
+                    }
+                    let is_enough = count > COUNTED_MAX || looked_at > COUNTED_IN_MAX;
+                    if !query.count_all && is_enough {
                         return Ok(Total {
-                            count: (seen.len() as u64).min(COUNTED_MAX),
+                            count: count.min(COUNTED_MAX),
                             more: true,
                         });
                     }
@@ -209,17 +222,14 @@ impl<'a> Best<'a> {
                 doc = matches.advance();
             }
         }
-        Ok(Total {
-            count: seen.len() as u64,
-            more: false,
-        })
+        Ok(Total { count, more: false })
     }
 }
 
-/// The best so far. Of equal ones, those that came first.
+/// The best so far. Of equal ones, the first.
 struct Top {
     limit: usize,
-    /// What is not above this is not among the best.
+    /// Passages must score above this to enter.
     threshold: Score,
     /// The worst of them is on top.
     heap: BinaryHeap<Reverse<Candidate>>,
@@ -254,7 +264,7 @@ impl Top {
     }
 }
 
-/// A passage; the greater, the better.
+/// A passage; greater is better.
 #[derive(PartialEq)]
 struct Candidate(Score, Reverse<DocAddress>);
 

@@ -1,5 +1,5 @@
-//! The columns of the segments that searches see, opened once for all searches:
-//! what a hit says, what orders hits, and the filters that columns can answer.
+//! The columns of visible segments, opened once for all searches: fields of hits, sort keys, and
+//! filters that columns can answer.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,12 +15,12 @@ use super::{
     query::{Copies, Hit, SearchFilters},
     schema::{column, outcome_number, outcome_of},
 };
-use crate::domain::{
+use treering_domain::{
     BranchId, ConversationId, EventKind, Position, Revision, ShardId, TimestampMicros,
 };
 
-/// Tools of a segment whose names are kept; with more of them, names are looked
-/// up. In memory about 64 bytes each.
+/// Most tool names of a segment that are cached, at about 64 bytes each. With more, names are
+/// looked up.
 const TOOL_NAMES_MAX: usize = 4_096;
 
 /// The columns of a searcher's segments, in their order.
@@ -31,8 +31,8 @@ pub(super) struct OpenColumns {
 }
 
 impl OpenColumns {
-    /// Those of a searcher's segments. What an earlier searcher had open stays
-    /// open; other segments are opened when they are first looked at.
+    /// Returns the columns of a searcher's segments. Columns opened for `before` are reused; others
+    /// are opened on first use.
     pub fn of(searcher: &Searcher, before: Option<&Self>) -> Self {
         let readers = searcher.segment_readers().iter();
         let segments = readers.map(|reader| {
@@ -47,7 +47,7 @@ impl OpenColumns {
         }
     }
 
-    /// Those of one segment, by its place in the searcher.
+    /// Returns the columns of one segment, by its ordinal in the searcher.
     ///
     /// # Errors
     /// [`IndexError::NeedsRebuild`] when they are damaged.
@@ -70,7 +70,7 @@ pub(super) struct Columns {
     text_hash: Column<u64>,
     conversation: Option<BytesColumn>,
     tool: Option<StrColumn>,
-    /// By ordinal; empty when there are too many.
+    /// Tool names by ordinal; empty when there are too many.
     tools: Vec<String>,
     recorded_at: Column<i64>,
     happened_at: Column<i64>,
@@ -112,7 +112,7 @@ impl Columns {
         })
     }
 
-    /// Where a passage is: its event, and its first byte in the event's text.
+    /// Returns a passage's event and the offset of its first byte in the event's text.
     pub fn place(&self, doc: DocId) -> Result<(Position, u64), IndexError> {
         let shard = u32::try_from(number(&self.shard, doc)?).map_err(|_| damaged())?;
         let position = Position {
@@ -122,19 +122,19 @@ impl Columns {
         Ok((position, number(&self.byte_start, doc)?))
     }
 
-    /// When a passage's event happened.
+    /// Returns when a passage's event happened.
     pub fn happened_at(&self, doc: DocId) -> Result<TimestampMicros, IndexError> {
         let time = self.happened_at.first(doc).ok_or_else(damaged)?;
         Ok(TimestampMicros(time))
     }
 
-    /// The kind of a passage's event.
+    /// Returns the kind of a passage's event.
     pub fn kind(&self, doc: DocId) -> Option<EventKind> {
         let number = self.kind.first(doc)?;
         EventKind::from_number(u16::try_from(number).ok()?)
     }
 
-    /// What a passage says.
+    /// Returns a passage as a hit.
     pub fn hit(&self, ranked: &Ranked) -> Result<Hit, IndexError> {
         let doc = ranked.address.doc_id;
         Ok(Hit {
@@ -155,7 +155,7 @@ impl Columns {
         })
     }
 
-    /// What passages share that are one hit.
+    /// Returns the key shared by passages that form one hit.
     pub fn group(&self, doc: DocId, copies: Copies) -> Result<u64, IndexError> {
         match copies {
             Copies::Folded => number(&self.text_hash, doc),
@@ -163,7 +163,7 @@ impl Columns {
         }
     }
 
-    /// Where in its conversation the event of a passage is.
+    /// Returns the conversation and revision of a passage's event.
     pub fn address(&self, doc: DocId) -> Result<(ConversationId, Revision), IndexError> {
         Ok((
             self.conversation(doc)?,
@@ -171,7 +171,7 @@ impl Columns {
         ))
     }
 
-    /// The conversation of a passage.
+    /// Returns the conversation of a passage.
     pub fn conversation(&self, doc: DocId) -> Result<ConversationId, IndexError> {
         let column = self.conversation.as_ref().ok_or_else(damaged)?;
         let ordinal = column.ords().first(doc).ok_or_else(damaged)?;
@@ -205,7 +205,7 @@ fn number(column: &Column<u64>, doc: DocId) -> Result<u64, IndexError> {
     column.first(doc).ok_or_else(damaged)
 }
 
-/// A span of time that is bounded on some side.
+/// Returns a time span, or `None` when neither end is bounded.
 pub(super) fn span(
     from: Option<TimestampMicros>,
     to: Option<TimestampMicros>,
@@ -225,19 +225,19 @@ fn is_within(times: &Column<i64>, doc: DocId, span: Option<(i64, i64)>) -> bool 
     })
 }
 
-/// Filters as columns answer them, in one segment.
+/// Filters that columns answer, in one segment.
 pub(super) struct ColumnFilter<'a> {
     columns: &'a Columns,
     kinds: Vec<u64>,
     outcome: Option<u64>,
-    /// Their ordinals here.
+    /// The tools' ordinals in this segment.
     tools: Option<Vec<u64>>,
     recorded: Option<(i64, i64)>,
     happened: Option<(i64, i64)>,
 }
 
 impl<'a> ColumnFilter<'a> {
-    /// Whether columns can answer all of these filters.
+    /// Returns whether columns can answer all of these filters.
     pub fn answers(filters: &SearchFilters) -> bool {
         filters.scope.is_none()
             && filters.shown.is_empty()
@@ -245,10 +245,10 @@ impl<'a> ColumnFilter<'a> {
             && filters.paths.is_empty()
     }
 
-    /// The filters, in a segment with these columns.
+    /// Returns the filters for a segment with these columns.
     ///
     /// # Errors
-    /// [`IndexError::NeedsRebuild`] when the names of tools are damaged.
+    /// [`IndexError::NeedsRebuild`] when tool names are damaged.
     pub fn new(columns: &'a Columns, filters: &SearchFilters) -> Result<Self, IndexError> {
         Ok(Self {
             kinds: filters
@@ -267,7 +267,7 @@ impl<'a> ColumnFilter<'a> {
         })
     }
 
-    /// Whether a passage is what the filters want.
+    /// Returns whether a passage passes the filters.
     pub fn passes(&self, doc: DocId) -> bool {
         let columns = self.columns;
         let is_of_kind = |kind| self.kinds.contains(&kind);

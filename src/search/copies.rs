@@ -1,12 +1,12 @@
-//! Where else the text of a hit is: a file that was read again, a session that came back
-//! as another conversation.
+//! Finds the other events with a hit's text, such as a file that was read again or a session that
+//! was imported again as another conversation.
 
 use std::collections::{HashMap, HashSet};
 
 use tantivy::DocAddress;
 
 use super::{
-    error::{IndexError, IndexSearchError},
+    error::IndexSearchError,
     hits::unreadable,
     index::SearchIndex,
     plan::any_of,
@@ -14,9 +14,9 @@ use super::{
     schema::text_tag,
     sweep::each_match,
 };
-use crate::domain::{ConversationId, Position, Revision};
+use treering_domain::{ConversationId, Position, Revision};
 
-/// Copies of a hit that are named, the nearest ones.
+/// Most copies of a hit that are returned: the nearest ones.
 const COPIES_NAMED_MAX: usize = 3;
 
 /// An event with the text of a hit.
@@ -24,9 +24,9 @@ const COPIES_NAMED_MAX: usize = 3;
 pub struct CopyPlace {
     /// Its conversation.
     pub conversation: ConversationId,
-    /// Its place there.
+    /// Its revision.
     pub revision: Revision,
-    /// Its place in the log.
+    /// Its log position.
     pub position: Position,
 }
 
@@ -35,13 +35,13 @@ pub struct CopyPlace {
 pub struct HitCopies {
     /// How many.
     pub count: u64,
-    /// Those that are nearest to it in the log.
+    /// Those nearest to it in the log.
     pub nearest: Vec<CopyPlace>,
 }
 
 impl SearchIndex {
-    /// The other events that each of these hits stands for: of its kind, with its text,
-    /// and let through by the query's filters.
+    /// Returns the other events that each of these hits stands for: those of its kind with its text
+    /// that pass the query's filters.
     ///
     /// # Errors
     /// As [`Self::search`].
@@ -63,19 +63,24 @@ impl SearchIndex {
                     tags.push(tag);
                 }
             }
-            let mut found: HashMap<u64, Vec<(Position, DocAddress)>> = HashMap::new();
+            let mut found: HashMap<u64, Vec<Near>> = HashMap::new();
+            for hit in hits {
+                let near = Near::to(hit.position);
+                found.entry(hit.text_hash).or_default().push(near);
+            }
             if !tags.is_empty() {
                 let planner = self.planner(query);
                 let having = planner.filtered(any_of(tags), &query.filters);
                 each_match(&published, having.as_ref(), |columns, address| {
                     let doc = address.doc_id;
-                    let text = columns.group(doc, Copies::Folded)?;
-                    let place = (columns.place(doc)?.0, address);
-                    found.entry(text).or_default().push(place);
+                    if let Some(near) = found.get_mut(&columns.group(doc, Copies::Folded)?) {
+                        let place = (columns.place(doc)?.0, address);
+                        near.iter_mut().for_each(|near| near.add(place));
+                    }
                     Ok(())
                 })?;
             }
-            // There may be thousands: which conversation each is in is asked of the nearest.
+            // Conversations are read for the nearest ones only.
             let named = |(position, address): (Position, DocAddress)| {
                 let columns = published.columns.of_segment(address.segment_ord)?;
                 let (conversation, revision) = columns.address(address.doc_id)?;
@@ -86,22 +91,49 @@ impl SearchIndex {
                 })
             };
             let copies = |hit: &Hit| {
-                let mut others = found.get(&hit.text_hash).cloned().unwrap_or_default();
-                others.retain(|(position, _)| *position != hit.position);
-                others.sort_by_key(|(position, _)| {
-                    (
-                        position.offset.abs_diff(hit.position.offset),
-                        position.offset,
-                    )
-                });
-                let nearest = others.iter().take(COPIES_NAMED_MAX).copied().map(named);
+                let near = found.get(&hit.text_hash);
+                let near = near.and_then(|near| near.iter().find(|near| near.to == hit.position));
+                let near = near.cloned().unwrap_or_else(|| Near::to(hit.position));
+                let nearest = near.nearest.into_iter().map(named);
                 Ok(HitCopies {
-                    count: others.len() as u64,
-                    nearest: nearest.collect::<Result<_, IndexError>>()?,
+                    count: near.count,
+                    nearest: nearest.collect::<Result<_, IndexSearchError>>()?,
                 })
             };
             hits.iter().map(copies).collect()
         };
-        Ok(guarded(find)?)
+        guarded(find)
+    }
+}
+
+/// The copies of a hit. There may be 100,000, so only the nearest are kept.
+#[derive(Clone, Debug)]
+struct Near {
+    to: Position,
+    count: u64,
+    nearest: Vec<(Position, DocAddress)>,
+}
+
+impl Near {
+    fn to(position: Position) -> Self {
+        Self {
+            to: position,
+            count: 0,
+            nearest: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, place: (Position, DocAddress)) {
+        if place.0 == self.to {
+            return;
+        }
+        self.count += 1;
+        let distance = |(position, _): &(Position, DocAddress)| {
+            (position.offset.abs_diff(self.to.offset), position.offset)
+        };
+        let own = distance(&place);
+        let at = self.nearest.partition_point(|near| distance(near) <= own);
+        self.nearest.insert(at, place);
+        self.nearest.truncate(COPIES_NAMED_MAX);
     }
 }

@@ -1,67 +1,63 @@
-//! What is indexed: the text of an event, and its passages.
+//! The text of an event and its passages, as indexed.
 //!
-//! Byte ranges and lines in search results refer to [`searchable_text`], which
-//! depends on nothing but the event's body: the same body always gives the same
-//! text. Nothing here knows the index.
+//! Byte ranges and lines in search results refer to [`searchable_text`], which depends on the
+//! event's body only: equal bodies give equal text. This module does not know the index.
 
 use std::borrow::Cow;
 
 use super::arguments::call_text;
-use crate::domain::{
+use treering_domain::{
     BranchId, ContentPart, ConversationId, EventBody, EventKind, MessageAppended, Namespace,
     Position, Revision, Role, TimestampMicros, ToolResultRecorded,
 };
 
-/// A passage is closed once it has this many bytes, at the next line's end.
+/// A passage ends at the first line end after this many bytes.
 pub const PASSAGE_BYTES_TARGET: usize = 3 * 1024;
-/// A passage never has more bytes than this: a longer line is cut.
+/// Most bytes of a passage; longer lines are cut.
 pub const PASSAGE_BYTES_MAX: usize = 4 * 1024;
 
-/// An event with text, on its way into the index.
+/// An event with text, to be indexed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchableEvent {
-    /// The tenant.
+    /// The namespace.
     pub namespace: Namespace,
     /// The event's conversation.
     pub conversation: ConversationId,
     /// The branch it was appended to.
     pub branch: BranchId,
-    /// Its place in the conversation.
+    /// The event's revision.
     pub revision: Revision,
-    /// Its place in the log.
+    /// The event's log position.
     pub position: Position,
-    /// What it is about.
+    /// The event's kind.
     pub kind: EventKind,
-    /// Who speaks, for messages.
+    /// The speaker, for messages.
     pub role: Option<Role>,
-    /// The tool, for calls, tool results and snapshots; or empty.
+    /// The tool, for calls, tool results and snapshots; otherwise empty.
     pub tool: String,
-    /// Files and folders that the call is about, for calls and results.
+    /// Files and folders that the call names, for calls and results.
     pub paths: Vec<String>,
-    /// Whether the tool worked, for tool results.
+    /// Whether the tool succeeded, for tool results.
     pub success: Option<bool>,
     /// When the engine recorded it.
     pub recorded_at: TimestampMicros,
-    /// When it happened: for what was imported, long before.
+    /// When it happened; for imported events, long before.
     pub happened_at: TimestampMicros,
-    /// [`searchable_text`] of its body.
+    /// The [`searchable_text`] of its body.
     pub text: String,
 }
 
-/// The text that a search looks at, or none when this kind of event has none or
-/// it is blank.
+/// Returns the text that is searched, or `None` when this kind of event has none or it is blank.
 ///
-/// - A message: its text, refusal, JSON and reasoning parts, in order, joined by
-///   a line feed.
-/// - A tool result: its text and JSON parts, joined by a line feed; without such
-///   parts the structured result; when it failed, the error message after a
-///   line feed, unless the parts have it already.
-/// - A tool call: its arguments, each on a line of its own as `name: value`, texts
-///   as they are and not as JSON writes them.
-/// - A dialogue summary, a compaction, a returned sub-context, a tool snapshot,
-///   a sealed conversation: the summary.
-/// - A new conversation, or one that gets another title: the title. An annotation: its label and
-///   its comment. A framework's event: the text that it was given to be found by.
+/// - A message: its text, refusal, JSON and reasoning parts, in order, joined by a line feed.
+/// - A tool result: its text and JSON parts, joined by a line feed; without such parts the
+///   structured result. For a failure, the error message after a line feed, unless the parts
+///   contain it.
+/// - A tool call: its arguments, each on its own line as `name: value`, with strings unescaped.
+/// - A dialogue summary, a compaction, a returned sub-context, a tool snapshot, a sealed
+///   conversation: the summary.
+/// - A new conversation, or one whose title changes: the title. An annotation: its label and
+///   comment. A custom event: its search text.
 ///
 /// A single part is borrowed, not copied.
 #[must_use]
@@ -95,7 +91,7 @@ fn message_text(message: &MessageAppended) -> Cow<'_, str> {
     }))
 }
 
-/// Whether a byte of [`searchable_text`] is a model's reasoning.
+/// Returns whether a byte of [`searchable_text`] belongs to a model's reasoning.
 #[must_use]
 pub fn is_reasoning_at(body: &EventBody, byte: usize) -> bool {
     let EventBody::MessageAppended(message) = body else {
@@ -130,7 +126,7 @@ fn result_text(result: &ToolResultRecorded) -> Cow<'_, str> {
     join([text.as_ref(), error].into_iter()).into_owned().into()
 }
 
-/// Joins what is not empty.
+/// Joins the non-empty texts with line feeds.
 fn join<'a>(texts: impl Iterator<Item = &'a str>) -> Cow<'a, str> {
     let mut joined = Cow::from("");
     for text in texts.filter(|text| !text.is_empty()) {
@@ -145,7 +141,8 @@ fn join<'a>(texts: impl Iterator<Item = &'a str>) -> Cow<'a, str> {
     joined
 }
 
-/// Equal for texts that are equal, of events of one kind; hardly ever for others.
+/// Returns a hash of an event's kind and text: equal for equal texts of one kind, almost never for
+/// others.
 pub(super) fn text_hash(kind: EventKind, text: &str) -> u64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&kind.number().to_le_bytes());
@@ -155,20 +152,20 @@ pub(super) fn text_hash(kind: EventKind, text: &str) -> u64 {
     u64::from_le_bytes(first)
 }
 
-/// A piece of a text: what one document of the index holds.
+/// A piece of a text: the content of one document of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage<'a> {
     /// The piece.
     pub text: &'a str,
-    /// Its first byte in the text.
+    /// The offset of its first byte in the text.
     pub byte_start: usize,
-    /// The byte after its last.
+    /// The offset after its last byte.
     pub byte_end: usize,
-    /// The line that its first byte is in, from 1.
+    /// The line of its first byte, from 1.
     pub line: u64,
 }
 
-/// The passage that begins at a byte of a text; none when none can.
+/// Returns the passage that begins at a byte of a text, or `None` when none can.
 #[must_use]
 pub fn passage_at(text: &str, byte_start: usize) -> Option<Passage<'_>> {
     let rest = text.get(byte_start..).filter(|rest| !rest.is_empty())?;
@@ -181,9 +178,9 @@ pub fn passage_at(text: &str, byte_start: usize) -> Option<Passage<'_>> {
     })
 }
 
-/// Cuts a text into passages that follow each other without gaps: at line ends,
-/// about [`PASSAGE_BYTES_TARGET`] each; a line that does not fit into
-/// [`PASSAGE_BYTES_MAX`] is cut at a blank, else between characters.
+/// Cuts a text into adjacent passages without gaps, at line ends, of about [`PASSAGE_BYTES_TARGET`]
+/// bytes each. A line longer than [`PASSAGE_BYTES_MAX`] is cut at a blank, or else between
+/// characters.
 pub fn passages(text: &str) -> impl Iterator<Item = Passage<'_>> {
     let mut byte_start = 0;
     let mut line = 1;
@@ -229,7 +226,7 @@ fn passage_len(rest: &str) -> usize {
     blank.map_or(hard, |at| PASSAGE_BYTES_TARGET + at + 1)
 }
 
-/// The last place up to `at` where a text may be cut.
+/// Returns the last character boundary at or before `at`.
 pub(super) fn floor_boundary(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
@@ -238,7 +235,7 @@ pub(super) fn floor_boundary(text: &str, at: usize) -> usize {
     at
 }
 
-/// The first place from `at` on where a text may be cut.
+/// Returns the first character boundary at or after `at`.
 pub(super) fn ceil_boundary(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
@@ -252,10 +249,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::{ConversationCreated, JsonText, Reasoning, SummaryRecorded};
+    use treering_domain::{ConversationCreated, JsonText, Reasoning, SummaryRecorded};
 
-    // Byte ranges of hits refer to this text: if it changed, every stored
-    // reference would point elsewhere.
+    // Byte ranges of hits refer to this text: if it changed, every stored reference would point
+    // elsewhere.
     #[test]
     fn text_of_each_kind_is_fixed() {
         let mut failed = ToolResultRecorded::failure("c", "no such file");
@@ -320,7 +317,7 @@ mod tests {
         }
     }
 
-    // What a model thought was shown as what it said.
+    // A model's reasoning must not be shown as its answer.
     #[test]
     fn reasoning_is_told_from_what_was_said() {
         let reasoning = |text: &str| {
@@ -359,7 +356,7 @@ mod tests {
         assert_eq!(end, text.len());
     }
 
-    // A byte in no passage could never be found, one in two would be found twice.
+    // A byte in no passage could never be found; one in two would be found twice.
     proptest! {
         #[test]
         fn passages_cover_any_text(lines in prop::collection::vec("\\PC{0,400}", 0..60)) {

@@ -1,93 +1,103 @@
-//! What can go wrong, by operation.
+//! Errors, one enum per operation.
 
 use std::path::PathBuf;
 
-use super::syntax::QueryError;
+use super::{memory::TooMany, syntax::QueryError};
 
 /// Why the index could not be opened, written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum IndexError {
-    /// Damaged, or written by another version: wipe it
-    /// ([`super::SearchIndex::wipe`]) and index the log again.
+    /// The index is damaged or has another version: call [`super::SearchIndex::wipe`] and index the
+    /// log again.
     #[error("the search index must be rebuilt: {reason}")]
     NeedsRebuild {
-        /// What was found.
+        /// Why it must be rebuilt.
         reason: String,
     },
-    /// Another process, or another handle in this one, has it open.
+    /// Another process, or another handle in this process, has the index open.
     #[error("the search index in {} is in use by another process", dir.display())]
     Locked {
-        /// Where it is.
+        /// The folder of the index.
         dir: PathBuf,
     },
-    /// The options make no sense.
+    /// The writer's heap size is out of bounds.
     #[error("the search index cannot use {bytes} bytes for its writer; give {min} to {max}")]
     WriterHeap {
-        /// What was asked for.
+        /// The requested size.
         bytes: usize,
-        /// The smallest that works.
+        /// The smallest allowed size.
         min: usize,
-        /// The largest that works.
+        /// The largest allowed size.
         max: usize,
     },
-    /// The disk or the file system refused.
+    /// The operating system reported an error.
     #[error("the search index in {} cannot be {action}: {source}", dir.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// Where it is.
+        /// The folder of the index.
         dir: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The engine below failed in another way. The index as committed is intact;
-    /// open it again.
+    /// tantivy failed in another way. The committed index is intact: open it again.
     #[error("the search index cannot be {action}: {source}")]
     Engine {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// What it said.
+        /// tantivy's error.
         source: tantivy::TantivyError,
     },
 }
 
-/// Why a search has no answer.
+/// Why a search failed.
 #[derive(Debug, thiserror::Error)]
 pub enum IndexSearchError {
     /// The query cannot be searched.
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// A page beyond the bound.
+    /// Offset and limit together exceed the maximum.
     #[error("a search reaches at most {max} hits; offset {offset} and limit {limit} go beyond")]
     TooFar {
-        /// Hits passed over.
+        /// Hits to skip.
         offset: usize,
-        /// Hits wanted.
+        /// Hits to return.
         limit: usize,
-        /// The bound on both together.
+        /// The largest sum of both.
         max: usize,
     },
     /// A filter with too many values.
     #[error("the filter on {what} has {count} values; at most {max} are allowed")]
     FilterTooLarge {
-        /// Which filter.
+        /// The name of the filter.
         what: &'static str,
-        /// Its values.
+        /// The number of its values.
         count: usize,
-        /// The bound.
+        /// The largest allowed number.
         max: usize,
     },
-    /// Path globs over their bound.
+    /// Path globs are too long.
     #[error(
         "the path globs have {bytes} bytes together; at most {max} are allowed: \
          ask for fewer paths at a time"
     )]
     GlobsTooLong {
-        /// Their bytes.
+        /// Their length in bytes, together.
         bytes: usize,
-        /// The bound.
+        /// The largest allowed length in bytes.
         max: usize,
     },
+    /// The search would exceed the memory limit of one search.
+    #[error("the search needs more than the {} MiB of memory that one may have, for {what}", max >> 20)]
+    TooMuchMemory {
+        /// What there is too much of, and what to do about it.
+        what: TooMany,
+        /// The limit, in bytes.
+        max: usize,
+    },
+    /// The search was cancelled: its caller left, or the store is closing.
+    #[error("the search was stopped: the store is closing, or nobody waits for it")]
+    Stopped,
     /// The index failed.
     #[error(transparent)]
     Index(#[from] IndexError),

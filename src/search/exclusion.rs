@@ -1,15 +1,14 @@
-//! What must not match, in a form that tantivy 0.27 excludes soundly.
+//! Clauses that must not match, in a form that tantivy 0.27 excludes correctly.
 //!
-//! Its exclusion asks a clause about documents before the clause's first match,
-//! by `seek_danger`, which phrases are not made for: a debug assertion fails.
-//! Here a clause is asked by plain seeking only.
+//! tantivy calls `seek_danger` for documents before the clause's first match, which phrases do not
+//! support: a debug assertion fails. Here a clause is only asked by plain seeking.
 
 use tantivy::{
     DocId, DocSet, Score, SegmentReader, TantivyError,
     query::{ConstScorer, EnableScoring, Explanation, Query, Scorer, Weight},
 };
 
-/// A clause that is only asked whether it matches.
+/// A clause that only reports whether it matches.
 #[derive(Debug)]
 pub(super) struct Exclusion(pub Box<dyn Query>);
 
@@ -43,7 +42,7 @@ impl Weight for ExclusionWeight {
     }
 }
 
-/// Takes `seek_danger` as the trait gives it: by seeking.
+/// Uses the default `seek_danger` of the trait, which seeks.
 struct PlainSeek(Box<dyn Scorer>);
 
 impl DocSet for PlainSeek {

@@ -1,10 +1,9 @@
-//! Which files the index is made of.
+//! Records which files the index consists of.
 //!
-//! Each file of a segment has a checksum of its own, and tantivy does not know
-//! which file belongs to which segment: one of another index, sound in itself, is
-//! taken, and searches find too little without a word. Files of segments are never
-//! changed once they are committed, so their lengths and last bytes (where their
-//! checksums are) are noted beside them, and compared when the index is opened.
+//! Each segment file has its own checksum, but tantivy does not know which file belongs to which
+//! segment: it accepts a valid file of another index, and searches then silently miss hits. Segment
+//! files never change once committed, so their lengths and last bytes (which hold the checksums)
+//! are recorded in a list and compared when the index is opened.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -15,20 +14,18 @@ use std::{
 
 use tantivy::index::SegmentMeta;
 
-/// The file that lists the others.
+/// The list of the other files.
 const LIST: &str = "files";
-/// What is compared of a file's end, in bytes: tantivy's footer is shorter.
+/// Bytes compared at a file's end; tantivy's footer is shorter.
 const END_BYTES: u64 = 128;
 
-/// Files that were noted: name to what is said of it.
+/// Recorded files: name to length and hash.
 pub(super) type Noted = BTreeMap<String, String>;
 
-/// Notes the files of segments that were committed. What is noted already is not
-/// looked at again.
+/// Records the files of committed segments. Files already recorded are not read again.
 ///
 /// # Errors
-/// What the system says. The index is right all the same: a file that is not in the
-/// list is believed.
+/// The system's error. The index is still valid: a file that is not in the list is trusted.
 pub(super) fn note(dir: &Path, segments: &[SegmentMeta], noted: &mut Noted) -> io::Result<()> {
     let mut now = Noted::new();
     for name in files_of(dir, segments)? {
@@ -42,15 +39,15 @@ pub(super) fn note(dir: &Path, segments: &[SegmentMeta], noted: &mut Noted) -> i
         let lines = now.iter().map(|(name, said)| format!("{name} {said}\n"));
         let text: String = lines.collect();
         let check = blake3::hash(text.as_bytes()).to_hex();
-        // One that is half written does not match its check, and is passed over.
+        // A partly written list does not match its checksum and is ignored.
         fs::write(dir.join(LIST), format!("{text}{check}\n"))?;
         *noted = now;
     }
     Ok(())
 }
 
-/// A file of these segments that is not the one that was noted; none: all are, as
-/// far as they were noted.
+/// Returns a file of these segments that differs from its record, or `None` when all recorded files
+/// match.
 pub(super) fn not_as_noted(dir: &Path, segments: &[SegmentMeta]) -> Option<String> {
     let noted = read(dir)?;
     let mut names = files_of(dir, segments).ok()?.into_iter();
@@ -60,7 +57,7 @@ pub(super) fn not_as_noted(dir: &Path, segments: &[SegmentMeta]) -> Option<Strin
     })
 }
 
-/// A segment's files are called by its id.
+/// Returns the files of these segments, which are named after the segment ids.
 fn files_of(dir: &Path, segments: &[SegmentMeta]) -> io::Result<Vec<String>> {
     let ids = segments.iter().map(|segment| segment.id().uuid_string());
     let ids: HashSet<String> = ids.collect();
@@ -89,7 +86,7 @@ fn read(dir: &Path) -> Option<Noted> {
     lines.lines().map(pair).collect()
 }
 
-/// Its length, and a hash of its end.
+/// Returns the file's length and a hash of its end.
 fn describe(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let bytes = file.metadata()?.len();

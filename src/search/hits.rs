@@ -1,5 +1,4 @@
-//! From the documents that tantivy found to hits: which ones, in what order,
-//! and what their columns say.
+//! Turns the documents that tantivy found into hits: selection, order and columns.
 
 use std::{cmp::Reverse, collections::HashSet};
 
@@ -11,9 +10,9 @@ use super::{
     query::{Copies, Hit},
     rank::{POOL, Scored, Scores},
 };
-use crate::domain::Position;
+use treering_domain::Position;
 
-/// A document and what orders it.
+/// A document and its sort keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ranked {
     pub address: DocAddress,
@@ -24,9 +23,9 @@ pub(super) struct Ranked {
     pub byte_start: u64,
 }
 
-/// Orders documents, best first, and keeps the best passage of each event, or of each
-/// text. Those of the pool come first whatever the page, so that pages join up. Merges
-/// move documents about, so equal scores go by position.
+/// Orders documents, best first, and keeps the best passage of each event or text. Passages of the
+/// pool come first on every page, so that pages join up. Equal scores are ordered by log position,
+/// because merges change document ids.
 pub(super) fn ranked(
     columns: &OpenColumns,
     found: &[Scored],
@@ -72,7 +71,7 @@ pub(super) fn ranked(
     Ok(kept)
 }
 
-/// Gives hits that a whole name put before others at least the scores of those.
+/// Raises the scores of hits that a whole name ranks first to at least those of later hits.
 pub(super) fn keep_in_order(hits: &mut [Hit]) {
     raise(hits.iter_mut().map(|hit| (&mut hit.score, &mut hit.scores)));
 }

@@ -1,10 +1,8 @@
-//! The index as a store: opening, adding, committing, erasing. Searching is in
-//! `query`.
+//! The index as a store: opening, adding, committing, erasing. Searching is in `query`.
 //!
-//! The mark (how far in the log the index has come) is in the payload of each
-//! commit, so that documents and mark are durable together: after a crash the
-//! index is as of its last commit, and the engine goes on from
-//! [`SearchIndex::reached`] with nothing missing and nothing twice.
+//! The payload of each commit holds the mark: the log position that the index has reached.
+//! Documents and mark are therefore durable together. After a crash the index is as of its last
+//! commit, and the engine continues from [`SearchIndex::reached`] without gaps or duplicates.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,7 +14,7 @@ use std::{
 use tantivy::{
     Index, IndexReader, IndexSettings, IndexWriter, ReloadPolicy, Searcher, TantivyDocument,
     TantivyError,
-    directory::{MmapDirectory, error::LockError},
+    directory::error::LockError,
     index::SegmentId,
     indexer::{IndexWriterOptions, LogMergePolicy, NoMergePolicy},
     query::{BooleanQuery, Occur, Query, TermQuery},
@@ -29,7 +27,7 @@ use super::{
     error::IndexError,
     files,
     plan::only_revisions,
-    query::guarded,
+    query::contained_damage,
     refusal::{engine_error, io_error, rebuild, unreadable},
     schema::{
         Fields, PassageTokenizer, TOKENIZER, column, conversation_tag, outcome_number, text_tag,
@@ -37,56 +35,59 @@ use super::{
     },
     unchanged::Unchanged,
 };
-use crate::domain::{ConversationId, Namespace, Position, Revision, ShardId};
+use treering_domain::{ConversationId, Namespace, Position, Revision, ShardId};
 
-/// So long the lock of an index that was just closed is waited for: a process that this
-/// one is starting holds a copy of it until it runs its own program.
+#[cfg(unix)]
+use super::held::Held as Folder;
+#[cfg(not(unix))]
+use tantivy::directory::MmapDirectory as Folder;
+
+/// How long opening waits for the lock of an index that was just closed: a child process holds a
+/// copy of the lock from its fork until it runs its own program.
 const LOCK_WAIT: Duration = Duration::from_millis(500);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-/// What is written by one version is not read by another: the index is rebuilt.
-/// To raise with any change of the fields, the passages or the analyser.
+/// Version of the index format. An index of another version is rebuilt. Raise it with any change of
+/// fields, passages or analyser.
 pub const INDEX_VERSION: u32 = 4;
-/// Begins the payload of each of our commits.
+/// Begins the payload of each commit.
 const PAYLOAD_NAME: &str = "treering-search";
-/// A mark that moves without new documents is made durable so often.
+/// How often a mark that moves without new documents is made durable.
 const MARK_DURABLE_EVERY: Duration = Duration::from_secs(10);
-/// How long a purge waits for merges that run already.
+/// How long a purge waits for merges that already run.
 const PURGE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// tantivy's own bounds, in bytes.
 const WRITER_HEAP_BYTES_MIN: usize = 15_000_000;
 const WRITER_HEAP_BYTES_MAX: usize = 2_000_000_000;
-/// Memory of a thread while there is much to add, beside what it has else.
+/// Memory factor of each writer thread while the index catches up.
 const HURRIED_HEAP_FACTOR: usize = 2;
-/// So many segments of about one size are merged then.
+/// How many segments of similar size are merged at once while the index catches up.
 const HURRIED_SEGMENTS_MIN: usize = 24;
-/// Share of erased passages from which on a segment is rewritten.
+/// Share of erased passages above which a segment is rewritten.
 const ERASED_SHARE_MAX: f32 = 0.2;
 
-/// How the index uses the machine.
+/// How the index uses memory, threads and time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchOptions {
-    /// Memory for what is not committed, in bytes: 15 MB to 2 GB. More makes
-    /// rebuilding faster.
+    /// Memory for uncommitted documents, in bytes: 15 MB to 2 GB. More makes rebuilding faster.
     pub writer_heap_bytes: usize,
-    /// Threads that index, which share that memory. More than one makes more and
-    /// smaller segments: for an index that is made anew.
+    /// Indexing threads, which share that memory. More threads write more and smaller segments,
+    /// which suits an index that is built from scratch.
     pub writer_threads: usize,
-    /// Threads that index while there is much to add. Each has twice that memory: fewer
-    /// and larger segments are less work.
+    /// Indexing threads while the index catches up. Each gets twice `writer_heap_bytes`: fewer and
+    /// larger segments are less work.
     pub hurried_threads: usize,
-    /// How long an added event may stay invisible: see
-    /// [`SearchIndex::commit_if_due`].
+    /// How long an added event may stay invisible: see [`SearchIndex::commit_if_due`].
     pub commit_interval: Duration,
-    /// Whether opening reads every file and checks its checksum.
+    /// Whether opening reads every file and verifies its checksum.
     pub verify: VerifyOnOpen,
 }
 
-/// Whether opening checks every byte.
+/// How much opening verifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyOnOpen {
-    /// All files are read: about a second for 1 GB that is not in memory.
+    /// Reads all files: about a second for 1 GB that is not cached.
     Checksums,
-    /// Only what opening needs is looked at. Damage shows when it is read.
+    /// Reads only what opening needs. Damage elsewhere shows when it is read.
     Structure,
 }
 
@@ -103,7 +104,7 @@ impl Default for SearchOptions {
 }
 
 impl SearchOptions {
-    /// The same for when there is much to add.
+    /// The options for catching up.
     fn hurried(&self) -> Self {
         let threads = self.hurried_threads.max(1);
         Self {
@@ -115,16 +116,16 @@ impl SearchOptions {
     }
 }
 
-/// A full text index over the events of one shard.
+/// A full-text index over the events of one shard.
 ///
-/// All methods take `&self`; searching never waits for writing.
+/// All methods take `&self`. Searching never waits for writing.
 pub struct SearchIndex {
     pub(super) fields: Fields,
     pub(super) index: Index,
     pub(super) dir: PathBuf,
     options: SearchOptions,
     pub(super) merges: Merges,
-    /// Held while segments are put together.
+    /// Held while segments are merged by `joining`.
     pub(super) joining: Arc<Mutex<()>>,
     reader: IndexReader,
     published: RwLock<Published>,
@@ -139,17 +140,17 @@ impl std::fmt::Debug for SearchIndex {
     }
 }
 
-/// Whether segments are merged as they become many. In memory, over a folder that
-/// stays as it is, that would copy the folder into memory.
+/// Whether tantivy merges segments as they become many. Over a read-only folder, merges would copy
+/// the folder into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merges {
     AsTheyCome,
-    /// While there is much to add: they are put together when nothing comes.
+    /// While the index catches up: small segments are merged later, when no events arrive.
     WhenMany,
     Never,
 }
 
-/// What searches see.
+/// The state that searches read.
 #[derive(Clone)]
 pub(super) struct Published {
     pub searcher: Searcher,
@@ -158,24 +159,24 @@ pub(super) struct Published {
 }
 
 pub(super) struct WriterState {
-    /// None after a write failed: what was added since the last commit is gone.
+    /// `None` after a failed write: everything since the last commit is lost.
     writer: Option<IndexWriter>,
-    /// How far the writer has been brought, committed or not.
+    /// The log position up to which events were added, committed or not.
     added_to: Position,
     /// The mark of the last commit on disk.
     durable: Position,
     durable_at: Instant,
-    /// When the oldest change that is not committed was made.
+    /// When the oldest uncommitted change was made.
     changed_at: Option<Instant>,
     /// There are documents or erasures to commit, not only a mark.
     has_operations: bool,
     noted: files::Noted,
-    /// There is much to add.
+    /// The index is catching up.
     hurried: bool,
 }
 
 impl SearchIndex {
-    /// Opens the index in a directory, or makes one in an empty or new one.
+    /// Opens the index in a directory, or creates one when the directory is empty or missing.
     ///
     /// # Errors
     /// [`IndexError::NeedsRebuild`] when it is damaged or of another version,
@@ -191,11 +192,11 @@ impl SearchIndex {
             return Err(rebuild("its list of segments is not there"));
         }
         let fields = Fields::new();
+        let folder = Folder::open(dir).map_err(|error| unreadable(dir, error.into()))?;
         let index = if is_index {
-            Index::open_in_dir(dir).map_err(|error| unreadable(dir, error))?
+            Index::open(folder).map_err(|error| unreadable(dir, error))?
         } else {
-            let mmap = MmapDirectory::open(dir).map_err(|e| unreadable(dir, e.into()))?;
-            Index::create(mmap, fields.schema.clone(), IndexSettings::default())
+            Index::create(folder, fields.schema.clone(), IndexSettings::default())
                 .map_err(|error| engine_error("made", dir, error))?
         };
         if index.schema() != fields.schema {
@@ -204,12 +205,11 @@ impl SearchIndex {
         Self::with_index(index, fields, dir, options, Merges::AsTheyCome)
     }
 
-    /// Opens the index in a directory without changing anything in it: what is
-    /// added is kept in memory and gone with this.
+    /// Opens the index in a directory without changing the directory. What is added is kept in
+    /// memory and lost when this is dropped.
     ///
     /// # Errors
-    /// [`IndexError::NeedsRebuild`] when it is not there, is damaged or of
-    /// another version.
+    /// [`IndexError::NeedsRebuild`] when it is missing, damaged or of another version.
     pub fn open_unchanged(dir: &Path) -> Result<Self, IndexError> {
         if !dir.join("meta.json").exists() {
             return Err(rebuild("it is not there"));
@@ -228,10 +228,10 @@ impl SearchIndex {
         Self::with_index(index, fields, dir, options, Merges::Never)
     }
 
-    /// An index that lives in memory, for tests and trials.
+    /// Creates an index in memory, for tests and experiments.
     ///
     /// # Errors
-    /// [`IndexError::WriterHeap`] when the options make no sense.
+    /// [`IndexError::WriterHeap`] when the options are out of bounds.
     pub fn in_memory() -> Result<Self, IndexError> {
         let fields = Fields::new();
         let index = Index::create_in_ram(fields.schema.clone());
@@ -245,10 +245,10 @@ impl SearchIndex {
         )
     }
 
-    /// Removes an index from disk, whatever state it is in. It must not be open.
+    /// Deletes an index from disk, whatever its state. It must not be open.
     ///
     /// # Errors
-    /// [`IndexError::Io`] when the system refuses.
+    /// [`IndexError::Io`] when the system reports an error.
     pub fn wipe(dir: &Path) -> Result<(), IndexError> {
         match std::fs::remove_dir_all(dir) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -265,9 +265,9 @@ impl SearchIndex {
         options: SearchOptions,
         merges: Merges,
     ) -> Result<Self, IndexError> {
-        // tantivy answers some damage by a panic.
+        // tantivy reports some damage by a panic.
         let open = || Self::opened(index, fields, dir, options, merges);
-        guarded(open)
+        contained_damage(open)
     }
 
     fn opened(
@@ -334,28 +334,28 @@ impl SearchIndex {
         Ok(this)
     }
 
-    /// How far searches see: everything up to this position is in the index.
+    /// Returns the log position up to which searches see all events.
     #[must_use]
     pub fn reached(&self) -> Position {
         self.published().reached
     }
 
-    /// How far events have been added, committed or not.
+    /// Returns the log position up to which events were added, committed or not.
     #[must_use]
     pub fn added_to(&self) -> Position {
         self.state().added_to
     }
 
-    /// Passages that searches see, over all namespaces.
+    /// Returns the number of visible passages over all namespaces.
     #[must_use]
     pub fn passage_count(&self) -> u64 {
         self.published().searcher.num_docs()
     }
 
-    /// Bytes on disk (or in memory) of what searches see.
+    /// Returns the size of the visible index on disk (or in memory), in bytes.
     ///
     /// # Errors
-    /// [`IndexError::Engine`] when a file cannot be looked at.
+    /// [`IndexError::Io`] when a file cannot be read.
     pub fn size_bytes(&self) -> Result<u64, IndexError> {
         let usage = self.published().searcher.space_usage();
         Ok(usage
@@ -364,14 +364,12 @@ impl SearchIndex {
             .get_bytes())
     }
 
-    /// Adds events, in order of position, and says how far the log has been read
-    /// (also past events that have no text). Events up to [`Self::added_to`] are
-    /// passed over, so that bringing some twice does no harm. Nothing is visible
-    /// or durable before a commit.
+    /// Adds events in order of log position. `reached` is how far the log was read, past events
+    /// without text too. Events up to [`Self::added_to`] are skipped, so adding them twice does no
+    /// harm. Nothing is visible or durable before a commit.
     ///
     /// # Errors
-    /// [`IndexError`]. After one, what was added since the last commit is gone:
-    /// call [`Self::recover`].
+    /// [`IndexError`]. Everything added since the last commit is then lost: call [`Self::recover`].
     pub fn add(&self, events: &[SearchableEvent], reached: Position) -> Result<(), IndexError> {
         let mut state = self.state();
         let known = state.added_to;
@@ -391,21 +389,19 @@ impl SearchIndex {
         Ok(())
     }
 
-    /// Makes everything that was added visible, and durable when there is more
-    /// than a mark to write.
+    /// Makes all added events visible. They are also made durable, unless only the mark moved.
     ///
     /// # Errors
-    /// [`IndexError`]. After one, what was added since the last commit is gone:
-    /// call [`Self::recover`].
+    /// [`IndexError`]. Everything added since the last commit is then lost: call [`Self::recover`].
     pub fn commit(&self) -> Result<Position, IndexError> {
         let mut state = self.state();
         self.commit_state(&mut state)?;
         Ok(state.added_to)
     }
 
-    /// Says whether there is much to add: then with [`SearchOptions::hurried_threads`]
-    /// and more memory, and without merging what is merged again soon. What
-    /// was added so far is committed first.
+    /// Switches catching up on or off. While on, the index uses [`SearchOptions::hurried_threads`]
+    /// and more memory, and does not merge segments that would soon be merged again. Commits first.
+    /// Does nothing with fewer than two `hurried_threads`.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -424,12 +420,12 @@ impl SearchIndex {
         Ok(())
     }
 
-    /// Waits for the merges that run by themselves; none begins any more.
+    /// Waits for running automatic merges and starts no new ones.
     pub(super) fn settle(&self, state: &mut WriterState) -> Result<(), IndexError> {
         self.change_writer(state, &self.options, Merges::Never)
     }
 
-    /// Commits what was added, and goes on with a writer of these options.
+    /// Commits, then continues with a writer with these options.
     fn change_writer(
         &self,
         state: &mut WriterState,
@@ -439,7 +435,7 @@ impl SearchIndex {
         if state.has_operations {
             self.commit_durably(state)?;
         }
-        // The old writer holds the lock: it has to go first, its merges with it.
+        // The old writer holds the lock, so it and its merges must end first.
         if let Some(Err(error)) = state.writer.take().map(IndexWriter::wait_merging_threads) {
             tracing::warn!(%error, "a merge of the search index failed");
         }
@@ -447,9 +443,9 @@ impl SearchIndex {
         Ok(())
     }
 
-    /// Commits when the oldest change has waited for the options'
-    /// `commit_interval`. An indexing task calls this after each [`Self::add`]
-    /// and when [`Self::commit_due_at`] has come. Says whether it did.
+    /// Commits when the oldest change has waited for the options' `commit_interval`. An indexing
+    /// task calls this after each [`Self::add`] and at [`Self::commit_due_at`]. Returns whether it
+    /// committed.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -457,7 +453,7 @@ impl SearchIndex {
         self.commit_if_older(self.options.commit_interval)
     }
 
-    /// Commits when the oldest change has waited for so long. Says whether it did.
+    /// Commits when the oldest change is at least this old. Returns whether it committed.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -470,7 +466,7 @@ impl SearchIndex {
         Ok(due)
     }
 
-    /// When the next commit is due; none when there is nothing to commit.
+    /// Returns when the next commit is due, or `None` when there is nothing to commit.
     #[must_use]
     pub fn commit_due_at(&self) -> Option<Instant> {
         self.state()
@@ -478,15 +474,14 @@ impl SearchIndex {
             .map(|since| since + self.options.commit_interval)
     }
 
-    /// After a failed write: forgets what was added since the last commit and
-    /// says from where to bring events again.
+    /// Recovers from a failed write: discards everything since the last commit and returns the log
+    /// position after which to add events again.
     ///
     /// # Errors
-    /// [`IndexError`] when writing is still impossible; try again later.
-    /// Searching goes on meanwhile.
+    /// [`IndexError`] when writing still fails; try again later. Searching continues meanwhile.
     pub fn recover(&self) -> Result<Position, IndexError> {
         let mut state = self.state();
-        // The old writer holds the lock: it has to go first.
+        // The old writer holds the lock, so it must go first.
         state.writer = None;
         state.writer = Some(open_writer(
             &self.index,
@@ -501,9 +496,8 @@ impl SearchIndex {
         Ok(state.durable)
     }
 
-    /// Ends writing, merges that run included: the folder can be renamed then. What
-    /// was not committed is gone; searching goes on, and [`Self::recover`] begins
-    /// anew.
+    /// Stops writing and waits for running merges, so that the folder can be renamed. Uncommitted
+    /// events are lost. Searching continues, and [`Self::recover`] starts writing again.
     pub fn stop_writing(&self) {
         let writer = self.state().writer.take();
         if let Some(Err(error)) = writer.map(IndexWriter::wait_merging_threads) {
@@ -511,20 +505,20 @@ impl SearchIndex {
         }
     }
 
-    /// Reads every file and checks its checksum.
+    /// Reads every file and verifies its checksum.
     ///
     /// # Errors
-    /// [`IndexError::NeedsRebuild`] when one is damaged or gone.
+    /// [`IndexError::NeedsRebuild`] when a file is damaged or missing.
     pub fn check_files(&self) -> Result<(), IndexError> {
         verify(&self.index, &self.dir)
     }
 
-    /// Takes events out of the index: these revisions of a conversation, or all
-    /// of it. Commits: they are out of sight when this returns, and off the disk
-    /// with [`Self::purge`] or a later merge.
+    /// Removes events from the index: the given revisions of a conversation, or all of it. Commits:
+    /// the events are invisible when this returns, and off the disk after [`Self::purge`] or a
+    /// later merge.
     ///
     /// # Errors
-    /// [`IndexError`]; nothing was taken out then.
+    /// [`IndexError`]; nothing was removed then.
     pub fn erase(
         &self,
         namespace: &Namespace,
@@ -542,24 +536,22 @@ impl SearchIndex {
             ])),
         };
         self.write(&mut state, |writer| writer.delete_query(query))?;
-        // An erasure does not wait: it is durable when this returns.
+        // An erasure must be durable when this returns.
         self.commit_durably(&mut state)
     }
 
-    /// Rewrites every segment that has erased passages, so that their terms are
-    /// off the disk too. Takes about as long as indexing them took; adding waits
-    /// meanwhile, searching does not.
+    /// Rewrites every segment that has erased passages, so that their terms leave the disk too.
+    /// Takes about as long as indexing them did; adding waits meanwhile, searching does not.
     ///
     /// # Errors
-    /// [`IndexError`]; the index is as before then, and purging can be repeated.
+    /// [`IndexError`]; the index is then unchanged, and purging can be repeated.
     pub fn purge(&self) -> Result<(), IndexError> {
         let mut state = self.state();
         self.commit_durably(&mut state)?;
         let deadline = Instant::now() + PURGE_WAIT_MAX;
         while let Some(segment) = self.segment_with_erased()? {
             let merged = self.write(&mut state, |writer| Ok(writer.merge(&[segment]).wait()))?;
-            // A merge that runs by itself may have the segment: it ends, or the
-            // segment is gone with it.
+            // An automatic merge may hold the segment: wait until it ends or the segment is gone.
             if let Err(source) = merged {
                 if Instant::now() > deadline {
                     return Err(engine_error("rewritten", &self.dir, source));
@@ -599,7 +591,7 @@ impl SearchIndex {
             return self.commit_durably(state);
         }
         state.changed_at = None;
-        // No document came: only the mark moves, and there is nothing to load.
+        // No new documents: only the mark moves, and there is nothing to reload.
         let mut published = self
             .published
             .write()
@@ -637,8 +629,8 @@ impl SearchIndex {
         }
     }
 
-    /// Runs one operation of the writer. A failed one makes the writer unusable
-    /// until [`Self::recover`], so that a gap can never be committed.
+    /// Runs one operation of the writer. A failure makes the writer unusable until
+    /// [`Self::recover`], so that a gap is never committed.
     pub(super) fn write<T>(
         &self,
         state: &mut WriterState,
@@ -661,8 +653,7 @@ impl SearchIndex {
         self.reload(Some(state.added_to))
     }
 
-    /// Lets searches see what is committed. How far that goes is as before unless it
-    /// is given.
+    /// Makes committed documents visible to searches. `None` leaves `reached` as it was.
     pub(super) fn reload(&self, reached: Option<Position>) -> Result<(), IndexError> {
         self.reader
             .reload()
@@ -759,7 +750,7 @@ fn check_heap(bytes: usize) -> Result<(), IndexError> {
     Err(IndexError::WriterHeap { bytes, min, max })
 }
 
-/// True when a directory has files that are not hidden (locks are).
+/// Returns true when a directory has files that are not hidden (lock files are hidden).
 fn holds_files(dir: &Path) -> std::io::Result<bool> {
     for entry in std::fs::read_dir(dir)? {
         if !entry?.file_name().to_string_lossy().starts_with('.') {
@@ -782,8 +773,7 @@ fn verify(index: &Index, dir: &Path) -> Result<(), IndexError> {
     }
 }
 
-/// The list of segments has no checksum of its own: what it says about sizes is
-/// held against the segments.
+/// Checks the sizes in the list of segments, which has no checksum, against the segments.
 fn check_segments(searcher: &Searcher) -> Result<(), IndexError> {
     for segment in searcher.segment_readers() {
         let starts = segment.fast_fields().u64(column::BYTE_START);
@@ -797,8 +787,8 @@ fn check_segments(searcher: &Searcher) -> Result<(), IndexError> {
     Ok(())
 }
 
-/// `treering-search VERSION SHARD:OFFSET CRC32C`. The file that it is in has no
-/// checksum.
+/// Returns `treering-search VERSION SHARD:OFFSET CRC32C`. The file that stores it has no checksum
+/// of its own.
 fn payload(mark: Position) -> String {
     let text = format!("{PAYLOAD_NAME} {INDEX_VERSION} {mark}");
     let checksum = crc32c::crc32c(text.as_bytes());

@@ -1,8 +1,8 @@
-//! Segments that are put together while nothing else is to do.
+//! Merges segments while the index is idle.
 //!
-//! Each segment has its own dictionary, and each search looks into all of them: a few
-//! large ones are smaller and faster than many small ones. While events come, tantivy's
-//! policy merges as much as keeps their number down; when none come there is time.
+//! Each segment has its own dictionary, which each search consults, so a few large segments are
+//! smaller and faster than many small ones. While events arrive, tantivy's merge policy only limits
+//! the number of segments; idle time allows more.
 
 use std::{
     sync::{Arc, PoisonError, Weak},
@@ -17,23 +17,21 @@ use super::{
     refusal::engine_error,
 };
 
-/// The largest segment that is joined has at most so many times the passages of the
-/// others: a passage is written anew only as often as an index doubles, or nearly.
+/// The largest merged segment has at most this many times the passages of the others. A passage is
+/// therefore rewritten about as often as the index doubles.
 const LARGEST_SHARE: u64 = 3;
-/// More passages are not joined at once: so many take about half a minute of one
-/// processor.
+/// Most passages merged at once: about half a minute of one processor.
 const JOINED_PASSAGES_MAX: u64 = 2_000_000;
-/// A merge that runs by itself may have a segment: so often it is tried, after a pause.
+/// Attempts, with pauses, when an automatic merge holds one of the segments.
 const ATTEMPTS: usize = 4;
 const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
-/// In which the thread of a merge that is done lets go what it had.
+/// Time for the thread of a finished merge to release its segments.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 impl SearchIndex {
-    /// Puts segments together, if there are some that are worth it, and removes the files
-    /// that nothing needs any more. Says whether there were such segments. What is searched
-    /// is the same. Adding and searching go on meanwhile, and an index that is let go
-    /// meanwhile stays as it was.
+    /// Merges segments, if any are worth it, and removes files that are no longer needed. Returns
+    /// whether it merged. Search results do not change, adding and searching continue, and an index
+    /// that is dropped meanwhile stays as it was.
     ///
     /// # Errors
     /// [`IndexError`] when the index cannot be read or written.
@@ -41,7 +39,7 @@ impl SearchIndex {
         let Some(joining) = index.upgrade().map(|this| Arc::clone(&this.joining)) else {
             return Ok(false);
         };
-        // One at a time: who comes second looks at what the first one made.
+        // One at a time: the second caller sees the first one's result.
         let _one = joining.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..ATTEMPTS {
             let Some(this) = index.upgrade() else {
@@ -51,10 +49,10 @@ impl SearchIndex {
                 this.show_joined(&mut this.state())?;
                 return Ok(false);
             };
-            // Nobody keeps the index open for it.
+            // Waiting must not keep the index open.
             drop(this);
             let merged = merge.wait();
-            // Its thread has the segments for a moment more, and so their files.
+            // The merge thread keeps the segments, and their files, for a moment longer.
             std::thread::sleep(LAST_MOMENT);
             let Some(this) = index.upgrade() else {
                 return Ok(false);
@@ -63,7 +61,7 @@ impl SearchIndex {
                 this.show_joined(&mut this.state())?;
                 return Ok(true);
             };
-            // A merge that ran by itself had one of the segments.
+            // An automatic merge held one of the segments.
             tracing::debug!(%error, "segments of the search index were not joined");
             drop(this);
             std::thread::sleep(ATTEMPT_PAUSE);
@@ -71,8 +69,8 @@ impl SearchIndex {
         Ok(false)
     }
 
-    /// The same for an index that is closed soon: merges that run by themselves end first,
-    /// so that what is left on disk is dense. Adding waits meanwhile.
+    /// Merges segments of an index that is about to be closed. Automatic merges end first, so that
+    /// the index on disk is compact. Adding waits meanwhile.
     ///
     /// # Errors
     /// [`IndexError`] when the index cannot be read or written.
@@ -83,7 +81,7 @@ impl SearchIndex {
         if let Some(merge) = self.start_joining(&mut state)? {
             let merged = merge.wait();
             merged.map_err(|error| engine_error("joined", &self.dir, error))?;
-            // Its thread has the segments for a moment more, and so their files.
+            // The merge thread keeps the segments, and their files, for a moment longer.
             self.settle(&mut state)?;
         }
         self.show_joined(&mut state)
@@ -106,7 +104,7 @@ impl SearchIndex {
         self.write(state, |writer| Ok(Some(writer.merge(&chosen))))
     }
 
-    /// Searches see what was joined, and so nothing holds what it was made of.
+    /// Makes searches use the merged segments, so that the old files can be removed.
     fn show_joined(&self, state: &mut WriterState) -> Result<(), IndexError> {
         self.reload(None)?;
         self.note_files(state);
@@ -117,8 +115,8 @@ impl SearchIndex {
 
 type Merging = FutureResult<Option<SegmentMeta>>;
 
-/// Which of the segments, given with their passages: the smallest ones, as many as can
-/// be without one that is large beside the others.
+/// Selects from segments and their passage counts: as many of the smallest as possible, without one
+/// that is large beside the others.
 fn worth_joining<T>(mut segments: Vec<(T, u64)>) -> Vec<T> {
     segments.sort_by_key(|(_, passages)| *passages);
     let (mut passages, mut count) = (0, 0);
@@ -139,8 +137,7 @@ fn worth_joining<T>(mut segments: Vec<(T, u64)>) -> Vec<T> {
 mod tests {
     use super::*;
 
-    // Joining everything each time would write a large index anew for every few events
-    // that somebody adds now and then.
+    // Merging everything each time would rewrite a large index for every few new events.
     #[test]
     fn what_is_large_is_left_alone() {
         let cases: [(&[u64], &[u64]); 8] = [

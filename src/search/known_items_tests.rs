@@ -1,6 +1,6 @@
-//! Known items: 200 queries as an agent would ask later, over real conversations,
-//! each with what its answer has in it. Runs where `TREERING_TEST_DATA` names the
-//! data folder. `tests/fixtures/search/README.md` says how they were made.
+//! Known items: 200 queries as an agent would ask later, over real conversations, each with what
+//! its answer contains. Runs when `TREERING_TEST_DATA` names the data folder.
+//! `tests/fixtures/search/README.md` says how they were made.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use super::{arguments::call_text, quality_tests::*, *};
-use crate::domain::{EventKind, Namespace, Role};
+use treering_domain::{EventKind, Namespace, Role};
 
 const QUERIES: &str = include_str!("../../tests/fixtures/search/known_items.jsonl");
 /// Sources of tool results, messages and calls.
@@ -24,7 +24,7 @@ const SOURCES: [&str; 7] = [
     "agentdojo",
 ];
 
-/// A query, and what its answer has.
+/// A query, and what its answer contains.
 struct Item {
     class: String,
     of: EventKind,
@@ -63,7 +63,7 @@ fn items() -> Vec<Item> {
     QUERIES.lines().map(item).collect()
 }
 
-/// Each text once: what is there a hundred times has a hundred best places.
+/// Returns each text once: a text stored a hundred times has a hundred best places.
 fn texts(folder: &Path) -> Vec<SearchableEvent> {
     let mut seen: HashSet<(EventKind, String)> = HashSet::new();
     let mut events = Vec::new();
@@ -123,7 +123,7 @@ impl Score {
     }
 }
 
-/// Positions of the best events, with a look at the texts of the first ones.
+/// Returns the log offsets of the best events, after reading the first ones' texts.
 fn ranked_by_texts(
     index: &SearchIndex,
     events: &[SearchableEvent],
@@ -149,7 +149,7 @@ fn ranked_by_texts(
     results.hits.iter().map(|hit| hit.position.offset).collect()
 }
 
-/// success@1 and MRR@10 by class, and of the queries that weights were not chosen on.
+/// Computes success@1 and MRR@10 by class, and for the queries held out from tuning.
 fn measure(
     what: &str,
     index: &SearchIndex,
@@ -186,8 +186,8 @@ fn measure(
     scores
 }
 
-// A name came behind texts that have its parts again and again. Names of several parts
-// that real results have: what has one whole stands before all that have its parts.
+// For names of several parts from real results, texts with the whole name must rank before all
+// texts with its parts, even if repeated.
 #[test]
 fn whole_names_come_before_their_parts() {
     let Some(data) = data() else { return };
@@ -237,7 +237,7 @@ fn whole_names_come_before_their_parts() {
     assert!(names.len() > 200 && mixed > 100, "{} {mixed}", names.len());
 }
 
-// What an agent looks for a week later: pasted lines, names, paths, plain words.
+// What an agent searches for a week later: pasted lines, names, paths, plain words.
 #[test]
 fn what_agents_ask_for_comes_first() {
     let Some(data) = data() else { return };

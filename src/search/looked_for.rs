@@ -1,5 +1,5 @@
-//! What of a query the best passages are looked at for: its words in their order, and
-//! its names, which come first where they stand whole.
+//! The words and names of a query for reranking: words in their order, and names, which rank first
+//! where found whole.
 
 use std::ops::Range;
 
@@ -15,37 +15,37 @@ use super::{
     syntax::{ClauseRole, Node, Reading},
 };
 
-/// Words that are not in a row are so far apart.
+/// Distance between words that are not in a row.
 const APART: u32 = 1_000;
-/// More names than that are a text that was pasted: what has most of it comes first.
+/// Most names that rank first; more are a pasted text, ranked by how much of it matches.
 const NAMES_FIRST_MAX: usize = 8;
 
-/// What has the names of a query whole.
+/// Queries for passages that contain names whole.
 pub(super) struct WholeNames {
-    /// As one word each, or its parts in a row where the index knows no more.
+    /// The names as one word each, or parts in a row where the index cannot tell more.
     pub query: Box<dyn Query>,
-    /// All in a row, where nothing has them as one word: `feature_flags` stands in
-    /// `get_feature_flags`.
+    /// All names as parts in a row, for when nothing has them as one word: `get_feature_flags`
+    /// contains `feature_flags`.
     pub in_a_row: Option<Box<dyn Query>>,
-    /// What they are.
+    /// The names.
     pub typed: TypedNames,
 }
 
-/// The names of a query, as somebody typed them.
+/// The names of a query, as typed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypedNames {
-    /// Without signs around them.
+    /// The names, without surrounding signs.
     pub names: Vec<String>,
     /// The query is one name and nothing else.
     pub is_all: bool,
-    /// Of some the index knows only that their parts stand in a row: whether it is by
-    /// the signs that were typed, texts say.
+    /// For some names the index knows only that the parts stand in a row; the texts show whether
+    /// the signs match too.
     pub by_text: bool,
 }
 
 impl Planner<'_> {
-    /// Looks at how a query was read: small words do not decide, and names come first,
-    /// where all of it is words.
+    /// Prepares for a parsed query. If all of it is words, stop words need not match and names rank
+    /// first.
     pub fn prepare(&mut self, node: &Node, reading: Reading) {
         let Node::Group(clauses) = node else { return };
         if reading == Reading::Query {
@@ -68,12 +68,12 @@ impl Planner<'_> {
         self.puts_names_first = (1..=NAMES_FIRST_MAX).contains(&names);
     }
 
-    /// Whether a word does not decide.
+    /// Returns whether a word is skipped as a stop word.
     pub fn is_passed_over(&self, range: &Range<usize>) -> bool {
         self.passes_small && is_small(&self.text[range.clone()])
     }
 
-    /// The names of a word that come first where they stand whole.
+    /// Returns the names of a word that rank first where found whole.
     fn first_names(&mut self, range: Range<usize>, is_alone: bool) -> Vec<TypedName> {
         let word = &self.text[range];
         let analysis = self.analyser.analyse(word);
@@ -82,14 +82,14 @@ impl Planner<'_> {
         names
     }
 
-    /// Whether a word is one name, and what has it whole is looked for by itself.
+    /// Returns whether a word is one name that has a query of its own.
     pub fn is_one_first_name(&mut self, range: Range<usize>) -> bool {
         let all = parts(&self.analyser.analyse(&self.text[range.clone()])).count();
         let names = self.first_names(range, self.is_one_word);
         self.puts_names_first && names.len() == 1 && names[0].parts == (0..all)
     }
 
-    /// What has the query's names whole; none when it has no name.
+    /// Returns queries for the whole names, or `None` when there are none.
     pub fn whole_names(
         &mut self,
         node: &Node,
@@ -141,7 +141,7 @@ impl Planner<'_> {
         })
     }
 
-    /// What is looked for in the best passages.
+    /// Returns the words and names for reranking.
     pub fn looked_for(&mut self, node: &Node) -> Words {
         let mut words = Words::default();
         let mut position = 0;
@@ -194,7 +194,7 @@ impl Planner<'_> {
         };
         let word = &self.text[range];
         let mut names = names_in(word, &analysis);
-        // A word of one part has a place where it is defined, too.
+        // A word of one part can have a definition, too.
         if let [single] = parts(&analysis).collect::<Vec<_>>()[..] {
             names.push(TypedName {
                 parts: 0..1,
@@ -219,7 +219,7 @@ impl Planner<'_> {
     }
 }
 
-/// Each part, and its stem or itself.
+/// Returns each part with its stem, or with itself if it has none.
 fn stems(analysis: &Analysis) -> impl Iterator<Item = (AnalysedTerm<'_>, &str)> {
     let mut terms = analysis.iter().peekable();
     std::iter::from_fn(move || {

@@ -1,8 +1,8 @@
-//! Names of several parts in what was typed: `parse_config`, `src/main.rs`, `foo::bar`.
+//! Names of several parts in a query: `parse_config`, `src/main.rs`, `foo::bar`.
 //!
-//! What has such a name whole is another thing than what has its parts. The index tells
-//! an identifier from its parts; of a path or of names joined by signs it knows that the
-//! parts stand in a row, and the text itself says by which signs.
+//! A text with the whole name differs from one with its parts. The index tells an identifier from
+//! its parts. For a path or names joined by signs it knows only that the parts stand in a row; the
+//! text itself shows the signs.
 
 use std::ops::Range;
 
@@ -11,29 +11,30 @@ use super::{
     small_words::is_small,
 };
 
-/// Signs that join the parts of one name. A colon does where there are two of it.
+/// Signs that join the parts of one name. A colon joins only as `::`, `://` or `:\`.
 const JOINTS: &str = "_/\\.-:#@~>";
-/// Shorter ones in capitals are names of things (`GitHub`) as often as of programs' parts.
+/// Shortest mixed-case identifier of two capitalised parts that counts as made for a program, in
+/// bytes. Shorter ones are as often names of things (`GitHub`).
 const MADE_BYTES_MIN: usize = 10;
-/// More signs than these are a line that somebody drew.
+/// Most signs between two parts; more are a drawn line.
 const GAP_BYTES_MAX: usize = 4;
 
 /// A name in a word of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TypedName {
-    /// Which of the word's parts it is made of.
+    /// The word's parts that form it.
     pub parts: Range<usize>,
-    /// Its bytes in the word, without signs around it.
+    /// Its bytes in the word, without surrounding signs.
     pub bytes: Range<usize>,
-    /// It is one identifier, and the term of it.
+    /// The term of the identifier, if it is one.
     pub whole: Option<String>,
-    /// Its parts are words that stand together anywhere: a name only if nothing else was
+    /// Its parts may also be ordinary adjacent words, so it is a name only if nothing else was
     /// typed.
     pub may_be_words: bool,
 }
 
-/// The names of several parts that a word has in it, cut at signs that join nothing:
-/// `Errorf("x_y` has two.
+/// Returns the names of several parts in a word, cut at signs that do not join: `Errorf("x_y` has
+/// two.
 pub(super) fn names_in(word: &str, analysis: &Analysis) -> Vec<TypedName> {
     let parts: Vec<AnalysedTerm<'_>> = parts(analysis).collect();
     let mut names = Vec::new();
@@ -73,7 +74,7 @@ fn name(
     };
     let may_be_words = match whole {
         Some(_) => !is_made(word, own),
-        // `3.14`, `e.g`, `10-20`.
+        // Not names: `3.14`, `e.g`, `10-20`.
         None if !own.iter().any(is_word) => return None,
         None => !is_joined(own, gaps()),
     };
@@ -85,8 +86,8 @@ fn name(
     })
 }
 
-/// Whether an identifier is one that somebody made for a program: `read_file`, `readFile`,
-/// and not `GitHub`, `mRNAs` or `TatAd`, which are words of what is written about.
+/// Returns whether an identifier was made for a program, such as `read_file` or `readFile`, rather
+/// than a word of prose, such as `GitHub`, `mRNAs` or `TatAd`.
 fn is_made(word: &str, parts: &[AnalysedTerm<'_>]) -> bool {
     let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
         return false;
@@ -106,7 +107,8 @@ fn is_made(word: &str, parts: &[AnalysedTerm<'_>]) -> bool {
     identifier.contains('_') || is_clear && are_humps
 }
 
-/// Whether what joins the parts is of paths and programs. `TCR/CD3` may be either of two.
+/// Returns whether the signs between parts are those of paths and programs. `TCR/CD3` could be
+/// either.
 fn is_joined<'a>(parts: &[AnalysedTerm<'_>], gaps: impl Iterator<Item = &'a str>) -> bool {
     let (mut soft, mut has_dot) = (0, false);
     for gap in gaps {
@@ -123,8 +125,8 @@ fn parts(analysis: &Analysis) -> impl Iterator<Item = AnalysedTerm<'_>> {
     analysis.iter().filter(|term| term.form == TermForm::Part)
 }
 
-/// What stands between a part and the one before it; none: they are no parts of a name,
-/// as pairs of Chinese characters.
+/// Returns the text between a part and the one before it, or `None` when these are not parts of a
+/// name, such as pairs of Chinese characters.
 fn gap<'a>(word: &'a str, parts: &[AnalysedTerm<'_>], next: usize) -> Option<&'a str> {
     let (before, part) = (&parts[next - 1], &parts[next]);
     let has_dense = before.term.starts_with(is_dense) || part.term.starts_with(is_dense);
@@ -140,8 +142,8 @@ fn joins(gap: &str) -> bool {
 mod tests {
     use super::{super::analyser::Analyser, *};
 
-    // What is no name must not hold back texts that say the same in other words, and a
-    // name among signs is a name all the same.
+    // A non-name must not push down texts that say the same in other words, and a name among signs
+    // is still a name.
     #[test]
     fn names_are_told_from_words() {
         let shown = |word: &str| {

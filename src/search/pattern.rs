@@ -1,9 +1,8 @@
-//! Regular expressions over stored text: which words a text must have to match, so
-//! that only few texts are read, and the matching itself.
+//! Regular expressions over stored text.
 //!
-//! An index of words cannot answer a regular expression. It can leave out texts that
-//! cannot match: what an expression must have literally stands in the words of the
-//! text, cut where the analyser cuts. What remains is verified on the text.
+//! An index of words cannot answer a regular expression, but can exclude texts that cannot match:
+//! literals of the expression must occur in the words of the text, cut where the analyser cuts. The
+//! remaining texts are read and verified.
 
 use std::ops::Range;
 
@@ -14,11 +13,11 @@ use super::syntax::{QUERY_BYTES_MAX, QueryError};
 
 /// Memory for a compiled expression, in bytes.
 const COMPILED_BYTES_MAX: usize = 4 << 20;
-/// Memory for what matching learns of it, in bytes, on each thread that matches.
+/// Memory for the lazy DFA, in bytes, on each matching thread.
 const MATCHING_BYTES_MAX: usize = 2 << 20;
-/// Shorter pieces are in nearly every word.
+/// Shortest useful piece, in bytes; shorter ones are in nearly every word.
 const PIECE_BYTES_MIN: usize = 3;
-/// Most branches that are told apart.
+/// Most branches of an alternation that are analysed.
 const BRANCHES_MAX: usize = 64;
 
 /// A regular expression.
@@ -28,12 +27,12 @@ pub struct Pattern {
     needs: Needs,
 }
 
-/// What the words of a text must have for an expression to match.
+/// What the words of a text must contain for an expression to match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Needs {
-    /// Nothing that words show.
+    /// Nothing that words can show.
     Nothing,
-    /// A word with these letters in a row, in lower case.
+    /// A word that contains this lower-case string.
     Piece(String),
     /// All of these.
     All(Vec<Needs>),
@@ -42,11 +41,10 @@ pub(super) enum Needs {
 }
 
 impl Pattern {
-    /// Reads an expression in the syntax of the `regex` crate; `^` and `$` are ends of
-    /// lines.
+    /// Parses an expression in the syntax of the `regex` crate; `^` and `$` match at line ends.
     ///
     /// # Errors
-    /// [`QueryError::Regex`] when it is none, [`QueryError::TooLong`] over its bound.
+    /// [`QueryError::Regex`] when it is invalid, [`QueryError::TooLong`] when it is too long.
     pub fn new(text: &str) -> Result<Self, QueryError> {
         if text.len() > QUERY_BYTES_MAX {
             return Err(QueryError::TooLong {
@@ -72,14 +70,14 @@ impl Pattern {
         })
     }
 
-    /// The first match in a text that is not empty.
+    /// Returns the first non-empty match in a text.
     #[must_use]
     pub fn first_match(&self, text: &str) -> Option<Range<usize>> {
         let found = self.regex.find_iter(text).find(|found| !found.is_empty());
         found.map(|found| found.range())
     }
 
-    /// All matches in a piece of text.
+    /// Returns all non-empty matches in a piece of text.
     pub fn matches<'a>(&'a self, text: &'a str) -> impl Iterator<Item = Range<usize>> + 'a {
         let found = self.regex.find_iter(text).filter(|found| !found.is_empty());
         found.map(|found| found.range())
@@ -119,7 +117,7 @@ fn any(branches: Vec<Needs>) -> Needs {
     Needs::Any(branches)
 }
 
-/// Pieces of a literal that stand within one word of the index, wherever it is cut.
+/// Returns pieces of a literal that lie within one word of the index, however it is cut.
 fn literal_needs(literal: &[u8]) -> Needs {
     let Ok(text) = std::str::from_utf8(literal) else {
         return Needs::Nothing;
@@ -128,15 +126,15 @@ fn literal_needs(literal: &[u8]) -> Needs {
     all(runs.flat_map(run_needs).collect())
 }
 
-/// Of a run of letters and digits: what no hump goes through. Where there is nothing
-/// like that, as in capitals, the run: an identifier is in the index uncut, too.
+/// Returns the pieces of a run of letters and digits that no case change divides. If there are
+/// none, as in capitals, returns the run: the index has identifiers uncut too.
 fn run_needs(run: &str) -> Vec<Needs> {
     let mut pieces = vec![String::new()];
     let mut before = ' ';
     for c in run.chars() {
         let piece = pieces.last().map_or(0, String::len);
         let goes_on = match (before.is_ascii_uppercase(), c.is_ascii_uppercase()) {
-            // A hump may begin at any capital, and before the last of several.
+            // A part may begin at any capital, and before the last of several.
             (_, true) => false,
             (true, false) => piece == 1,
             (false, false) => true,
@@ -170,7 +168,7 @@ mod tests {
         }
     }
 
-    // A text that is left out here and would match is lost without a word.
+    // A matching text that is excluded here is lost silently.
     #[test]
     fn what_words_must_have_is_known() {
         let cases = [

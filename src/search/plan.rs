@@ -1,10 +1,12 @@
-//! From a parsed query and filters to what tantivy runs.
+//! Turns a parsed query and filters into tantivy queries.
 //!
-//! A word alone is lenient: an identifier or a path is found as it stands (all
-//! of its parts in a row, ranked first) and by its parts. A word that must or
-//! must not match is strict: all of its parts in a row.
+//! A word alone is lenient: an identifier or path matches as a whole (all parts in a row, ranked
+//! first) and by its parts. A word that must or must not match is strict: all parts in a row.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    cell::OnceCell,
+    collections::{HashMap, HashSet},
+};
 
 use tantivy::{
     DocId, Searcher, SegmentReader, Term,
@@ -19,6 +21,7 @@ use tantivy::{
 
 use super::{
     analyser::{Analyser, Analysis, TermForm, is_dense},
+    chosen::{ChosenConversations, each_number},
     columns::span,
     exclusion::Exclusion,
     query::{LineageSegment, Scope, SearchFilters},
@@ -29,24 +32,23 @@ use super::{
     syntax::{ClauseRole, Node},
     term_pattern::TermPattern,
 };
-use crate::domain::{ConversationId, Namespace, Revision};
+use treering_domain::{Namespace, Revision};
 
-/// More conversations than that are looked up by segment: each of the others is a term
-/// of the query.
+/// Up to this many conversations are terms of the query; more are looked up in each segment.
 const TAGGED_CONVERSATIONS_MAX: usize = 256;
 
-// The weights below are measured: docs/decisions/0004-search-analyser.md.
+// The weights below are measured: docs/decisions/0023-search-ranking.md.
 
-/// What the word as typed adds to its stem's score.
+/// Added to a stem's score when the word matches exactly.
 const EXACT_BONUS: f32 = 0.3;
-/// What a whole identifier or path counts beside its parts.
+/// Weight of a whole identifier or path beside its parts.
 const WHOLE_BOOST: f32 = 1.0;
-/// Of what a word must have in a row, so much is looked for, in bytes: few words have it all.
+/// Bytes of a required substring of a word that the index looks for; few words contain that much.
 const PIECE_BYTES_MAX: usize = 64;
-/// Terms that a beginning is tried as, in each segment, behind other words.
+/// Most terms per segment that a prefix after other words expands to.
 const PREFIX_TERMS_MAX: u32 = 256;
-/// BM25's length normalisation is fixed at b = 0.75 in tantivy, which is too
-/// strong for passages of about one length. Stating a longer average weakens it.
+/// tantivy fixes BM25's length normalisation at b = 0.75, too strong for passages of similar
+/// length. Reporting a longer average weakens it.
 const AVERAGE_LENGTH_FACTOR: f32 = 1.5;
 
 /// Builds queries for one namespace.
@@ -56,29 +58,31 @@ pub(super) struct Planner<'a> {
     pub text: &'a str,
     pub analyser: Analyser,
     pub purpose: Purpose,
-    /// What was planned is a union of single terms, as far as it has been.
+    /// So far, the query is a union of single terms.
     pub is_flat: bool,
-    /// Small words are passed over.
+    /// Stop words are skipped.
     pub passes_small: bool,
-    /// All was typed without a blank.
+    /// The query has no blank.
     pub is_one_word: bool,
-    /// What has the names whole is found by itself, and comes first.
+    /// Passages with whole names are found by a query of their own, and rank first.
     pub puts_names_first: bool,
+    /// The filter for active branches, shared by all queries of the search.
+    pub only_shown: OnceCell<Box<dyn Query>>,
 }
 
-/// What a query is for.
+/// The purpose of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Finding the best.
+    /// Finding the best hits.
     Rank,
-    /// Counting: the same passages match, by fewer clauses.
+    /// Counting: matches the same passages with fewer clauses.
     Count,
 }
 
 type Clause = (Occur, Box<dyn Query>);
 
 impl Planner<'_> {
-    /// The query for a parsed text; none when it has no term at all.
+    /// Returns the query for a parsed text, or `None` when it has no terms.
     pub fn query(&mut self, node: &Node) -> Option<Box<dyn Query>> {
         self.node(node, ClauseRole::Should)
     }
@@ -115,13 +119,13 @@ impl Planner<'_> {
         let has_must = clauses.iter().any(|(role, _)| *role == ClauseRole::Must);
         for (role, node) in clauses {
             if let (ClauseRole::Should, Node::Word(range)) = (role, node) {
-                // Not as a clause of its own: tantivy prunes flat lists of terms.
+                // Inlined rather than one clause: tantivy prunes flat lists of terms.
                 if !self.is_passed_over(range) {
                     planned.extend(self.lenient(range.clone()));
                 }
                 continue;
             }
-            // A word that must match, and has no term, holds nothing up.
+            // A required word without terms is ignored.
             let Some(query) = self.node(node, *role) else {
                 continue;
             };
@@ -149,7 +153,7 @@ impl Planner<'_> {
         Some(union_of(planned))
     }
 
-    /// Everything of the namespace.
+    /// Matches every passage of the namespace.
     pub fn all(&self) -> Box<dyn Query> {
         self.tag(&namespace_tag(self.namespace))
     }
@@ -172,7 +176,7 @@ impl Planner<'_> {
         ))
     }
 
-    /// Clauses of which one must match, each adding to the score.
+    /// Returns clauses of which one must match, each adding to the score.
     fn lenient(&mut self, range: std::ops::Range<usize>) -> Vec<Clause> {
         let analysis = &self.analyser.analyse(&self.text[range.clone()]);
         if let [single] = parts(analysis).collect::<Vec<_>>()[..]
@@ -199,8 +203,8 @@ impl Planner<'_> {
         if parts(analysis).count() > 1 {
             let whole = match whole_of(analysis) {
                 Some(whole) => Some(self.term(whole)),
-                // What has all parts in a row has the parts: it matters for rank only, and
-                // what has a whole name is found by itself.
+                // A passage with all parts in a row matches the parts anyway, so this affects only
+                // the rank; whole names are found by a query of their own.
                 None if self.purpose == Purpose::Count || self.is_one_first_name(range) => None,
                 None => self.phrase(analysis),
             };
@@ -209,7 +213,7 @@ impl Planner<'_> {
         clauses
     }
 
-    /// All parts in a row, in any spelling.
+    /// Matches all parts in a row, in any spelling.
     fn strict(&mut self, analysis: &Analysis) -> Option<Box<dyn Query>> {
         if let [single] = parts(analysis).collect::<Vec<_>>()[..] {
             return self.word(analysis, single.term);
@@ -221,7 +225,7 @@ impl Planner<'_> {
         })
     }
 
-    /// One word: by its stem, better as it stands; one CJK character: as the
+    /// Matches one word: by its stem, scored higher when exact. One CJK character matches as the
     /// first or the last of a pair.
     fn word(&mut self, analysis: &Analysis, word: &str) -> Option<Box<dyn Query>> {
         if is_one_dense(word) {
@@ -276,14 +280,14 @@ impl Planner<'_> {
         (!queries.is_empty()).then(|| Box::new(DisjunctionMaxQuery::new(queries)) as Box<dyn Query>)
     }
 
-    /// Passages with a word that has these letters in a row.
+    /// Matches passages with a word that contains this substring.
     pub fn piece(&self, piece: &str) -> Box<dyn Query> {
         let end = piece.floor_char_boundary(PIECE_BYTES_MAX.min(piece.len()));
         let prefix = text_term(self.namespace, "");
         TermPattern::having(&prefix, &piece[..end]).query(self.fields.text)
     }
 
-    /// The tags that filters look at: one of each list must be there.
+    /// Returns the tags that filters accept: one of each list must match.
     pub fn filter_tags(&self, filters: &SearchFilters) -> Vec<Vec<Term>> {
         let namespace = self.namespace;
         let tools = filters.tools.iter().map(|tool| tool_tag(namespace, tool));
@@ -304,7 +308,7 @@ impl Planner<'_> {
             .collect()
     }
 
-    /// Adds filters. They decide what matches and add nothing to the score.
+    /// Adds filters, which restrict the matches and do not change scores.
     pub fn filtered(&self, query: Box<dyn Query>, filters: &SearchFilters) -> Box<dyn Query> {
         let mut clauses: Vec<Clause> = Vec::new();
         for tags in self.filter_tags(filters) {
@@ -318,7 +322,8 @@ impl Planner<'_> {
             clauses.push((Occur::Must, constant(only, 0.0)));
         }
         if !filters.shown.is_empty() {
-            let only = only_lineage(&filters.shown, Others::Shown);
+            let only = || only_lineage(&filters.shown, Others::Shown);
+            let only = self.only_shown.get_or_init(only).box_clone();
             clauses.push((Occur::Must, constant(only, 0.0)));
         }
         let recorded = span(filters.recorded_from, filters.recorded_to);
@@ -343,21 +348,23 @@ impl Planner<'_> {
     }
 
     fn conversations(&self, scope: &Scope) -> Box<dyn Query> {
-        let mut conversations: Vec<_> = match scope {
-            Scope::Conversations(conversations) => conversations.clone(),
-            Scope::Lineage(segments) => segments.iter().map(|s| s.conversation).collect(),
+        let of_lineage: ChosenConversations;
+        let chosen = match scope {
+            Scope::Conversations(chosen) => chosen,
+            Scope::Lineage(segments) => {
+                of_lineage = segments.iter().map(|s| s.conversation).collect();
+                &of_lineage
+            }
         };
-        conversations.sort_unstable();
-        conversations.dedup();
-        if conversations.is_empty() {
+        if chosen.ids().is_empty() {
             return Box::new(EmptyQuery);
         }
-        if conversations.len() > TAGGED_CONVERSATIONS_MAX {
-            return only_conversations(&conversations);
+        if chosen.ids().len() > TAGGED_CONVERSATIONS_MAX {
+            return chosen.query();
         }
-        let tags = conversations
-            .into_iter()
-            .map(|conversation| self.tag(&conversation_tag(self.namespace, conversation)))
+        let tags = chosen.ids().iter();
+        let tags = tags
+            .map(|conversation| self.tag(&conversation_tag(self.namespace, *conversation)))
             .map(|query| (Occur::Should, query));
         union_of(tags.collect())
     }
@@ -367,7 +374,7 @@ fn has(clauses: &[Clause], wanted: Occur) -> bool {
     clauses.iter().any(|(occur, _)| *occur == wanted)
 }
 
-/// The identifier that is all of a word, as one term.
+/// Returns the term of the identifier that spans the whole word.
 fn whole_of(analysis: &Analysis) -> Option<&str> {
     let (first, last) = (parts(analysis).next()?, parts(analysis).last()?);
     let is_all = |start, end| start == first.start && end == last.end;
@@ -377,14 +384,14 @@ fn whole_of(analysis: &Analysis) -> Option<&str> {
         .map(|whole| whole.term)
 }
 
-/// What phrases are made of.
+/// Returns the terms that phrases consist of.
 pub(super) fn parts(
     analysis: &Analysis,
 ) -> impl Iterator<Item = super::analyser::AnalysedTerm<'_>> {
     analysis.iter().filter(|term| term.form == TermForm::Part)
 }
 
-/// Texts have pairs of such characters; one alone is the beginning of a pair.
+/// Returns true for a single such character; the index has only pairs, and this begins one.
 fn is_one_dense(word: &str) -> bool {
     let mut chars = word.chars();
     chars.next().is_some_and(is_dense) && chars.next().is_none()
@@ -397,7 +404,7 @@ pub(super) fn union_of(mut clauses: Vec<Clause>) -> Box<dyn Query> {
     Box::new(BooleanQuery::new(clauses))
 }
 
-/// Passages that have one of these tags.
+/// Matches passages that have one of these tags.
 pub(super) fn any_of(tags: Vec<Term>) -> Box<dyn Query> {
     let having = tags.into_iter().map(|tag| {
         let tag = TermQuery::new(tag, IndexRecordOption::Basic);
@@ -417,7 +424,7 @@ fn constant(query: Box<dyn Query>, score: f32) -> Box<dyn Query> {
     Box::new(ConstScoreQuery::new(query, score))
 }
 
-/// Passages whose time is in a span, both ends included.
+/// Matches passages whose time is in a span, both ends included.
 fn only_within(column: &'static str, (from, to): (i64, i64)) -> Box<dyn Query> {
     let predicate = FunctionPredicate::from(move |segment: &SegmentReader| {
         let times: Column<i64> = segment.fast_fields().i64(column)?;
@@ -430,7 +437,7 @@ fn only_within(column: &'static str, (from, to): (i64, i64)) -> Box<dyn Query> {
     Box::new(DocPredicateQuery::from(predicate))
 }
 
-/// Passages of these revisions, of whatever conversation.
+/// Matches passages of these revisions in any conversation.
 pub(super) fn only_revisions(revisions: &[Revision]) -> Box<dyn Query> {
     let wanted: std::sync::Arc<std::collections::HashSet<u64>> =
         std::sync::Arc::new(revisions.iter().map(|revision| revision.0).collect());
@@ -442,66 +449,41 @@ pub(super) fn only_revisions(revisions: &[Revision]) -> Box<dyn Query> {
     Box::new(DocPredicateQuery::from(predicate))
 }
 
-/// Passages of these conversations.
-fn only_conversations(conversations: &[ConversationId]) -> Box<dyn Query> {
-    let wanted: Vec<[u8; 16]> = conversations.iter().map(|id| id.0.into_bytes()).collect();
-    let wanted = std::sync::Arc::new(wanted);
-    let predicate = FunctionPredicate::from(move |reader: &SegmentReader| {
-        let column = reader.fast_fields().bytes(column::CONVERSATION)?;
-        let mut ordinals: HashSet<u64> = HashSet::new();
-        if let Some(column) = &column {
-            for id in wanted.iter() {
-                ordinals.extend(column.dictionary().term_ord(id)?);
-            }
-        }
-        Ok(move |doc: DocId| {
-            let ordinal = column.as_ref().and_then(|column| column.ords().first(doc));
-            ordinal.is_some_and(|ordinal| ordinals.contains(&ordinal))
-        })
-    });
-    Box::new(DocPredicateQuery::from(predicate))
-}
-
-/// What becomes of passages of conversations that no segment is of.
+/// Whether conversations without a segment match.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Others {
     Hidden,
     Shown,
 }
 
-/// Passages of each segment's own branch, up to its revision.
+/// Matches passages of each segment's own branch, up to its revision.
 fn only_lineage(segments: &[LineageSegment], others: Others) -> Box<dyn Query> {
-    let mut bounds: HashMap<[u8; 16], HashMap<u64, u64>> = HashMap::new();
-    for segment in segments {
-        let branches = bounds
-            .entry(segment.conversation.0.into_bytes())
-            .or_default();
-        let up_to = branches.entry(segment.branch.0).or_default();
-        *up_to = (*up_to).max(segment.up_to.0);
-    }
-    let bounds = std::sync::Arc::new(bounds);
+    let mut segments = segments.to_vec();
+    segments.sort_unstable_by_key(|segment| segment.conversation);
+    let conversations = segments.iter().map(|segment| segment.conversation);
+    let conversations: ChosenConversations = conversations.collect();
+    let segments = std::sync::Arc::new(segments);
     let predicate = FunctionPredicate::from(move |reader: &SegmentReader| {
         let columns = reader.fast_fields();
         let branches = columns.u64(column::BRANCH)?;
         let revisions = columns.u64(column::REVISION)?;
-        let conversations = columns.bytes(column::CONVERSATION)?;
+        let column = columns.bytes(column::CONVERSATION)?;
         let mut by_ordinal: HashMap<(u64, u64), u64> = HashMap::new();
         let mut known: HashSet<u64> = HashSet::new();
-        if let Some(conversations) = &conversations {
-            for (conversation, own) in bounds.iter() {
-                if let Some(ordinal) = conversations.dictionary().term_ord(conversation)? {
-                    known.insert(ordinal);
-                    by_ordinal.extend(
-                        own.iter()
-                            .map(|(&branch, &up_to)| ((ordinal, branch), up_to)),
-                    );
+        if let Some(column) = &column {
+            each_number(column, conversations.ids(), |id, ordinal| {
+                known.insert(ordinal);
+                let first = segments.partition_point(|segment| segment.conversation < id);
+                let rest = segments[first..].iter();
+                for own in rest.take_while(|segment| segment.conversation == id) {
+                    let up_to = by_ordinal.entry((ordinal, own.branch.0)).or_default();
+                    *up_to = (*up_to).max(own.up_to.0);
                 }
-            }
+                Ok(())
+            })?;
         }
         Ok(move |doc: DocId| {
-            let ordinal = conversations
-                .as_ref()
-                .and_then(|column| column.ords().first(doc));
+            let ordinal = column.as_ref().and_then(|column| column.ords().first(doc));
             let branch = branches.first(doc);
             let (Some(ordinal), Some(branch)) = (ordinal, branch) else {
                 return false;
@@ -516,7 +498,7 @@ fn only_lineage(segments: &[LineageSegment], others: Others) -> Box<dyn Query> {
     Box::new(DocPredicateQuery::from(predicate))
 }
 
-/// What ranks: counts of the namespace alone, as if the index held nothing else.
+/// Statistics for ranking, of one namespace alone.
 pub(super) struct NamespaceStatistics<'a> {
     pub searcher: &'a Searcher,
     pub passages: u64,
@@ -534,8 +516,8 @@ impl<'a> NamespaceStatistics<'a> {
 }
 
 impl Bm25StatisticsProvider for NamespaceStatistics<'_> {
-    // The average length is that of all namespaces (tantivy counts no other);
-    // it moves scores a little, and says nothing about any text.
+    // The average length is that of all namespaces, since tantivy keeps no other. It changes scores
+    // slightly and reveals nothing about any text.
     fn total_num_tokens(&self, field: Field) -> tantivy::Result<u64> {
         let tokens = self.searcher.total_num_tokens(field)? as f64;
         let all = self.searcher.total_num_docs()?.max(1) as f64;

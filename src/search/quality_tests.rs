@@ -1,6 +1,5 @@
-//! How good the ranking is, on real data: scifact with its judgements, and
-//! known-item searches over real tool results. Runs where `TREERING_TEST_DATA`
-//! names the data folder.
+//! Ranking quality on real data: scifact with its judgements, and known-item searches over real
+//! tool results. Runs when `TREERING_TEST_DATA` names the data folder.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -11,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use super::{rank::POOL, *};
-use crate::domain::{
+use treering_domain::{
     BranchId, ConversationId, EventKind, Namespace, Position, Revision, TimestampMicros,
 };
 
@@ -56,7 +55,7 @@ pub(super) fn index_of(events: &[SearchableEvent]) -> SearchIndex {
     index
 }
 
-/// Positions of the best events.
+/// Returns the log offsets of the best events.
 pub(super) fn ranked(index: &SearchIndex, text: &str, limit: usize) -> Vec<u64> {
     let query = SearchQuery {
         limit,
@@ -66,7 +65,7 @@ pub(super) fn ranked(index: &SearchIndex, text: &str, limit: usize) -> Vec<u64> 
     results.hits.iter().map(|hit| hit.position.offset).collect()
 }
 
-/// nDCG@10 with the judgement as gain, as BEIR computes it.
+/// Returns nDCG@10 with the judgement as gain, as BEIR computes it.
 fn ndcg_10(found: &[u64], judged: &HashMap<u64, f64>) -> f64 {
     let discounted = |gains: &mut dyn Iterator<Item = f64>| -> f64 {
         gains
@@ -86,7 +85,7 @@ fn ndcg_10(found: &[u64], judged: &HashMap<u64, f64>) -> f64 {
     own / best
 }
 
-/// A sentence is no query: its brackets, dashes and quotes mean nothing.
+/// Removes query syntax from a sentence: its brackets, dashes and quotes are not operators.
 fn as_words(text: &str) -> String {
     let plain = |c: char| {
         if matches!(c, '"' | '(' | ')' | '*' | '+') {
@@ -103,7 +102,7 @@ fn as_words(text: &str) -> String {
         .to_owned()
 }
 
-// Ranking must not fall behind plain BM25 as published (0.679 to 0.687).
+// Ranking must not be worse than plain BM25 as published (0.679 to 0.687).
 #[test]
 fn scifact_ranking_is_above_published_bm25() {
     let Some(data) = data() else { return };
@@ -143,7 +142,7 @@ fn scifact_ranking_is_above_published_bm25() {
     assert!(mean > 0.687, "nDCG@10 is {mean:.4}");
 }
 
-/// Texts of real tool results, each once.
+/// Returns the texts of real tool results, each once.
 pub(super) fn tool_results(path: &Path) -> Vec<String> {
     let mut seen = HashSet::new();
     let mut texts = Vec::new();
@@ -159,7 +158,7 @@ pub(super) fn tool_results(path: &Path) -> Vec<String> {
     texts
 }
 
-/// What somebody might remember of one result, cut without our analyser.
+/// Returns what a user might remember of one result, cut without our analyser.
 fn items(text: &str) -> HashSet<(&'static str, &str)> {
     let apart = |c: char| c.is_whitespace() || "\"'`()[]{}<>,;=|:".contains(c);
     let mut found = HashSet::new();
@@ -193,7 +192,7 @@ fn items(text: &str) -> HashSet<(&'static str, &str)> {
     found
 }
 
-/// `parseConfigFile` as somebody says it: `parse config file`.
+/// Returns `parseConfigFile` as a user would say it: `parse config file`.
 fn spoken(identifier: &str) -> String {
     let mut words = String::new();
     let mut before = ' ';
@@ -207,8 +206,8 @@ fn spoken(identifier: &str) -> String {
     words
 }
 
-// What occurs in one tool result only must be found there: an identifier, a
-// path, an error message as printed; an identifier as spoken.
+// What occurs in one tool result only must be found there: an identifier, a path, an error message
+// as printed; an identifier as spoken.
 #[test]
 fn known_items_in_real_tool_results_are_found() {
     let Some(data) = data() else { return };
@@ -270,10 +269,10 @@ fn known_items_in_real_tool_results_are_found() {
     }
 }
 
-/// Tools of results that have none of their own here.
+/// Tool names for results that have none in the data.
 const TOOLS: [&str; 4] = ["bash", "read_file", "grep", "rare"];
 
-/// Real results, with tools and outcomes that filters can tell apart.
+/// Returns real results with different tools and outcomes for filters.
 fn labelled(texts: &[String]) -> Vec<SearchableEvent> {
     let label = |(at, text): (u64, &String)| SearchableEvent {
         tool: match at % 100 {
@@ -321,15 +320,16 @@ fn near(a: f32, b: f32) -> bool {
     (a - b).abs() <= a.abs() * 1e-5
 }
 
-/// The same scores, but for one: tantivy's bound for a block is, as it says, a little too
-/// low in rare cases, and then a passage is passed over that is hardly apart from others.
+/// Returns whether the scores are the same but for one: tantivy's bound for a block is, as
+/// documented, slightly too low in rare cases, and then skips a passage that hardly differs from
+/// others.
 fn near_all(short: &[f32], long: &[f32]) -> bool {
     let is_missing = |score: &&f32| !short.iter().any(|other| near(**score, *other));
     short.len() == long.len() && long.iter().filter(is_missing).count() <= 1
 }
 
-/// The same hits with the same scores, but for the order in which clauses are added
-/// up, and for what is as good as the last one.
+/// Returns whether the hits and scores are the same, except for rounding by the order of addition
+/// and for ties with the last hit.
 fn alike(short: &[Hit], long: &[Hit]) -> bool {
     let Some(last) = long.last() else {
         return short.is_empty();
@@ -347,15 +347,15 @@ fn alike(short: &[Hit], long: &[Hit]) -> bool {
         && short.iter().all(is_there)
 }
 
-// Passing over blocks of postings must not change what is found: the answers are
-// those of looking at every match, in words of real results, with every filter.
+// Skipping blocks of postings must not change what is found: compare with scoring every match, with
+// words of real results and every filter.
 #[test]
 fn the_shortest_way_finds_what_the_longest_finds() {
     let Some(data) = data() else { return };
     let texts = tool_results(&data.join("trajectories/claude-code-entire.jsonl.zst"));
     let events = labelled(&texts);
     let last = events.len() as u64;
-    // In several segments, and with some passages erased.
+    // In several segments, with some passages erased.
     let index = SearchIndex::in_memory().unwrap();
     for part in events.chunks(events.len() / 3) {
         index.add(part, part[part.len() - 1].position).unwrap();
@@ -389,7 +389,7 @@ fn the_shortest_way_finds_what_the_longest_finds() {
                 assert_eq!(short.total, long.total, "{query:?}");
                 if !alike(&short.hits, &long.hits) {
                     others += 1;
-                    // Then others, as good, were the last ones to get a second look.
+                    // Then other passages with equal scores were the last to be reranked.
                     let pools = [query::Way::Shortest, query::Way::Exhaustive];
                     let [short, long] = pools.map(|way| index.pool(&query, way));
                     assert_eq!(short.len(), POOL, "{query:?}");

@@ -1,4 +1,6 @@
-//! Searching: what is asked, what is found.
+//! Search queries, filters and results.
+
+use std::sync::Arc;
 
 use tantivy::{Term, query::Query};
 
@@ -6,56 +8,62 @@ use super::{
     analyser::Analyser,
     as_typed::AsTyped,
     best::Best,
+    chosen::ChosenConversations,
     error::{IndexError, IndexSearchError},
     hits::{self, unreadable},
     index::{Published, SearchIndex},
     looked_for::{TypedNames, WholeNames},
+    memory::SearchMemory,
     plan::{NamespaceStatistics, Planner, Purpose},
     rank::{POOL, Scores, Words, rescore},
     syntax::{self, QueryError, Reading},
     term_pattern::check_globs,
 };
-use crate::{
-    contained::contained,
-    domain::{
-        BranchId, ConversationId, EventKind, Namespace, Position, Revision, Role, TimestampMicros,
-    },
+use treering_base::contained::contained;
+use treering_base::stop;
+use treering_domain::{
+    BranchId, ConversationId, EventKind, Namespace, Position, Revision, Role, TimestampMicros,
 };
 
-/// How deep a search pages: offset and limit together.
+/// The largest sum of a search's offset and limit.
 pub const HITS_MAX: usize = 10_000;
-/// Most values of one filter.
+/// Most values in one filter.
 pub const FILTER_VALUES_MAX: usize = 10_000;
-/// Matches are counted up to this, unless all are to be: nobody reads on so far,
-/// and finding the best does not need to look at every match.
+/// Most passages fetched to fill a page when events or equal texts are collapsed into one hit: a
+/// text stored 100,000 times needs that many. While ranked, each takes about 200 bytes of memory.
+pub(super) const FETCHED_MAX: usize = 1 << 18;
+/// Matches are counted up to this number unless all are requested: nobody pages that far, and
+/// finding the best hits does not need every match.
 pub const COUNTED_MAX: u64 = 1_000;
 
-/// A search.
-#[derive(Clone, Debug, PartialEq)]
+/// A search request.
+#[derive(Clone, Debug)]
 pub struct SearchQuery {
-    /// Where to search. Nothing of another namespace is found or counted.
+    /// The namespace to search. Other namespaces are neither searched nor counted.
     pub namespace: Namespace,
-    /// What to search for.
+    /// The text to search for.
     pub text: String,
-    /// How it is read.
+    /// How the text is parsed.
     pub reading: Reading,
-    /// At most so many hits.
+    /// Most hits to return.
     pub limit: usize,
-    /// Hits to pass over.
+    /// Hits to skip.
     pub offset: usize,
-    /// The first hits come with the answer, before the page, where their texts say more of
-    /// their order: [`AsTyped::reorder`] cuts the page then.
+    /// Returns the first hits too, even those before the page, when reading their texts can refine
+    /// their order. [`AsTyped::reorder`] then cuts out the page.
     pub told_by_text: bool,
-    /// Whether events with one text are one hit.
+    /// Whether events with equal text are collapsed into one hit.
     pub copies: Copies,
-    /// Count all matches, not only the first [`COUNTED_MAX`].
+    /// Counts all matches, not only the first [`COUNTED_MAX`].
     pub count_all: bool,
-    /// What hits must be besides.
+    /// Conditions on the hits.
     pub filters: SearchFilters,
+    /// The memory that the search may use.
+    pub memory: SearchMemory,
 }
 
 impl SearchQuery {
-    /// The ten best hits for a text.
+    /// Returns a query for the ten best hits.
     #[must_use]
     pub fn new(namespace: Namespace, text: impl Into<String>) -> Self {
         Self {
@@ -68,154 +76,156 @@ impl SearchQuery {
             copies: Copies::Folded,
             count_all: false,
             filters: SearchFilters::default(),
+            memory: SearchMemory::default(),
         }
     }
 }
 
-/// What is done with events of one kind whose whole text is equal: a file that was read
-/// twice, a session that came again with another.
+/// Whether events of one kind with equal text are collapsed, such as a file that was read twice or
+/// a session that was imported twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Copies {
-    /// They are one hit, the best of them.
+    /// They are one hit: the best of them.
     #[default]
     Folded,
-    /// Each is a hit.
+    /// Each is a hit of its own.
     Each,
 }
 
-/// What hits must be. An empty list or none: no condition.
+/// Conditions on hits. An empty list or `None` sets no condition.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct SearchFilters {
-    /// Which conversations or branch.
+    /// The conversations or the branch.
     pub scope: Option<Scope>,
-    /// Of the conversations that are here, only what these segments hold; of others all.
-    pub shown: Vec<LineageSegment>,
-    /// One of these tools.
+    /// Restricts each conversation named here to these segments. Other conversations are
+    /// unrestricted.
+    pub shown: Arc<[LineageSegment]>,
+    /// Tool names, one of which must match.
     pub tools: Vec<String>,
-    /// Results of calls that worked, or did not.
+    /// Tool results that succeeded (`true`) or failed (`false`).
     pub success: Option<bool>,
-    /// Recorded then or later.
+    /// Earliest recording time, inclusive.
     pub recorded_from: Option<TimestampMicros>,
-    /// Recorded then or earlier.
+    /// Latest recording time, inclusive.
     pub recorded_to: Option<TimestampMicros>,
-    /// Happened then or later.
+    /// Earliest time of the event, inclusive.
     pub happened_from: Option<TimestampMicros>,
-    /// Happened then or earlier.
+    /// Latest time of the event, inclusive.
     pub happened_to: Option<TimestampMicros>,
-    /// One of these kinds.
+    /// Event kinds, one of which must match.
     pub kinds: Vec<EventKind>,
-    /// Messages of one of these roles.
+    /// Message roles, one of which must match.
     pub roles: Vec<Role>,
-    /// Calls, and their results, that name a path like one of these: `*` and `?`
-    /// stay in a folder, `**` does not; without `/` it is the last part's name.
+    /// Globs, one of which must match a path that a call or its result names. `*` and `?` stay
+    /// within a folder, `**` crosses folders; a glob without `/` matches the last path component.
     pub paths: Vec<String>,
 }
 
-/// Where in a namespace.
+/// The part of a namespace to search.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scope {
-    /// All of these conversations. An empty list finds nothing.
-    Conversations(Vec<ConversationId>),
-    /// The history of a branch: what each segment's branch holds up to its
-    /// revision. An empty list finds nothing.
+    /// These conversations. An empty list finds nothing.
+    Conversations(ChosenConversations),
+    /// The history of a branch: each segment's branch up to its revision. An empty list finds
+    /// nothing.
     Lineage(Vec<LineageSegment>),
 }
 
-/// A branch's own events up to a fork, or to where one looks.
+/// A branch's own events up to a fork or another last revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineageSegment {
     /// The branch's conversation.
     pub conversation: ConversationId,
     /// The branch.
     pub branch: BranchId,
-    /// The last revision that counts.
+    /// The last revision included.
     pub up_to: Revision,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchResults {
-    /// Best first; equal scores in order of position. One for each event, or text.
+    /// Hits, best first; equal scores by log position. One for each event, or for each text.
     pub hits: Vec<Hit>,
-    /// How many hits come before the first of these.
+    /// The rank of the first of these hits, from 0.
     pub first: usize,
-    /// What texts tell of the order of the first hits.
+    /// How the texts of the first hits can refine their order.
     pub as_typed: AsTyped,
-    /// Hits of all pages together.
+    /// The number of hits on all pages.
     pub total: u64,
-    /// There are more than `total`: counting ended there.
+    /// Counting stopped at `total`; there are more hits.
     pub more_than_total: bool,
-    /// What the index had reached.
+    /// The log position up to which the index was searched.
     pub reached: Position,
-    /// How the query was read.
+    /// How the query was parsed.
     pub read_as: Reading,
-    /// The query's names, and what has them.
+    /// The names in the query, and how completely they were found.
     pub names: FoundNames,
 }
 
-/// What has the names of a query.
+/// The names in a query and how completely they were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundNames {
-    /// The names; none: nothing is looked for by its name.
+    /// The names; empty when the query has none to look up.
     pub typed: TypedNames,
-    /// How whole they are found.
+    /// How completely they were found.
     pub found: Wholeness,
 }
 
-/// How whole names are found.
+/// How completely names were found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wholeness {
-    /// Nothing has more than their parts.
+    /// At most their parts were found.
     #[default]
     Parts,
-    /// Something has the parts of one in a row, and nothing has it as one word.
+    /// At least one name's parts were found in a row, and no name as one word.
     InARow,
-    /// Something has one of them: as one word, or its parts in a row where the index
-    /// knows no more.
+    /// At least one name was found: as one word, or as parts in a row where the index cannot tell
+    /// more.
     Whole,
 }
 
-/// A passage that matches.
+/// A matching passage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hit {
     /// The event's conversation.
     pub conversation: ConversationId,
     /// Its branch.
     pub branch: BranchId,
-    /// Its place in the conversation.
+    /// The event's revision.
     pub revision: Revision,
-    /// Its place in the log.
+    /// The event's log position.
     pub position: Position,
-    /// What it is about.
+    /// The event's kind.
     pub kind: EventKind,
-    /// The tool, or empty.
+    /// The tool's name, or empty.
     pub tool: String,
-    /// Whether the tool worked, for tool results.
+    /// Whether the tool succeeded, for tool results.
     pub success: Option<bool>,
-    /// When it was recorded.
+    /// When the event was recorded.
     pub recorded_at: TimestampMicros,
-    /// When it happened.
+    /// When the event happened.
     pub happened_at: TimestampMicros,
-    /// What orders hits; comparable within one search.
+    /// The score that orders hits; comparable within one search only.
     pub score: f32,
-    /// What made it.
+    /// The parts of the score.
     pub scores: Scores,
-    /// The share of the query that stands together in the passage, 0 to 1; of hits
-    /// behind the first ones it is not known, and 0.
+    /// The share of the query that stands close together in the passage, 0 to 1. It is 0 for hits
+    /// after the reranked ones, where it is not known.
     pub together: f32,
-    /// Equal for hits of one kind whose events have the same text.
+    /// Equal for hits of one kind whose events have equal text.
     pub text_hash: u64,
-    /// The passage's first byte in the event's text:
-    /// [`passage_at`](super::passage_at) gives the passage.
+    /// The offset of the passage's first byte in the event's text;
+    /// [`passage_at`](super::passage_at) returns the passage.
     pub byte_start: u64,
 }
 
 impl SearchIndex {
-    /// Searches what is committed.
+    /// Searches the committed events.
     ///
     /// # Errors
-    /// [`IndexSearchError::Query`] for a query that cannot be searched, others for a
-    /// page or filter over its bound or a damaged index.
+    /// [`IndexSearchError::Query`] for a query that cannot be searched; other variants for a page
+    /// or filter over its limit, or a damaged index.
     pub fn search(&self, query: &SearchQuery) -> Result<SearchResults, IndexSearchError> {
         self.search_by(query, Way::Shortest)
     }
@@ -228,10 +238,10 @@ impl SearchIndex {
         check_bounds(query)?;
         let planned = self.planned(query, way)?;
         let published = self.published();
-        Ok(guarded(|| self.run(&published, &planned, query))?)
+        guarded(|| self.run(&published, &planned, query))
     }
 
-    /// Scores of those that get a second look, before it.
+    /// Returns the scores of the passages to rerank, before reranking.
     #[cfg(test)]
     pub(super) fn pool(&self, query: &SearchQuery, way: Way) -> Vec<f32> {
         let planned = self.planned(query, way).unwrap();
@@ -275,6 +285,7 @@ impl SearchIndex {
             passes_small: false,
             is_one_word: false,
             puts_names_first: false,
+            only_shown: std::cell::OnceCell::new(),
         }
     }
 
@@ -283,7 +294,7 @@ impl SearchIndex {
         published: &Published,
         planned: &Planned,
         query: &SearchQuery,
-    ) -> Result<SearchResults, IndexError> {
+    ) -> Result<SearchResults, IndexSearchError> {
         let searcher = &published.searcher;
         let statistics = NamespaceStatistics::of(searcher, &self.fields, &query.namespace)
             .map_err(unreadable)?;
@@ -305,6 +316,7 @@ impl SearchIndex {
         }
         let mut last = query.offset + query.limit;
         let mut fetch = (last * 2 + 8).max(POOL);
+        let fetched_max = FETCHED_MAX.max(fetch);
         loop {
             let found = best.find_all(fetch)?;
             results.names.found = found.wholeness;
@@ -323,8 +335,9 @@ impl SearchIndex {
             let (columns, words) = (&published.columns, &planned.looked_for);
             let scored = rescore(columns, &statistics, self.fields.text, words, &found)?;
             let ranked = hits::ranked(columns, &scored, query.copies)?;
-            if !found.is_all && ranked.len() < last {
-                fetch = fetch.saturating_mul(4);
+            let is_short = !found.is_all && ranked.len() < last;
+            if is_short && fetch < fetched_max {
+                fetch = fetch.saturating_mul(4).min(fetched_max);
                 continue;
             }
             let page = ranked.get(results.first..last.min(ranked.len()));
@@ -342,26 +355,38 @@ impl SearchIndex {
     }
 }
 
-/// tantivy answers some damage by a panic.
-pub(super) fn guarded<T>(look: impl FnOnce() -> Result<T, IndexError>) -> Result<T, IndexError> {
+/// Runs a read of the index, in which tantivy reports some damage by a panic.
+pub(super) fn contained_damage<T, E: From<IndexError>>(
+    look: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
     contained(look).unwrap_or_else(|_| {
-        Err(IndexError::NeedsRebuild {
-            reason: "a segment cannot be read".to_owned(),
-        })
+        let reason = "a segment cannot be read".to_owned();
+        Err(IndexError::NeedsRebuild { reason }.into())
     })
 }
 
-/// How the best are found.
+/// The same for a search. Once it is cancelled, any result becomes `Stopped`.
+pub(super) fn guarded<T>(
+    look: impl FnOnce() -> Result<T, IndexSearchError>,
+) -> Result<T, IndexSearchError> {
+    let looked = contained_damage(look);
+    match stop::is_wanted() {
+        true => looked,
+        false => Err(IndexSearchError::Stopped),
+    }
+}
+
+/// How the best hits are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By looking at as little as possible.
+    /// By looking at as few matches as possible.
     Shortest,
-    /// By looking at all matches: what the other way is held against.
+    /// By looking at all matches: the reference in tests.
     #[cfg(test)]
     Exhaustive,
 }
 
-/// How many passages match.
+/// The number of matching passages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Total {
     pub count: u64,
@@ -369,23 +394,23 @@ pub(super) struct Total {
     pub more: bool,
 }
 
-/// What tantivy is asked.
+/// The tantivy queries of a search.
 pub(super) struct Planned {
     pub read_as: Reading,
-    /// What was typed, with the filters.
+    /// The typed words, with filters.
     pub query: Box<dyn Query>,
-    /// What was typed, without them.
+    /// The typed words, without filters.
     pub words: Box<dyn Query>,
-    /// `words` is a union of single terms: its best can be found without looking
-    /// at all of its matches.
+    /// `words` is a union of single terms, so its best hits can be found without scoring every
+    /// match.
     pub is_prunable: bool,
-    /// What each filter looks at: one of each list must match.
+    /// The tags that each filter accepts: one of each list must match.
     pub filter_tags: Vec<Vec<Term>>,
-    /// What has the query's names whole: it comes before all others.
+    /// Finds passages that contain the query's names whole; these rank before all others.
     pub whole: Option<WholeNames>,
-    /// For the second look.
+    /// The words for reranking.
     looked_for: Words,
-    /// What matches as `query` does, faster.
+    /// Matches the same passages as `query`, but faster.
     pub counted: Box<dyn Query>,
 }
 
@@ -397,7 +422,7 @@ pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), IndexSearchError> 
     let filters = &query.filters;
     let lineage = match &filters.scope {
         Some(Scope::Lineage(segments)) => segments.len(),
-        // All that a source has may be many, and is looked up.
+        // Conversations are looked up, so there may be many: a source's, for example.
         None | Some(Scope::Conversations(_)) => 0,
     };
     let max = FILTER_VALUES_MAX;

@@ -1,8 +1,8 @@
-//! A second look at the best passages: how much of the query stands there, in its
-//! order and close together, whole names, and what kind of text it is.
+//! Reranks the best passages: how much of the query they contain, in its order and close together,
+//! whole names, and the kind of event.
 //!
-//! Looking at positions for every match would make each search slow; looking at
-//! those of the first [`POOL`] costs little and is where it matters.
+//! Reading positions for every match would slow down each search; reading those of the first
+//! [`POOL`] passages is cheap, and these are the ones that matter.
 
 use std::collections::HashMap;
 
@@ -17,108 +17,108 @@ use super::{
     best::Found, columns::OpenColumns, error::IndexError, hits::unreadable,
     plan::NamespaceStatistics,
 };
-use crate::domain::EventKind;
+use treering_domain::EventKind;
 
-/// Passages that get a second look. Independent of the page, so that pages of
-/// one search agree on the order.
+/// The number of passages that are reranked. Independent of the page, so that all pages of a search
+/// agree on the order.
 pub(super) const POOL: usize = 100;
-/// Words of a query that are looked for in them; of more, the rarest.
+/// Most words of a query used for reranking; of more, the rarest.
 const UNITS_MAX: usize = 48;
-/// How far apart two words may be to be near each other, in words.
+/// The largest distance, in words, at which two words count as near.
 const NEAR_MAX: u32 = 8;
-/// Matches of one passage that are looked at.
+/// Most matches examined in one passage.
 const MATCHES_MAX: usize = 1_024;
 
-// The weights below are measured: docs/decisions/0022-a-second-look.md. Each is in
-// shares of what the query's words are worth.
+// The weights below are measured: docs/decisions/0023-search-ranking.md. Each is a share of the
+// worth of the query's words.
 
-/// The query's words in a row, as they were typed.
+/// Weight of the query's words in a row, in their order.
 const ORDER_WEIGHT: f32 = 2.5;
-/// What a word counts in a row that is near the last one and not right behind it.
+/// Share of a word in a row that is near the previous one but not right after it.
 const NEAR_SHARE: f32 = 0.5;
-/// Its words close together, in any order.
+/// Weight of the query's words close together, in any order.
 const NEARNESS_WEIGHT: f32 = 1.5;
-/// So much of a query stands in a row, or together, in many texts by chance.
+/// Up to this share of a query stands in a row, or together, in many texts by chance.
 const BY_CHANCE: f32 = 0.6;
-/// Pairs of neighbours, by BM25.
+/// Weight of adjacent pairs of query words, by BM25.
 const PAIRS_WEIGHT: f32 = 0.2;
-/// Names as they were typed, and not only their parts; of a name that is all of the
-/// query. It counts less the less of the query it is.
+/// Weight of names found whole rather than as parts, when the name is all of the query. Scaled by
+/// the name's share of the query.
 const WHOLE_WEIGHT: f32 = 1.0;
-/// The place where such a name is defined.
+/// Weight of the place where such a name is defined.
 const DEFINITION_WEIGHT: f32 = 0.1;
-/// Little else in the passage.
+/// Weight of a passage that contains little else.
 const SHORTNESS_WEIGHT: f32 = 0.15;
-/// Near the passage's beginning.
+/// Weight of matches near the passage's beginning.
 const EARLINESS_WEIGHT: f32 = 0.2;
-/// What a small word counts beside others.
+/// Share of a small word (a stop word) beside other words.
 pub(super) const SMALL_SHARE: f32 = 0.25;
-/// What is no result of a tool.
+/// Factors for kinds of event that are not tool results.
 const MESSAGE_SHARE: f32 = 0.85;
 const CALL_SHARE: f32 = 0.8;
 const OTHER_SHARE: f32 = 0.8;
 
-/// BM25's parameters, as tantivy has them.
+/// BM25's parameters, the same as tantivy's.
 const K1: f32 = 1.2;
 const B: f32 = 0.75;
 
 /// A word of the query.
 #[derive(Clone, Debug)]
 pub(super) struct QueryWord {
-    /// Its stem, or itself.
+    /// Its stem, or else the word itself.
     pub term: Term,
-    /// Its place in the query.
+    /// Its position in the query.
     pub position: u32,
-    /// It is one that nearly every sentence has, and others were typed.
+    /// It is a stop word, and the query has other words.
     pub is_small: bool,
 }
 
 /// A name in the query.
 #[derive(Clone, Debug)]
 pub(super) struct Name {
-    /// The name without its joints, of an identifier of several parts.
+    /// The name without separators, for an identifier of several parts.
     pub whole: Option<Term>,
-    /// The name where it is defined, of an identifier.
+    /// The definition term, for an identifier.
     pub definition: Option<Term>,
-    /// What has it whole comes before what has only its parts.
+    /// Passages with the whole name rank before those with only its parts.
     pub comes_first: bool,
     /// Its words in `Words::units`.
     pub units: std::ops::Range<usize>,
 }
 
-/// What is looked for in the best passages.
+/// The words and names used for reranking.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Words {
     pub units: Vec<QueryWord>,
     pub names: Vec<Name>,
 }
 
-/// What made a passage's score.
+/// The parts of a passage's score.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scores {
     /// BM25 of the words.
     pub words: f32,
-    /// What their order added.
+    /// Added for the order of the words.
     pub order: f32,
-    /// What their nearness added.
+    /// Added for their nearness.
     pub nearness: f32,
-    /// What whole names and definitions added.
+    /// Added for whole names and definitions.
     pub names: f32,
-    /// What having little else added.
+    /// Added for a short passage and for early matches.
     pub shortness: f32,
-    /// What the kind of event multiplied the sum by.
+    /// The factor of the event's kind, by which the sum is multiplied.
     pub kind: f32,
 }
 
 impl Scores {
-    /// The score that orders.
+    /// Returns the score that orders hits.
     pub(super) fn total(&self) -> f32 {
         (self.words + self.order + self.nearness + self.names + self.shortness) * self.kind
     }
 }
 
-/// What a kind of event counts: what a tool returned is looked for more often than
-/// what was said about it.
+/// Returns the factor of an event kind: tool results are searched for more often than text about
+/// them.
 fn kind_weight(kind: Option<EventKind>) -> f32 {
     match kind {
         Some(EventKind::ToolResultRecorded) | None => 1.0,
@@ -128,41 +128,41 @@ fn kind_weight(kind: Option<EventKind>) -> f32 {
     }
 }
 
-/// How much of the query's names a passage has.
+/// How many of the query's names a passage has whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Tier {
     /// Parts at most.
     #[default]
     Parts,
-    /// Some of them whole.
+    /// Some names whole.
     SomeWhole,
-    /// All of them whole.
+    /// All names whole.
     AllWhole,
 }
 
-/// A passage on its way to becoming a hit.
+/// A scored passage, before it becomes a hit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scored {
     pub scores: Scores,
     pub address: DocAddress,
     pub tier: Tier,
-    /// The share of the query that stands together.
+    /// The share of the query that stands close together.
     pub together: f32,
 }
 
-/// A passage in the second look.
+/// The matches of a passage that is reranked.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// Position, and which unit.
+    /// The position and the number of the unit.
     matches: Vec<(u32, u16)>,
     names: f32,
-    /// Which of the names that come first it has whole, a bit each.
+    /// A bit for each of the names that come first, set when found whole.
     wholes: u64,
     length: u32,
 }
 
-/// Scores what was found, in its order, the first [`POOL`] by a second look. Behind the pool all kinds count as little as the
-/// least does, so that nothing there has a better score.
+/// Scores the passages that were found, in order, and reranks the first [`POOL`]. After the pool
+/// every kind gets the lowest factor, so that no later passage scores better because of its kind.
 pub(super) fn rescore(
     columns: &OpenColumns,
     statistics: &NamespaceStatistics<'_>,
@@ -204,17 +204,17 @@ struct Look<'a> {
     statistics: &'a NamespaceStatistics<'a>,
     field: Field,
     units: Vec<&'a QueryWord>,
-    /// How rare each is.
+    /// The worth of each unit: its rarity.
     worth: Vec<f32>,
-    /// Of all units of the query.
+    /// The worth of all units of the query.
     worth_of_all: f32,
     /// Names, with the worth of their words.
     names: Vec<(&'a Name, f32)>,
-    /// Of the names that come first, a bit each.
+    /// A bit for each of the names that come first.
     firsts: u64,
-    /// Each of the query's words in `units`.
+    /// The index in `units` of each of the query's words.
     unit_of: Vec<Option<u16>>,
-    /// What BM25 takes for the average of passages, in words.
+    /// BM25's average passage length, in words.
     average_length: f32,
 }
 
@@ -332,7 +332,7 @@ impl<'a> Look<'a> {
             .matches
             .first()
             .map_or(0.0, |(at, _)| 1.0 / (1.0 + *at as f32 / 16.0));
-        // A part of a query stands in a row in many texts by chance, most of it in few.
+        // Part of a query stands in a row in many texts by chance, most of it in few.
         let most = |share: f32| {
             let above = ((share - BY_CHANCE) / (1.0 - BY_CHANCE)).max(0.0);
             above * above
@@ -348,7 +348,7 @@ impl<'a> Look<'a> {
             * self.worth_of_all;
     }
 
-    /// Whether all names that come first stand in a passage whole.
+    /// Returns whether a passage has whole all names that come first.
     fn has_all_whole(&self, seen: &Seen) -> bool {
         let is_there = |(number, (name, _)): (usize, &(&Name, f32))| {
             let is_one = seen.wholes & (1 << number) != 0;
@@ -357,7 +357,7 @@ impl<'a> Look<'a> {
         self.firsts == seen.wholes || self.names.iter().enumerate().all(is_there)
     }
 
-    /// Whether some of the query's words stand in a row.
+    /// Returns whether the given words of the query stand in a row.
     fn has_row(&self, matches: &[(u32, u16)], words: &std::ops::Range<usize>) -> bool {
         let row: Vec<u16> = words.clone().filter_map(|at| self.unit_of[at]).collect();
         let Some((&first, rest)) = row.split_first() else {
@@ -374,7 +374,7 @@ impl<'a> Look<'a> {
         matches.iter().any(follows)
     }
 
-    /// BM25 of the pairs of neighbours of the query that are neighbours here.
+    /// Returns BM25 of adjacent query words that are adjacent here.
     fn pairs(&self, seen: &Seen) -> f32 {
         let mut counts = vec![0_u32; self.units.len()];
         for (index, &(at, unit)) in seen.matches.iter().enumerate() {
@@ -404,8 +404,8 @@ impl<'a> Look<'a> {
             .sum()
     }
 
-    /// The worth of the best chain of words in the query's order: all of it for
-    /// words that stand as in the query, half for what stands near.
+    /// Returns the worth of the best chain of words in the query's order: full worth for words at
+    /// the query's distance, half for near ones.
     fn order(&self, matches: &[(u32, u16)]) -> f32 {
         let mut best = 0.0_f32;
         let mut chains: Vec<f32> = Vec::with_capacity(matches.len());
@@ -432,7 +432,7 @@ impl<'a> Look<'a> {
         best
     }
 
-    /// The worth of the words that stand together in some piece of the passage.
+    /// Returns the worth of the words that stand close together in some part of the passage.
     fn nearness(&self, matches: &[(u32, u16)]) -> f32 {
         let reach = 2 * self.units.len() as u32 + NEAR_MAX;
         let mut counts = vec![0_u32; self.units.len()];
@@ -457,7 +457,7 @@ impl<'a> Look<'a> {
     }
 }
 
-/// Calls back for each of the documents that has the term, with its place.
+/// Calls `found` for each document that has the term, with its index in `docs`.
 fn each_of<P: Postings>(
     postings: &mut P,
     docs: &[(DocId, usize)],
@@ -477,7 +477,7 @@ fn each_of<P: Postings>(
     }
 }
 
-/// How much finding a term says: BM25's weight of it.
+/// Returns the BM25 weight (inverse document frequency) of a term.
 fn rarity(statistics: &NamespaceStatistics<'_>, term: &Term) -> tantivy::Result<f32> {
     let with = statistics.doc_freq(term)? as f32;
     let all = statistics.passages.max(1) as f32;

@@ -1,5 +1,5 @@
-//! What tantivy and the system say, as an [`IndexError`]: what is damage, and what
-//! may pass.
+//! Turns errors of tantivy and the system into [`IndexError`], telling damage from errors that may
+//! pass.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(super) fn io_error(action: &'static str, dir: &Path, source: std::io::Error)
     }
 }
 
-/// An error while opening: a lock, the system, or else damage.
+/// Classifies an error of opening: a lock, the system, or else damage.
 pub(super) fn unreadable(dir: &Path, error: TantivyError) -> IndexError {
     match engine_error("opened", dir, error) {
         IndexError::Engine { source, .. } if is_damage(&source) => rebuild(source.to_string()),
@@ -33,23 +33,22 @@ pub(super) fn unreadable(dir: &Path, error: TantivyError) -> IndexError {
     }
 }
 
-/// What stands in the place of a file of the index, and is none: no system will let
-/// it be read later.
+/// Returns the name of an entry in the folder that is not a file. Retrying cannot help then.
 fn no_file_in(dir: &Path) -> Option<String> {
     let entries = std::fs::read_dir(dir).ok()?;
     entries.flatten().find_map(|entry| {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_wrong = match std::fs::metadata(entry.path()) {
             Ok(found) => !found.is_file(),
-            // A link to nowhere.
+            // A dangling link.
             Err(error) => error.kind() == std::io::ErrorKind::NotFound && entry.path().is_symlink(),
         };
         is_wrong.then_some(name)
     })
 }
 
-/// What opening says of files that are not what was written, and not of a system
-/// that cannot read or write just now.
+/// Returns whether an error means damaged files, rather than a system that cannot read or write
+/// now.
 fn is_damage(error: &TantivyError) -> bool {
     !matches!(
         error,
@@ -88,7 +87,7 @@ pub(super) fn engine_error(action: &'static str, dir: &Path, error: TantivyError
             };
         }
     };
-    // Bytes that cannot be what was written are damage, not the system's refusal.
+    // Bytes that cannot have been written so are damage, not a system error.
     match source.kind() {
         std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
             rebuild(source.to_string())

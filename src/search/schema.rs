@@ -1,8 +1,8 @@
-//! The fields of the index and the terms that are written into them.
+//! The fields of the index and the terms written into them.
 //!
-//! Every term begins with its namespace. So a search in one namespace cannot
-//! reach a posting of another, and the statistics that rank (how many passages
-//! have a word) are its own too.
+//! Every term begins with its namespace. A search in one namespace therefore cannot reach postings
+//! of another, and the statistics used for ranking (how many passages have a word) are per
+//! namespace too.
 
 use tantivy::{
     Term,
@@ -14,14 +14,14 @@ use super::{
     analyser::{Analyser, Analysis},
     document::SearchableEvent,
 };
-use crate::domain::{ConversationId, EventKind, Namespace, Role};
+use treering_domain::{ConversationId, EventKind, Namespace, Role};
 
-/// Between a namespace and what follows. In no namespace, in no analysed term.
+/// Separates the namespace from what follows. Occurs in no namespace and no analysed term.
 const SEPARATOR: char = '\u{1F}';
-/// The name of [`PassageTokenizer`].
+/// The registered name of [`PassageTokenizer`].
 pub(super) const TOKENIZER: &str = "passage";
 
-/// Names of the columns that a hit is read from.
+/// Names of the columns from which a hit is read.
 pub(super) mod column {
     pub const CONVERSATION: &str = "conversation";
     pub const BRANCH: &str = "branch";
@@ -37,13 +37,13 @@ pub(super) mod column {
     pub const TOOL: &str = "tool";
 }
 
-/// The fields, by handle.
+/// Handles of the fields.
 #[derive(Clone, Debug)]
 pub(super) struct Fields {
     pub schema: Schema,
     /// Analysed terms with positions.
     pub text: Field,
-    /// What filters look at, as exact terms.
+    /// Exact terms for filters.
     pub tags: Field,
     pub conversation: Field,
     pub branch: Field,
@@ -91,7 +91,7 @@ impl Fields {
         }
     }
 
-    /// The tags of an event's passages.
+    /// Returns the tags of an event's passages.
     pub fn tags_of(&self, event: &SearchableEvent) -> Vec<String> {
         let namespace = &event.namespace;
         let mut tags = vec![
@@ -137,7 +137,7 @@ pub(super) fn success_tag(namespace: &Namespace, success: bool) -> String {
     format!("{namespace}{SEPARATOR}s{}", u8::from(success))
 }
 
-/// Of the first passages of events with one text.
+/// Returns the tag of the first passages of events with this text.
 pub(super) fn text_tag(namespace: &Namespace, text_hash: u64) -> String {
     format!("{namespace}{SEPARATOR}x{text_hash:016x}")
 }
@@ -146,7 +146,7 @@ pub(super) fn role_tag(namespace: &Namespace, role: Role) -> String {
     format!("{namespace}{SEPARATOR}r{}", role.as_str())
 }
 
-/// What the `outcome` column holds.
+/// Returns the value of the `outcome` column.
 pub(super) fn outcome_number(success: Option<bool>) -> u64 {
     match success {
         None => 0,
@@ -163,17 +163,17 @@ pub(super) fn outcome_of(number: u64) -> Option<bool> {
     }
 }
 
-/// The term of the text field for an analysed term.
+/// Returns the text field's term for an analysed term.
 pub(super) fn text_term(namespace: &Namespace, term: &str) -> String {
     format!("{namespace}{SEPARATOR}{term}")
 }
 
-/// What the text field is given: the namespace, then the passage.
+/// Returns the text field's value: the namespace, then the passage.
 pub(super) fn text_value(namespace: &Namespace, passage: &str) -> String {
     text_term(namespace, passage)
 }
 
-/// Reads [`text_value`] and gives the passage's terms, each with its namespace.
+/// Tokenizes a [`text_value`] into the passage's terms, each with its namespace.
 #[derive(Clone, Default)]
 pub(super) struct PassageTokenizer {
     analyser: Analyser,

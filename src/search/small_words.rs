@@ -1,7 +1,7 @@
-//! Words that nearly every sentence has: they do not decide what a question is about.
+//! Stop words: words of nearly every sentence, which do not decide what a question is about.
 //!
-//! Negations (`not`, `no`) and directions (`off`, `out`, `before`) are not among them: in
-//! errors and names they mean something.
+//! Negations (`not`, `no`) and directions (`off`, `out`, `before`) are not among them, since they
+//! carry meaning in errors and names.
 
 /// In lower case, sorted.
 const SMALL_WORDS: [&str; 100] = [
@@ -15,16 +15,15 @@ const SMALL_WORDS: [&str; 100] = [
     "wherever", "whether", "which", "while", "who", "whoever", "whom", "whose", "why", "will",
     "with", "would", "you", "your",
 ];
-/// What is left of words that were put together: `we'll`, `don't`.
+/// Ends of contractions: `we'll`, `don't`.
 const ENDS: [&str; 6] = ["d", "ll", "m", "re", "t", "ve"];
-/// The beginnings of those that have a `t` at their end.
+/// Beginnings of contractions with `t`.
 const NEGATED: [&str; 14] = [
     "aren", "can", "couldn", "didn", "doesn", "don", "hasn", "haven", "isn", "shouldn", "wasn",
     "weren", "won", "wouldn",
 ];
 
-/// Whether a word of a question, as it was typed, is a small one. A word in capitals may
-/// be a name (`IT`, `US`).
+/// Returns whether a word, as typed, is a stop word. A word in capitals may be a name (`IT`, `US`).
 pub(super) fn is_small(word: &str) -> bool {
     let word = word.trim_matches(|c: char| !c.is_alphanumeric());
     if word.is_empty() || word.len() > 12 {
@@ -49,8 +48,8 @@ pub(super) fn is_small(word: &str) -> bool {
 mod tests {
     use super::*;
 
-    // A word that is missed here decides a question that it says nothing of; one that is
-    // taken for small is not looked for.
+    // A missed stop word decides a question that it says nothing about; a word taken for one is not
+    // searched for.
     #[test]
     fn small_words_are_told_from_those_that_mean_something() {
         assert!(SMALL_WORDS.is_sorted());

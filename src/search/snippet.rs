@@ -1,4 +1,4 @@
-//! Plain text around the best match of a passage, with the places of matches.
+//! Snippets: plain text around the best match of a passage, with highlights.
 
 use std::ops::Range;
 
@@ -17,15 +17,15 @@ use super::{
 /// A piece of a passage.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Snippet {
-    /// Plain text as it stands in the passage.
+    /// Plain text, as in the passage.
     pub text: String,
-    /// Where the matches are in `text`, in bytes, in order, not overlapping.
+    /// Byte ranges of the matches in `text`, in order, not overlapping.
     pub highlights: Vec<Range<usize>>,
-    /// Where `text` begins in the passage, in bytes.
+    /// The offset of `text` in the passage, in bytes.
     pub byte_start: usize,
-    /// The first of the best matches, in bytes of the passage: of a name all of it,
-    /// of a pasted line the first word of the line that has most of it. Empty, at
-    /// the passage's first byte, where nothing matches.
+    /// The byte range in the passage of the first of the best matches: all of a name; for a pasted
+    /// line, the first matching word of the line with the best match. Empty, at 0, when nothing
+    /// matches.
     pub first: Range<usize>,
 }
 
@@ -34,14 +34,14 @@ pub struct Snippet {
 pub struct Snippeter {
     patterns: Vec<Pattern>,
     analyser: Analyser,
-    /// Who looks in what failed wants to see why.
+    /// The query asks for failed results, so lines that report a failure are preferred.
     wants_failures: bool,
 }
 
-/// What a line that tells of a failure counts more, where that is wanted: enough to be shown
-/// before another one with the same words.
+/// Weight of a line that reports a failure, when failures are preferred: enough to be shown before
+/// another line with the same words.
 const FAILURE_SHARE: f32 = 1.05;
-/// What such a line has, in small letters.
+/// Words of such lines, in lower case.
 const FAILURE_WORDS: [&str; 8] = [
     "error",
     "fail",
@@ -55,19 +55,19 @@ const FAILURE_WORDS: [&str; 8] = [
 
 #[derive(Clone, Debug)]
 struct Pattern {
-    /// One term for each part in a row.
+    /// Terms in a row, one for each part.
     terms: Vec<String>,
-    /// The last term is the beginning of one.
+    /// The last term is a prefix.
     is_prefix: bool,
-    /// How much a match is worth: rare is more.
+    /// The worth of a match: the rarer, the higher.
     weight: f32,
-    /// It is a small word, beside others.
+    /// It is a stop word.
     is_small: bool,
 }
 
 impl Snippeter {
-    /// For the words of a query that are to be found; how rare they are comes
-    /// from the index.
+    /// Returns a snippeter for the words of a query, except excluded ones; their rarity comes from
+    /// the index.
     ///
     /// # Errors
     /// [`IndexSearchError::Query`] for a query that cannot be searched.
@@ -149,7 +149,7 @@ impl Snippeter {
         }
     }
 
-    /// The same, without leaving out words that cannot match.
+    /// Returns a copy that skips no words.
     #[cfg(test)]
     pub(super) fn thorough(self) -> Self {
         Self {
@@ -158,7 +158,7 @@ impl Snippeter {
         }
     }
 
-    /// The best piece of a passage, of at most so many bytes.
+    /// Returns the best piece of a passage, of at most `max_bytes` bytes.
     pub fn snippet(&mut self, passage: &str, max_bytes: usize) -> Snippet {
         let analysis = self.analyser.analyse(passage);
         let matches = self.matches(&analysis);
@@ -177,7 +177,7 @@ impl Snippeter {
         }
     }
 
-    /// Places of matches, in order, each with the pattern's number.
+    /// Returns the matches, in order, each with its pattern's number.
     fn matches(&self, analysis: &Analysis) -> Vec<(Range<usize>, usize)> {
         let terms: Vec<AnalysedTerm<'_>> = analysis.iter().collect();
         let mut found = Vec::new();
@@ -190,8 +190,8 @@ impl Snippeter {
         found
     }
 
-    /// The matches that say most together, on one line and near each other: from the
-    /// first one's start to the last one's end. Of equal ones the first.
+    /// Returns the range of the most valuable group of nearby matches on one line, from the first
+    /// match's start to the last one's end. The first of equal ones.
     fn best(
         &self,
         passage: &str,
@@ -205,7 +205,7 @@ impl Snippeter {
         let (mut line_end, mut share) = (0, 1.0);
         for (index, (range, number)) in matches.iter().enumerate() {
             if range.start >= line_end {
-                // Another line: nothing of the last one counts.
+                // A new line: matches of the previous one do not count.
                 for (_, number) in &matches[first..index] {
                     seen[*number] = 0;
                 }
@@ -221,7 +221,7 @@ impl Snippeter {
             if seen[*number] == 1 {
                 worth += self.patterns[*number].weight;
             }
-            // What is too far away, or comes again, is left behind.
+            // Drop matches that are too far away or come again.
             while first < index {
                 let (start, number) = (matches[first].0.start, matches[first].1);
                 let is_far = range.end > start + reach;
@@ -241,7 +241,7 @@ impl Snippeter {
         best.0
     }
 
-    /// What the matches of a line count.
+    /// Returns the weight of the matches of a line.
     fn share(&self, line: &str) -> f32 {
         if !self.wants_failures {
             return 1.0;
@@ -255,7 +255,7 @@ impl Snippeter {
 }
 
 impl Pattern {
-    /// The bytes of a match that begins with this term.
+    /// Returns the bytes of a match that begins with this term.
     fn match_at(&self, terms: &[AnalysedTerm<'_>], start: usize) -> Option<Range<usize>> {
         let first = &terms[start];
         let mut end = first.end;
@@ -283,14 +283,14 @@ impl Pattern {
     }
 }
 
-/// A piece that holds the best matches, or their beginning. It begins with a line where
-/// what matches in the line fits, else with a word.
+/// Returns a piece that holds the best matches, or their beginning. It begins with their line if
+/// all matches in it fit, otherwise with a word.
 fn cut(passage: &str, best: &Range<usize>, max_bytes: usize) -> Range<usize> {
     let (lead, at) = (max_bytes / 4, best.start);
     let latest = passage.len().saturating_sub(max_bytes);
     let line = passage[..at].rfind('\n').map_or(0, |end| end + 1);
     let start = match best.end - line <= max_bytes - lead {
-        // Behind the last lines nothing is left to show: then more of what is before.
+        // Little text follows the last lines, so show more of what precedes them.
         true if line > latest => line_start(passage, latest, line),
         true => line,
         false => {
@@ -312,7 +312,7 @@ fn cut(passage: &str, best: &Range<usize>, max_bytes: usize) -> Range<usize> {
     start..end
 }
 
-/// The first place from `start` to `line`, itself the start of one, where a line begins.
+/// Returns the first line start from `start` to `line`, which is a line start itself.
 fn line_start(passage: &str, start: usize, line: usize) -> usize {
     let start = ceil_boundary(passage, start);
     let before = floor_boundary(passage, start.saturating_sub(1));
@@ -322,15 +322,15 @@ fn line_start(passage: &str, start: usize, line: usize) -> usize {
     end.map_or(line, |end| before + end + 1)
 }
 
-/// The first place from `start` to `at` where a line, a word or, of a word without an end,
-/// a part of one begins.
+/// Returns the first place from `start` to `at` where a line or word begins, or part of a very long
+/// word.
 fn word_start(passage: &str, start: usize, at: usize) -> usize {
     let begins_line = start == 0 || passage[..start].ends_with('\n');
     if begins_line || start >= at {
         return start;
     }
     let end = floor_boundary(passage, at);
-    // A blank before the start will do: the text begins with the word behind it.
+    // A blank just before the start counts: the text then begins with the word after it.
     let from = floor_boundary(passage, start - 1);
     let after = |is_end: fn(char) -> bool| {
         let mut chars = passage[from..end].char_indices();
@@ -342,7 +342,7 @@ fn word_start(passage: &str, start: usize, at: usize) -> usize {
         .map_or(start, |found| found.max(start))
 }
 
-/// Matches inside a piece, joined where they touch, relative to it.
+/// Returns the matches inside a piece, merged where they touch, relative to the piece.
 fn highlights(matches: &[(Range<usize>, usize)], piece: &Range<usize>) -> Vec<Range<usize>> {
     let mut joined = joined(matches, piece);
     for range in &mut joined {
@@ -351,7 +351,7 @@ fn highlights(matches: &[(Range<usize>, usize)], piece: &Range<usize>) -> Vec<Ra
     joined
 }
 
-/// Matches inside a piece, joined where they touch.
+/// Returns the matches inside a piece, merged where they touch.
 fn joined(matches: &[(Range<usize>, usize)], piece: &Range<usize>) -> Vec<Range<usize>> {
     let mut joined: Vec<Range<usize>> = Vec::new();
     for (range, _) in matches {

@@ -1,9 +1,9 @@
-//! Answers that need all matches and no order: what a pattern may match, and how many
-//! matches each conversation has.
+//! Operations that visit all matches in no order: candidates of a regular expression, and matches
+//! per conversation.
 
 use std::{
     cmp::Reverse,
-    collections::{HashMap, HashSet},
+    collections::{HashMap, hash_map::Entry},
 };
 
 use tantivy::{
@@ -13,23 +13,28 @@ use tantivy::{
 
 use super::{
     columns::Columns,
-    error::{IndexError, IndexSearchError},
+    error::IndexSearchError,
     hits::{self, Ranked, unreadable},
     index::{Published, SearchIndex},
+    memory::{EventSet, HeldMemory, SearchMemory, TooMany},
     pattern::{Needs, Pattern},
     plan::Purpose,
     query::{Copies, Hit, SearchQuery, check_bounds, guarded},
     rank::Scores,
     syntax::{self, QueryError},
 };
-use crate::domain::{ConversationId, Position, TimestampMicros};
+use treering_base::stop;
+use treering_domain::{ConversationId, Position, TimestampMicros};
 
-/// Most events that a pattern is tried on. In memory each takes 32 bytes, twice; reading the
-/// texts of 332,000 took 8 s on two busy cores.
+/// Most events on which a pattern is tried. Each takes 32 bytes, twice; reading the texts of
+/// 332,000 took 8 s on two busy cores.
 pub const CANDIDATES_MAX: usize = 500_000;
 
-/// An event that a pattern may match, with one of its passages. In their order the one that
-/// happened last is first, and of those of one time the one that was recorded last.
+/// Memory of a conversation and its count, in a map and then a list, in bytes.
+const COUNT_BYTES: usize = 96;
+
+/// An event that a pattern may match, with one of its passages. Ordered by time, newest first, then
+/// by recording, newest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     happened_at: Reverse<TimestampMicros>,
@@ -37,19 +42,21 @@ struct Place {
     address: DocAddress,
 }
 
-/// Events that a pattern may match, those that happened last first: to be verified on their text.
+/// Events that a pattern may match, newest first. Each must be verified on its text.
 pub struct Candidates {
     published: Published,
     places: Vec<Place>,
+    /// Their memory.
+    _held: HeldMemory,
     /// There are older ones.
     pub more: bool,
-    /// What the index had reached.
+    /// The log position up to which the index was searched.
     pub reached: Position,
 }
 
 impl Candidates {
-    /// One hit for each of the next so many events from a place on; where it matches is
-    /// not known. Empty behind the last one.
+    /// Returns one hit for each of the next `count` events from index `from`, without a place of
+    /// the match. Empty past the last one.
     ///
     /// # Errors
     /// [`IndexSearchError`] for a damaged index.
@@ -64,16 +71,16 @@ impl Candidates {
             byte_start: 0,
         };
         let page: Vec<Ranked> = rest.iter().take(count).map(ranked).collect();
-        Ok(guarded(|| hits::read(&self.published.columns, &page))?)
+        guarded(|| Ok(hits::read(&self.published.columns, &page)?))
     }
 }
 
 impl SearchIndex {
-    /// The events that happened last whose words have what a pattern needs, and that pass the
-    /// filters of a query; its text plays no part. At most [`CANDIDATES_MAX`].
+    /// Returns the newest events whose words satisfy the pattern's requirements and that pass the
+    /// query's filters, at most [`CANDIDATES_MAX`]. The query's text is ignored.
     ///
     /// # Errors
-    /// [`IndexSearchError`] for a filter over its bound or a damaged index.
+    /// [`IndexSearchError`] for a filter over its limit, a damaged index, or too much memory.
     pub fn candidates(
         &self,
         pattern: &Pattern,
@@ -83,40 +90,43 @@ impl SearchIndex {
         let planner = self.planner(query);
         let published = self.published();
         let find = || {
-            let having = |piece: &str| positions(&published, planner.piece(piece).as_ref());
+            let having =
+                |piece: &str| events_of(&published, planner.piece(piece).as_ref(), &query.memory);
             let wanted = having_needs(pattern.needs(), &having)?;
             let all = planner.filtered(planner.all(), &query.filters);
-            let mut newest = Newest::new(CANDIDATES_MAX);
+            let held = query.memory.holding(TooMany::Candidates);
+            let mut newest = Newest::new(CANDIDATES_MAX, held);
             each_match(&published, all.as_ref(), |columns, address| {
                 let (position, _) = columns.place(address.doc_id)?;
                 if wanted
                     .as_ref()
-                    .is_none_or(|wanted| wanted.contains(&position))
+                    .is_none_or(|wanted| wanted.contains(position.offset))
                 {
                     newest.push(Place {
                         happened_at: Reverse(columns.happened_at(address.doc_id)?),
                         position: Reverse(position),
                         address,
-                    });
+                    })?;
                 }
                 Ok(())
             })?;
             Ok(newest.into_sorted())
         };
-        let (places, more) = guarded(find)?;
+        let (places, more, held) = guarded(find)?;
         Ok(Candidates {
             places,
             more,
+            _held: held,
             reached: published.reached,
             published,
         })
     }
 
-    /// The conversations that have matches, with how many of their events match; the
-    /// most first. All matches are looked at.
+    /// Returns the conversations with matches and how many of their events match, the most first.
+    /// Visits all matches.
     ///
     /// # Errors
-    /// As [`Self::search`].
+    /// As [`Self::candidates`].
     pub fn by_conversation(
         &self,
         query: &SearchQuery,
@@ -131,12 +141,17 @@ impl SearchIndex {
         let published = self.published();
         let count = || {
             let mut counts: HashMap<ConversationId, u64> = HashMap::new();
-            let mut seen: HashSet<u64> = HashSet::new();
+            let mut seen = EventSet::new(query.memory.holding(TooMany::Matching));
+            let mut held = query.memory.holding(TooMany::Matching);
             each_match(&published, matching.as_ref(), |columns, address| {
-                if seen.insert(columns.group(address.doc_id, Copies::Each)?) {
-                    *counts
-                        .entry(columns.conversation(address.doc_id)?)
-                        .or_default() += 1;
+                if seen.insert(columns.group(address.doc_id, Copies::Each)?)? {
+                    match counts.entry(columns.conversation(address.doc_id)?) {
+                        Entry::Occupied(mut count) => *count.get_mut() += 1,
+                        Entry::Vacant(first) => {
+                            held.more(COUNT_BYTES)?;
+                            first.insert(1);
+                        }
+                    }
                 }
                 Ok(())
             })?;
@@ -144,69 +159,81 @@ impl SearchIndex {
             counts.sort_unstable_by_key(|(id, count)| (Reverse(*count), *id));
             Ok(counts)
         };
-        Ok(guarded(count)?)
+        guarded(count)
     }
 }
 
-/// The events that have what a pattern needs; none: all may.
+/// Returns the events that satisfy a pattern's requirements, or `None` when all may.
 fn having_needs(
     needs: &Needs,
-    having: &dyn Fn(&str) -> Result<HashSet<Position>, IndexError>,
-) -> Result<Option<HashSet<Position>>, IndexError> {
+    having: &dyn Fn(&str) -> Result<EventSet, IndexSearchError>,
+) -> Result<Option<EventSet>, IndexSearchError> {
     let (parts, is_all) = match needs {
         Needs::Nothing => return Ok(None),
         Needs::Piece(piece) => return having(piece).map(Some),
         Needs::All(parts) => (parts, true),
         Needs::Any(parts) => (parts, false),
     };
-    let mut merged: Option<HashSet<Position>> = None;
+    let mut merged: Option<EventSet> = None;
     for part in parts {
         let Some(set) = having_needs(part, having)? else {
             continue;
         };
         merged = Some(match merged {
             None => set,
-            Some(before) if is_all => before.intersection(&set).copied().collect(),
-            Some(mut before) => {
-                before.extend(set);
+            Some(mut before) if is_all => {
+                before.intersect(&set);
                 before
             }
+            Some(before) => before.unite(set),
         });
     }
     Ok(merged)
 }
 
-/// The events of all matches.
-fn positions(published: &Published, query: &dyn Query) -> Result<HashSet<Position>, IndexError> {
-    let mut positions = HashSet::new();
+/// Returns the events of all matches.
+fn events_of(
+    published: &Published,
+    query: &dyn Query,
+    memory: &SearchMemory,
+) -> Result<EventSet, IndexSearchError> {
+    let mut events = EventSet::new(memory.holding(TooMany::Candidates));
     each_match(published, query, |columns, address| {
-        positions.insert(columns.place(address.doc_id)?.0);
+        events.insert(columns.place(address.doc_id)?.0.offset)?;
         Ok(())
     })?;
-    Ok(positions)
+    Ok(events)
 }
 
-/// The first so many places, in memory for twice as many.
+/// Collects the first `max` places, in memory for twice as many.
 struct Newest {
     max: usize,
     places: Vec<Place>,
+    held: HeldMemory,
     more: bool,
 }
 
 impl Newest {
-    fn new(max: usize) -> Self {
+    fn new(max: usize, held: HeldMemory) -> Self {
         Self {
             max,
             places: Vec::new(),
+            held,
             more: false,
         }
     }
 
-    fn push(&mut self, place: Place) {
+    fn push(&mut self, place: Place) -> Result<(), IndexSearchError> {
+        let before = self.places.capacity();
         self.places.push(place);
+        let more = self.places.capacity() - before;
+        if more > 0 {
+            self.held.more(more * size_of::<Place>())?;
+        }
         if self.places.len() >= self.max.saturating_mul(2) {
             self.cut();
         }
+        Ok(())
     }
 
     /// Keeps one passage of each event, and the first events.
@@ -217,27 +244,52 @@ impl Newest {
         self.places.truncate(self.max);
     }
 
-    /// The places, and whether there are more.
-    fn into_sorted(mut self) -> (Vec<Place>, bool) {
+    /// Returns the places, whether there are more, and their memory.
+    fn into_sorted(mut self) -> (Vec<Place>, bool, HeldMemory) {
         self.cut();
-        (self.places, self.more)
+        self.places.shrink_to_fit();
+        self.held
+            .shrink_to(self.places.capacity() * size_of::<Place>());
+        (self.places, self.more, self.held)
     }
 }
 
+/// Checks from time to time whether the search was cancelled.
+#[derive(Debug, Default)]
+pub(super) struct StopCheck(u32);
+
+impl StopCheck {
+    /// Passages between two checks: some ten microseconds.
+    pub const EVERY: u32 = 1_024;
+
+    /// Must be called for each passage visited.
+    pub fn check(&mut self) -> Result<(), IndexSearchError> {
+        let is_due = self.0.is_multiple_of(Self::EVERY);
+        self.0 = self.0.wrapping_add(1);
+        match is_due && !stop::is_wanted() {
+            true => Err(IndexSearchError::Stopped),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Visits all matching passages until the search is cancelled.
 pub(super) fn each_match(
     published: &Published,
     query: &dyn Query,
-    mut each: impl FnMut(&Columns, DocAddress) -> Result<(), IndexError>,
-) -> Result<(), IndexError> {
+    mut each: impl FnMut(&Columns, DocAddress) -> Result<(), IndexSearchError>,
+) -> Result<(), IndexSearchError> {
     let searcher = &published.searcher;
     let scoring = EnableScoring::disabled_from_searcher(searcher);
     let weight = query.weight(scoring).map_err(unreadable)?;
+    let mut stop = StopCheck::default();
     for (segment, reader) in (0..).zip(searcher.segment_readers()) {
         let columns = published.columns.of_segment(segment)?;
         let alive = reader.alive_bitset();
         let mut matches = weight.scorer(reader, 1.0).map_err(unreadable)?;
         let mut doc: DocId = matches.doc();
         while doc != TERMINATED {
+            stop.check()?;
             if alive.is_none_or(|alive| alive.is_alive(doc)) {
                 each(columns, DocAddress::new(segment, doc))?;
             }

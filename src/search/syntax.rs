@@ -1,24 +1,23 @@
-//! The query language: from a text to a tree of clauses. Knows neither the
-//! analyser nor the index.
+//! The query language: parses a text into a tree of clauses. Knows neither the analyser nor the
+//! index.
 //!
 //! ```text
 //! words are joined by OR         disk full
 //! "a phrase"                     "no space left"
-//! beginnings                     conf*   src/sea*
+//! prefixes                       conf*   src/sea*
 //! AND, OR, NOT (in capitals)     disk AND NOT quota   disk NOT quota
 //! must, must not                 +disk -quota
 //! groups                         (disk OR volume) AND full
 //! ```
 //!
-//! `AND` binds closer than `OR` and than standing side by side. Reading is
-//! forgiving: an unfinished quote or group ends with the query, a stray bracket or
-//! operator is passed over, brackets inside a word (`main(argc)`) and options
-//! (`--all`) belong to the word. What cannot be searched is an error that says
-//! where.
+//! `AND` binds closer than `OR` and than adjacency. Parsing is lenient: an unfinished quote or
+//! group ends with the query, a stray bracket or operator is skipped, and brackets inside a word
+//! (`main(argc)`) and options (`--all`) belong to the word. An error says where the query cannot be
+//! searched.
 //!
-//! People and models mostly paste: error messages, commands, code. In these `NOT`
-//! is a word and `-v` an option. So a text is plain words unless all of it is a
-//! query that somebody would write ([`is_meant`]), or the caller says that it is.
+//! People and models mostly paste error messages, commands and code, in which `NOT` is a word and
+//! `-v` an option. A text is therefore plain words unless all of it looks like a deliberate query
+//! ([`is_meant`]) or the caller says that it is a query.
 
 use std::ops::Range;
 
@@ -26,7 +25,7 @@ use super::small_words::is_small;
 
 /// Longest query, in bytes. An error message with its stack trace fits.
 pub const QUERY_BYTES_MAX: usize = 8 * 1024;
-/// Most words, phrases and beginnings of a query.
+/// Most words, phrases and prefixes of a query.
 pub const QUERY_CLAUSES_MAX: usize = 512;
 /// Deepest nesting of groups.
 pub const QUERY_DEPTH_MAX: usize = 32;
@@ -34,45 +33,45 @@ pub const QUERY_DEPTH_MAX: usize = 32;
 /// Why a query cannot be searched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// Nothing to search for.
+    /// The query has nothing to search for.
     #[error("the query has no word to search for")]
     Empty,
-    /// Over its bound.
+    /// The query is too long.
     #[error("the query has {bytes} bytes; at most {max} are allowed")]
     TooLong {
-        /// Its length.
+        /// Its length, in bytes.
         bytes: usize,
-        /// The bound.
+        /// The largest allowed length, in bytes.
         max: usize,
     },
-    /// Too many words.
+    /// The query has too many words or phrases.
     #[error("the query has more than {max} words or phrases; the next begins at byte {at}")]
     TooManyClauses {
-        /// The first one too many.
+        /// The byte offset of the first one too many.
         at: usize,
-        /// The bound.
+        /// The largest allowed number.
         max: usize,
     },
-    /// No regular expression.
+    /// The query is not a valid regular expression.
     #[error("this is no regular expression: {message}")]
     Regex {
         /// What is wrong, and where.
         message: String,
     },
-    /// Groups in groups.
+    /// Groups are nested too deep.
     #[error("groups are nested more than {max} deep at byte {at}")]
     TooDeep {
-        /// The bracket that is one too many.
+        /// The byte offset of the bracket that is one too many.
         at: usize,
-        /// The bound.
+        /// The largest allowed depth.
         max: usize,
     },
 }
 
-/// How a clause takes part.
+/// How a clause takes part in a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClauseRole {
-    /// Adds to the score; one of these must match if nothing else must.
+    /// Adds to the score; one of these must match if there is no `Must` clause.
     Should,
     /// Must match.
     Must,
@@ -89,7 +88,7 @@ pub enum Node {
     Phrase(Range<usize>),
     /// The text before a star.
     Prefix(Range<usize>),
-    /// Clauses that belong together.
+    /// The clauses of a group.
     Group(Vec<(ClauseRole, Node)>),
 }
 
@@ -107,22 +106,23 @@ enum Token {
     Minus,
 }
 
-/// How a text is read.
+/// How a text is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Reading {
-    /// As words, unless all of it is a query that somebody would write.
+    /// As words, unless all of it looks like a deliberate query.
     #[default]
     Guess,
-    /// As words: no operators.
+    /// As words, without operators.
     Plain,
-    /// As a query, in the language above.
+    /// As a query in the language of this module.
     Query,
 }
 
-/// Reads a text, and says how: as words or as a query. Ranges are bytes of `text`.
+/// Parses a text. Returns the tree and whether it was parsed as words or as a query. Ranges are
+/// bytes of `text`.
 ///
 /// # Errors
-/// [`QueryError`] when it is over a bound or has nothing to search for.
+/// [`QueryError`] when it exceeds a limit or has nothing to search for.
 pub fn read(text: &str, reading: Reading) -> Result<(Node, Reading), QueryError> {
     let is_query = match reading {
         Reading::Guess => is_meant(text),
@@ -135,8 +135,8 @@ pub fn read(text: &str, reading: Reading) -> Result<(Node, Reading), QueryError>
     Ok((plain(text)?, Reading::Plain))
 }
 
-/// Words between blanks, each by itself. Of more than [`QUERY_CLAUSES_MAX`] the
-/// first ones: a pasted text is found by them.
+/// Splits a text into words at blanks. Of more than [`QUERY_CLAUSES_MAX`] words the first ones are
+/// used, which suffice to find a pasted text.
 fn plain(text: &str) -> Result<Node, QueryError> {
     check_length(text)?;
     let start_of = |word: &str| word.as_ptr().addr() - text.as_ptr().addr();
@@ -155,14 +155,14 @@ fn plain(text: &str) -> Result<Node, QueryError> {
     Ok(Node::Group(words))
 }
 
-/// What is in code, commands and logs, and not in queries.
+/// Characters of code, commands and logs that queries do not have.
 const NOT_IN_QUERIES: [char; 14] = [
     ';', '{', '}', '=', '<', '>', '$', '|', '`', '[', ']', '\\', '\'', '%',
 ];
 
-/// Most words and operators of a query with `NOT` and no `AND`: what is longer is a sentence.
+/// Most tokens of a query with `NOT` but no `AND` or `OR`; longer texts are sentences.
 const WITHOUT_TOKENS_MAX: usize = 8;
-/// What an emphatic `NOT` denies.
+/// Words that follow an emphatic `NOT` in prose.
 const DENIED: [&str; 21] = [
     "allowed",
     "available",
@@ -187,14 +187,14 @@ const DENIED: [&str; 21] = [
     "working",
 ];
 
-/// True when all of a text is a query that somebody would write:
+/// Returns true when all of a text looks like a deliberate query:
 ///
-/// - phrases and beginnings only: `"no space left"`, `"a b" conf*`;
-/// - operands with `AND` or `OR` between all of them: `disk AND NOT quota`,
-///   `(EACCES OR "permission denied") AND open*`;
-/// - few words, and `NOT` between them: `disk NOT quota`, but not `do NOT edit`;
-/// - signs, with a `+` among them: `+disk -quota full`;
-/// - words and a beginning: `parse* config`.
+/// - phrases and prefixes only: `"no space left"`, `"a b" conf*`;
+/// - operands with `AND` or `OR` between all of them: `disk AND NOT quota`, `(EACCES OR "permission
+///   denied") AND open*`;
+/// - few words with `NOT` between them: `disk NOT quota`, but not `do NOT edit`;
+/// - signs, at least one of them a `+`: `+disk -quota full`;
+/// - words and a prefix: `parse* config`.
 #[must_use]
 pub fn is_meant(text: &str) -> bool {
     let quotes = text.matches('"').count();
@@ -227,14 +227,14 @@ pub fn is_meant(text: &str) -> bool {
         return false;
     }
     if signs > 0 {
-        // A line of a diff begins with a sign, and has no other.
+        // A line of a diff begins with a sign and has no other.
         let is_of_diff = signs == 1 && words + phrases + beginnings > 2;
         return tokens.contains(&Token::Plus) && !is_of_diff;
     }
     words == 0 && phrases + beginnings > 0 || beginnings > 0 && phrases == 0
 }
 
-/// Few operands, with `NOT` between them, that are no emphasis in a sentence.
+/// Returns true for few operands with `NOT` between them that is no emphasis in a sentence.
 fn is_without(tokens: &[Token], text: &str) -> bool {
     let is_operand = |token: Option<&Token>| {
         matches!(
@@ -258,12 +258,12 @@ fn is_without(tokens: &[Token], text: &str) -> bool {
     are_between && tokens.len() <= WITHOUT_TOKENS_MAX && tokens.iter().all(is_ordinary)
 }
 
-/// What stands behind an emphatic `NOT`: `file NOT found`.
+/// Returns true for a word that follows an emphatic `NOT`, as in `file NOT found`.
 fn is_denied(word: &str) -> bool {
     DENIED.contains(&word.to_lowercase().as_str())
 }
 
-/// Operands, with `AND` or `OR` between all of them, in words that are no code.
+/// Returns true for operands with `AND` or `OR` between all of them, without shell operators.
 fn is_joined(tokens: &[Token], text: &str) -> bool {
     let mut depth = 0_usize;
     let mut wants_operand = true;
@@ -300,10 +300,10 @@ fn check_length(text: &str) -> Result<(), QueryError> {
     Ok(())
 }
 
-/// Reads a query. Ranges are bytes of `text`.
+/// Parses a query. Ranges are bytes of `text`.
 ///
 /// # Errors
-/// [`QueryError`] when it is over a bound or has nothing to search for.
+/// [`QueryError`] when it exceeds a limit or has nothing to search for.
 pub fn parse(text: &str) -> Result<Node, QueryError> {
     check_length(text)?;
     let tokens = tokenize(text)?;
@@ -313,7 +313,7 @@ pub fn parse(text: &str) -> Result<Node, QueryError> {
     };
     let mut clauses = Vec::new();
     while parser.next < tokens.len() {
-        // A closing bracket that closes nothing ends a turn of this loop.
+        // An unmatched closing bracket ends an iteration of this loop.
         clauses.extend(parser.clauses(0)?);
         parser.next += 1;
     }
@@ -358,8 +358,8 @@ fn tokenize(text: &str) -> Result<Vec<Token>, QueryError> {
     Ok(tokens)
 }
 
-/// True when `+` or `-` just before `at` is an operator: `--all`, `->`, `+=` and
-/// a lone dash are not.
+/// Returns true when the `+` or `-` just before `at` is an operator. In `--all`, `->`, `+=` and a
+/// lone dash it is not.
 fn starts_operand(bytes: &[u8], at: usize) -> bool {
     bytes.get(at).is_some_and(|&b| {
         b.is_ascii_alphanumeric() || !b.is_ascii() || matches!(b, b'"' | b'(' | b'_' | b'/' | b'.')
@@ -375,7 +375,7 @@ fn phrase(text: &str, at: usize) -> (Option<Token>, usize) {
     (token, (end + 1).min(text.len()))
 }
 
-/// A word goes to the next blank or quote, or to a bracket that it did not open.
+/// Reads a word up to the next blank or quote, or a bracket that the word did not open.
 fn word(text: &str, at: usize) -> (Option<Token>, usize) {
     let mut open = 0_usize;
     let mut end = text.len();
@@ -424,7 +424,7 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// Clauses up to the end or to a closing bracket, which is left there.
+    /// Parses clauses up to the end or to a closing bracket, which is not consumed.
     fn clauses(&mut self, depth: usize) -> Result<Vec<(ClauseRole, Node)>, QueryError> {
         let mut clauses = Vec::new();
         loop {
@@ -436,7 +436,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Operands with AND between them.
+    /// Parses operands with `AND` between them.
     fn conjunction(&mut self, depth: usize) -> Result<Option<(ClauseRole, Node)>, QueryError> {
         let mut operands: Vec<(ClauseRole, Node)> = self.operand(depth)?.into_iter().collect();
         let mut joined = false;
@@ -521,7 +521,7 @@ mod tests {
 
     use super::*;
 
-    /// The tree in short: `a b` should, `+a` must, `-a` must not, `[...]` group.
+    /// The tree in short form: `a b` should, `+a` must, `-a` must not, `[...]` group.
     fn shown(text: &str) -> String {
         fn one(text: &str, node: &Node) -> String {
             match node {
@@ -549,7 +549,7 @@ mod tests {
         }
     }
 
-    // A pasted line must be found: `-v` excluded it, and so did `NOT`.
+    // A pasted line must be found: its `-v` or `NOT` must not exclude it.
     #[test]
     fn pasted_lines_are_words_and_queries_are_queries() {
         for pasted in [
@@ -588,7 +588,7 @@ mod tests {
             "\"permission denied\" OR EACCES",
             "parse* AND config",
             "disk AND NOT quota",
-            // Without AND it was passed over, and gave what was not wanted.
+            // A `NOT` without an `AND` must exclude, not be ignored.
             "telemetry NOT posthog",
             "session NOT session",
             "disk full NOT \"no space left\" NOT quot*",
@@ -614,7 +614,7 @@ mod tests {
         assert!(read(&"x ".repeat(513), Reading::Plain).is_ok());
     }
 
-    // People and models paste anything: each reading is fixed here.
+    // People and models paste anything: how each text is parsed is fixed here.
     #[test]
     fn queries_are_read() {
         let cases = [
@@ -634,7 +634,7 @@ mod tests {
             ("(a OR b) AND +(c d)", "[+[a b] +[c d]]"),
             ("-(a b) c", "-[a b] c"),
             ("((a))", "[[a]]"),
-            // Forgiven.
+            // Lenient cases.
             ("\"unfinished phrase", "\"unfinished phrase\""),
             ("(a b", "[a b]"),
             ("a) b", "a b"),
@@ -650,7 +650,7 @@ mod tests {
             ("foo** *bar", "foo *bar"),
             ("error[E0502]: *x", "error[E0502]: *x"),
             ("say\"hi\"there", "say \"hi\" there"),
-            // Refused.
+            // Errors.
             ("", "Empty"),
             (" \t\n ()", "Empty"),
             ("*", "Empty"),
@@ -680,7 +680,7 @@ mod tests {
         ));
     }
 
-    // Inputs that have broken query parsers: none may panic here.
+    // Inputs that have broken other query parsers must not panic.
     #[test]
     fn hostile_queries_do_not_panic() {
         for text in [

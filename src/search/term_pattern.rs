@@ -1,7 +1,7 @@
-//! Patterns of terms: path globs, and words that have some letters in a row.
+//! Patterns of terms: path globs, and words that contain a string.
 //!
-//! A pattern is walked step by step as it stands. A table of its states would answer faster and
-//! take megabytes for a glob with a few stars, and a search may bring hundreds of globs.
+//! A pattern is simulated step by step. A state table would be faster, but takes megabytes for a
+//! glob with a few stars, and a search may have hundreds of globs.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use tantivy_fst::Automaton;
 
 use super::error::IndexSearchError;
 
-/// Path globs of one search, in bytes together. A state of their walk takes about a quarter of
+/// Most bytes of a search's path globs together. A state of the simulation takes about a quarter of
 /// this, once for each byte of the longest term.
 pub const GLOBS_BYTES_MAX: usize = 8 << 10;
 
-/// Refuses path globs that are together over their bound.
+/// Checks the total length of path globs.
 ///
 /// # Errors
-/// [`IndexSearchError::GlobsTooLong`].
+/// [`IndexSearchError::GlobsTooLong`] when they are too long.
 pub fn check_globs(globs: &[String]) -> Result<(), IndexSearchError> {
     let (bytes, max) = (globs.iter().map(String::len).sum(), GLOBS_BYTES_MAX);
     if bytes > max {
@@ -41,21 +41,22 @@ enum Step {
     First,
     /// The other bytes of a character.
     Rest,
-    /// On at one of these steps.
+    /// Continue at each of these steps.
     Fork(Vec<usize>),
     /// The term matches if it ends here.
     Match,
 }
 
-/// What terms must be like: one of several patterns behind one beginning.
+/// A pattern of terms: alternatives after a common prefix.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TermPattern {
     steps: Vec<Step>,
 }
 
 impl TermPattern {
-    /// Terms that begin with `prefix`, and go on as one of these globs says: `*` and `?` stay in a
-    /// folder, `**` does not; one without `/` in front may begin behind any.
+    /// Matches terms that begin with `prefix`, followed by a match of one of these globs. `*` and
+    /// `?` stay within a folder, `**` crosses folders; a glob without a leading `/` may begin in
+    /// any folder.
     pub fn globs(prefix: &str, globs: &[String]) -> Self {
         let mut pattern = Self::default();
         pattern.bytes(prefix);
@@ -70,7 +71,7 @@ impl TermPattern {
         pattern
     }
 
-    /// Terms that begin with `prefix` and have `piece` somewhere behind it.
+    /// Matches terms that begin with `prefix` and contain `piece` after it.
     pub fn having(prefix: &str, piece: &str) -> Self {
         let mut pattern = Self::default();
         pattern.bytes(prefix);
@@ -117,21 +118,21 @@ impl TermPattern {
         self.steps.push(Step::Match);
     }
 
-    /// Folders, or none.
+    /// Adds any number of folders.
     fn folders(&mut self) {
         let at = self.steps.len();
         self.steps.push(Step::Fork(vec![at + 1, at + 3]));
         self.steps.extend([Step::Any, Step::Byte(b'/')]);
     }
 
-    /// Passages with a term of a field that this matches.
+    /// Returns a query for passages with a matching term in this field.
     pub fn query(self, field: Field) -> Box<dyn Query> {
         let pattern = Arc::new(self);
         Box::new(TermPatternQuery { field, pattern })
     }
 }
 
-/// Steps that a walk may be at, a bit each.
+/// The current steps, a bit each.
 #[derive(Clone, Debug)]
 pub(super) struct Places(Vec<u64>);
 
@@ -140,7 +141,7 @@ impl Places {
         Self(vec![0; steps.div_ceil(64)])
     }
 
-    /// False: it was there, or is no step.
+    /// Returns false when the step was already present or does not exist.
     fn add(&mut self, step: usize) -> bool {
         let Some(word) = self.0.get_mut(step / 64) else {
             return false;
@@ -162,9 +163,9 @@ impl Places {
 }
 
 impl TermPattern {
-    /// Adds a step, and those that it goes on to without a byte.
+    /// Adds a step and those that follow without consuming a byte.
     fn reach(&self, places: &mut Places, mut step: usize) {
-        // What is there already has brought along what it goes on to.
+        // If it is present, so are the steps that follow it.
         while places.add(step) {
             match self.steps.get(step) {
                 Some(Step::Any | Step::Name | Step::Rest) => step += 1,
@@ -241,8 +242,8 @@ mod tests {
         pattern.is_match(&term.bytes().fold(pattern.start(), accept))
     }
 
-    // 256 globs with four stars each took 670 MiB as tables, and one with many stars was over a
-    // hidden bound and found nothing. Walked as they stand, each matches what it says.
+    // 256 globs with four stars each once took 670 MiB as tables, and one with many stars exceeded
+    // a hidden limit and found nothing. Each must match what it says.
     #[test]
     fn patterns_match_terms() {
         for (glob, term, expected) in [

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::*;
-use crate::domain::{
+use treering_domain::{
     BranchId, ConversationId, EventKind, Namespace, Position, Revision, Role, TimestampMicros,
 };
 
@@ -20,7 +20,7 @@ fn conversation(number: u128) -> ConversationId {
     ConversationId(uuid::Uuid::from_u128(number))
 }
 
-/// A tool result at this position, in conversation 1.
+/// Returns a tool result at this log position, in conversation 1.
 fn result(position: u64, text: &str) -> SearchableEvent {
     SearchableEvent {
         namespace: namespace("default"),
@@ -94,19 +94,19 @@ fn corpus() -> SearchIndex {
     ])
 }
 
-// What agents type must find what tools printed, in every spelling of it.
+// What agents type must find what tools printed, in every spelling.
 #[test]
 fn queries_find_what_they_should() {
     let index = corpus();
     let cases: &[(&str, &[u64])] = &[
-        // Identifiers, in any spelling; strict when they must match.
+        // Identifiers, in any spelling; strict when required.
         ("+parse_config", &[1, 2]),
         ("+parseConfig", &[1, 2]),
         ("+parseconfig", &[1, 2]),
         ("parseConfig AND error", &[1]),
         ("+readFile", &[2]),
         ("+HttpServer", &[9]),
-        // Paths: whole, tail, and by a segment.
+        // Paths: whole, tail, and by a component.
         ("+src/search/index.rs", &[6]),
         ("+search/index.rs:42", &[6]),
         ("+/etc/app/main.toml", &[3]),
@@ -125,7 +125,7 @@ fn queries_find_what_they_should() {
         ("+connects", &[10]),
         ("+config", &[1, 2, 3]),
         ("\"connections were\"", &[10]),
-        // Beginnings.
+        // Prefixes.
         ("conf*", &[1, 2, 3]),
         ("a94a8*", &[7]),
         ("src/sea*", &[6]),
@@ -152,7 +152,7 @@ fn queries_find_what_they_should() {
     }
 }
 
-// A bare identifier ranks its own spelling and its kin before loose parts.
+// An identifier alone ranks its own and related spellings before loose parts.
 #[test]
 fn an_identifier_ranks_before_its_parts() {
     let index = corpus();
@@ -167,7 +167,7 @@ fn tagged(position: u64, change: impl FnOnce(&mut SearchableEvent)) -> Searchabl
     event
 }
 
-// Each filter alone, and a filter must never widen what is found.
+// Each filter alone; a filter must never widen the result.
 #[test]
 fn filters_narrow() {
     let index = index_of(&[
@@ -251,7 +251,7 @@ fn filters_narrow() {
         },
         &[1, 2],
     );
-    let one = Scope::Conversations(vec![conversation(2), conversation(9)]);
+    let one = Scope::Conversations(vec![conversation(2), conversation(9)].into());
     check(
         SearchFilters {
             scope: Some(one),
@@ -261,7 +261,7 @@ fn filters_narrow() {
     );
     check(
         SearchFilters {
-            scope: Some(Scope::Conversations(Vec::new())),
+            scope: Some(Scope::Conversations(Vec::new().into())),
             ..all.clone()
         },
         &[],
@@ -275,7 +275,7 @@ fn filters_narrow() {
     );
 }
 
-// A result is looked for by the file that its call was about.
+// A result is found by the file that its call named.
 #[test]
 fn paths_are_globs() {
     let of = |position, path: &str| {
@@ -294,7 +294,7 @@ fn paths_are_globs() {
         }),
     ]);
     let cases: [(&str, &[u64]); 10] = [
-        // As a table of states this was over a bound that nobody told, and found nothing.
+        // As a state table, this exceeded a hidden limit and found nothing.
         ("**/*e*a*r*c*h*/**/*i*n*d*e*x*.*r*s*", &[1]),
         ("*.rs", &[1, 2]),
         ("src/*.rs", &[2]),
@@ -321,7 +321,7 @@ fn paths_are_globs() {
     }
 }
 
-// "Two days ago" is when it happened, not when it was imported.
+// "Two days ago" means when an event happened, not when it was imported.
 #[test]
 fn what_happened_then_is_found() {
     let index = index_of(&[tagged(1, |_| {}), tagged(2, |_| {}), tagged(3, |_| {})]);
@@ -337,8 +337,8 @@ fn what_happened_then_is_found() {
     assert_eq!(found(&index, &query), [2]);
 }
 
-// A pasted line came behind texts that have its words somewhere, a name behind its
-// parts, a short text behind long ones, and a result behind what was said of it.
+// A pasted line must rank before texts with its words in other places, a name before its parts, a
+// short text before long ones, and a result before text about it.
 #[test]
 fn what_stands_as_typed_comes_first() {
     let filler = "the context of a session was done while waiting for results ".repeat(20);
@@ -376,7 +376,7 @@ fn what_stands_as_typed_comes_first() {
     assert_eq!(first("trackedFileBackups"), 7);
 }
 
-// A pasted command with options excluded its own target.
+// A pasted command with options must not exclude its own target.
 #[test]
 fn a_pasted_command_finds_itself() {
     let index = index_of(&[
@@ -402,7 +402,7 @@ fn a_pasted_command_finds_itself() {
     assert_eq!(ask("test AND NOT explain", Reading::Plain).0, [1, 2]);
 }
 
-// What the index leaves out is never read: a pattern must find all that it matches.
+// Text that the index excludes is never read: candidates must include every match.
 #[test]
 fn candidates_of_a_pattern_have_all_that_matches() {
     let texts = [
@@ -455,7 +455,7 @@ fn candidates_of_a_pattern_have_all_that_matches() {
         }
         assert!(offsets.is_sorted_by(|a, b| a > b), "newest first");
     }
-    // Words in capitals were looked for in all texts, and only the newest were read.
+    // Words in capitals must narrow the candidates too, since only the newest are read.
     for few in ["parseConfig", r"README\.md", "JG7FMM"] {
         let few = Pattern::new(few).unwrap();
         let candidates = index.candidates(&few, &query("")).unwrap();
@@ -463,8 +463,8 @@ fn candidates_of_a_pattern_have_all_that_matches() {
     }
 }
 
-// A source with more than 10,000 conversations could not be searched: its one name was
-// refused as too many values.
+// A source with more than 10,000 conversations must be searchable: the number of values does not
+// count the conversations of one name.
 #[test]
 fn a_filter_takes_all_conversations_of_a_source() {
     let events: Vec<_> = (1..=600_u64)
@@ -500,7 +500,7 @@ fn conversations_are_counted() {
     assert_eq!(counts, [(conversation(2), 2), (conversation(1), 1)]);
 }
 
-// After an import an index is written by more threads, and goes on as before.
+// After an import, which writes with more threads, an index continues as before.
 #[test]
 fn a_hurried_index_has_everything() {
     let dir = tempfile::tempdir().unwrap();
@@ -524,9 +524,8 @@ fn a_hurried_index_has_everything() {
     assert_eq!(index.reached(), Position::local(200));
 }
 
-// Putting segments together is for speed and size alone: what is found, counted and
-// passed over as erased is the same, what was added meanwhile is not said to be there
-// before it is committed, and the index opens again as it is.
+// Merging segments changes speed and size only: hits, counts and erased passages stay the same,
+// events added meanwhile are invisible until committed, and the index opens again.
 #[test]
 fn joined_segments_are_searched_alike() {
     let dir = tempfile::tempdir().unwrap();
@@ -572,8 +571,9 @@ fn joined_segments_are_searched_alike() {
     assert_eq!(answers(&index), before);
 }
 
-// An import ended with merges under way: joining had one of their segments, gave up, and
-// what they had been made of stayed on disk, more than the index itself.
+// Closing an index during automatic merges must leave one segment and only its files. The merge on
+// closing once gave up when another merge held a segment, and more than the index's own size stayed
+// on disk.
 #[test]
 fn an_index_that_is_closed_keeps_one_segment_and_its_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -603,8 +603,8 @@ fn an_index_that_is_closed_keeps_one_segment_and_its_files() {
     assert_eq!(places, [1, 3, 7, 19, 21]);
 }
 
-// `TREERING_INDEX=FOLDER cargo test --lib bytes_of_an_index -- --ignored --nocapture`,
-// on a copy of an index: its bytes by kind of file, as it is and joined.
+// `TREERING_INDEX=FOLDER cargo test --lib bytes_of_an_index -- --ignored --nocapture`, on a copy of
+// an index: prints its bytes by kind of file, before and after merging.
 #[test]
 #[ignore = "a measurement of an index"]
 fn bytes_of_an_index() {
@@ -627,7 +627,7 @@ fn bytes_of_an_index() {
     println!("joined in {:?}: {:?}", start.elapsed(), by_kind());
 }
 
-// Tenants: neither hits, nor counts, nor ranking may depend on another's text.
+// Tenants: hits, counts and ranking must not depend on another namespace's text.
 #[test]
 fn namespaces_do_not_touch() {
     let mut own = vec![result(1, "alpha beta"), result(2, "alpha gamma gamma")];
@@ -654,8 +654,8 @@ fn namespaces_do_not_touch() {
     assert_eq!(found(&shared, &query("sec*")), Vec::<u64>::new());
 }
 
-// A branch's history is its ancestors' events up to each fork: an event after
-// the fork, or of a sister branch, must not be found. 1,000 forks deep.
+// A branch's history is its ancestors' events up to each fork: an event after the fork, or of a
+// sister branch, must not be found. 1,000 forks deep.
 #[test]
 fn lineage_of_a_thousand_forks() {
     let mut events = Vec::new();
@@ -690,8 +690,8 @@ fn lineage_of_a_thousand_forks() {
     assert_eq!(positions, expected);
 }
 
-// A long result is one hit, found by the best of its passages, which names its bytes and
-// line: three passages of one result pushed three others off the page.
+// A long result is one hit, with the bytes and line of its best passage; its other passages must
+// not take places on the page.
 #[test]
 fn passages_name_bytes_and_line() {
     let filler = "lorem ipsum dolor sit amet\n".repeat(400);
@@ -709,9 +709,8 @@ fn passages_name_bytes_and_line() {
     assert_eq!(passage.line, before.matches('\n').count() as u64 + 1);
 }
 
-// Pages follow each other without gap or repetition.
-// Counting every match of a common word cost a third of a search: it ends early,
-// says so, and goes on when it is asked to.
+// Counting every match of a common word took a third of a search. It stops early, says so, and
+// continues when all are requested.
 #[test]
 fn counting_ends_early_unless_all_is_asked_for() {
     let events: Vec<_> = (1..=COUNTED_MAX + 5).map(|at| result(at, "disk")).collect();
@@ -731,6 +730,7 @@ fn counting_ends_early_unless_all_is_asked_for() {
     assert_eq!(counted(&none), (COUNTED_MAX, true));
 }
 
+// Pages follow each other without gap or repetition.
 #[test]
 fn pages_join_up() {
     let events: Vec<_> = (1..=50)
@@ -785,8 +785,8 @@ fn open(dir: &Path) -> Result<SearchIndex, IndexError> {
     SearchIndex::open(dir, SearchOptions::default())
 }
 
-// A crash loses what was not committed and nothing else; bringing events again
-// from the mark, and some before it, adds each once.
+// A crash loses exactly what was not committed. Adding events again from the mark, and some before
+// it, adds each once.
 #[test]
 fn reopening_goes_on_from_the_mark() {
     let dir = tempfile::tempdir().unwrap();
@@ -818,7 +818,7 @@ fn reopening_goes_on_from_the_mark() {
     assert_eq!(index.search(&query("needle")).unwrap().total, 28);
 }
 
-// Events without text must move the mark, or readers that wait would hang.
+// Events without text must move the mark, or waiting readers would hang.
 #[test]
 fn the_mark_moves_without_documents() {
     let dir = tempfile::tempdir().unwrap();
@@ -865,7 +865,7 @@ fn recovery_forgets_what_was_not_committed() {
     assert_eq!(found(&index, &query("needle")), [1, 2, 3]);
 }
 
-// What is erased is out of sight at once, and out of the files after a purge.
+// Erased events are invisible at once, and out of the files after a purge.
 #[test]
 fn erased_events_are_gone() {
     let dir = tempfile::tempdir().unwrap();
@@ -901,8 +901,8 @@ fn erased_events_are_gone() {
     assert_eq!(found(&open(dir.path()).unwrap(), &query("needle")), [1, 3]);
 }
 
-// A process that was being started while an index was closed held a copy of its lock: opening it
-// again said that another process uses it.
+// A child process started while an index closes holds a copy of its lock for a moment. Reopening
+// must wait for it rather than report that another process uses the index.
 #[test]
 fn a_lock_that_goes_at_once_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -938,8 +938,8 @@ fn needs_rebuild(result: &Result<SearchIndex, IndexError>) -> bool {
     matches!(result, Err(IndexError::NeedsRebuild { .. }))
 }
 
-// Any flipped byte, missing or cut file: an answer that says to rebuild, or the
-// right hits. Never a panic, never other hits, never a wrong mark.
+// Any flipped byte, missing or cut file leads to a request to rebuild or to the right hits; never
+// to a panic, other hits or a wrong mark.
 #[test]
 fn damage_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
@@ -966,7 +966,7 @@ fn damage_is_noticed() {
             assert!(is_sound(open(dir.path())), "{} byte {at}", path.display());
         }
         std::fs::write(path, &sound[..sound.len() / 2]).unwrap();
-        // Without its own list, an index is as sound as before.
+        // Without its file list, the index is still valid.
         let is_list = path.ends_with("files");
         let opened = open(dir.path());
         assert!(is_list || needs_rebuild(&opened), "{} cut", path.display());
@@ -982,7 +982,7 @@ fn damage_is_noticed() {
     assert_eq!(open(dir.path()).unwrap().reached(), Position::default());
 }
 
-// A folder of something else must not be taken for an empty index.
+// A folder with other files must not be taken for an empty index.
 #[test]
 fn a_foreign_folder_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -1029,7 +1029,7 @@ fn snippet(passage: &str, text: &str, max_bytes: usize) -> (Snippet, Vec<String>
     (snippet, marked)
 }
 
-// What is marked is what matched, in the spelling of the text.
+// Highlights mark what matched, in the spelling of the text.
 #[test]
 fn snippets_mark_what_matched() {
     let cases: &[(&str, &str, &[&str])] = &[
@@ -1065,7 +1065,7 @@ fn snippets_mark_what_matched() {
     }
 }
 
-// In a long passage the piece is where most of the query is, of the asked size.
+// In a long passage the snippet shows the best match and has the requested size.
 #[test]
 fn snippets_are_cut_around_the_best_match() {
     let filler = "some other line of text\n".repeat(40);
@@ -1081,7 +1081,7 @@ fn snippets_are_cut_around_the_best_match() {
     );
 }
 
-// Near the end of a passage, and in lines without an end, snippets began inside of a word.
+// Near the end of a passage, and in endless lines, snippets must not begin inside a word.
 #[test]
 fn snippets_begin_with_a_word() {
     let lines = "github.com/some/where/very/long/indeed\n".repeat(8);
@@ -1105,7 +1105,7 @@ fn snippets_begin_with_a_word() {
     }
 }
 
-// A line whose match stood behind its first 60 bytes was shown from the middle.
+// A line that matches after its first 60 bytes must still be shown from its beginning.
 #[test]
 fn snippets_begin_with_their_line() {
     let lines = "an earlier line that says something else\n".repeat(8);
@@ -1119,8 +1119,8 @@ fn snippets_begin_with_their_line() {
 }
 
 proptest::proptest! {
-    // Words that cannot match are passed over, and the snippet must not show it: of
-    // words, identifiers, possessives, stems and anything else.
+    // Skipping words that cannot match must not change a snippet: words, identifiers, possessives,
+    // stems and anything else.
     #[test]
     fn leaving_words_out_changes_no_snippet(
         passage in "(the |needle|needles |Bob's |foo_bar |fooBar |x9 |bb |dying |skies |東京|é|[a-z0-9]{1,6} |\\PC){0,80}",
@@ -1132,7 +1132,7 @@ proptest::proptest! {
         proptest::prop_assert_eq!(short.snippet(&passage, 60), thorough.snippet(&passage, 60));
     }
 
-    // A snippet of anything is a piece of it, with marks inside.
+    // A snippet of any passage is a piece of it, with highlights inside.
     #[test]
     fn any_passage_gives_a_snippet(passage in "([a-cé東🌲 \n]|needle){0,200}", max_bytes in 0_usize..300) {
         let index = SearchIndex::in_memory().unwrap();
@@ -1145,7 +1145,7 @@ proptest::proptest! {
         }
     }
 
-    // Whatever is typed, a search answers or refuses.
+    // Any typed text gives results or an error.
     #[test]
     fn any_query_is_answered(text in "\\PC{0,60}|[abc\"()+*東 -]{0,40}|(AND |OR |NOT |needle |\\(|\\)|\"|-){0,20}") {
         thread_local! {
@@ -1158,7 +1158,7 @@ proptest::proptest! {
     }
 }
 
-// A phrase that must not match, before its first place in the index.
+// An excluded phrase, and documents before its first match in the index.
 #[test]
 fn an_excluded_phrase_excludes_only_itself() {
     let mut events: Vec<_> = (1..=300)

@@ -1,5 +1,5 @@
-//! An index folder that is read where it is and written in memory only: on a
-//! medium that cannot be written, or by a command that only looks.
+//! An index folder that is read in place and written in memory only, for read-only media and for
+//! commands that only read.
 
 use std::{
     collections::HashSet,
@@ -17,15 +17,15 @@ use tantivy::{
     },
 };
 
-/// A folder below, and what was written over it.
+/// A folder, with changes in memory over it.
 ///
-/// Its locks lock nothing: they keep readers from files that a writer deletes, and
-/// who opens this has shared the lock of the whole store, so nobody does.
+/// Its locks do nothing. They would protect readers from a writer that deletes files; whoever opens
+/// this holds the shared lock of the whole store, so there is no writer.
 #[derive(Clone, Debug)]
 pub(super) struct Unchanged {
     below: MmapDirectory,
     over: RamDirectory,
-    /// Files below that are not there any more.
+    /// Files of the folder that count as deleted.
     deleted: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
@@ -42,7 +42,7 @@ impl Unchanged {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The directory that has a file now.
+    /// Returns the directory that has the file.
     fn of(&self, path: &Path) -> Result<&dyn Directory, OpenReadError> {
         if self.over.exists(path)? {
             return Ok(&self.over);

@@ -3,18 +3,20 @@
 use futures::{StreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status};
 
+use super::status::OrStatus;
 use super::{
     call::{Call, Shared},
     from_proto::Malformed,
     shutdown::Phase,
     to_proto,
 };
-use crate::codec::pb::{self, admin_server::Admin};
+use treering_proto::pb::{self, admin_server::Admin};
 
-/// Leaves out what other namespaces change: sizes told one tenant whether another had just
-/// stored the same text.
+/// Leaves out the store's location and what other namespaces change: from sizes, one tenant could
+/// tell whether another had just stored the same text.
 fn of_namespace(stats: pb::StatsResponse) -> pb::StatsResponse {
     pb::StatsResponse {
+        data_dir: String::new(),
         log_bytes: 0,
         views_bytes: 0,
         index_bytes: 0,
@@ -27,7 +29,7 @@ fn of_namespace(stats: pb::StatsResponse) -> pb::StatsResponse {
     }
 }
 
-/// Thin over the engine.
+/// A thin layer over the engine.
 pub(super) struct AdminService(pub Shared);
 
 #[tonic::async_trait]
@@ -40,7 +42,7 @@ impl Admin for AdminService {
         request: Request<pb::StatsRequest>,
     ) -> Result<Response<pb::StatsResponse>, Status> {
         let call = Call::of(&request)?;
-        let stats = self.0.engine.stats(&call.namespace).await?;
+        let stats = self.0.engine.stats(&call.namespace).await.or_status()?;
         let met = self.0.engine.damage_met();
         let stats = to_proto::stats(stats, met);
         Ok(Response::new(if call.caller.may_see_store() {
@@ -57,7 +59,7 @@ impl Admin for AdminService {
         let call = Call::of(&request)?;
         let deep = request.into_inner().deep;
         let items = self.0.engine.verify(&call.namespace, deep);
-        let items = items.map(|item| Ok(to_proto::verify_response(item?)));
+        let items = items.map(|item| Ok(to_proto::verify_response(item.or_status()?)));
         let bound = call.bound(items, self.0.stop.clone(), Phase::Cut);
         Ok(Response::new(bound))
     }
@@ -73,7 +75,7 @@ impl Admin for AdminService {
             return Err(Malformed::new("views", message).into());
         }
         let items = self.0.engine.rebuild(views, index);
-        let items = items.map(|item| Ok(to_proto::rebuild_response(&item?)));
+        let items = items.map(|item| Ok(to_proto::rebuild_response(&item.or_status()?)));
         let bound = call.bound(items, self.0.stop.clone(), Phase::Cut);
         Ok(Response::new(bound))
     }

@@ -1,5 +1,5 @@
-//! Append requests → commands. Bodies are decoded for the rules, and the bytes
-//! that were received are what is stored.
+//! Converts append requests to commands. Bodies are decoded for the rules, but the received bytes
+//! are what is stored.
 
 use std::num::NonZeroU32;
 
@@ -7,29 +7,26 @@ use prost::Message;
 use uuid::Uuid;
 
 use super::{
-    audit::audit_conversation,
     from_proto::{self, Malformed},
     guard::Caller,
     status::Refusal,
 };
-use crate::{
-    codec::{
-        body::{self, EncodedBody},
-        envelope::{self, EnvelopeFault},
-        pb,
-    },
-    domain::{
-        AppendCommand, BranchName, ConversationCreated, ConversationId, EventBody, EventKind,
-        Expectation, ExpectedKey, ExpectedNewest, ExpectedRevision, Namespace, NewEvent, Revision,
-    },
-    engine::{AppendError, Engine, ReadError, derived_id, is_derived},
+use treering_domain::{
+    AppendCommand, BranchName, ConversationCreated, ConversationId, EventBody, EventKind,
+    Expectation, ExpectedKey, ExpectedNewest, ExpectedRevision, Namespace, NewEvent, Revision,
+};
+use treering_engine::{AppendError, Engine, ReadError, derived_id, is_derived};
+use treering_proto::{
+    body::{self, EncodedBody},
+    envelope::{self, EnvelopeFault},
+    pb,
 };
 
-/// Reads an append request.
+/// Parses an append request.
 ///
 /// # Errors
-/// The first field that is malformed, the first event that the caller may not append, or a
-/// conversation that cannot be found.
+/// The first malformed field, the first event that the caller may not append, or a conversation
+/// that cannot be found.
 pub(super) async fn command(
     engine: &Engine,
     caller: &Caller,
@@ -139,7 +136,7 @@ fn encoded(body: &EventBody) -> Result<EncodedBody, Malformed> {
         .map_err(|fault| Malformed::new("create_if_missing", fault.to_string()))
 }
 
-/// What a conversation is to be created with, and its bytes.
+/// Parses what a conversation is to be created with. Returns it with its bytes.
 fn create_if_missing(
     created: Option<pb::ConversationCreated>,
 ) -> Result<Option<(ConversationCreated, EncodedBody)>, Malformed> {
@@ -176,8 +173,8 @@ fn creates(event: Option<&pb::NewEvent>) -> bool {
     )
 }
 
-/// An id for a conversation that names none. With an idempotency key it follows
-/// from the key, so that the same request asks for the same again.
+/// Returns an id for a conversation that names none. With an idempotency key it is derived from the
+/// key, so that a retry gets the same id.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -189,7 +186,7 @@ pub(super) async fn new_conversation(
     let Some(key) = key else {
         return Ok(ConversationId::generate());
     };
-    // What was created before ids like these could not be taken by others has another one.
+    // Older versions derived ids that clients could also choose; keep one that exists.
     let name = format!("treering:{namespace}:{key}");
     let before = Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes());
     match engine.resolve(namespace, &before.to_string()).await {
@@ -199,18 +196,14 @@ pub(super) async fn new_conversation(
     }
 }
 
-/// An id that a client chooses for a conversation that is to be created.
+/// Checks an id that a client chooses for a new conversation.
 ///
 /// # Errors
-/// [`Malformed`] when it is one of those that follow from names, or a system conversation's.
+/// [`Malformed`] when it is a derived id (UUID version 8).
 pub(super) fn chosen(field: &str, id: ConversationId) -> Result<ConversationId, Malformed> {
     if is_derived(id) {
         let message = "is a UUID of version 8: those follow from names and cannot be chosen; \
                        take one of version 4 or 7, or leave it empty";
-        return Err(Malformed::new(field, message));
-    }
-    if id == audit_conversation() {
-        let message = "is the id of the audit: take another one, or leave it empty";
         return Err(Malformed::new(field, message));
     }
     Ok(id)
@@ -226,7 +219,7 @@ fn in_event(index: usize, mut fault: Malformed) -> Malformed {
     fault
 }
 
-/// Reads one event of a batch.
+/// Parses one event of a batch.
 fn new_event(
     index: usize,
     event: pb::NewEvent,
@@ -256,8 +249,8 @@ fn new_event(
     })
 }
 
-/// Finds conversations by UUID or source id; remembers the last one, because
-/// the events of a batch mostly name the same.
+/// Finds conversations by UUID or source id. Caches the last one, since the events of a batch
+/// mostly name the same.
 struct Names<'a> {
     engine: &'a Engine,
     namespace: &'a Namespace,
@@ -268,7 +261,7 @@ struct Names<'a> {
 struct Named {
     text: String,
     id: ConversationId,
-    /// It may be created: it exists, or its id may be chosen.
+    /// It exists, or its id may be chosen for a new one.
     is_checked: bool,
 }
 
@@ -281,8 +274,8 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// A UUID that no conversation has is taken as it is: the batch may create
-    /// it, and if not, the rules say so.
+    /// Finds a conversation. An unknown UUID is accepted: the batch may create it, and otherwise
+    /// the append rules refuse it.
     async fn find(
         &mut self,
         field: &str,
@@ -317,7 +310,7 @@ impl<'a> Names<'a> {
         Ok(id)
     }
 
-    /// The conversation that is to be created if it does not exist.
+    /// Returns the id of a conversation that is created if it does not exist.
     async fn missing(
         &mut self,
         text: &str,
@@ -368,7 +361,7 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// Of a request's own conversation and branch, unless it says otherwise.
+    /// Parses an expected key; conversation and branch default to those of the request.
     async fn expected_key(
         &mut self,
         index: usize,

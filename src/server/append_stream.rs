@@ -1,8 +1,8 @@
-//! AppendStream: requests go to the writer as they come, answers come back in
-//! their order. An append that is refused answers its own request only.
+//! AppendStream: requests are submitted as they arrive and answered in their order. A refused
+//! append affects its own request only.
 //!
-//! What waits is bounded in number and bytes; when the writer is full, the
-//! stream stops reading, and HTTP/2 flow control slows the client down.
+//! Waiting requests are limited in number and bytes. When the writer is full, the stream stops
+//! reading, and HTTP/2 flow control slows down the client.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -12,7 +12,6 @@ use tonic::{Status, Streaming};
 
 use super::{
     append_request,
-    audit::{self, Decided},
     bounds::{STREAM_APPENDS_MAX, STREAM_BYTES_MAX},
     call::{Shared, shutting_down},
     guard::Caller,
@@ -20,21 +19,19 @@ use super::{
     status::Refusal,
     to_proto,
 };
-use crate::{
-    codec::pb::{self, append_stream_response::Outcome},
-    domain::AppendOutcome,
-    engine::AppendError,
-};
+use treering_domain::AppendOutcome;
+use treering_engine::AppendError;
+use treering_proto::pb::{self, append_stream_response::Outcome};
 
 type Answer = Result<AppendOutcome, Refusal>;
 
-/// A request on its way, and what it weighs.
+/// A submitted request and its size.
 struct Waiting {
     bytes: usize,
     answer: BoxFuture<'static, Answer>,
 }
 
-/// The answers to a stream of requests.
+/// Returns the answers to a stream of requests.
 pub(super) fn answers(
     shared: Shared,
     caller: Caller,
@@ -48,8 +45,7 @@ pub(super) fn answers(
             match pipeline.step(&mut requests, end.is_none()).await {
                 Step::Answer(answer) => yield Ok(response(answer)),
                 Step::Request(request) => {
-                    // A writer that is full takes the request once something
-                    // that waits has been answered.
+                    // A full writer accepts the request after a waiting one has been answered.
                     let mut request = Some(request);
                     while let Some(again) = request.take() {
                         request = pipeline.submit(again).await;
@@ -80,17 +76,17 @@ fn response(answer: Answer) -> pb::AppendStreamResponse {
     }
 }
 
-// One at a time, on its way to the next line: a box would cost more than the room.
+// Only one exists at a time and is consumed at once, so a box would cost more than the space.
 #[allow(clippy::large_enum_variant)]
 enum Step {
     /// The next answer in order.
     Answer(Answer),
     /// The next request.
     Request(pb::AppendRequest),
-    /// There will be no more requests: the client has no more (none), or the
-    /// stream ends with this status once all is answered.
+    /// No more requests follow: the client is done (`None`), or the stream ends with this status
+    /// after all answers.
     End(Option<Status>),
-    /// All is answered.
+    /// Everything is answered.
     Done,
 }
 
@@ -111,7 +107,7 @@ impl Pipeline {
         }
     }
 
-    /// What happens next. Requests are read only while `open` and there is room.
+    /// Returns the next step. Requests are read only while `open` and within the limits.
     async fn step(&mut self, requests: &mut Streaming<pb::AppendRequest>, open: bool) -> Step {
         let room = self.waiting.len() < STREAM_APPENDS_MAX && self.bytes < STREAM_BYTES_MAX;
         let idle = self.waiting.is_empty();
@@ -121,7 +117,7 @@ impl Pipeline {
         let stop = self.shared.stop.clone();
         tokio::select! {
             biased;
-            // Requests first: the writer decides more of them in one commit.
+            // Requests first, so that the writer commits more of them together.
             () = stop.reached(Phase::Draining), if open => Step::End(Some(shutting_down())),
             next = requests.next(), if open && room => match next {
                 Some(Ok(request)) => Step::Request(request),
@@ -135,8 +131,7 @@ impl Pipeline {
         }
     }
 
-    /// The next answer in order; none when nothing waits. Safe to drop while it
-    /// waits.
+    /// Returns the next answer in order, or `None` when nothing waits. Cancel safe.
     async fn pop(&mut self) -> Option<Answer> {
         let first = self.waiting.front_mut()?;
         let answer = (&mut first.answer).await;
@@ -145,7 +140,7 @@ impl Pipeline {
         Some(answer)
     }
 
-    /// Hands a request to the writer. Gives it back when the writer is full.
+    /// Submits a request to the writer. Returns it when the writer is full.
     async fn submit(&mut self, request: pb::AppendRequest) -> Option<pb::AppendRequest> {
         let bytes = request.encoded_len();
         let engine = self.shared.engine.clone();
@@ -155,9 +150,15 @@ impl Pipeline {
         let answer = match command {
             Err(refusal) => std::future::ready(Err(refusal)).boxed(),
             Ok(command) => {
-                let decided = audit::decisions(&command);
-                match engine.submit(command).await {
-                    Ok(outcome) => self.noted(decided, outcome),
+                let notes = self.shared.audit.of_decisions(&self.caller, &command);
+                let submitted = match notes.await {
+                    Ok(notes) => engine.submit_with(command, notes).await,
+                    Err(error) => Err(error),
+                };
+                match submitted {
+                    Ok(outcome) => outcome
+                        .map(|outcome| outcome.map_err(Refusal::from))
+                        .boxed(),
                     Err(AppendError::Busy { retry_after_ms }) => {
                         if self.waiting.is_empty() {
                             tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;
@@ -171,20 +172,5 @@ impl Pipeline {
         self.bytes += bytes;
         self.waiting.push_back(Waiting { bytes, answer });
         None
-    }
-
-    /// The answer, once decisions among it are noted.
-    fn noted(
-        &self,
-        decided: Vec<Decided>,
-        outcome: impl Future<Output = Result<AppendOutcome, AppendError>> + Send + 'static,
-    ) -> BoxFuture<'static, Answer> {
-        let (audit, caller) = (self.shared.audit.clone(), self.caller.clone());
-        async move {
-            let outcome = outcome.await?;
-            audit.decided(&caller, decided, &outcome).await;
-            Ok(outcome)
-        }
-        .boxed()
     }
 }

@@ -1,9 +1,11 @@
-//! Who used which key to decide, to erase, to export, to read everything or very much, and who
-//! changed keys: events of the reserved namespace, durable and chained like all others.
+//! The audit: who used which key to decide, erase, export, read everything or read very much, and
+//! who changed keys. Entries are events of the reserved namespace, durable and chained like all
+//! others.
 //!
-//! Without keys nobody can be named, and nothing is noted. An erasing, an export and a read of
-//! everything are noted before they begin, or do not begin; a backup is made all the same, and a
-//! decision was taken: where these cannot be noted the log says so.
+//! Without keys callers have no names, so nothing is recorded. A decision and its entry are
+//! appended together. An erasure, an export and a read of everything are recorded before they
+//! begin, or refused; a backup runs anyway and logs that it could not be recorded. That a key has
+//! read very much is recorded afterwards and retried until it is on disk.
 
 use std::sync::Arc;
 
@@ -12,34 +14,33 @@ use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use super::{
-    bounds::{KNOWN_KEYS_MAX, WHOLE_READS_NOTED},
+    bounds::{KNOWN_KEYS_MAX, MANY_READ},
     guard::Caller,
-    whole_reads::{self, NotedReads, WholeReads},
+    noted_reads::NotedReads,
 };
-use crate::{
-    access::{self, KeyRecord, KeyRing},
-    codec::{body::EncodedBody, pb},
-    domain::{
-        AppendCommand, AppendOutcome, ConversationCreated, ConversationId, Custom, Decision,
-        EventBody, Namespace, NewEvent, TimestampMicros, with_causes,
-    },
-    engine::{AppendError, BranchAddress, Engine, EraseTarget, ReadError},
+use treering_access as access;
+use treering_access::{KeyId, KeyRecord, KeyRing, ManyRead};
+use treering_domain::{
+    AppendCommand, ApprovalDecided, ConversationCreated, ConversationId, Custom, Decision,
+    EventBody, Namespace, NewEvent, TimestampMicros, with_causes,
 };
+use treering_engine::{AppendError, BranchAddress, Companion, Engine, EraseTarget, ReadError};
+use treering_proto::body::EncodedBody;
 
-/// The namespace of what the server notes about itself.
+/// The namespace of the server's own records.
 pub const SYSTEM_NAMESPACE: &str = "_system";
 
 /// Type name of these events; their content is a JSON object.
 pub const AUDIT_TYPE: &str = "treering.audit";
 
-/// The conversation that they are in.
+/// The id of their conversation.
 #[must_use]
 pub fn audit_conversation() -> ConversationId {
     const AUDIT: Uuid = Uuid::from_u128(0x1b64_90d5_52f7_4cb0_8a3e_93d1_0c7e_a4f2);
     ConversationId(AUDIT)
 }
 
-/// True when the store has notes about keys: so it had some.
+/// Returns true when the audit exists, so that the store has had keys.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -54,36 +55,12 @@ pub async fn has_begun(engine: &Engine) -> Result<bool, ReadError> {
     }
 }
 
-/// Notes deeds in the store.
+/// Records actions in the store.
 #[derive(Clone)]
 pub(super) struct Audit {
     engine: Engine,
     begun: Arc<OnceCell<Namespace>>,
-    whole_reads: WholeReads,
     noted: NotedReads,
-}
-
-/// A decision that is on its way.
-pub(super) struct Decided {
-    index: usize,
-    conversation: ConversationId,
-    call_id: String,
-    decision: Decision,
-}
-
-/// The decisions of a batch.
-pub(super) fn decisions(command: &AppendCommand<EncodedBody>) -> Vec<Decided> {
-    let events = command.events.iter().enumerate();
-    let decided = |(index, event): (usize, &NewEvent<EncodedBody>)| match event.body.body() {
-        EventBody::ApprovalDecided(decided) => Some(Decided {
-            index,
-            conversation: event.conversation,
-            call_id: decided.call_id.clone(),
-            decision: decided.decision,
-        }),
-        _ => None,
-    };
-    events.filter_map(decided).collect()
 }
 
 impl Audit {
@@ -91,36 +68,54 @@ impl Audit {
         Self {
             engine,
             begun: Arc::default(),
-            whole_reads: WholeReads::default(),
             noted: NotedReads::default(),
         }
     }
 
-    /// Decisions that were taken.
-    pub async fn decided(&self, caller: &Caller, decided: Vec<Decided>, outcome: &AppendOutcome) {
-        if outcome.repeated_key || caller.key().is_none() {
-            return;
-        }
-        for one in decided {
-            let revision = outcome.events.get(one.index).map(|event| event.revision.0);
-            let details = json!({
-                "conversation_id": one.conversation.to_string(),
-                "revision": revision,
-                "call_id": one.call_id,
-                "decision": match one.decision {
-                    Decision::Approved => "approved",
-                    Decision::Denied => "denied",
-                    Decision::Expired => "expired",
-                },
-            });
-            self.note_or_tell("decide", caller, details).await;
-        }
-    }
-
-    /// An erasing that is about to begin. What a literal is stays out of it.
+    /// Returns the audit entries for the decisions of a batch, to be appended with it, or `None`
+    /// when the batch decides nothing or the caller has no key.
     ///
     /// # Errors
-    /// When it cannot be noted.
+    /// When the audit cannot be created: then nothing may be decided.
+    pub async fn of_decisions(
+        &self,
+        caller: &Caller,
+        command: &AppendCommand<EncodedBody>,
+    ) -> Result<Option<Companion>, AppendError> {
+        let mut events = command.events.iter();
+        let (true, Some((name, id))) = (events.any(|it| decision(it).is_some()), caller.key())
+        else {
+            return Ok(None);
+        };
+        let system = self.begun.get_or_try_init(|| self.begin()).await?.clone();
+        let (name, id) = (name.to_owned(), id.clone());
+        let namespace = command.namespace.clone();
+        Ok(Some(Companion::new(move |events, placed| {
+            let decided = events.iter().zip(placed);
+            let notes = decided.filter_map(|(event, placed)| {
+                let decided = decision(event)?;
+                let details = json!({
+                    "conversation_id": event.conversation.to_string(),
+                    "revision": placed.at.revision.0,
+                    "call_id": decided.call_id,
+                    "decision": match decided.decision {
+                        Decision::Approved => "approved",
+                        Decision::Denied => "denied",
+                        Decision::Expired => "expired",
+                    },
+                });
+                let about = about("decide", &name, &id, &namespace, details);
+                Some(self::event(&name, about, None))
+            });
+            AppendCommand::new(system.clone(), notes.collect())
+        })))
+    }
+
+    /// Records an erasure that is about to begin. An erased literal is not recorded, only its
+    /// length.
+    ///
+    /// # Errors
+    /// When it cannot be recorded.
     pub async fn erases(&self, caller: &Caller, target: &EraseTarget) -> Result<(), AppendError> {
         let details = match target {
             EraseTarget::Revisions {
@@ -143,46 +138,62 @@ impl Audit {
         self.note("erase", caller, details).await
     }
 
-    /// All that a namespace has is read, from an offset of the log on.
+    /// Records a read of everything in a namespace, from a log offset on.
     ///
     /// # Errors
-    /// When it cannot be noted.
+    /// When it cannot be recorded.
     pub async fn reads_all(&self, caller: &Caller) -> Result<(), AppendError> {
         self.note_read("read_all", caller, None).await
     }
 
-    /// The whole log is read, to be kept somewhere else. Where the disk is full there must be a
-    /// way to save what is on it.
+    /// Records a read of the whole log for a backup. Failures are only logged: a backup must be
+    /// possible when the disk is full.
     pub async fn backs_up(&self, caller: &Caller) {
         if let Err(error) = self.reads_all(caller).await {
             tell("read_all", caller, &error);
         }
     }
 
-    /// A conversation is read: to be exported, as the client says, or as one of many.
+    /// Records that a conversation is read for an export, as the client says.
     ///
     /// # Errors
-    /// When it cannot be noted.
-    pub async fn reads(
+    /// When it cannot be recorded.
+    pub async fn exports(
         &self,
         caller: &Caller,
         conversation: ConversationId,
-        request: &pb::ReadRequest,
     ) -> Result<(), AppendError> {
-        if request.exports {
-            return self.note_read("export", caller, Some(conversation)).await;
-        }
-        let Some((_, id)) = caller.key() else {
-            return Ok(());
-        };
-        if whole_reads::is_whole(request) && self.whole_reads.are_many(id, conversation) {
-            let details = json!({"conversations": WHOLE_READS_NOTED});
-            self.note("read_many", caller, details).await?;
-        }
-        Ok(())
+        self.note_read("export", caller, Some(conversation)).await
     }
 
-    /// Notes a read that comes in parts once a minute.
+    /// Records which keys have read very much, each once an hour. Returns false when it must be
+    /// retried.
+    pub async fn keys_read(&self, keys: &KeyRing) -> bool {
+        let mut all_noted = true;
+        for (id, name, reads) in keys.reads() {
+            for (many, namespace) in reads.due(MANY_READ) {
+                let details = match many {
+                    ManyRead::Conversations(count) => json!({"conversations": count}),
+                    ManyRead::Bytes(count) => json!({"bytes": count}),
+                };
+                let about = about("read_many", &name, &id, &namespace, details);
+                match self.append(event(&name, about, None), None).await {
+                    Ok(()) => reads.note(many),
+                    Err(error) => {
+                        let (error, key) = (with_causes(&error), &*name);
+                        tracing::error!(
+                            %error, key, ?many,
+                            "a key has read very much, and that could not be noted; trying again"
+                        );
+                        all_noted = false;
+                    }
+                }
+            }
+        }
+        all_noted
+    }
+
+    /// Records a read that comes in parts, once a minute.
     async fn note_read(
         &self,
         deed: &str,
@@ -204,31 +215,19 @@ impl Audit {
         Ok(())
     }
 
-    async fn note_or_tell(&self, deed: &str, caller: &Caller, details: Value) {
-        if let Err(error) = self.note(deed, caller, details).await {
-            tell(deed, caller, &error);
-        }
-    }
-
     async fn note(&self, deed: &str, caller: &Caller, details: Value) -> Result<(), AppendError> {
         let Some((key, id)) = caller.key() else {
             return Ok(());
         };
-        let about = json!({
-            "deed": deed,
-            "key": key,
-            "key_id": id.as_str(),
-            "namespace": caller.namespace.as_str(),
-        });
-        self.append(event(key, joined(about, details), None), None)
-            .await
+        let about = about(deed, key, id, &caller.namespace, details);
+        self.append(event(key, about, None), None).await
     }
 
-    /// Notes which keys were made, rotated and revoked, each once, whoever did it and whether
-    /// or not a server ran then. False: it is to be tried again.
+    /// Records which keys were created, rotated and revoked, each once, whoever did it and whether
+    /// or not a server ran. Returns false when it must be retried.
     pub async fn keys_changed(&self, keys: &KeyRing) -> bool {
         let Ok(file) = access::read(keys.dir()) else {
-            // The ring tells what is wrong with it.
+            // The ring reports the error.
             return false;
         };
         let done = self.note_keys(&file.keys).await;
@@ -269,7 +268,7 @@ impl Audit {
         self.engine.append(command).await.map(drop)
     }
 
-    /// Makes the conversation, the first time ever.
+    /// Creates the conversation if it does not exist.
     async fn begin(&self) -> Result<Namespace, AppendError> {
         let namespace = Namespace::new(SYSTEM_NAMESPACE);
         let namespace = namespace.map_err(|error| ReadError::storage(error.to_string()))?;
@@ -289,14 +288,14 @@ impl Audit {
     }
 }
 
-/// Says in the log what could not be noted.
+/// Logs that an action was done but could not be recorded.
 fn tell(deed: &str, caller: &Caller, error: &AppendError) {
     let (error, key) = (with_causes(error), caller.key().map(|(name, _)| name));
     let namespace = caller.namespace.as_str();
     tracing::error!(%error, deed, key, namespace, "it was done, and could not be noted");
 }
 
-/// A change of a key, as it is noted.
+/// A change of a key, as recorded.
 struct Change {
     /// Its idempotency key.
     once: String,
@@ -339,11 +338,29 @@ fn changes(key: &KeyRecord) -> Vec<Change> {
     changes
 }
 
+/// Returns the JSON of what a key did in a namespace.
+fn about(deed: &str, key: &str, id: &KeyId, namespace: &Namespace, details: Value) -> Value {
+    let about = json!({
+        "deed": deed,
+        "key": key,
+        "key_id": id.as_str(),
+        "namespace": namespace.as_str(),
+    });
+    joined(about, details)
+}
+
 fn joined(mut about: Value, details: Value) -> Value {
     if let (Value::Object(about), Value::Object(details)) = (&mut about, details) {
         about.extend(details);
     }
     about
+}
+
+fn decision(event: &NewEvent<EncodedBody>) -> Option<&ApprovalDecided> {
+    match event.body.body() {
+        EventBody::ApprovalDecided(decided) => Some(decided),
+        _ => None,
+    }
 }
 
 fn event(actor: &str, about: Value, at: Option<TimestampMicros>) -> NewEvent {

@@ -1,5 +1,4 @@
-//! What every call brings beside its message: namespace and deadline; and how
-//! its stream ends.
+//! The namespace, deadline and caller of a call, and how its stream ends.
 
 use std::time::Duration;
 
@@ -15,12 +14,10 @@ use super::{
     shutdown::{Phase, StopSignal},
     status::Refusal,
 };
-use crate::{
-    domain::{ConversationId, Namespace},
-    engine::{BranchAddress, Engine},
-};
+use treering_domain::{ConversationId, Namespace};
+use treering_engine::{BranchAddress, Engine};
 
-/// The metadata key that names the namespace.
+/// The metadata key of the namespace.
 pub const NAMESPACE_KEY: &str = "treering-namespace";
 
 const TIMEOUT_HEADER: &str = "grpc-timeout";
@@ -34,7 +31,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// The conversation that a field names, by UUID or by source id.
+    /// Resolves the conversation that a field names, by UUID or source id, and counts it as read if
+    /// the call changes nothing.
     pub async fn conversation(
         &self,
         call: &Call,
@@ -43,10 +41,12 @@ impl Shared {
     ) -> Result<ConversationId, Refusal> {
         from_proto::required(field, id)?;
         from_proto::check_short(field, id)?;
-        Ok(self.engine.resolve(&call.namespace, id).await?)
+        let found = self.engine.resolve(&call.namespace, id).await?;
+        call.caller.names(found);
+        Ok(found)
     }
 
-    /// The branch that a request is about: its `conversation_id` and `branch`.
+    /// Resolves the branch that a request names by `conversation_id` and `branch`.
     pub async fn address(
         &self,
         call: &Call,
@@ -71,10 +71,10 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// What a call brings that the guard has let in.
+    /// Returns the context of an admitted call.
     ///
     /// # Errors
-    /// `INTERNAL` when no guard was asked: then nobody may do anything.
+    /// `INTERNAL` when no guard admitted the call: then nothing is allowed.
     pub fn of<T>(request: &Request<T>) -> Result<Self, Status> {
         let caller = request.extensions().get::<Caller>();
         let caller = caller.ok_or_else(|| Status::internal("nobody was asked who calls"))?;
@@ -86,7 +86,7 @@ impl Call {
         })
     }
 
-    /// The stream, until the call's deadline passes, its key ends, or the server reaches
+    /// Ends the stream when the call's deadline passes, its key ends, or the server reaches
     /// `phase`.
     pub fn bound<T: Send + 'static>(
         &self,
@@ -118,7 +118,7 @@ impl Call {
     }
 }
 
-/// Waits until a call must end, and says why.
+/// Waits until a call must end, and returns why.
 async fn over(deadline: Option<Instant>, caller: Caller, stop: StopSignal, phase: Phase) -> Status {
     let passed = async {
         match deadline {
@@ -129,7 +129,7 @@ async fn over(deadline: Option<Instant>, caller: Caller, stop: StopSignal, phase
     tokio::select! {
         () = passed => deadline_exceeded(),
         () = stop.reached(phase) => shutting_down(),
-        refusal = caller.ended() => refusal.into(),
+        refusal = caller.ended() => Refusal::from(refusal).into(),
     }
 }
 
@@ -141,10 +141,10 @@ pub(super) fn shutting_down() -> Status {
     Status::unavailable("the server is shutting down: connect again and go on from the last place")
 }
 
-/// The namespace that a call names.
+/// Returns the namespace that a call names.
 ///
 /// # Errors
-/// [`Malformed`] when it is no legal name, or is given twice.
+/// [`Malformed`] when it is not a valid name, or is given twice.
 pub(super) fn namespace(headers: &HeaderMap) -> Result<Namespace, Malformed> {
     let mut values = headers.get_all(NAMESPACE_KEY).iter();
     let Some(value) = values.next() else {
@@ -159,13 +159,13 @@ pub(super) fn namespace(headers: &HeaderMap) -> Result<Namespace, Malformed> {
     Namespace::new(name).map_err(|error| Malformed::new(NAMESPACE_KEY, error.to_string()))
 }
 
-/// The deadline that the headers of a call name, from now.
+/// Returns the timeout in the headers of a call.
 pub(super) fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
     timeout(headers.get(TIMEOUT_HEADER)?.as_bytes())
 }
 
-/// Reads `grpc-timeout`: up to eight digits and a unit. Anything else counts as
-/// no deadline, as gRPC implementations do.
+/// Parses `grpc-timeout`: up to eight digits and a unit. Anything else counts as no deadline, as in
+/// other gRPC implementations.
 fn timeout(text: &[u8]) -> Option<Duration> {
     const DIGITS_MAX: usize = 8;
     let (unit, digits) = text.split_last()?;
@@ -188,10 +188,9 @@ fn timeout(text: &[u8]) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::shutdown::Stopper;
+    use crate::shutdown::Stopper;
 
-    // A deadline that is misread ends calls too early or never; what is not a
-    // timeout must not become one.
+    // A misread deadline ends calls too early or never; anything else must not be taken for one.
     #[test]
     fn timeouts_are_read_as_grpc_writes_them() {
         for (text, expected) in [
@@ -212,8 +211,8 @@ mod tests {
         }
     }
 
-    // A namespace that is misread shows one tenant another one's data: whatever
-    // is not exactly one legal name is refused.
+    // A misread namespace shows one tenant another's data: anything but exactly one valid name is
+    // refused.
     #[test]
     fn namespaces_are_read_or_refused() {
         let call = |values: &[&'static str]| {
@@ -240,8 +239,7 @@ mod tests {
         }
     }
 
-    // A stream without an end of its own must still end: at its deadline, and
-    // when the server goes.
+    // An endless stream must still end: at its deadline, and when the server shuts down.
     #[tokio::test]
     async fn streams_end_at_deadline_and_shutdown() {
         let endless = || futures::stream::pending::<Result<(), Status>>();

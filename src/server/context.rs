@@ -1,9 +1,13 @@
 //! The Contexts service: requests, compactions, active context, sub-contexts.
 
+use std::time::Duration;
+
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
+use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
 
+use super::status::OrStatus;
 use super::{
     bounds::{BUILD_WAIT_MAX, CONTEXT_KEYS_MAX, LOOKUP_BYTES_MAX},
     call::{Call, Shared, shutting_down},
@@ -14,19 +18,17 @@ use super::{
     status::Refusal,
     to_proto,
 };
-use crate::{
-    codec::{
-        envelope,
-        pb::{self, contexts_server::Contexts},
-    },
-    domain::{ContextSet, ConversationId},
-    engine::{
-        BranchAddress, BuildQuery, CompactCommand, ContextError, ContextScope, PlanQuery, Return,
-        SetContext, Spawn,
-    },
+use treering_domain::{ContextSet, ConversationId, Position};
+use treering_engine::{
+    BranchAddress, BuildQuery, CompactCommand, ContextError, ContextScope, PlanQuery, Return,
+    SetContext, Spawn,
+};
+use treering_proto::{
+    envelope,
+    pb::{self, contexts_server::Contexts},
 };
 
-/// Thin over the engine.
+/// A thin layer over the engine.
 pub(super) struct ContextsService(pub Shared);
 
 impl ContextsService {
@@ -66,20 +68,56 @@ impl ContextsService {
         })
     }
 
-    /// The answer, unless it takes too long: a position that was never written
-    /// would be waited for without end.
+    /// Limits the time of an answer: a position that is never written would be awaited forever.
     async fn in_time<T>(
         &self,
+        at_least: Option<Position>,
         answer: impl Future<Output = Result<T, ContextError>>,
     ) -> Result<T, Status> {
+        let engine = &self.0.engine;
+        let reached = async {
+            match at_least {
+                Some(position) => engine.wait_read(position).await,
+                None => Ok(()),
+            }
+        };
         tokio::select! {
-            answer = tokio::time::timeout(BUILD_WAIT_MAX, answer) => {
-                let late = "the log did not reach the position in time";
-                Ok(answer.map_err(|_| Status::deadline_exceeded(late))??)
+            answer = built_within(BUILD_WAIT_MAX, reached, answer) => {
+                Ok(answer.map_err(|late| Status::deadline_exceeded(late.to_string()))?.or_status()?)
             }
             () = self.0.stop.reached(Phase::Draining) => Err(shutting_down()),
         }
     }
+}
+
+/// Why a request was not built in time.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum BuildLate {
+    #[error(
+        "the log did not reach the position within {} s: read again what is there, without at_least",
+        BUILD_WAIT_MAX.as_secs()
+    )]
+    Position,
+    #[error(
+        "the request was not built within {} s, its wait for a turn among other reads included: \
+         try again later, or compact the conversation first",
+        BUILD_WAIT_MAX.as_secs()
+    )]
+    Build,
+}
+
+/// Builds an answer after a position is reached, both within a time limit.
+async fn built_within<T, E>(
+    max: Duration,
+    reached: impl Future<Output = Result<(), E>>,
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<Result<T, E>, BuildLate> {
+    let end = Instant::now() + max;
+    let reached = timeout_at(end, reached).await;
+    if let Err(error) = reached.map_err(|_| BuildLate::Position)? {
+        return Ok(Err(error));
+    }
+    timeout_at(end, answer).await.map_err(|_| BuildLate::Build)
 }
 
 #[tonic::async_trait]
@@ -94,10 +132,11 @@ impl Contexts for ContextsService {
         let query = self.query(request).await?;
         let built = self
             .in_time(
+                query.at_least,
                 self.0
                     .engine
                     .build(query)
-                    .instrument(crate::traced!("context.build")),
+                    .instrument(treering_base::traced!("context.build")),
             )
             .await?;
         Ok(Response::new(pb::BuildResponse {
@@ -111,7 +150,9 @@ impl Contexts for ContextsService {
         request: Request<pb::BuildRequest>,
     ) -> Result<Response<pb::ExplainResponse>, Status> {
         let query = self.query(request).await?;
-        let told = self.in_time(self.0.engine.explain(query)).await?;
+        let told = self
+            .in_time(query.at_least, self.0.engine.explain(query))
+            .await?;
         Ok(Response::new(pb::ExplainResponse {
             explanation: Some(proto::explanation(told)),
         }))
@@ -133,7 +174,7 @@ impl Contexts for ContextsService {
             policy: proto::policy(request.policy)?,
             ..PlanQuery::new(address)
         };
-        let plan = self.0.engine.plan_compaction(query).await?;
+        let plan = self.0.engine.plan_compaction(query).await.or_status()?;
         Ok(Response::new(pb::PlanCompactionResponse {
             plan: Some(proto::compaction_plan(plan)),
         }))
@@ -160,7 +201,7 @@ impl Contexts for ContextsService {
             actor: call.caller.actor(request.actor),
             ..CompactCommand::new(address)
         };
-        let outcome = self.0.engine.compact(command).await?;
+        let outcome = self.0.engine.compact(command).await.or_status()?;
         Ok(Response::new(proto::compacted(outcome)))
     }
 
@@ -176,8 +217,9 @@ impl Contexts for ContextsService {
             .await?;
         let compaction = from_proto::revision(request.compaction_revision);
         let engine = &self.0.engine;
-        let events = engine.expand(&address, compaction).await?;
-        let events = events.map_ok(|batch| read::converted(batch, false));
+        let events = engine.expand(&address, compaction).await.or_status()?;
+        let caller = call.caller.clone();
+        let events = events.map_ok(move |batch| read::converted(&caller, batch, false));
         let messages = read::messages(events).map(|message| {
             let events = message?.events;
             Ok(pb::ExpandResponse { events })
@@ -202,7 +244,8 @@ impl Contexts for ContextsService {
         let engine = &self.0.engine;
         let values = engine
             .context_values(&call.namespace, &scope, request.keys, LOOKUP_BYTES_MAX)
-            .await?;
+            .await
+            .or_status()?;
         Ok(Response::new(proto::context_values(values)))
     }
 
@@ -220,16 +263,16 @@ impl Contexts for ContextsService {
         }
         let engine = &self.0.engine;
         if let ContextScope::Conversation { id, branch } = &scope {
-            // A name that is not there is an answer, not an item.
+            // A missing branch is an answer with an error, not an item of the stream.
             let address = BranchAddress {
                 namespace: call.namespace.clone(),
                 conversation: *id,
                 branch: branch.clone(),
             };
-            engine.check_branch(&address).await?;
+            engine.check_branch(&address).await.or_status()?;
         }
         let changes = engine.watch_context(call.namespace.clone(), scope, request.keys);
-        let items = changes.map(|change| Ok(proto::context_change(change?)));
+        let items = changes.map(|change| Ok(proto::context_change(change.or_status()?)));
         let bound = call.bound(items, self.0.stop.clone(), Phase::Draining);
         Ok(Response::new(bound))
     }
@@ -260,7 +303,7 @@ impl Contexts for ContextsService {
             idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
             actor: call.caller.actor(request.actor),
         };
-        let outcome = self.0.engine.set_context(command).await?;
+        let outcome = self.0.engine.set_context(command).await.or_status()?;
         Ok(Response::new(to_proto::append_response(&outcome)))
     }
 
@@ -289,7 +332,7 @@ impl Contexts for ContextsService {
             actor: call.caller.actor(request.actor),
             ..Spawn::new(address)
         };
-        let spawned = self.0.engine.spawn(spawn).await?;
+        let spawned = self.0.engine.spawn(spawn).await.or_status()?;
         Ok(Response::new(pb::SpawnResponse {
             child_id: spawned.child.to_string(),
             events: spawned
@@ -317,7 +360,28 @@ impl Contexts for ContextsService {
             actor: call.caller.actor(request.actor),
             ..Return::new(call.namespace, child)
         };
-        let outcome = self.0.engine.return_sub_context(end).await?;
+        let outcome = self.0.engine.return_sub_context(end).await.or_status()?;
         Ok(Response::new(to_proto::append_response(&outcome)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    // A build that is slow, or waits for its turn, must not be reported as waiting for a position.
+    #[tokio::test]
+    async fn a_late_build_says_what_was_late() {
+        let moment = Duration::from_millis(1);
+        let (reached, never) = (ready(Ok::<_, ContextError>(())), pending());
+        let late = built_within(moment, reached, never).await;
+        let late: BuildLate = late.map(|_: Result<(), _>| ()).unwrap_err();
+        assert_eq!(late, BuildLate::Build);
+        assert!(late.to_string().contains("not built within 30 s"), "{late}");
+        let built = ready(Ok::<_, ContextError>(()));
+        let late = built_within(moment, pending(), built).await;
+        assert_eq!(late.map(drop).unwrap_err(), BuildLate::Position);
     }
 }

@@ -1,4 +1,4 @@
-//! Fields of the Contexts service → values, and its answers → messages.
+//! Converts fields and answers of the Contexts service.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,15 @@ use super::{
     from_proto::{self, Malformed},
     to_proto,
 };
-use crate::{
-    codec::pb,
-    context::{
-        EnhancerReport, ExplainedItem, Explanation, Fate, Provider, Section, SectionTokens,
-        SharedPrefix, TokenBasis,
-    },
-    domain::{CompactionTrigger, Config, ContextSet, ConversationId},
-    engine::{CompactOutcome, CompactionPlan, ContextChange, ContextEntry, ContextValues},
+use treering_context::{
+    EnhancerReport, ExplainedItem, Explanation, Fate, Provider, Section, SectionTokens,
+    SharedPrefix, TokenBasis,
 };
+use treering_domain::{CompactionTrigger, Config, ContextSet, ConversationId};
+use treering_engine::{CompactOutcome, CompactionPlan, ContextChange, ContextEntry, ContextValues};
+use treering_proto::pb;
 
-/// Whose body; unspecified: neutral.
+/// Parses a provider; unspecified means neutral.
 pub(super) fn provider(number: i32) -> Result<Provider, Malformed> {
     if number == 0 {
         return Ok(Provider::Neutral);
@@ -30,7 +28,7 @@ pub(super) fn provider(number: i32) -> Result<Provider, Malformed> {
     })
 }
 
-/// A policy as text; what it says is checked with the conversation's.
+/// Parses a policy as text; the engine checks it together with the conversation's.
 pub(super) fn policy(bytes: Bytes) -> Result<String, Malformed> {
     if bytes.is_empty() {
         return Ok(String::new());
@@ -38,13 +36,13 @@ pub(super) fn policy(bytes: Bytes) -> Result<String, Malformed> {
     Ok(from_proto::json("policy", bytes)?.as_str().to_owned())
 }
 
-/// A key of an active context.
+/// Checks a key of an active context.
 pub(super) fn check_key(field: &str, key: &str) -> Result<(), Malformed> {
     from_proto::required(field, key)?;
     from_proto::check_short(field, key)
 }
 
-/// A key with its new value.
+/// Parses a key with its new value.
 pub(super) fn context_set(index: usize, set: pb::ContextSet) -> Result<ContextSet, Malformed> {
     let field = |name: &str| format!("set[{index}].{name}");
     check_key(&field("key"), &set.key)?;
@@ -56,7 +54,7 @@ pub(super) fn context_set(index: usize, set: pb::ContextSet) -> Result<ContextSe
     })
 }
 
-/// Model settings.
+/// Parses model settings.
 pub(super) fn config(config: pb::Config) -> Result<Config, Malformed> {
     from_proto::check_short("config.model_id", &config.model_id)?;
     from_proto::check_short("config.mode", &config.mode)?;
@@ -68,7 +66,7 @@ pub(super) fn config(config: pb::Config) -> Result<Config, Malformed> {
     })
 }
 
-/// Policies by name.
+/// Parses policies by name.
 pub(super) fn policies(
     policies: BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, String>, Malformed> {
@@ -87,7 +85,7 @@ fn json_values(
     Ok(values)
 }
 
-/// The id that a child is to have; empty: none.
+/// Parses the id of a new child; empty means none.
 pub(super) fn child_id(text: &str) -> Result<Option<ConversationId>, Malformed> {
     if text.is_empty() {
         return Ok(None);
@@ -111,7 +109,7 @@ pub(super) fn context_change(change: ContextChange) -> pb::WatchContextResponse 
     pb::WatchContextResponse { item: Some(item) }
 }
 
-/// Values of an active context.
+/// Converts values of an active context.
 pub(super) fn context_values(values: ContextValues) -> pb::GetContextResponse {
     pb::GetContextResponse {
         entries: values.entries.into_iter().map(context_entry).collect(),
@@ -129,7 +127,7 @@ fn context_entry(entry: ContextEntry) -> pb::ContextEntry {
     }
 }
 
-/// Why a compaction is made; unspecified: someone wants it.
+/// Parses the trigger of a compaction; unspecified means manual.
 pub(super) fn trigger(number: i32) -> Result<CompactionTrigger, Malformed> {
     let known = pb::CompactionTrigger::try_from(number).map_err(|_| {
         let message = format!("{number} is no trigger that this version knows");
@@ -277,8 +275,8 @@ fn shared_prefix(shared: &SharedPrefix) -> pb::SharedPrefix {
 mod tests {
     use super::*;
 
-    /// The table of providers and the protocol name the same ones by the same numbers: a
-    /// request for one must not become another's.
+    /// The provider table and the protocol must use the same numbers, or a request for one becomes
+    /// another's.
     #[test]
     fn providers_have_their_numbers_on_the_wire() {
         for told in Provider::ALL {

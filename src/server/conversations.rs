@@ -4,6 +4,7 @@ use futures::{StreamExt, stream::BoxStream};
 use prost::Message;
 use tonic::{Request, Response, Status};
 
+use super::status::OrStatus;
 use super::{
     append_request::{chosen, new_conversation},
     bounds::{DIFF_BYTES_MAX, LOOKUP_BYTES_MAX, PAGE_DEFAULT},
@@ -13,19 +14,17 @@ use super::{
     shutdown::Phase,
     to_proto,
 };
-use crate::{
-    codec::pb::{self, conversations_server::Conversations},
-    domain::{AppendCommand, BranchId, BranchName, ConversationId, EventBody, NewEvent},
-    engine::{
-        BranchAddress, ConversationSummary, EraseCommand, EraseTarget, ForkCommand, ForkOptions,
-        ListFilter, ListQuery, Retention, RewindCommand,
-    },
+use treering_domain::{AppendCommand, BranchId, BranchName, ConversationId, EventBody, NewEvent};
+use treering_engine::{
+    BranchAddress, ConversationSummary, EraseCommand, EraseTarget, ForkCommand, ForkOptions,
+    ListFilter, ListQuery, Retention, RewindCommand,
 };
+use treering_proto::pb::{self, conversations_server::Conversations};
 
-/// Thin over the engine.
+/// A thin layer over the engine.
 pub(super) struct ConversationsService(pub Shared);
 
-/// What asks for a new conversation in `ForkRequest.into_conversation`.
+/// The value of `ForkRequest.into_conversation` that requests a new conversation.
 const NEW: &str = "new";
 
 impl ConversationsService {
@@ -61,7 +60,7 @@ impl ConversationsService {
         })
     }
 
-    /// What is to be erased.
+    /// Parses the target of an erasure.
     async fn erase_target(
         &self,
         call: &Call,
@@ -95,7 +94,7 @@ impl ConversationsService {
     }
 }
 
-/// An event that says something of a branch.
+/// An event that changes a branch.
 struct BranchChange {
     conversation_id: String,
     branch: String,
@@ -123,19 +122,21 @@ impl ConversationsService {
             idempotency_key,
             ..AppendCommand::new(call.namespace.clone(), vec![event])
         };
-        let outcome = self.0.engine.append(command).await?;
+        let outcome = self.0.engine.append(command).await.or_status()?;
         Ok(Response::new(to_proto::append_response(&outcome)))
     }
 }
 
 impl ConversationsService {
-    /// The values of conversations, as many as an answer has room for.
+    /// Returns the active-context values of conversations, as far as they fit into an answer.
     async fn values_of(
         &self,
         call: &Call,
         summaries: &[ConversationSummary],
     ) -> Result<Vec<pb::BranchValues>, Status> {
         let engine = &self.0.engine;
+        call.caller
+            .reads(summaries.iter().map(|summary| summary.id));
         let mut room = LOOKUP_BYTES_MAX;
         let mut all = Vec::with_capacity(summaries.len());
         for summary in summaries {
@@ -144,9 +145,9 @@ impl ConversationsService {
                 continue;
             }
             let address = BranchAddress::active(call.namespace.clone(), summary.id);
-            let view = engine.conversation(&address, None).await?;
+            let view = engine.conversation(&address, None).await.or_status()?;
             let values = engine.branch_values(&call.namespace, &view.branch, room);
-            let values = to_proto::branch_values(values.await?);
+            let values = to_proto::branch_values(values.await.or_status()?);
             room = room.saturating_sub(values.encoded_len());
             all.push(values);
         }
@@ -154,7 +155,7 @@ impl ConversationsService {
     }
 }
 
-/// A branch has none of the fields that a new conversation may have.
+/// Checks that fields of a new conversation are unset when a branch is forked.
 fn check_of_new_conversation(is_new: bool, fields: [(&str, bool); 5]) -> Result<(), Malformed> {
     let set = fields.iter().find(|(_, is_unset)| !is_unset);
     match set {
@@ -182,14 +183,15 @@ impl Conversations for ConversationsService {
             .address(&call, &request.conversation_id, &request.branch)
             .await?;
         let engine = &self.0.engine;
-        let view = engine.conversation(&address, as_of).await?;
+        let view = engine.conversation(&address, as_of).await.or_status()?;
         let meta = engine
             .source_meta(&call.namespace, address.conversation)
-            .await?;
+            .await
+            .or_status()?;
         let mut state = to_proto::conversation(&view, meta.as_bytes().clone());
         if request.with_values {
             let values = engine.branch_values(&call.namespace, &view.branch, LOOKUP_BYTES_MAX);
-            state.values = Some(to_proto::branch_values(values.await?));
+            state.values = Some(to_proto::branch_values(values.await.or_status()?));
         }
         Ok(Response::new(state))
     }
@@ -222,7 +224,7 @@ impl Conversations for ConversationsService {
             order: from_proto::list_order(request.order)?,
             ascending: request.ascending,
         };
-        let page = engine.list_where(query, filter).await?;
+        let page = engine.list_where(query, filter).await.or_status()?;
         let values = match request.with_values {
             true => self.values_of(&call, &page.conversations).await?,
             false => Vec::new(),
@@ -253,7 +255,10 @@ impl Conversations for ConversationsService {
         };
         let max = engine.limits().page_events_max;
         let limit = from_proto::page(request.page_size, PAGE_DEFAULT, max);
-        let page = engine.branches(&call.namespace, id, after, limit).await?;
+        let page = engine
+            .branches(&call.namespace, id, after, limit)
+            .await
+            .or_status()?;
         let last = page.branches.last().filter(|_| page.more);
         let next = last.map(|branch| format!("{:x}", branch.id.0));
         let branches = page.branches.iter();
@@ -277,7 +282,8 @@ impl Conversations for ConversationsService {
         let limit = from_proto::page(request.limit, PAGE_DEFAULT, max);
         let found = engine
             .find_by_part(&call.namespace, &request.id_part, limit)
-            .await?;
+            .await
+            .or_status()?;
         Ok(Response::new(pb::FindConversationsResponse {
             conversations: found.conversations.iter().map(to_proto::summary).collect(),
             more: found.more,
@@ -343,12 +349,17 @@ impl Conversations for ConversationsService {
             idempotency_key,
             actor: call.caller.actor(request.actor),
         };
-        let forked = self.0.engine.fork_with(command, options).await?;
+        let forked = self
+            .0
+            .engine
+            .fork_with(command, options)
+            .await
+            .or_status()?;
         let is_active = request.activate || into.is_some();
         let active = if is_active {
             forked.branch.id
         } else {
-            // Any other than the new one: it is not the active one.
+            // The new branch is never active, so any other id will do.
             BranchId::MAIN
         };
         Ok(Response::new(to_proto::fork_response(&forked, active)))
@@ -376,7 +387,9 @@ impl Conversations for ConversationsService {
             limit: from_proto::page(request.limit, max, max),
             headers_only: request.headers_only,
         };
-        let rewound = engine.rewind(command).await?;
+        // The answer contains the removed events.
+        call.caller.reads([command.address.conversation]);
+        let rewound = engine.rewind(command).await.or_status()?;
         let answer = to_proto::rewound(&rewound, request.headers_only, DIFF_BYTES_MAX);
         Ok(Response::new(answer))
     }
@@ -443,7 +456,7 @@ impl Conversations for ConversationsService {
             .address(&call, &request.conversation_id, &request.branch)
             .await?;
         let engine = &self.0.engine;
-        let lineage = engine.lineage(&address).await?;
+        let lineage = engine.lineage(&address).await.or_status()?;
         Ok(Response::new(to_proto::lineage(&lineage)))
     }
 
@@ -469,7 +482,8 @@ impl Conversations for ConversationsService {
                 limit,
                 headers,
             )
-            .await?;
+            .await
+            .or_status()?;
         let answer = to_proto::diff(&diff, headers, DIFF_BYTES_MAX);
         Ok(Response::new(answer))
     }
@@ -495,7 +509,7 @@ impl Conversations for ConversationsService {
             idempotency_key,
             ..AppendCommand::new(call.namespace, vec![event])
         };
-        let outcome = self.0.engine.append(command).await?;
+        let outcome = self.0.engine.append(command).await.or_status()?;
         Ok(Response::new(to_proto::append_response(&outcome)))
     }
 
@@ -516,10 +530,14 @@ impl Conversations for ConversationsService {
             actor: call.caller.actor(request.actor),
         };
         if !command.dry_run {
-            self.0.audit.erases(&call.caller, &command.target).await?;
+            self.0
+                .audit
+                .erases(&call.caller, &command.target)
+                .await
+                .or_status()?;
         }
         let items = self.0.engine.erase(command);
-        let items = items.map(|item| Ok(to_proto::erase_response(item?)));
+        let items = items.map(|item| Ok(to_proto::erase_response(item.or_status()?)));
         let bound = call.bound(items, self.0.stop.clone(), Phase::Cut);
         Ok(Response::new(bound))
     }

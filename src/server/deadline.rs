@@ -1,5 +1,5 @@
-//! Deadlines of calls, which end late ones with DEADLINE_EXCEEDED. What the call was doing is dropped. Streams end
-//! themselves, see `Call::bound`.
+//! Ends late calls with DEADLINE_EXCEEDED and drops their work. Streams end themselves, see
+//! `Call::bound`.
 
 use std::task::{Context, Poll};
 
@@ -22,7 +22,7 @@ impl<S> Layer<S> for DeadlineLayer {
     }
 }
 
-/// See [`DeadlineLayer`].
+/// The service of [`DeadlineLayer`].
 #[derive(Clone, Debug)]
 pub(super) struct Deadline<S> {
     inner: S,
@@ -81,8 +81,8 @@ mod tests {
         Status::from_header_map(answer.headers()).map(|status| status.code())
     }
 
-    // A client that gave up must be told by the code that it waits for, and what
-    // is in time, or has no deadline, must be let through.
+    // A late call must end with the expected code; a call in time, or without a deadline, must
+    // pass.
     #[tokio::test]
     async fn late_calls_end_with_deadline_exceeded() {
         let late = code_of(Some("20m"), Duration::from_secs(60)).await;

@@ -1,10 +1,11 @@
-//! The Events service: append, read, follow.
+//! The Events service: append, read, subscribe.
 
 use futures::{StreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status, Streaming};
 
+use super::status::OrStatus;
 use super::{
-    append_request, append_stream, audit,
+    append_request, append_stream,
     bounds::LOOKUP_BYTES_MAX,
     call::{Call, Shared},
     from_proto, lookup, read,
@@ -12,13 +13,11 @@ use super::{
     status::Refusal,
     subscription, to_proto,
 };
-use crate::{
-    codec::pb::{self, events_server::Events},
-    domain::BranchName,
-    engine::{EventName, GetQuery, ReadQuery, Source, SubscribeQuery},
-};
+use treering_domain::BranchName;
+use treering_engine::{EventName, GetQuery, ReadQuery, Source, SubscribeQuery};
+use treering_proto::pb::{self, events_server::Events};
 
-/// Thin over the engine.
+/// A thin layer over the engine.
 pub(super) struct EventsService(pub Shared);
 
 impl EventsService {
@@ -72,7 +71,8 @@ impl EventsService {
             Source::Conversation(id)
             | Source::Branch {
                 conversation: id, ..
-            } => audit.reads(&call.caller, *id, request).await?,
+            } if request.exports => audit.exports(&call.caller, *id).await?,
+            Source::Conversation(_) | Source::Branch { .. } => {}
         }
         Ok(())
     }
@@ -106,9 +106,18 @@ impl Events for EventsService {
         let engine = &self.0.engine;
         let request = request.into_inner();
         let command = append_request::command(engine, &call.caller, request).await?;
-        let decided = audit::decisions(&command);
-        let outcome = engine.append(command).await?;
-        self.0.audit.decided(&call.caller, decided, &outcome).await;
+        let notes = self
+            .0
+            .audit
+            .of_decisions(&call.caller, &command)
+            .await
+            .or_status()?;
+        let outcome = engine
+            .submit_with(command, notes)
+            .await
+            .or_status()?
+            .await
+            .or_status()?;
         Ok(Response::new(to_proto::append_response(&outcome)))
     }
 
@@ -134,10 +143,11 @@ impl Events for EventsService {
         let all = ReadQuery::all(call.namespace.clone(), source);
         let query = from_proto::read_query(&request, all)?;
         let headers_only = request.headers_only;
-        let convert = move |batch| read::converted(batch, headers_only);
-        let reading = crate::traced!("events.read");
+        let caller = call.caller.clone();
+        let convert = move |batch| read::converted(&caller, batch, headers_only);
+        let reading = treering_base::traced!("events.read");
         let messages = read::messages(self.0.engine.read_as(query, convert))
-            // It lasts as long as what is read.
+            // The span lasts as long as the stream.
             .inspect(move |_| drop(reading.enter()));
         let bound = call.bound(messages, self.0.stop.clone(), Phase::Cut);
         Ok(Response::new(bound))
@@ -150,7 +160,7 @@ impl Events for EventsService {
         let call = Call::of(&request)?;
         let query = lookup::latest(&self.0, &call, request.into_inner()).await?;
         let headers_only = query.headers_only;
-        let found = self.0.engine.latest(query).await?;
+        let found = self.0.engine.latest(query).await.or_status()?;
         let found = found.into_iter();
         Ok(Response::new(pb::LatestResponse {
             found: found
@@ -167,14 +177,18 @@ impl Events for EventsService {
         let request = request.into_inner();
         let headers_only = request.headers_only;
         let names = lookup::names(&self.0, &call, request.events).await?;
-        // Those of conversations that are not there are not there.
+        // Events of missing conversations are reported as missing.
         let query = GetQuery {
             namespace: call.namespace,
             names: names.iter().copied().flatten().collect(),
             headers_only,
             bytes_max: LOOKUP_BYTES_MAX,
         };
-        let mut got = self.0.engine.get_events(query).await?.into_iter();
+        let got = self.0.engine.get_events(query).await.or_status()?;
+        let events = got.iter().filter_map(|got| got.event.as_ref());
+        call.caller
+            .reads(events.map(|named| named.event.header.conversation));
+        let mut got = got.into_iter();
         let got = |name: Option<EventName>| {
             let got = name.and_then(|_| got.next());
             got.map_or_else(pb::GotEvent::default, |got| {
@@ -193,7 +207,12 @@ impl Events for EventsService {
         let call = Call::of(&request)?;
         let keys = request.into_inner().idempotency_keys;
         from_proto::at_most_keys("idempotency_keys", keys.len())?;
-        let known = self.0.engine.known_keys(&call.namespace, keys).await?;
+        let known = self
+            .0
+            .engine
+            .known_keys(&call.namespace, keys)
+            .await
+            .or_status()?;
         Ok(Response::new(pb::KnownKeysResponse { known }))
     }
 
@@ -215,7 +234,11 @@ impl Events for EventsService {
             start: from_proto::start(&request)?,
             kinds: from_proto::kinds(&request.kinds)?,
         };
-        let items = subscription::items(self.0.engine.subscribe(query), heartbeat);
+        let items = subscription::items(
+            self.0.engine.subscribe(query),
+            heartbeat,
+            call.caller.clone(),
+        );
         let bound = call.bound(items.boxed(), self.0.stop.clone(), Phase::Draining);
         Ok(Response::new(bound))
     }

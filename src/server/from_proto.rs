@@ -1,27 +1,25 @@
-//! Fields of requests → values of the engine. Shape only: nothing here looks at
-//! the store. Appends are in `append_request`.
+//! Converts request fields to values of the engine. Only checks their form, without reading the
+//! store. Appends are in `append_request`.
 
 use std::fmt;
 
 use bytes::Bytes;
 use prost_types::Timestamp;
 
-use crate::{
-    codec::{body, envelope, json, pb},
-    domain::{
-        BranchName, EventKind, ExpectedRevision, JsonText, NameError, Revision, TimestampMicros,
-        limits::{IDEMPOTENCY_KEY_BYTES_MAX, JSON_VALUES_MAX, SHORT_TEXT_BYTES_MAX},
-    },
-    engine::{ListOrder, ListPlace, ReadQuery, Source, StartAfter},
-    server::{bounds::KNOWN_KEYS_MAX, lookup},
+use crate::{bounds::KNOWN_KEYS_MAX, lookup};
+use treering_domain::{
+    BranchName, EventKind, ExpectedRevision, JsonText, NameError, Revision, TimestampMicros,
+    limits::{IDEMPOTENCY_KEY_BYTES_MAX, JSON_VALUES_MAX, SHORT_TEXT_BYTES_MAX},
 };
+use treering_engine::{ListOrder, ListPlace, ReadQuery, Source, StartAfter};
+use treering_proto::{body, envelope, json, pb};
 
-/// A field of a request that cannot be taken.
+/// An invalid field of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Malformed {
-    /// The event of the batch that it is in, from 0.
+    /// The index of its event in the batch, from 0.
     pub event_index: Option<usize>,
-    /// Which field, as a path: `events[3].causation_id`.
+    /// The field, as a path: `events[3].causation_id`.
     pub field: String,
     /// What is wrong with it. Never quotes it.
     pub message: String,
@@ -43,7 +41,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// A text that must be there.
+/// Checks that a text is not empty.
 pub(super) fn required(field: &str, text: &str) -> Result<(), Malformed> {
     if text.is_empty() {
         return Err(Malformed::new(field, "is empty, but required"));
@@ -51,12 +49,12 @@ pub(super) fn required(field: &str, text: &str) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// A text within the bound of ids and names.
+/// Checks the length limit of ids and names.
 pub(super) fn check_short(field: &str, text: &str) -> Result<(), Malformed> {
     at_most(field, text, SHORT_TEXT_BYTES_MAX)
 }
 
-/// No more keys than one request may ask for.
+/// Checks the number of keys in a request.
 pub(super) fn at_most_keys(field: &str, keys: usize) -> Result<(), Malformed> {
     if keys > KNOWN_KEYS_MAX {
         let message = format!("has {keys} keys; at most {KNOWN_KEYS_MAX} are allowed");
@@ -74,13 +72,13 @@ fn at_most(field: &str, text: &str, max: usize) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// A short text; empty: none.
+/// Parses a short text; empty means none.
 pub(super) fn optional(field: &str, text: String) -> Result<Option<String>, Malformed> {
     check_short(field, &text)?;
     Ok((!text.is_empty()).then_some(text))
 }
 
-/// A branch name; empty: none, which means the active one.
+/// Parses a branch name; empty means the active branch.
 pub(super) fn branch(field: &str, name: &str) -> Result<Option<BranchName>, Malformed> {
     envelope::branch_from_pb(name).map_err(|error| bad_name(field, &error))
 }
@@ -89,18 +87,18 @@ pub(super) fn bad_name(field: &str, error: &NameError) -> Malformed {
     Malformed::new(field, error.to_string())
 }
 
-/// A revision; 0: none.
+/// Parses a revision; 0 means none.
 pub(super) fn revision(number: u64) -> Option<Revision> {
     (number != 0).then_some(Revision(number))
 }
 
-/// An idempotency key; empty: none.
+/// Parses an idempotency key; empty means none.
 pub(super) fn idempotency_key(key: String) -> Result<Option<String>, Malformed> {
     at_most("idempotency_key", &key, IDEMPOTENCY_KEY_BYTES_MAX)?;
     Ok((!key.is_empty()).then_some(key))
 }
 
-/// An expectation; absent or empty: any.
+/// Parses an expected revision; absent or empty means any.
 pub(super) fn expected(expected: Option<pb::ExpectedRevision>) -> ExpectedRevision {
     use pb::expected_revision::Expected;
     match expected.and_then(|expected| expected.expected) {
@@ -110,7 +108,7 @@ pub(super) fn expected(expected: Option<pb::ExpectedRevision>) -> ExpectedRevisi
     }
 }
 
-/// No more entries than one request may have.
+/// Checks the number of entries in a request.
 pub(super) fn at_most_entries(field: &str, entries: usize, max: usize) -> Result<(), Malformed> {
     if entries > max {
         let message = format!("has {entries} entries; at most {max} are allowed");
@@ -119,7 +117,7 @@ pub(super) fn at_most_entries(field: &str, entries: usize, max: usize) -> Result
     Ok(())
 }
 
-/// Kinds to filter by.
+/// Parses the kinds of a filter.
 pub(super) fn kinds(numbers: &[i32]) -> Result<Vec<EventKind>, Malformed> {
     let one = |(index, number): (usize, &i32)| {
         let kind = u16::try_from(*number).ok();
@@ -131,14 +129,14 @@ pub(super) fn kinds(numbers: &[i32]) -> Result<Vec<EventKind>, Malformed> {
     numbers.iter().enumerate().map(one).collect()
 }
 
-/// A page size; 0: `default`, and never more than `max`.
+/// Returns a page size: `default` for 0, and at most `max`.
 pub(super) fn page(asked: u32, default: usize, max: usize) -> usize {
     let asked = usize::try_from(asked).unwrap_or(usize::MAX);
     let chosen = if asked == 0 { default } else { asked };
     chosen.min(max)
 }
 
-/// A time; absent: none.
+/// Parses an optional time.
 pub(super) fn time(
     field: &str,
     time: Option<&Timestamp>,
@@ -149,12 +147,12 @@ pub(super) fn time(
     time.map(read).transpose()
 }
 
-/// JSON text, kept byte for byte.
+/// Checks JSON text, which is kept byte for byte.
 pub(super) fn json(field: &str, bytes: Bytes) -> Result<JsonText, Malformed> {
     json::check_incoming(bytes).map_err(|fault| Malformed::new(field, fault.to_string()))
 }
 
-/// Arguments of a call, which may be no JSON.
+/// Checks the arguments of a call, which may be no JSON.
 pub(super) fn arguments(field: &str, bytes: Bytes) -> Result<JsonText, Malformed> {
     let checked = json::check_values(&bytes, JSON_VALUES_MAX).and_then(|()| body::arguments(bytes));
     match checked {
@@ -163,7 +161,7 @@ pub(super) fn arguments(field: &str, bytes: Bytes) -> Result<JsonText, Malformed
     }
 }
 
-/// A page token that `to_proto::page_token` made; empty: the first page.
+/// Parses a page token made by `to_proto::page_token`; empty means the first page.
 pub(super) fn page_token(token: &str) -> Result<Option<ListPlace>, Malformed> {
     if token.is_empty() {
         return Ok(None);
@@ -184,7 +182,7 @@ pub(super) fn page_token(token: &str) -> Result<Option<ListPlace>, Malformed> {
         .ok_or_else(|| Malformed::new("page_token", message))
 }
 
-/// What a list is ordered by.
+/// Parses the order of a list.
 pub(super) fn list_order(number: i32) -> Result<ListOrder, Malformed> {
     match pb::ListOrder::try_from(number) {
         Ok(pb::ListOrder::Unspecified) => Ok(ListOrder::Recorded),
@@ -201,8 +199,8 @@ pub(super) fn no_source() -> Malformed {
     Malformed::new("source", message)
 }
 
-/// The bounds of a read. `from_revision` (or `from_offset`) is the first event
-/// to return, so it is the upper bound of a backward read.
+/// Sets the bounds of a read. `from_revision` (or `from_offset`) is the first event returned, so in
+/// a backward read it is the upper bound.
 pub(super) fn read_query(
     request: &pb::ReadRequest,
     mut query: ReadQuery,
@@ -259,7 +257,7 @@ fn unbounded(number: u64) -> u64 {
     if number == 0 { u64::MAX } else { number }
 }
 
-/// Where a subscription starts.
+/// Returns where a subscription starts.
 pub(super) fn start(request: &pb::SubscribeRequest) -> Result<StartAfter, Malformed> {
     let log = matches!(request.source, Some(pb::subscribe_request::Source::Log(_)));
     let placed = request.after_revision != 0 || request.after_offset.is_some();

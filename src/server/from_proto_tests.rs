@@ -1,10 +1,10 @@
-//! Fields that are wrong are refused by name, and never guessed at.
+//! Invalid fields are refused by name and never guessed.
 
 use super::*;
-use crate::domain::{ConversationId, Namespace, limits::BRANCH_NAME_BYTES_MAX};
+use treering_domain::{ConversationId, Namespace, limits::BRANCH_NAME_BYTES_MAX};
 
-// A field that is silently taken for another value reads or writes the wrong
-// thing: each bad value must be refused, with the field's name.
+// A field taken for another value reads or writes the wrong thing: each bad value must be refused
+// with the field's name.
 #[test]
 fn bad_fields_are_named() {
     let long = "x".repeat(SHORT_TEXT_BYTES_MAX + 1);
@@ -43,7 +43,7 @@ fn bad_fields_are_named() {
     }
 }
 
-// What is right must be taken, and what is empty must mean its default.
+// Valid values must be accepted, and empty ones mean their default.
 #[test]
 fn good_fields_are_taken() {
     assert_eq!(branch("b", ""), Ok(None));
@@ -62,7 +62,7 @@ fn good_fields_are_taken() {
                 happened_to: TimestampMicros(time),
                 first_offset,
             };
-            let token = crate::server::to_proto::page_token(Some(place));
+            let token = crate::to_proto::page_token(Some(place));
             assert_eq!(page_token(&token), Ok(Some(place)));
         }
     }
@@ -72,8 +72,8 @@ fn good_fields_are_taken() {
     }
 }
 
-// "No check" and "must not exist" are one mistake apart from overwriting nothing
-// and refusing everything.
+// "No check" and "must not exist" are one mistake apart from overwriting and from refusing
+// everything.
 #[test]
 fn expectations_are_read_exactly() {
     use pb::expected_revision::{Any, Expected, NoStream};

@@ -1,39 +1,48 @@
-//! The standard health service: what can be done now, by name.
+//! The standard health service: what the server can do now, by name.
 //!
 //! | name | serving means |
 //! |---|---|
-//! | `treering.live` | the threads that write and publish move; if not, restart the process |
-//! | `treering.ready`, and the empty name | calls are taken, appends too, and the disk is above its floor |
-//! | `treering.v1.Events` | the same: appends are what it is for |
-//! | any other service | calls are taken; their reads go on while appends cannot be |
+//! | `treering.live` | the threads that write and publish make progress; if not, restart the process |
+//! | `treering.ready`, and the empty name | calls and appends are accepted, and the disk is above its floor |
+//! | `treering.v1.Events` | the same, since appends are its purpose |
+//! | any other service | calls are accepted; reads continue while appends cannot |
 //!
-//! Damaged data is not told here but by `Admin.Stats` and `Admin.Verify`: all that
-//! is whole is served. The services are those of the descriptors, so that none can
-//! be forgotten.
+//! `Admin.Stats` and `Admin.Verify` report damaged data, this service does not: everything
+//! undamaged is served. The services come from the descriptors, so that none is forgotten.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{StreamExt, stream::BoxStream};
 use prost::Message;
-use tonic::{Request, Response, Status, server::NamedService};
+use tonic::{
+    Request, Response, Status,
+    metadata::{Ascii, MetadataMap, MetadataValue},
+    server::NamedService,
+};
 use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus,
     health_server::Health,
 };
 
 use super::{
-    DESCRIPTORS,
     bounds::HEALTH_LOOK_EVERY,
     call::{Shared, shutting_down},
     events::EventsService,
     shutdown::Phase,
 };
-use crate::codec::pb::events_server::EventsServer;
+use treering_domain::{hex, unhex};
+use treering_proto::{DESCRIPTORS, pb::events_server::EventsServer};
 
-/// Whether the process is worth to be kept.
+/// The name for liveness: whether to keep the process running.
 pub const LIVE: &str = "treering.live";
-/// Whether everything can be asked of it now.
+/// The name for readiness: whether the server accepts everything now.
 pub const READY: &str = "treering.ready";
+
+/// Metadata key of a challenge, in hex, by which a client checks that this server holds a data
+/// folder.
+pub const FOLDER_QUESTION: &str = "treering-folder-question";
+/// Metadata key of its answer, made with the secret in the folder's lock file.
+pub const FOLDER_PROOF: &str = "treering-folder-proof";
 
 /// Health of the engine, by name.
 #[derive(Clone)]
@@ -43,6 +52,8 @@ pub(super) struct HealthService {
 }
 
 impl HealthService {
+    /// Returns the service for the described services.
+    ///
     /// # Errors
     /// When the descriptors cannot be read.
     pub(super) fn new(shared: Shared) -> Result<Self, prost::DecodeError> {
@@ -50,6 +61,14 @@ impl HealthService {
             shared,
             services: Arc::new(described_services()?),
         })
+    }
+
+    /// Returns the answer to a folder challenge. It needs no key, like this whole service: the
+    /// client has a key, and sends it only to the folder's server.
+    fn proof(&self, metadata: &MetadataMap) -> Option<MetadataValue<Ascii>> {
+        let question = unhex(metadata.get(FOLDER_QUESTION)?.as_bytes())?;
+        let proof = self.shared.engine.proves_folder(&question)?;
+        hex(&proof).parse().ok()
     }
 
     fn status(&self, name: &str) -> ServingStatus {
@@ -70,7 +89,7 @@ impl HealthService {
     }
 }
 
-/// Full names of the services of `proto/treering/v1`.
+/// Returns the full names of the services of `proto/treering/v1`.
 fn described_services() -> Result<BTreeSet<String>, prost::DecodeError> {
     let files = prost_types::FileDescriptorSet::decode(DESCRIPTORS)?.file;
     let names = files.iter().flat_map(|file| {
@@ -100,7 +119,13 @@ impl Health for HealthService {
             ServingStatus::ServiceUnknown => {
                 Err(Status::not_found("this server has no such service"))
             }
-            status => Ok(Response::new(response(status))),
+            status => {
+                let mut answer = Response::new(response(status));
+                if let Some(proof) = self.proof(request.metadata()) {
+                    answer.metadata_mut().insert(FOLDER_PROOF, proof);
+                }
+                Ok(answer)
+            }
         }
     }
 

@@ -1,33 +1,33 @@
-//! The Items service: what is remembered for long under a path and a key.
+//! The Items service: values under a path and a key, in a namespace's memory.
 
 use std::{num::NonZeroU32, time::Duration};
 
 use tonic::{Request, Response, Status};
 
+use super::status::OrStatus;
 use super::{
     bounds::LOOKUP_BYTES_MAX,
     call::{Call, Shared},
     from_proto::{self, Malformed},
+    guard::Caller,
 };
-use crate::{
-    codec::{
-        envelope::{position_to_pb, timestamp_to_pb},
-        json,
-        pb::{self, items_server::Items},
-    },
-    domain::limits::{ITEM_OPS_MAX, ITEM_PATH_LABELS_MAX, SHORT_TEXT_BYTES_MAX},
-    engine::items::{
-        Comparison, ItemAnswer, ItemAnswers, ItemBatch, ItemCondition, ItemName, ItemOp,
-        ItemSearch, PathMatch, PathsQuery, RememberedItem,
-    },
+use treering_domain::limits::{ITEM_OPS_MAX, ITEM_PATH_LABELS_MAX, SHORT_TEXT_BYTES_MAX};
+use treering_engine::items::{
+    Comparison, ItemAnswer, ItemAnswers, ItemBatch, ItemCondition, ItemName, ItemOp, ItemSearch,
+    PathMatch, PathsQuery, RememberedItem,
+};
+use treering_proto::{
+    envelope::{position_to_pb, timestamp_to_pb},
+    json,
+    pb::{self, items_server::Items},
 };
 
 /// Longest query, in bytes.
 const QUERY_BYTES_MAX: usize = 16 << 10;
-/// Conditions of one search, and parts of one list of paths: each item is compared with all.
+/// Most conditions of a search, and parts of a list of paths: each item is compared with all.
 const CONDITIONS_MAX: usize = 64;
 
-/// Thin over the engine.
+/// A thin layer over the engine.
 pub(super) struct ItemsService(pub Shared);
 
 #[tonic::async_trait]
@@ -37,9 +37,10 @@ impl Items for ItemsService {
         request: Request<pb::ItemsRequest>,
     ) -> Result<Response<pb::ItemsResponse>, Status> {
         let call = Call::of(&request)?;
+        let caller = call.caller.clone();
         let batch = batch(call, request.into_inner())?;
-        let answers = self.0.engine.items(batch).await?;
-        Ok(Response::new(response(answers)))
+        let answers = self.0.engine.items(batch).await.or_status()?;
+        Ok(Response::new(response(&caller, answers)))
     }
 
     async fn read(
@@ -51,13 +52,14 @@ impl Items for ItemsService {
             ops: request.into_inner().ops,
             ..Default::default()
         };
+        let caller = call.caller.clone();
         let batch = batch(call, request)?;
         if let Some(index) = batch.ops.iter().position(ItemOp::changes) {
             let message = "changes something, also by letting it live longer: call Batch";
             return Err(Malformed::new(format!("ops[{index}]"), message).into());
         }
-        let answers = self.0.engine.items(batch).await?;
-        Ok(Response::new(response(answers)))
+        let answers = self.0.engine.items(batch).await.or_status()?;
+        Ok(Response::new(response(&caller, answers)))
     }
 }
 
@@ -192,7 +194,15 @@ fn check_labels(field: &str, labels: &[String]) -> Result<(), Malformed> {
     }
 }
 
-fn response(answers: ItemAnswers) -> pb::ItemsResponse {
+fn response(reader: &Caller, answers: ItemAnswers) -> pb::ItemsResponse {
+    for answer in &answers.answers {
+        let items: &[RememberedItem] = match answer {
+            ItemAnswer::Got(found) => found.as_slice(),
+            ItemAnswer::Found { items, .. } => items,
+            ItemAnswer::Paths { .. } | ItemAnswer::Changed => &[],
+        };
+        reader.reads(items.iter().map(|item| item.at.conversation));
+    }
     pb::ItemsResponse {
         results: answers.answers.into_iter().map(result).collect(),
         position: answers.position.map(position_to_pb),

@@ -1,35 +1,32 @@
-//! Tool knowledge as messages: what the Tools service answers about it.
+//! Converts tool knowledge for the Tools service.
 
 use super::{
     bounds::KNOWLEDGE_BYTES_MAX,
     from_proto::{self, Malformed},
     to_proto,
 };
-use crate::{
-    codec::pb,
-    context::knowledge::{FileVariables, KnownFile, Suggested, Suggestion},
-    engine::{ContextError, KnowledgeAnswer, ReadError, ToolSnapshot},
-};
+use treering_context::knowledge::{FileVariables, KnownFile, Suggested, Suggestion};
+use treering_engine::{ContextError, KnowledgeAnswer, ReadError, ToolSnapshot};
+use treering_proto::pb;
 
-/// Recent results of an answer, unless another number is asked for.
+/// Recent results in an answer, unless the client chooses.
 pub(super) const RECENT_DEFAULT: usize = 5;
-/// What an item takes in a message beside its texts, in bytes.
+/// Approximate bytes of an item in a message besides its texts.
 const ITEM_BYTES: usize = 80;
 
-/// The name of a tool, which must be there.
+/// Checks a required tool name.
 pub(super) fn tool(name: &str) -> Result<&str, Malformed> {
     from_proto::required("tool", name)?;
     from_proto::check_short("tool", name)?;
     Ok(name)
 }
 
-/// Arguments as text; whether they are an object is the engine's matter.
+/// Returns arguments as text; the engine checks that they are an object.
 pub(super) fn arguments(bytes: &[u8]) -> Result<&str, Malformed> {
     std::str::from_utf8(bytes).map_err(|_| Malformed::new("arguments", "is not UTF-8"))
 }
 
-/// An answer within the bound of a message: what does not fit is counted as left
-/// out.
+/// Returns an answer within the message limit. Items that do not fit are counted as left out.
 pub(super) fn response(answer: KnowledgeAnswer) -> pb::KnowledgeResponse {
     let known = &answer.knowledge;
     let mut room = Room(KNOWLEDGE_BYTES_MAX);
@@ -65,7 +62,7 @@ pub(super) fn response(answer: KnowledgeAnswer) -> pb::KnowledgeResponse {
     }
 }
 
-/// Bytes that an answer has left.
+/// Bytes left in an answer.
 struct Room(usize);
 
 impl Room {
@@ -122,7 +119,7 @@ pub(super) fn suggestions(suggested: Suggested) -> pb::SuggestArgumentsResponse 
     }
 }
 
-/// A finished call in short.
+/// Returns a short form of a finished call.
 pub(super) fn snapshot(snapshot: ToolSnapshot) -> pb::ToolSnapshot {
     pb::ToolSnapshot {
         full_result_ref: snapshot.full_result_ref(),
@@ -136,8 +133,7 @@ pub(super) fn snapshot(snapshot: ToolSnapshot) -> pb::ToolSnapshot {
     }
 }
 
-/// Snapshots are read and nothing else: another error than of reading is one of
-/// the request.
+/// Snapshots are only read, so an error other than of reading is an error of the request.
 pub(super) fn snapshots_refused(error: ContextError) -> ReadError {
     match error {
         ContextError::Read(error) => error,

@@ -1,4 +1,4 @@
-//! Filters of reads, and look-ups of events: messages ↔ queries of the engine.
+//! Converts filters and look-ups of events from and to messages.
 
 use std::collections::HashMap;
 
@@ -9,15 +9,13 @@ use super::{
     status::Refusal,
     to_proto,
 };
-use crate::{
-    codec::pb,
-    domain::{ConversationId, EventRef, Revision, check_key},
-    engine::{
-        EventName, GotEvent, LatestEvent, LatestQuery, ReadError, ReadFilter, ReadStop, Wanted,
-    },
+use treering_domain::{ConversationId, EventRef, Revision, check_key};
+use treering_engine::{
+    EventName, GotEvent, LatestEvent, LatestQuery, ReadError, ReadFilter, ReadStop, Wanted,
 };
+use treering_proto::pb;
 
-/// What a read wants of events.
+/// Parses the filter of a read.
 pub(super) fn filter(filter: &pb::EventFilter) -> Result<ReadFilter, Malformed> {
     key("filter.key", &filter.key)?;
     key("filter.key_prefix", &filter.key_prefix)?;
@@ -42,7 +40,7 @@ fn key(field: &str, text: &str) -> Result<(), Malformed> {
     check_key(text).map_err(|fault| Malformed::new(field, fault.to_string()))
 }
 
-/// Texts that are there, and within the bound of names.
+/// Checks that texts are not empty and within the limit of names.
 fn check_names(field: &str, texts: &[String]) -> Result<(), Malformed> {
     for (index, text) in texts.iter().enumerate() {
         let field = format!("{field}[{index}]");
@@ -52,7 +50,7 @@ fn check_names(field: &str, texts: &[String]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Where a read goes on; none: it says nothing.
+/// Parses where a read continues; `None` when it is unset.
 pub(super) fn go_on_at(stop: &pb::ReadStop, log: bool) -> Result<Option<ReadStop>, Malformed> {
     use pb::read_stop::At;
     let stop = match &stop.at {
@@ -74,7 +72,7 @@ pub(super) fn go_on_at(stop: &pb::ReadStop, log: bool) -> Result<Option<ReadStop
     Ok(Some(stop))
 }
 
-/// Where a read stopped.
+/// Converts where a read stopped.
 pub(super) fn read_stop(stop: ReadStop) -> pb::ReadStop {
     use pb::read_stop::At;
     pb::ReadStop {
@@ -88,7 +86,7 @@ pub(super) fn read_stop(stop: ReadStop) -> pb::ReadStop {
     }
 }
 
-/// Newest events that are asked for.
+/// Parses a request for newest events.
 pub(super) async fn latest(
     shared: &Shared,
     call: &Call,
@@ -148,7 +146,7 @@ fn wanted(request: &pb::LatestRequest) -> Result<Vec<Wanted>, Malformed> {
     Ok(wanted)
 }
 
-/// What was found of a key, a type or a kind.
+/// Converts the newest event with a key, type or kind.
 pub(super) fn latest_event(found: LatestEvent, headers_only: bool) -> pb::LatestEvent {
     use pb::latest_event::Of;
     let got = got_event(found.got, headers_only);
@@ -164,7 +162,7 @@ pub(super) fn latest_event(found: LatestEvent, headers_only: bool) -> pb::Latest
     }
 }
 
-/// An event that was looked up.
+/// Converts an event that was looked up.
 pub(super) fn got_event(got: GotEvent, headers_only: bool) -> pb::GotEvent {
     let headers_only = headers_only || got.body_left_out;
     let event = got.event.as_ref();
@@ -174,7 +172,7 @@ pub(super) fn got_event(got: GotEvent, headers_only: bool) -> pb::GotEvent {
     }
 }
 
-/// Names of events. None: its conversation is not there.
+/// Parses event names. `None` stands for one whose conversation does not exist.
 pub(super) async fn names(
     shared: &Shared,
     call: &Call,

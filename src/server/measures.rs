@@ -1,11 +1,10 @@
-//! What the calls come to: counted for each method, and told when one was slow.
+//! Counts calls by method and logs slow ones.
 //!
-//! What is counted here is the call as its client sees it, deadlines and refusals at the door
-//! included. Texts, ids and namespaces are neither counted by nor told.
+//! A call is counted as its client sees it, including deadlines and refusals by the guard. Texts,
+//! ids and namespaces are neither counted by nor logged.
 
 use std::{
     collections::HashMap,
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -20,21 +19,20 @@ use tonic::Code;
 use tracing::Span;
 
 use super::{bounds::SLOW_LOG_EVERY, served};
-use crate::{
-    domain::Namespace,
-    measure::{Distribution, Histogram, Total},
-};
+use treering_base::measure::{Distribution, Histogram, Total};
+use treering_domain::Namespace;
+use treering_otel::CallSpans;
 
 /// The name of all methods that are not served.
 const UNKNOWN: &str = "unknown";
 const STATUS_HEADER: &str = "grpc-status";
 const CODES: usize = 17;
-/// The services that take telemetry.
+/// The services that receive telemetry.
 const OTLP: &str = "/opentelemetry.";
-/// These wait for people, however long that takes: they are never slow.
+/// Methods that wait for people, which are never reported as slow.
 const WAITING: [&str; 1] = ["treering.v1.Tools/WaitForDecision"];
 
-/// What a server's calls have come to.
+/// Counters of a server's calls.
 #[derive(Debug)]
 pub struct ServerMeasures {
     methods: HashMap<String, Arc<MethodMeasures>>,
@@ -44,47 +42,36 @@ pub struct ServerMeasures {
     spans: Option<Arc<dyn CallSpans>>,
 }
 
-/// Who wants calls as spans.
-pub trait CallSpans: fmt::Debug + Send + Sync {
-    /// The span of a call of this method; none: it is not traced. Its fields
-    /// `rpc.grpc.status_code`, `otel.status_code` and `treering.namespace` are filled in, if
-    /// it has them.
-    fn begin(&self, method: &str, headers: &HeaderMap) -> Span;
-
-    /// Whether spans may say which namespace a call is for.
-    fn tells_namespaces(&self) -> bool;
-}
-
-/// The calls of one method.
+/// Counters of one method.
 #[derive(Debug)]
 struct MethodMeasures {
     name: String,
-    /// It answers, or is asked, by more than one message.
+    /// The request or the answer is a stream.
     streams: bool,
-    /// It is never told to be slow.
+    /// It waits for people and is never reported as slow.
     waits: bool,
     begun: Total,
     ended: [Total; CODES],
     micros: Histogram,
 }
 
-/// The calls of one method, at a moment.
+/// A snapshot of one method's counters.
 #[derive(Clone, Debug)]
 pub struct MethodCalls {
-    /// Its service and name, for example `treering.v1.Events/Append`.
+    /// Service and method, for example `treering.v1.Events/Append`.
     pub method: String,
-    /// Those that ended, by how; only codes that came.
+    /// Ended calls by status code; codes without calls are left out.
     pub ended: Vec<(&'static str, u64)>,
-    /// Those under way.
+    /// Running calls.
     pub running: u64,
-    /// How long they took, in microseconds: to the answer's end, and for those that are
-    /// answered by a stream to its first message.
+    /// Durations in microseconds: to the end of the answer, or to the first message of a streamed
+    /// answer.
     pub micros: Distribution,
 }
 
 impl ServerMeasures {
-    /// Of a server that has had no call. A call that takes longer than `slow` is told in the
-    /// log; none: no call is.
+    /// Returns counters at zero. A call that takes at least `slow` is logged; with `None`, no call
+    /// is.
     ///
     /// # Errors
     /// When the descriptors in the binary cannot be read.
@@ -112,18 +99,18 @@ impl ServerMeasures {
         })
     }
 
-    /// With a span for each call that is wanted.
+    /// Adds a span for each call that is traced.
     #[must_use]
     pub fn with_spans(self, spans: Option<Arc<dyn CallSpans>>) -> Self {
         Self { spans, ..self }
     }
 
-    /// A call begins; it ends when what is returned is dropped.
+    /// Counts a call, which ends when the returned value is dropped.
     pub(super) fn call(self: &Arc<Self>, path: &str, headers: &HeaderMap) -> CallWatch {
         let method = self.methods.get(path).unwrap_or(&self.unknown);
         method.begun.add_one();
         let span = match &self.spans {
-            // A server that is its own collector would send itself spans for ever.
+            // A server that is its own collector would send itself spans forever.
             Some(spans) if !path.starts_with(OTLP) => spans.begin(&method.name, headers),
             _ => Span::none(),
         };
@@ -139,25 +126,25 @@ impl ServerMeasures {
         }
     }
 
-    /// A connection is there until what is returned is dropped.
+    /// Counts a connection until the returned value is dropped.
     pub(super) fn connection(self: &Arc<Self>) -> ConnectionCounted {
         self.connections.fetch_add(1, Ordering::Relaxed);
         ConnectionCounted(Arc::clone(self))
     }
 
-    /// Connections that are open.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Calls that took longer than they should.
+    /// Returns the number of slow calls.
     #[must_use]
     pub fn slow_calls(&self) -> u64 {
         self.slow.count.get()
     }
 
-    /// The calls of every method that had any, by name.
+    /// Returns the calls of every method that had any, by name.
     #[must_use]
     pub fn calls(&self) -> Vec<MethodCalls> {
         let all = self.methods.values().chain([&self.unknown]);
@@ -199,7 +186,7 @@ impl MethodMeasures {
     }
 }
 
-/// True for what a server is to blame for, as the conventions for spans have it.
+/// Returns true for errors of the server, as the OpenTelemetry conventions define them.
 fn is_of_server(code: Code) -> bool {
     matches!(
         code,
@@ -212,7 +199,7 @@ fn is_of_server(code: Code) -> bool {
     )
 }
 
-/// As gRPC's documents write it.
+/// Returns the code's name as in the gRPC documentation.
 fn code_name(code: i32) -> &'static str {
     match Code::from_i32(code) {
         Code::Ok => "OK",
@@ -235,7 +222,7 @@ fn code_name(code: i32) -> &'static str {
     }
 }
 
-/// A connection that is open.
+/// An open connection.
 pub(super) struct ConnectionCounted(Arc<ServerMeasures>);
 
 impl Drop for ConnectionCounted {
@@ -244,7 +231,7 @@ impl Drop for ConnectionCounted {
     }
 }
 
-/// A call under way.
+/// A running call.
 pub(super) struct CallWatch {
     all: Arc<ServerMeasures>,
     method: Arc<MethodMeasures>,
@@ -257,12 +244,12 @@ pub(super) struct CallWatch {
 }
 
 impl CallWatch {
-    /// What is done within it is of this call.
+    /// Returns the span for work within this call.
     pub fn span(&self) -> Span {
         self.span.clone()
     }
 
-    /// Its caller is let in.
+    /// Records the namespace of an admitted call.
     pub fn admitted(&self, namespace: &Namespace) {
         let tells = |spans: &Arc<dyn CallSpans>| spans.tells_namespaces();
         if !self.span.is_none() && self.all.spans.as_ref().is_some_and(tells) {
@@ -270,13 +257,13 @@ impl CallWatch {
         }
     }
 
-    /// Its answer begins. `received_bytes` of its request have come.
+    /// Records that the answer begins, after `received_bytes` of the request.
     pub fn answered(&mut self, headers: &HeaderMap, received_bytes: u64) {
         self.received_bytes = received_bytes;
         self.trailers(headers);
     }
 
-    /// Bytes of the answer go out.
+    /// Counts sent bytes of the answer.
     pub fn sends(&mut self, bytes: usize) {
         self.sent_bytes += bytes as u64;
         if self.method.streams && self.first_message.is_none() {
@@ -284,7 +271,7 @@ impl CallWatch {
         }
     }
 
-    /// Its answer ends, if these say how.
+    /// Records the status, if the trailers have one.
     pub fn trailers(&mut self, trailers: &HeaderMap) {
         if let Some(code) = trailers.get(STATUS_HEADER) {
             self.code = Some(Code::from_bytes(code.as_bytes()));
@@ -295,7 +282,7 @@ impl CallWatch {
 impl Drop for CallWatch {
     fn drop(&mut self) {
         let took = self.first_message.unwrap_or_else(|| self.started.elapsed());
-        // Who hears no end has gone away.
+        // A call that ended without a status was cancelled by its client.
         let code = self.code.unwrap_or(Code::Cancelled) as i32;
         self.method.micros.note_duration(took);
         if !self.span.is_none() {
@@ -323,13 +310,13 @@ impl Drop for CallWatch {
     }
 }
 
-/// Which calls are slow, and how many of them are told.
+/// Detects slow calls and limits how many are logged.
 #[derive(Debug)]
 struct Slow {
     from: Option<Duration>,
     count: Total,
     started: Instant,
-    /// Milliseconds after `started` from which on one may be told.
+    /// Milliseconds after `started` from which the next one may be logged.
     tell_from: AtomicU64,
     untold: AtomicU64,
 }
@@ -345,7 +332,7 @@ impl Slow {
         }
     }
 
-    /// Whether a call was slow that took so long; counts it then.
+    /// Returns whether a call of this duration is slow, and counts it.
     fn is(&self, took: Duration) -> bool {
         let slow = self.from.is_some_and(|from| took >= from);
         if slow {
@@ -354,8 +341,8 @@ impl Slow {
         slow
     }
 
-    /// Whether it is time to tell of one: how many were not told before it. When all calls
-    /// are slow, the log is not to be what makes them slower.
+    /// Returns how many slow calls were not logged before this one, or `None` when this one should
+    /// not be logged either: the log must not slow down a busy server further.
     fn tells(&self) -> Option<u64> {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let from = self.tell_from.load(Ordering::Relaxed);
@@ -387,8 +374,8 @@ mod tests {
             .collect()
     }
 
-    // A call that nobody counts, or that is counted as another one, sends whoever looks for the
-    // trouble to the wrong place; a path that someone made up must not become a name of ours.
+    // A call counted not at all or as another one misleads whoever looks for a problem; an invented
+    // path must not become a method name.
     #[test]
     fn each_call_is_counted_as_it_ended() {
         let measures = Arc::new(ServerMeasures::new(None).unwrap());
@@ -411,8 +398,8 @@ mod tests {
         assert_eq!(calls.len(), 3, "a method without calls has no line");
     }
 
-    // A subscription lasts for days, and a person decides tomorrow: neither is slow, and
-    // under load the log must not get a line for each call that is.
+    // A subscription lasts for days, and a person decides tomorrow: neither is slow, and under load
+    // the log must not get a line for each slow call.
     #[test]
     fn what_lasts_is_not_slow_and_not_every_slow_call_is_told() {
         let measures = Arc::new(ServerMeasures::new(Some(Duration::ZERO)).unwrap());
@@ -432,7 +419,7 @@ mod tests {
         assert_eq!(patient.slow_calls(), 0);
     }
 
-    // A name of our own that is mistyped would tell of people's waits as slow for ever.
+    // A mistyped name in `WAITING` would report waits for people as slow forever.
     #[test]
     fn those_that_wait_are_served() {
         let measures = ServerMeasures::new(None).unwrap();

@@ -1,19 +1,19 @@
-//! Tokens that say where the next page begins. Each is of one query of one store: what was
-//! asked for is in it as a hash, so that a token of something else is refused and not taken
-//! for a place.
+//! Page tokens. Each belongs to one query of one store, whose hash it contains, so that a token of
+//! another query is refused rather than misread.
 
 use super::from_proto::Malformed;
-use crate::{domain::Namespace, engine::Engine};
+use treering_domain::Namespace;
+use treering_engine::Engine;
 
 /// Digits of the hash.
 const DIGITS: usize = 16;
 const FIELD: &str = "page_token";
 
-/// What tokens are of: a query without its page.
+/// The query, without its page, to which tokens belong.
 pub(super) struct Scope(blake3::Hasher);
 
 impl Scope {
-    /// `query` is the request without page size and token.
+    /// Returns the scope of `query`, which is the request without page size and token.
     pub fn of(engine: &Engine, namespace: &Namespace, query: &impl prost::Name) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("treering page token v1");
         let name = namespace.as_str();
@@ -29,7 +29,7 @@ impl Scope {
         Self(hasher)
     }
 
-    /// The token for a place; an empty place has an empty one.
+    /// Returns the token of a place; an empty place gives an empty token.
     pub fn seal(&self, place: &str) -> String {
         match place.is_empty() {
             true => String::new(),
@@ -37,10 +37,10 @@ impl Scope {
         }
     }
 
-    /// The place of a token; an empty one is at the beginning.
+    /// Returns the place in a token; an empty token means the beginning.
     ///
     /// # Errors
-    /// [`Malformed`] when it is no token of this query.
+    /// [`Malformed`] when it is not a token of this query.
     pub fn open<'t>(&self, token: &'t str) -> Result<&'t str, Malformed> {
         if token.is_empty() {
             return Ok(token);

@@ -1,26 +1,29 @@
-//! Batches of stored events → messages of a bounded size. A larger event goes
-//! alone.
+//! Converts batches of stored events to messages of limited size. A larger event is sent alone.
 
 use futures::{Stream, StreamExt};
 use tonic::Status;
 
-use super::{bounds::READ_MESSAGE_BYTES, lookup, to_proto};
-use crate::{
-    codec::pb,
-    engine::{NamedEvent, ReadError},
-};
+use super::status::OrStatus;
+use super::{bounds::READ_MESSAGE_BYTES, guard::Caller, lookup, to_proto};
+use treering_engine::{NamedEvent, ReadError};
+use treering_proto::pb;
 
-/// What an event takes beside its body, about, in bytes.
+/// Approximate bytes of an event besides its body.
 const HEADER_BYTES: usize = 256;
 
-/// A batch as its client will see it, with the bytes that each event takes, about.
-pub(super) fn converted(batch: Vec<NamedEvent>, headers_only: bool) -> Vec<(pb::Event, usize)> {
+/// Converts a batch for its reader, with the approximate bytes of each event.
+pub(super) fn converted(
+    reader: &Caller,
+    batch: Vec<NamedEvent>,
+    headers_only: bool,
+) -> Vec<(pb::Event, usize)> {
+    reader.reads(batch.iter().map(|named| named.event.header.conversation));
     let event = |named| (to_proto::event(named, headers_only), size(named));
     batch.iter().map(event).collect()
 }
 
-/// Cuts and joins batches into messages. Between two of them others have their turn:
-/// a client that takes all that it can get shall not keep a thread from the rest.
+/// Splits and joins batches into messages. Yields between two of them, so that a fast reader does
+/// not occupy a thread.
 pub(super) fn messages(
     batches: impl Stream<Item = Result<Vec<(pb::Event, usize)>, ReadError>> + Send + 'static,
 ) -> impl Stream<Item = Result<pb::ReadResponse, Status>> + Send + 'static {
@@ -28,7 +31,7 @@ pub(super) fn messages(
         let mut batches = std::pin::pin!(batches);
         let mut page = Page::default();
         while let Some(batch) = batches.next().await {
-            // What was read before a fault is sent before it.
+            // Events read before an error are sent before it.
             let batch = match batch {
                 Ok(batch) => batch,
                 Err(ReadError::ScanBound { at, .. }) => {
@@ -40,7 +43,7 @@ pub(super) fn messages(
                     if !page.events.is_empty() {
                         yield page.take();
                     }
-                    Err(error)?
+                    Err(error).or_status()?
                 }
             };
             for (event, bytes) in batch {
@@ -92,7 +95,7 @@ mod tests {
     use futures::{TryStreamExt, stream};
 
     use super::*;
-    use crate::domain::{
+    use treering_domain::{
         BranchId, ChainHash, ConversationId, EventHeader, EventId, EventKind, Namespace, Position,
         Revision, StoredEvent, TimestampMicros,
     };
@@ -123,9 +126,13 @@ mod tests {
         }
     }
 
+    fn nobody() -> Caller {
+        Caller::anybody(Namespace::default())
+    }
+
     async fn shape(batches: Vec<Result<Vec<NamedEvent>, ReadError>>) -> Vec<Vec<u64>> {
         let batches = stream::iter(batches);
-        messages(batches.map_ok(|batch| converted(batch, false)))
+        messages(batches.map_ok(|batch| converted(&nobody(), batch, false)))
             .map(|message| match message {
                 Ok(message) => message.events.iter().map(|event| event.revision).collect(),
                 Err(_) => Vec::new(),
@@ -134,8 +141,8 @@ mod tests {
             .await
     }
 
-    // A message over the client's bound ends a read for good: many events must
-    // be cut, a large one must go alone, and order must stay.
+    // A message over the client's limit ends a read for good: many events must be split, a large
+    // one sent alone, and the order kept.
     #[tokio::test]
     async fn messages_are_bounded_and_in_order() {
         let large = READ_MESSAGE_BYTES * 3;
@@ -150,7 +157,7 @@ mod tests {
         assert_eq!(shape(batches).await, expected);
     }
 
-    // A damaged event must not take the sound ones before it along.
+    // A damaged event must not hide the undamaged ones before it.
     #[tokio::test]
     async fn a_fault_comes_after_what_was_read() {
         let fault = ReadError::storage("gone");

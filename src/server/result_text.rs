@@ -1,38 +1,38 @@
-//! Large results in pieces, both ways: ranges of a recorded text, and a text
-//! that is put together from chunks.
+//! Large results in pieces: ranges of a recorded text are sent, and a text is assembled from
+//! chunks.
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use prost::Message;
 use tonic::Status;
 
+use super::status::OrStatus;
 use super::{
     bounds::RESULT_CHUNK_BYTES,
     from_proto::{self, Malformed},
 };
-use crate::{
-    codec::{
-        body::EncodedBody,
-        pb::{self, record_result_request::Item},
-    },
-    context::references::ReadArguments,
-    domain::{
-        AppendCommand, ConversationId, EventKind, Expectation, ExpectedRevision, Namespace,
-        NewEvent,
-    },
-    engine::{AppendError, RecordedResult},
+use treering_context::references::ReadArguments;
+use treering_domain::{
+    AppendCommand, ConversationId, EventKind, Expectation, ExpectedRevision, Namespace, NewEvent,
+};
+use treering_engine::{AppendError, RecordedResult};
+use treering_proto::{
+    body::EncodedBody,
+    pb::{self, record_result_request::Item},
 };
 
-/// The part of a text that is asked for.
+/// The requested part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Range {
-    /// From a byte on, at most so many.
+    /// At most `length` bytes from `start`.
     Bytes { start: u64, length: u64 },
     /// Lines, from 1, inclusive.
     Lines { first: u64, last: u64 },
 }
 
 impl Range {
+    /// Returns the range that a request selects.
+    ///
     /// # Errors
     /// [`Malformed`] when bytes and lines are both given, or lines run backward.
     pub fn of(request: &pb::GetResultRequest) -> Result<Self, Malformed> {
@@ -59,7 +59,7 @@ impl Range {
         })
     }
 
-    /// The bytes of `text` that it means; none when it starts after the end.
+    /// Returns the bytes of the range in `text`, or `None` when it starts after the end.
     fn bytes_of(self, text: &str) -> Option<std::ops::Range<usize>> {
         match self {
             Self::Bytes { start, length } => {
@@ -83,11 +83,10 @@ impl Range {
     }
 }
 
-/// What a model asks for.
+/// Parses the arguments with which a model requests a result.
 ///
 /// # Errors
-/// [`Malformed`] when its arguments name no result, or the request says in another
-/// way, too, what is wanted.
+/// [`Malformed`] when the arguments name no result, or the request also selects one in another way.
 pub(super) fn asked(request: &pb::GetResultRequest) -> Result<ReadArguments, Malformed> {
     let ranges = [
         request.byte_start,
@@ -108,7 +107,7 @@ fn newlines(text: &str) -> impl Iterator<Item = usize> + '_ {
     text.match_indices('\n').map(|(at, _)| at)
 }
 
-/// A recorded result in messages: what it is, then its text.
+/// Returns a recorded result as messages: its description, then its text.
 ///
 /// # Errors
 /// `OUT_OF_RANGE` when the range starts after the end of the text.
@@ -143,11 +142,10 @@ pub(super) fn messages(
     }))
 }
 
-/// Puts a result's text together.
+/// Assembles a result's text.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` when it does not start with `start`, is over its bound, or
-/// is not UTF-8 as a whole.
+/// `INVALID_ARGUMENT` when it does not begin with `start`, is too long, or is not UTF-8 as a whole.
 pub(super) async fn assemble(
     requests: impl Stream<Item = Result<pb::RecordResultRequest, Status>>,
     bytes_max: usize,
@@ -166,7 +164,7 @@ pub(super) async fn assemble(
         };
         let actual = text.len() + chunk.len();
         if actual > bytes_max {
-            return Err(too_large(actual, bytes_max).into());
+            return Err(too_large(actual, bytes_max)).or_status();
         }
         text.extend_from_slice(&chunk);
     }
@@ -187,8 +185,7 @@ fn too_large(actual: usize, max: usize) -> AppendError {
     }
 }
 
-/// The append of a result whose text came in chunks. The text comes before the
-/// other parts.
+/// Returns the append of a result whose text came in chunks. The text precedes the other parts.
 ///
 /// # Errors
 /// [`Malformed`] names the field.

@@ -18,8 +18,8 @@ fn part(text: &str, request: &pb::GetResultRequest) -> Option<String> {
     range.bytes_of(text).map(|bytes| text[bytes].to_owned())
 }
 
-// A line range one off shows the wrong code to an agent. Lines count from 1,
-// both ends are in, and the last line may go without its newline.
+// A line range one off shows the wrong code to an agent. Lines count from 1, both ends are
+// included, and the last line may lack a newline.
 #[test]
 fn lines_are_counted_from_one() {
     let text = "one\ntwo\n\nfour";
@@ -35,7 +35,7 @@ fn lines_are_counted_from_one() {
     assert_eq!(part("", &lines(1, 0)), some(""));
 }
 
-// A byte range past the end must be said, not answered with something else.
+// A byte range past the end must be an error, not answered with something else.
 #[test]
 fn byte_ranges_are_exact() {
     let bytes = |byte_start, byte_length| pb::GetResultRequest {
@@ -79,8 +79,8 @@ fn chunk(bytes: &[u8]) -> Result<pb::RecordResultRequest, Status> {
 
 type Requests = Vec<Result<pb::RecordResultRequest, Status>>;
 
-// What does not make a text must be refused before anything is appended, and a
-// stream without an end must not fill the memory.
+// Invalid text must be refused before anything is appended, and an endless stream must not fill the
+// memory.
 #[tokio::test]
 async fn bad_streams_are_refused() {
     let nothing = || Ok(pb::RecordResultRequest { item: None });
@@ -108,7 +108,7 @@ async fn bad_streams_are_refused() {
     assert_eq!(status.code(), tonic::Code::Cancelled);
 }
 
-// A result that names nothing must be refused by field.
+// A result without its parts must be refused with the field's name.
 #[test]
 fn a_result_must_be_there_and_whole() {
     let id = ConversationId::generate();
@@ -124,7 +124,7 @@ fn a_result_must_be_there_and_whole() {
 }
 
 proptest! {
-    // Chunks may split a character: cut anywhere, the text must come together.
+    // Chunks may split a character: cut anywhere, the text must be whole again.
     #[test]
     fn texts_come_together(text in "\\PC{0,80}", size in 1_usize..5) {
         let mut requests = vec![start()];

@@ -5,31 +5,30 @@ use std::time::Duration;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
 
+use super::status::OrStatus;
 use super::{
     bounds::{SEARCH_HITS_DEFAULT, SEARCH_WAIT_MAX},
     call::{Call, Shared},
     from_proto::{self, Malformed},
     to_proto,
 };
-use crate::{
-    codec::{
-        body, envelope,
-        pb::{self, search_server::Search},
-    },
-    domain::{Role, limits::SHORT_TEXT_BYTES_MAX},
-    engine::{Reading, SearchRequest},
+use treering_domain::{Role, limits::SHORT_TEXT_BYTES_MAX};
+use treering_engine::{Reading, SearchRequest};
+use treering_proto::{
+    body, envelope,
+    pb::{self, search_server::Search},
 };
 
 /// Longest query, in bytes: longer ones are pasted texts, not queries.
 const QUERY_BYTES_MAX: usize = 16 << 10;
-/// Most tools to filter by.
+/// Most tools in a filter.
 const TOOLS_MAX: usize = 256;
 /// Most lines around a match, each way.
 const CONTEXT_LINES_MAX: u32 = 200;
-/// Furthest hit that can be asked for: ranking keeps all before it in memory.
+/// Largest offset of a hit, since ranking keeps all hits before it in memory.
 const OFFSET_MAX: u32 = 10_000;
 
-/// Thin over the engine.
+/// A thin layer over the engine.
 pub(super) struct SearchService(pub Shared);
 
 impl SearchService {
@@ -147,15 +146,19 @@ impl Search for SearchService {
         request: Request<pb::SearchRequest>,
     ) -> Result<Response<pb::SearchResponse>, Status> {
         let call = Call::of(&request)?;
+        let caller = call.caller.clone();
         let request = self.request(call, request.into_inner()).await?;
         let searched = self
             .0
             .engine
             .search_within(request, SEARCH_WAIT_MAX)
-            .instrument(crate::traced!("search.query"));
+            .instrument(treering_base::traced!("search.query"));
         let answer = searched
             .await
-            .map_err(|late| Status::deadline_exceeded(late.to_string()))??;
+            .map_err(|late| Status::deadline_exceeded(late.to_string()))?
+            .or_status()?;
+        let hits = answer.hits.iter().chain(answer.hidden.as_deref());
+        caller.reads(hits.map(|hit| hit.conversation));
         Ok(Response::new(to_proto::search_response(answer)))
     }
 }

@@ -1,23 +1,22 @@
-//! The Backups service: the log, for who keeps a copy of it.
+//! The Backups service: ships the log to those who keep a copy.
 
 use futures::{StreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status};
 
+use super::status::OrStatus;
 use super::{
     call::{Call, Shared},
     from_proto::{self, Malformed},
     shutdown::Phase,
 };
-use crate::{
-    codec::{
-        envelope::{timestamp_from_pb, timestamp_to_pb},
-        pb::{self, backups_server::Backups},
-    },
-    domain::Revision,
-    engine::{BackupNote, ShipMark, ShipQuery, Shipped, ShippedErasure},
+use treering_domain::Revision;
+use treering_engine::{BackupNote, ShipMark, ShipQuery, Shipped, ShippedErasure};
+use treering_proto::{
+    envelope::{timestamp_from_pb, timestamp_to_pb},
+    pb::{self, backups_server::Backups},
 };
 
-/// Thin over the engine.
+/// A thin layer over the engine.
 pub(super) struct BackupsService(pub Shared);
 
 #[tonic::async_trait]
@@ -40,7 +39,7 @@ impl Backups for BackupsService {
             to: (to_offset > 0).then_some(to_offset),
             follow,
         });
-        let items = items.map(|item| Ok(response(item?)));
+        let items = items.map(|item| Ok(response(item.or_status()?)));
         let phase = if follow { Phase::Draining } else { Phase::Cut };
         let bound = call.bound(items, self.0.stop.clone(), phase);
         Ok(Response::new(bound))
@@ -52,7 +51,7 @@ impl Backups for BackupsService {
     ) -> Result<Response<pb::NoteBackupResponse>, Status> {
         Call::of(&request)?;
         let note = note(request.into_inner())?;
-        self.0.engine.note_backup(note).await?;
+        self.0.engine.note_backup(note).await.or_status()?;
         Ok(Response::new(pb::NoteBackupResponse {}))
     }
 }

@@ -1,36 +1,36 @@
-//! How far a shutdown is, and waiting for it. Nothing here knows gRPC.
+//! The phase of a shutdown, and waiting for it. Does not know gRPC.
 
 use tokio::sync::watch;
 
 /// The phases of a server's life, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Takes calls.
+    /// Accepts calls.
     Serving,
-    /// Takes no more; finishes what it has accepted. What never ends by itself
-    /// (subscriptions, waits) is ended now.
+    /// Accepts no new calls and finishes accepted ones. Endless ones (subscriptions, waits) are
+    /// ended now.
     Draining,
     /// The grace period is over: every stream ends.
     Cut,
 }
 
-/// Moves the phase on.
+/// Advances the phase.
 #[derive(Debug)]
 pub struct Stopper(watch::Sender<Phase>);
 
-/// Tells the phase, and waits for the next. Clones are cheap.
+/// Returns the phase, and waits for the next. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct StopSignal(watch::Receiver<Phase>);
 
 impl Stopper {
-    /// A server that serves.
+    /// Returns the two halves for a serving server.
     #[must_use]
     pub fn new() -> (Self, StopSignal) {
         let (sender, receiver) = watch::channel(Phase::Serving);
         (Self(sender), StopSignal(receiver))
     }
 
-    /// Goes on to `phase`; never back.
+    /// Advances to `phase`; never goes back.
     pub fn advance(&self, phase: Phase) {
         self.0.send_if_modified(|now| {
             let later = phase > *now;
@@ -43,14 +43,14 @@ impl Stopper {
 }
 
 impl StopSignal {
-    /// Where the server is.
+    /// Returns the current phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         *self.0.borrow()
     }
 
-    /// Waits until the server is in `phase` or beyond. A stopper that was
-    /// dropped counts as the last phase.
+    /// Waits until the server is in `phase` or a later one. A dropped stopper counts as the last
+    /// phase.
     pub async fn reached(&self, phase: Phase) {
         let mut receiver = self.0.clone();
         // An error means that the stopper is gone, and the server with it.
@@ -73,7 +73,7 @@ mod tests {
         signal.reached(Phase::Draining).await;
     }
 
-    // Whoever waits must not wait for ever for a server that is gone.
+    // Nobody must wait forever for a server that is gone.
     #[tokio::test]
     async fn a_dropped_stopper_ends_every_wait() {
         let (stopper, signal) = Stopper::new();

@@ -1,5 +1,5 @@
-//! What a subscription sends. The engine reads again from the log when a reader
-//! is slow, so nothing is buffered here: one item at a time.
+//! The stream of a subscription. The engine reads from the log again when a reader is slow, so
+//! nothing is buffered here but one item.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use futures::{Stream, StreamExt};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
+use super::status::OrStatus;
 use super::{
     bounds::{HEARTBEAT_DEFAULT, HEARTBEAT_MAX},
+    guard::Caller,
     to_proto,
 };
-use crate::{
-    codec::{
-        envelope::{position_to_pb, timestamp_to_pb},
-        pb::{self, subscribe_response::Item},
-    },
-    domain::{Position, TimestampMicros},
-    engine::{ReadError, Subscribed},
+use treering_domain::{Position, TimestampMicros};
+use treering_engine::{ReadError, Subscribed};
+use treering_proto::{
+    envelope::{position_to_pb, timestamp_to_pb},
+    pb::{self, subscribe_response::Item},
 };
 
-/// What the client chose, within bounds; 0: the server's own.
+/// Returns the client's heartbeat interval within limits; 0 means the default.
 pub(super) fn heartbeat(seconds: u32) -> Duration {
     if seconds == 0 {
         return HEARTBEAT_DEFAULT;
@@ -28,12 +28,12 @@ pub(super) fn heartbeat(seconds: u32) -> Duration {
     Duration::from_secs(seconds.into()).min(HEARTBEAT_MAX)
 }
 
-/// The engine's items, with a heartbeat after every silence of that length. A
-/// heartbeat names the last place that was sent: a reader that goes on from
-/// there misses nothing.
+/// Returns the engine's items, with a heartbeat after each silence of this length. A heartbeat
+/// names the last position that was sent, so that a reader can continue from there without a gap.
 pub(super) fn items(
     source: impl Stream<Item = Result<Subscribed, ReadError>> + Send + 'static,
     heartbeat: Duration,
+    reader: Caller,
 ) -> impl Stream<Item = Result<pb::SubscribeResponse, Status>> + Send + 'static {
     async_stream::try_stream! {
         let mut source = std::pin::pin!(source);
@@ -43,7 +43,7 @@ pub(super) fn items(
             let item = match timeout_at(silence, source.next()).await {
                 Ok(None) => break,
                 Ok(Some(item)) => {
-                    let (item, position) = sent(item?);
+                    let (item, position) = sent(item.or_status()?, &reader);
                     reached = position.unwrap_or(reached);
                     item
                 }
@@ -57,11 +57,12 @@ pub(super) fn items(
     }
 }
 
-/// The item, and the place that the reader has reached with it. Falling behind
-/// names where the log is, which the reader has not reached.
-fn sent(item: Subscribed) -> (Item, Option<Position>) {
+/// Returns the item, and the position that the reader has reached with it. `FellBehind` names the
+/// position of the log, which the reader has not reached.
+fn sent(item: Subscribed, reader: &Caller) -> (Item, Option<Position>) {
     match item {
         Subscribed::Event(named) => {
+            reader.reads([named.event.header.conversation]);
             let position = named.event.position;
             let event = to_proto::event(&named, false);
             (Item::Event(event), Some(position))
@@ -82,17 +83,19 @@ mod tests {
     use futures::stream;
 
     use super::*;
+    use treering_domain::Namespace;
 
     const SILENCE: Duration = Duration::from_millis(15);
 
-    // Proxies cut silent connections: a quiet subscription must speak, and must
-    // not claim a place that it has not sent.
+    // Proxies close silent connections: a quiet subscription must send heartbeats, and must not
+    // claim a position that it has not sent.
     #[tokio::test]
     async fn silence_is_broken_by_heartbeats() {
         let caught_up = Subscribed::CaughtUp(Position::local(7));
         let behind = Subscribed::FellBehind(Position::local(99));
         let source = stream::iter([Ok(caught_up), Ok(behind)]).chain(stream::pending());
-        let mut items = std::pin::pin!(items(source, SILENCE));
+        let nobody = Caller::anybody(Namespace::default());
+        let mut items = std::pin::pin!(items(source, SILENCE, nobody));
         let first = items.next().await.unwrap().unwrap();
         assert!(matches!(first.item, Some(Item::CaughtUp(_))));
         let second = items.next().await.unwrap().unwrap();
@@ -108,7 +111,7 @@ mod tests {
         }
     }
 
-    // A client's choice must not make the server busy or silent for ever.
+    // A client's choice must not make the server busy, or silent forever.
     #[test]
     fn heartbeats_are_bounded() {
         assert_eq!(heartbeat(0), HEARTBEAT_DEFAULT);

@@ -1,13 +1,15 @@
-//! TLS of the server: certificates, and taking new ones while it runs.
+//! TLS of the server: certificates, and reloading them while it runs.
 //!
-//! A pair that cannot be used is told, and the one in use stays: a certificate that was
-//! renewed badly shall not end the service. Connections keep what they began with.
+//! If a new pair cannot be used, the error is logged and the current one stays in use: a bad
+//! renewal must not end the service. The same holds for a certificate that has expired, is not
+//! valid yet or is for other names, since clients would refuse it. Connections keep the certificate
+//! that they began with.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
-    time::SystemTime,
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -17,78 +19,87 @@ use tokio_rustls::{
     rustls::{
         self, RootCertStore, ServerConfig,
         crypto::CryptoProvider,
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        pki_types::{
+            CertificateDer, PrivateKeyDer,
+            pem::{self, PemObject},
+        },
         server::WebPkiClientVerifier,
     },
     server::TlsStream,
 };
 
-use crate::access::{CertificateSubject, ClientCertificate};
+use super::certificate::{CertificateFacts, CertificateFault};
+use treering_access::{CertificateSubject, ClientCertificate};
+use treering_base::disk;
+use treering_domain::TimestampMicros;
 
-/// What clients of gRPC speak, and browsers; others of them speak the second.
+/// Clients of gRPC and most browsers speak the first, other HTTP clients the second.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Where certificates are, each a PEM file.
+/// The PEM files of certificates.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The server's certificate, and those between it and its CA.
+    /// The server's certificate, followed by intermediate ones.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Clients must show a certificate that one of these has signed. None: they need none.
+    /// CAs of client certificates, which are then required. `None`: not required.
     pub client_ca: Option<PathBuf>,
 }
 
 /// Why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or has not what it is to have.
+    /// A file cannot be read or has invalid content.
     #[error("{}: {why}", .path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// What is wrong.
         why: String,
     },
-    /// The files do not fit together.
+    /// Certificate and key cannot be used together.
     #[error("{} and {} cannot be used together: {source}", .cert.display(), .key.display())]
     Pair {
-        /// The certificate's.
+        /// The certificate's file.
         cert: PathBuf,
-        /// The key's.
+        /// The key's file.
         key: PathBuf,
         /// What is wrong.
         source: rustls::Error,
     },
 }
 
-/// What a file was when it was looked at.
-type Stamp = Option<(u64, SystemTime)>;
+/// Size and change time of a file; `None` when it cannot be read.
+type Stamp = Option<(u64, (i64, i64))>;
 
-/// The certificates of a server that runs.
+/// The certificates of a running server.
 #[derive(Debug)]
 pub struct ServerTls {
     files: TlsFiles,
     config: ArcSwap<ServerConfig>,
+    /// Facts of the certificate in use.
+    facts: ArcSwap<CertificateFacts>,
     seen: Mutex<Vec<Stamp>>,
 }
 
 impl ServerTls {
-    /// Reads certificates.
+    /// Loads the certificates.
     ///
     /// # Errors
     /// [`TlsError`].
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
         let seen = stamps(&files);
-        let config = config(&files)?;
+        let (config, facts) = config(&files)?;
         Ok(Arc::new(Self {
             files,
             config: ArcSwap::from_pointee(config),
+            facts: ArcSwap::from_pointee(facts),
             seen: Mutex::new(seen),
         }))
     }
 
-    /// Reads them again, if one of the files is another than it was.
+    /// Reloads the certificates if one of the files has changed.
     pub fn look(&self) {
         let now = stamps(&self.files);
         let changed = {
@@ -102,12 +113,13 @@ impl ServerTls {
         }
     }
 
-    /// Reads them again, and says how that went.
+    /// Reloads the certificates and logs the outcome.
     pub fn reload(&self) {
         let cert = self.files.cert.display();
-        match config(&self.files) {
-            Ok(config) => {
+        match self.renewed() {
+            Ok((config, facts)) => {
                 self.config.store(Arc::new(config));
+                self.facts.store(Arc::new(facts));
                 tracing::info!(%cert, "new connections get the certificate that was read again");
             }
             Err(error) => {
@@ -119,13 +131,26 @@ impl ServerTls {
         }
     }
 
-    /// For a new connection.
+    fn renewed(&self) -> Result<(ServerConfig, CertificateFacts), TlsError> {
+        let (config, facts) = config(&self.files)?;
+        let fits = facts.check_takes_place_of(&self.facts.load());
+        fits.map_err(|fault| unfit(&self.files, &fault))?;
+        Ok((config, facts))
+    }
+
+    /// Returns when the certificate in use ends, in seconds since 1970.
+    #[must_use]
+    pub fn ends_at_seconds(&self) -> u64 {
+        self.facts.load().ends_at_seconds()
+    }
+
+    /// Returns the acceptor for a new connection.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.load_full())
     }
 }
 
-/// What a client has shown, which was verified in the handshake; none: nothing was asked for.
+/// Returns the client's certificate, verified in the handshake, or `None` when none was requested.
 pub(super) fn client_certificate<IO>(stream: &TlsStream<IO>) -> Option<ClientCertificate> {
     let (_, connection) = stream.get_ref();
     let shown = connection.peer_certificates()?.first()?;
@@ -134,7 +159,7 @@ pub(super) fn client_certificate<IO>(stream: &TlsStream<IO>) -> Option<ClientCer
     })
 }
 
-/// The version of HTTP that both sides agreed on; none: the client did not say what it knows.
+/// Returns the HTTP version that was negotiated, or `None` when the client offered none.
 pub(super) fn agreed_version<IO>(stream: &TlsStream<IO>) -> Option<Version> {
     let (_, connection) = stream.get_ref();
     match connection.alpn_protocol()? {
@@ -151,15 +176,26 @@ fn stamps(files: &TlsFiles) -> Vec<Stamp> {
     ];
     let stamp = |path: &PathBuf| {
         let metadata = fs::metadata(path).ok()?;
-        Some((metadata.len(), metadata.modified().ok()?))
+        Some((metadata.len(), disk::changed_at(&metadata)))
     };
     paths.into_iter().flatten().map(stamp).collect()
 }
 
-fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+fn unfit(files: &TlsFiles, fault: &CertificateFault) -> TlsError {
+    TlsError::File {
+        path: files.cert.clone(),
+        why: fault.to_string(),
+    }
+}
+
+/// Reads the files, and checks that clients would accept the certificate now.
+fn config(files: &TlsFiles) -> Result<(ServerConfig, CertificateFacts), TlsError> {
     let certs = certificates(&files.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key)
-        .map_err(|error| unusable(&files.key, error, "a private key"))?;
+    let own = certs.first().map_or(&[][..], |cert| cert);
+    let now = Duration::from_micros(TimestampMicros::now().0.max(0).unsigned_abs());
+    let facts = CertificateFacts::of(own).and_then(|facts| facts.check_time(now).map(|()| facts));
+    let facts = facts.map_err(|fault| unfit(files, &fault))?;
+    let key = private_key(&files.key)?;
     let pair = |source| TlsError::Pair {
         cert: files.cert.clone(),
         key: files.key.clone(),
@@ -175,7 +211,7 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     };
     let mut config = builder.with_single_cert(certs, key).map_err(pair)?;
     config.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
-    Ok(config)
+    Ok((config, facts))
 }
 
 fn verifier(
@@ -193,6 +229,15 @@ fn verifier(
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
         .map_err(|error| bad(error.to_string()))
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let refused = |error| unusable(path, error, "a private key");
+    let mut file = fs::File::open(path).map_err(|error| refused(pem::Error::Io(error)))?;
+    let key = PrivateKeyDer::from_pem_reader(&mut file).map_err(refused)?;
+    // Checked after parsing: a certificate passed by mistake as the key need not be secret.
+    disk::check_secret(path, &file).map_err(|error| refused(pem::Error::Io(error)))?;
+    Ok(key)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -220,5 +265,76 @@ fn unusable(path: &Path, error: rustls::pki_types::pem::Error, what: &str) -> Tl
     TlsError::File {
         path: path.to_owned(),
         why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    /// Writes a pair for these names, valid for these years.
+    fn put(files: &TlsFiles, names: &[&str], years: [i32; 2]) {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.not_before = date_time_ymd(years[0], 1, 1);
+        params.not_after = date_time_ymd(years[1], 1, 1);
+        let key = KeyPair::generate().unwrap();
+        let cert = params.self_signed(&key).unwrap();
+        fs::write(&files.cert, cert.pem()).unwrap();
+        treering_base::disk::write(&files.key, key.serialize_pem().as_bytes()).unwrap();
+    }
+
+    fn files(dir: &Path) -> TlsFiles {
+        TlsFiles {
+            cert: dir.join("cert.pem"),
+            key: dir.join("key.pem"),
+            client_ca: None,
+        }
+    }
+
+    // A renewal with an expired certificate, one of next year or another host's must not replace a
+    // valid one, which would end the service for every client.
+    #[test]
+    fn a_certificate_that_clients_refuse_replaces_no_good_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = files(dir.path());
+        put(&files, &["db.example", "127.0.0.1"], [2020, 2090]);
+        let tls = ServerTls::load(files.clone()).unwrap();
+        let first = tls.config.load_full();
+        for (names, years, why) in [
+            (&["db.example"][..], [2020, 2021], "ended at 2021-01-01"),
+            (&["db.example"], [2088, 2090], "begins at 2088-01-01"),
+            (
+                &["web.example", "127.0.0.2"],
+                [2020, 2090],
+                "for 127.0.0.2, web.example",
+            ),
+        ] {
+            put(&files, names, years);
+            tls.reload();
+            assert!(Arc::ptr_eq(&first, &tls.config.load_full()), "{why}");
+            let error = tls.renewed().unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert_eq!(tls.ends_at_seconds(), 3_786_912_000, "2090-01-01");
+        put(&files, &["*.example"], [2020, 2080]);
+        tls.reload();
+        assert!(!Arc::ptr_eq(&first, &tls.config.load_full()));
+        assert_eq!(tls.ends_at_seconds(), 3_471_292_800, "2080-01-01");
+    }
+
+    // A server must not start with an expired certificate: whoever starts it learns it, rather than
+    // each client.
+    #[test]
+    fn an_expired_certificate_is_told_at_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = files(dir.path());
+        for (years, why) in [([2020, 2021], "renew it"), ([2088, 2090], "clock")] {
+            put(&files, &["db.example"], years);
+            let error = ServerTls::load(files.clone()).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 }

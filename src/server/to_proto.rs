@@ -1,27 +1,26 @@
-//! Answers of the engine → messages.
+//! Converts the engine's answers to messages.
 
 use bytes::Bytes;
 use prost_types::Timestamp;
 
-use crate::{
-    codec::{
-        body,
-        envelope::{event_to_pb, position_to_pb, timestamp_to_pb},
-        pb,
-    },
-    domain::{
-        AppendOutcome, Appended, ApprovalStatus, BranchId, BranchState, CancelReason, Config,
-        ContentHash, ContextSet, ConversationId, Damage, Entity, EventRef, OpenCall, ParentRef,
-        Revision, TimestampMicros,
-    },
-    engine::{
-        self, BranchDiff, BranchValues, CallStatus, ConversationHits, ConversationSummary,
-        ConversationView, Forked, HitCopy, Lineage, ListPlace, NamedEvent, Reading, Rewound,
-        SearchAnswer, SearchHit, Stats, ToolCall,
-    },
+use treering_domain::{
+    AppendOutcome, Appended, ApprovalStatus, BranchId, BranchState, CancelReason, Config,
+    ContentHash, ContextSet, ConversationId, Damage, Entity, EventRef, OpenCall, ParentRef,
+    Revision, TimestampMicros,
+};
+use treering_engine as engine;
+use treering_engine::{
+    BranchDiff, BranchValues, CallStatus, ConversationHits, ConversationSummary, ConversationView,
+    Forked, HitCopy, Lineage, ListPlace, NamedEvent, Reading, Rewound, SearchAnswer, SearchHit,
+    Stats, ToolCall,
+};
+use treering_proto::{
+    body,
+    envelope::{event_to_pb, position_to_pb, timestamp_to_pb},
+    pb,
 };
 
-/// Where the next page starts, as text that clients pass back.
+/// Returns the token of the next page.
 pub(super) fn page_token(next: Option<ListPlace>) -> String {
     let Some(place) = next else {
         return String::new();
@@ -100,8 +99,8 @@ fn parent(parent: &ParentRef) -> pb::ParentRef {
     }
 }
 
-/// A conversation in short. What is not in its row (config, the source's
-/// description) is left to `conversation`.
+/// Converts a conversation's summary. Details that its row lacks (config, source description) are
+/// in `conversation`.
 pub(super) fn summary(summary: &ConversationSummary) -> pb::ConversationSummary {
     let info = &summary.info;
     pb::ConversationSummary {
@@ -170,8 +169,8 @@ pub(super) fn conversation(view: &ConversationView, source_meta: Bytes) -> pb::C
     }
 }
 
-/// A branch. The first one of a forked conversation has its fork in the
-/// conversation's parent, not here.
+/// Converts a branch. The first branch of a forked conversation has its fork in the conversation's
+/// parent, not here.
 pub(super) fn branch(state: &BranchState, active: BranchId) -> pb::Branch {
     let fork = state.fork.filter(|_| state.id != BranchId::MAIN);
     pb::Branch {
@@ -253,7 +252,7 @@ pub(super) fn fork_response(forked: &Forked, active: BranchId) -> pb::ForkRespon
     }
 }
 
-/// Of the events that went, the newest ones as far as there is room.
+/// Converts the result of a rewind, with the newest of the removed events that fit.
 pub(super) fn rewound(
     rewound: &Rewound,
     headers_only: bool,
@@ -285,7 +284,7 @@ pub(super) fn rewound(
 pub(super) fn lineage(lineage: &Lineage) -> pb::LineageResponse {
     let next = lineage.steps.iter().skip(1).map(Some).chain([None]);
     let steps = lineage.steps.iter().zip(next).map(|(step, next)| {
-        // A fork from another conversation starts a new count of revisions.
+        // A fork from another conversation restarts the revisions.
         let here = next.is_some_and(|next| next.conversation == step.conversation);
         pb::LineageStep {
             conversation_id: step.conversation.to_string(),
@@ -301,8 +300,8 @@ pub(super) fn lineage(lineage: &Lineage) -> pb::LineageResponse {
     }
 }
 
-/// Two branches compared, with at most `bytes_max` of bodies: of the two sides,
-/// the first events are kept, turn by turn.
+/// Converts a comparison of two branches, with at most `bytes_max` of bodies: the first events of
+/// both sides, alternating.
 pub(super) fn diff(diff: &BranchDiff, headers_only: bool, bytes_max: usize) -> pb::DiffResponse {
     let mut room = bytes_max;
     let mut sides = [Vec::new(), Vec::new()];

@@ -1,4 +1,4 @@
-//! The Tools service: what was asked, decided, run and returned.
+//! The Tools service: calls, decisions, runs and results.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use futures::stream::BoxStream;
 use prost::Message;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::status::OrStatus;
 use super::{
     bounds::DECISION_WAIT_MAX,
     call::{Call, Shared, shutting_down},
@@ -14,18 +15,16 @@ use super::{
     shutdown::Phase,
     to_proto,
 };
-use crate::{
-    codec::pb::{self, tools_server::Tools},
-    domain::{ConversationId, Revision},
-    engine::{
-        BranchAddress, KnowledgeQuery, LineageStep, ReadError, ToolHistoryQuery, WhichResult,
-    },
+use treering_domain::{ConversationId, Revision};
+use treering_engine::{
+    BranchAddress, KnowledgeQuery, LineageStep, ReadError, ToolHistoryQuery, WhichResult,
 };
+use treering_proto::pb::{self, tools_server::Tools};
 
 /// A result in pieces.
 type Results = BoxStream<'static, Result<pb::GetResultResponse, Status>>;
 
-/// Thin over the engine.
+/// A thin layer over the engine.
 pub(super) struct ToolsService(pub Shared);
 
 impl ToolsService {
@@ -40,7 +39,7 @@ impl ToolsService {
 }
 
 impl ToolsService {
-    /// A result that a model asks for, by the arguments of its call.
+    /// Returns a result that a model requests by the arguments of its call.
     async fn read_shortened(
         &self,
         call: Call,
@@ -54,18 +53,20 @@ impl ToolsService {
         let engine = &self.0.engine;
         let of = asked.conversation.unwrap_or(address.conversation);
         if of != address.conversation {
-            // A model reads what its own history holds, and nothing else.
-            let lineage = engine.lineage(&address).await?;
+            // A model may read only results in its own history.
+            let lineage = engine.lineage(&address).await.or_status()?;
             let held = |step: &LineageStep| step.conversation == of && asked.revision <= step.up_to;
             if !lineage.steps.iter().any(held) {
                 let message = "names a result that is not in the history of this conversation";
                 return Err(Malformed::new("arguments", message).into());
             }
         }
+        call.caller.reads([of]);
         let which = WhichResult::Revision(asked.revision);
         let result = engine
             .result(&BranchAddress::active(address.namespace, of), which)
-            .await?;
+            .await
+            .or_status()?;
         let range = result_text::Range::Lines {
             first: asked.line_first,
             last: asked.line_last,
@@ -99,7 +100,7 @@ impl Tools for ToolsService {
             tool,
             limit: self.page(request.limit),
         };
-        let calls = self.0.engine.tool_history(query).await?;
+        let calls = self.0.engine.tool_history(query).await.or_status()?;
         Ok(Response::new(pb::ToolHistoryResponse {
             calls: calls.into_iter().map(to_proto::tool_call).collect(),
         }))
@@ -125,7 +126,9 @@ impl Tools for ToolsService {
         let engine = &self.0.engine;
         let calls = engine
             .pending(&call.namespace, conversation, branch.as_ref(), limit)
-            .await?;
+            .await
+            .or_status()?;
+        call.caller.reads(calls.iter().map(|of| of.conversation));
         Ok(Response::new(pb::PendingResponse {
             calls: calls.into_iter().map(to_proto::tool_call).collect(),
         }))
@@ -150,8 +153,8 @@ impl Tools for ToolsService {
         let engine = &self.0.engine;
         let waited = engine.wait_for_decision(&address, &request.call_id, timeout);
         let (tool_call, decided) = tokio::select! {
-            waited = waited => waited?,
-            refusal = call.caller.ended() => return Err(refusal.into()),
+            waited = waited => waited.or_status()?,
+            refusal = call.caller.ended() => return Err(refusal).or_status(),
             () = self.0.stop.reached(Phase::Draining) => return Err(shutting_down()),
         };
         Ok(Response::new(pb::WaitForDecisionResponse {
@@ -188,7 +191,7 @@ impl Tools for ToolsService {
             .address(&call, &request.conversation_id, &request.branch)
             .await?;
         let engine = &self.0.engine;
-        let result = engine.result(&address, which).await?;
+        let result = engine.result(&address, which).await.or_status()?;
         let messages = futures::stream::iter(result_text::messages(result, range)?);
         let bound = call.bound(messages, self.0.stop.clone(), Phase::Cut);
         Ok(Response::new(bound))
@@ -201,13 +204,13 @@ impl Tools for ToolsService {
         let call = Call::of(&request)?;
         let bytes_max = self.0.engine.limits().body_bytes_max;
         let (start, result) = result_text::assemble(request.into_inner(), bytes_max).await?;
-        call.caller.check_again()?;
+        call.caller.check_again().or_status()?;
         let conversation = self.find(&call, &start.conversation_id).await?;
         let mut command = result_text::command(call.namespace, conversation, start, result)?;
         for event in &mut command.events {
             call.caller.sign(event)?;
         }
-        let outcome = self.0.engine.append(command).await?;
+        let outcome = self.0.engine.append(command).await.or_status()?;
         Ok(Response::new(to_proto::append_response(&outcome)))
     }
 
@@ -227,17 +230,18 @@ impl Tools for ToolsService {
         let engine = &self.0.engine;
         let recorded = engine
             .recorded(&address, &request.tool, &arguments, request.occurrence)
-            .await?;
+            .await
+            .or_status()?;
         let Some((tool_call, recorded)) = recorded else {
             return Ok(Response::new(pb::RecordedResponse::default()));
         };
         let position = recorded.event.position;
-        let result = pb::ToolResultRecorded::decode(recorded.event.body).map_err(|_| {
-            ReadError::Damaged {
+        let result = pb::ToolResultRecorded::decode(recorded.event.body)
+            .map_err(|_| ReadError::Damaged {
                 position,
                 message: "the body of the tool result cannot be read".to_owned(),
-            }
-        })?;
+            })
+            .or_status()?;
         Ok(Response::new(pb::RecordedResponse {
             found: true,
             call: Some(to_proto::tool_call(tool_call)),
@@ -262,7 +266,7 @@ impl Tools for ToolsService {
             recent: from_proto::page(request.recent, knowledge::RECENT_DEFAULT, max),
             tool,
         };
-        let answer = self.0.engine.knowledge(query).await?;
+        let answer = self.0.engine.knowledge(query).await.or_status()?;
         Ok(Response::new(knowledge::response(answer)))
     }
 
@@ -279,7 +283,10 @@ impl Tools for ToolsService {
             .address(&call, &request.conversation_id, &request.branch)
             .await?;
         let engine = &self.0.engine;
-        let suggested = engine.suggest_arguments(&address, tool, arguments).await?;
+        let suggested = engine
+            .suggest_arguments(&address, tool, arguments)
+            .await
+            .or_status()?;
         Ok(Response::new(knowledge::suggestions(suggested)))
     }
 
@@ -295,7 +302,10 @@ impl Tools for ToolsService {
             .address(&call, &request.conversation_id, &request.branch)
             .await?;
         let engine = &self.0.engine;
-        let prerequisites = engine.missing_prerequisites(&address, tool).await?;
+        let prerequisites = engine
+            .missing_prerequisites(&address, tool)
+            .await
+            .or_status()?;
         Ok(Response::new(pb::MissingPrerequisitesResponse {
             missing: prerequisites.missing,
             configured: prerequisites.configured,
@@ -313,7 +323,7 @@ impl Tools for ToolsService {
             .address(&call, &request.conversation_id, &request.branch)
             .await?;
         let engine = &self.0.engine;
-        let guidance = engine.tool_guidance(&address).await?;
+        let guidance = engine.tool_guidance(&address).await.or_status()?;
         Ok(Response::new(pb::GuidanceResponse { guidance }))
     }
 
@@ -333,7 +343,8 @@ impl Tools for ToolsService {
         let snapshots = engine
             .snapshots(&address, as_of, limit)
             .await
-            .map_err(knowledge::snapshots_refused)?;
+            .map_err(knowledge::snapshots_refused)
+            .or_status()?;
         Ok(Response::new(pb::SnapshotsResponse {
             snapshots: snapshots.into_iter().map(knowledge::snapshot).collect(),
         }))

@@ -1,51 +1,52 @@
-//! What a summariser is told.
+//! Configuration of a summariser.
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use crate::{domain::Namespace, measure::Total};
+use treering_base::measure::Total;
+use treering_domain::Namespace;
 
-/// How a summariser works. [`SummariserConfig::new`] has defaults for all but
-/// the endpoint.
+/// How a summariser works. [`SummariserConfig::new`] has defaults for everything except the
+/// endpoint and the folder of the marks.
 #[derive(Clone, Debug)]
 pub struct SummariserConfig {
-    /// Whom to ask.
+    /// The model's endpoint.
     pub endpoint: EndpointConfig,
-    /// Whose conversations are summarised.
+    /// The namespaces whose conversations are summarised.
     pub namespaces: Vec<Namespace>,
-    /// What is done.
+    /// What is summarised.
     pub tasks: Tasks,
-    /// Results with at least so many bytes of text get a snapshot by the model;
-    /// for smaller ones the engine's own extract says enough.
+    /// Size of a result's text in bytes from which the model writes a snapshot; for smaller ones,
+    /// the engine's own extract is enough.
     pub snapshot_bytes_min: usize,
-    /// Finished turns after which the dialogue summary is made anew.
+    /// Finished turns after which the dialogue summary is rewritten.
     pub dialogue_every_turns: u32,
-    /// What happens when a task has failed so often.
+    /// What happens when a task has failed `tries_max` times.
     pub fallback: Fallback,
     /// How often a task is tried before the fallback.
     pub tries_max: u32,
-    /// How long it waits between tries.
+    /// Pauses between tries.
     pub back_off: BackOff,
-    /// How long it waits after a message: the calls that belong to it follow.
+    /// Delay after a message, because its calls follow it.
     pub settle: Duration,
-    /// Where it remembers how far it is: one file a namespace.
+    /// Folder of the marks, which store the progress: one file per namespace.
     pub marks_dir: PathBuf,
-    /// How often it writes that down.
+    /// How often the progress is written.
     pub mark_every: Duration,
-    /// Where it counts what it does.
+    /// Metrics of this summariser.
     pub measures: Arc<SummariserMeasures>,
 }
 
-/// What a summariser has done since it was started.
+/// Metrics of a summariser since its start.
 #[derive(Debug, Default)]
 pub struct SummariserMeasures {
     /// Texts that the model wrote.
     pub answers: Total,
-    /// Questions that the endpoint did not answer.
+    /// Questions to which the endpoint gave no usable answer.
     pub failures: Total,
 }
 
 impl SummariserConfig {
-    /// The usual ways, for the default namespace.
+    /// Returns the default configuration, for the default namespace.
     #[must_use]
     pub fn new(endpoint: EndpointConfig, marks_dir: PathBuf) -> Self {
         Self {
@@ -68,23 +69,22 @@ impl SummariserConfig {
 /// An OpenAI-compatible endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
-    /// What `/chat/completions` is put after, for example
-    /// `https://api.openai.com/v1`.
+    /// URL before `/chat/completions`, for example `https://api.openai.com/v1`.
     pub base_url: String,
-    /// The model's name there.
+    /// Name of the model at the endpoint.
     pub model: String,
-    /// Sent as a bearer token; none: nothing is sent.
+    /// Bearer token; `None`: no authorization header is sent.
     pub key: Option<Secret>,
-    /// Longest wait for a connection.
+    /// Timeout for connecting.
     pub connect_timeout: Duration,
-    /// Longest wait for a whole answer.
+    /// Timeout for a whole answer.
     pub timeout: Duration,
     /// Longest answer, in tokens.
     pub max_tokens: u32,
 }
 
 impl EndpointConfig {
-    /// A model without a key, with the usual patience.
+    /// Returns the configuration of a model without a key, with default timeouts.
     #[must_use]
     pub fn new(base_url: impl Into<String>, model: impl Into<String>) -> Self {
         Self {
@@ -98,12 +98,12 @@ impl EndpointConfig {
     }
 }
 
-/// A key that is never printed.
+/// A key that debug output does not show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes a key; none when there is nothing in it.
+    /// Makes a secret; `None` when the key is empty.
     #[must_use]
     pub fn new(key: &str) -> Option<Self> {
         let key = key.trim();
@@ -121,7 +121,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a summariser does.
+/// Which tasks a summariser does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tasks {
     /// Snapshots of large tool results.
@@ -145,20 +145,19 @@ impl Default for Tasks {
 /// What happens when a task has failed as often as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Fallback {
-    /// It waits for the endpoint, however long that takes: what is recorded was
-    /// written by the model.
+    /// Keeps trying, however long that takes: only texts of the model are recorded.
     #[default]
     Retry,
-    /// The engine's own extract is recorded, and says by its actor that it is one.
+    /// Records the engine's own extract, with an actor that says so.
     Extract,
 }
 
-/// Waits that grow.
+/// Exponential pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackOff {
-    /// After the first failure.
+    /// Pause after the first failure.
     pub first: Duration,
-    /// After many.
+    /// Longest pause, before the random factor.
     pub max: Duration,
 }
 
@@ -172,8 +171,9 @@ impl Default for BackOff {
 }
 
 impl BackOff {
-    /// The wait after so many failures, between half and one and a half of what
-    /// doubling gives, so that many clients do not come back at once.
+    /// Returns the pause after this many failures: the first one, doubled for each further failure
+    /// up to the longest, times a random factor from 0.5 to 1.5, so that clients do not return all
+    /// at once.
     pub(super) fn after(self, failures: u32) -> Duration {
         let doubled = self
             .first
@@ -186,7 +186,7 @@ impl BackOff {
 mod tests {
     use super::*;
 
-    /// A key in a log is a key that is lost.
+    /// A key in a log is compromised.
     #[test]
     fn keys_are_not_printed() {
         let mut endpoint = EndpointConfig::new("http://localhost", "m");
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(Secret::new(" "), None);
     }
 
-    /// An endpoint that is down for a day is asked every few minutes.
+    /// An endpoint that is down for a day must be tried every few minutes.
     #[test]
     fn waits_grow_to_a_bound() {
         let back_off = BackOff::default();

@@ -1,4 +1,4 @@
-//! Asking a model behind an OpenAI-compatible endpoint.
+//! Queries a model at an OpenAI-compatible endpoint.
 
 use std::{
     sync::{
@@ -14,29 +14,29 @@ use ureq::Agent;
 
 use super::config::EndpointConfig;
 
-/// Largest answer that is read, in bytes.
+/// Largest answer in bytes.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
-/// Longest wait that an endpoint may ask for.
+/// Longest pause that an endpoint may request.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 
-/// Why there is no answer. What was sent and what came back is in none of these.
+/// Why there is no answer. Never contains the question or the answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// It could not be reached, or did not answer in time.
+    /// The endpoint could not be reached, or did not answer in time.
     #[error("the endpoint cannot be reached: {what}")]
     Unreachable {
-        /// What went wrong.
+        /// The cause.
         what: String,
     },
-    /// It answered with another status than 200.
+    /// The endpoint answered with a status other than 200.
     #[error("the endpoint answered with status {status}")]
     Status {
         /// HTTP status.
         status: u16,
-        /// How long it wants to be left alone.
+        /// The pause that it requests.
         retry_after: Option<Duration>,
     },
-    /// Its answer cannot be used.
+    /// The answer cannot be used.
     #[error("the endpoint's answer cannot be used: {what}")]
     Answer {
         /// What is wrong with it.
@@ -45,12 +45,11 @@ pub enum EndpointError {
 }
 
 impl EndpointError {
-    /// It is the endpoint that cannot answer now, not this question that it will
-    /// not answer.
+    /// True when the endpoint fails for every question now; false when it fails for this one.
     pub(super) fn is_about_the_endpoint(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
-            // No credit, no key, no such model: so for every question.
+            // No credit, no key, no such model: true of every question.
             Self::Status { status, .. } => {
                 *status >= 500 || matches!(status, 401 | 402 | 403 | 404 | 408 | 429)
             }
@@ -66,13 +65,14 @@ impl EndpointError {
     }
 }
 
-/// A model that can be asked. Cheap to clone.
+/// A client of the endpoint. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
     config: Arc<EndpointConfig>,
     url: Arc<str>,
     agent: Agent,
-    /// Newer models take `max_completion_tokens` only, older servers `max_tokens`.
+    /// Whether to use `max_completion_tokens`, which newer models require; older servers know only
+    /// `max_tokens`.
     newer_name: Arc<AtomicBool>,
 }
 
@@ -83,7 +83,7 @@ impl Endpoint {
             .timeout_connect(Some(config.connect_timeout))
             .timeout_global(Some(config.timeout))
             .http_status_as_error(false)
-            // A key must not follow to another host.
+            // The key must not be sent to another host.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("treering/", env!("CARGO_PKG_VERSION")));
@@ -98,15 +98,15 @@ impl Endpoint {
         }
     }
 
-    /// What the model answers. Dropping the future does not wait for the answer.
+    /// Returns the model's answer. Dropping the future does not wait for it.
     pub async fn ask(&self, system: String, user: String) -> Result<String, EndpointError> {
         let endpoint = self.clone();
         let (tell, told) = oneshot::channel();
-        // A thread of its own: the end of a runtime waits for its blocking tasks,
-        // and an endpoint may take minutes.
+        // A dedicated thread, because the shutdown of a runtime waits for its blocking tasks, and
+        // an endpoint may take minutes.
         let thread = std::thread::Builder::new().name("summariser-http".to_owned());
         let spawned = thread.spawn(move || {
-            // Nobody waits any more: the answer is lost, as in a crash.
+            // Fails if nobody waits any more; then the answer is lost, as in a crash.
             let _ = tell.send(endpoint.ask_blocking(&system, &user));
         });
         if spawned.is_err() {
@@ -179,7 +179,7 @@ impl Endpoint {
 
 enum Reply {
     Text(String),
-    /// It wants the limit under its newer name.
+    /// The endpoint requires the newer name of the limit.
     OtherName,
 }
 
@@ -198,7 +198,7 @@ fn failed(error: ureq::Error) -> EndpointError {
     }
 }
 
-/// The text of a chat completion.
+/// Returns the text of a chat completion.
 fn text_of(body: &str) -> Result<String, EndpointError> {
     let wrong = |what| EndpointError::Answer { what };
     let answer: Value = serde_json::from_str(body).map_err(|_| wrong("it is not JSON"))?;
@@ -229,7 +229,7 @@ fn is_this_machine(url: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Servers differ in what they send; an answer without text is none.
+    /// Servers differ in what they send; an answer without text is not an answer.
     #[test]
     fn answers() {
         let of = |message: &str| text_of(&format!(r#"{{"choices":[{{"message":{message}}}]}}"#));

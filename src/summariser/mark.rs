@@ -1,4 +1,4 @@
-//! How far a summariser is: a small file that is replaced as a whole.
+//! Progress of a summariser: a small file that is replaced atomically.
 
 use std::{
     fs::{self, File},
@@ -8,9 +8,9 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::Namespace;
+use treering_domain::Namespace;
 
-/// What the file holds.
+/// Content of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Content {
     version: u32,
@@ -27,23 +27,22 @@ pub(super) struct MarkFile {
 }
 
 impl MarkFile {
-    /// The mark of a namespace, in a folder that is made if it is not there.
+    /// Returns the mark of a namespace, in a folder that is created if missing.
     pub fn of(dir: &Path, namespace: &Namespace) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
-        // Namespaces have letters, digits, `.`, `_` and `-` only.
+        // A namespace is a safe file name: it has only letters, digits, `.`, `_` and `-`.
         let path = dir.join(format!("{}.mark.json", namespace.as_str()));
         Ok(Self { path })
     }
 
-    /// The offset that was written last; none when there is none, or none that
-    /// can be read.
+    /// Returns the last written offset; `None` when there is no readable mark.
     pub fn read(&self) -> Option<u64> {
         let text = fs::read_to_string(&self.path).ok()?;
         let content: Content = serde_json::from_str(&text).ok()?;
         (content.version == VERSION).then_some(content.offset)
     }
 
-    /// Replaces the mark. A crash leaves the old one or the new one.
+    /// Replaces the mark. After a crash, either the old or the new one is there.
     pub fn write(&self, offset: u64) -> io::Result<()> {
         let content = Content {
             version: VERSION,
@@ -63,8 +62,8 @@ impl MarkFile {
 mod tests {
     use super::*;
 
-    /// A mark that was half written or is of another version is no mark; work is
-    /// then looked for from the end of the log on.
+    /// A half-written mark, or one of another version, must count as none; then work is only looked
+    /// for from the end of the log.
     #[test]
     fn marks_are_replaced_as_a_whole() {
         let dir = tempfile::tempdir().unwrap();

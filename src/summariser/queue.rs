@@ -1,4 +1,4 @@
-//! Branches that wait for their summaries, in the order in which they got news.
+//! Branches that wait for summaries, in the order of their new events.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -7,9 +7,9 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::domain::{BranchId, ConversationId};
+use treering_domain::{BranchId, ConversationId};
 
-/// A branch.
+/// Identifies a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct BranchKey {
     pub conversation: ConversationId,
@@ -18,23 +18,23 @@ pub(super) struct BranchKey {
 
 #[derive(Debug)]
 struct Waiting {
-    /// Log offset of the first news that was not worked on.
+    /// Log offset of the first event that was not processed.
     first_offset: u64,
     not_before: Instant,
     failures: u32,
 }
 
-/// What waits.
+/// The waiting branches.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     order: VecDeque<BranchKey>,
     waiting: HashMap<BranchKey, Waiting>,
-    /// The endpoint is left alone until then.
+    /// No work on any branch until then, to spare the endpoint.
     rest_until: Option<Instant>,
 }
 
 impl Queue {
-    /// A branch has news.
+    /// Records new events of a branch.
     pub fn note(&mut self, place: BranchKey, offset: u64, settle: Duration) {
         self.waiting.entry(place).or_insert_with(|| {
             self.order.push_back(place);
@@ -46,7 +46,7 @@ impl Queue {
         });
     }
 
-    /// The first branch whose turn it is.
+    /// Returns the first branch that is due.
     pub fn due(&self) -> Option<BranchKey> {
         let now = Instant::now();
         if self.rest_until.is_some_and(|until| until > now) {
@@ -56,7 +56,7 @@ impl Queue {
         self.order.iter().find(due).copied()
     }
 
-    /// When the next branch is due; none when none waits.
+    /// Returns when the next branch is due; `None` when none waits.
     pub fn wake_at(&self) -> Option<Instant> {
         let first = self
             .waiting
@@ -66,14 +66,14 @@ impl Queue {
         Some(self.rest_until.map_or(first, |until| until.max(first)))
     }
 
-    /// Nothing more is to be done there.
+    /// Removes a branch: nothing is left to do.
     pub fn done(&mut self, place: BranchKey) {
         self.waiting.remove(&place);
         self.order.retain(|waiting| *waiting != place);
         self.rest_until = None;
     }
 
-    /// There is more to do there, after the others.
+    /// Moves a branch behind the others: it has more to do.
     pub fn again(&mut self, place: BranchKey) {
         self.move_back(place, Duration::ZERO);
         self.rest_until = None;
@@ -82,24 +82,24 @@ impl Queue {
         }
     }
 
-    /// It could not be done; the others go on meanwhile.
+    /// Delays a branch after a failure; the others continue.
     pub fn postpone(&mut self, place: BranchKey, wait: Duration) {
         self.move_back(place, wait);
     }
 
-    /// Nothing can be done for a while.
+    /// Delays all branches.
     pub fn rest(&mut self, wait: Duration) {
         self.rest_until = Some(Instant::now() + wait);
     }
 
-    /// How often a branch's next task has failed.
+    /// Returns how often a branch's next task has failed.
     pub fn failures(&self, place: BranchKey) -> u32 {
         self.waiting
             .get(&place)
             .map_or(0, |waiting| waiting.failures)
     }
 
-    /// Counts one more failure, and returns how many there are.
+    /// Counts a failure and returns the number of failures.
     pub fn failed(&mut self, place: BranchKey) -> u32 {
         self.waiting.get_mut(&place).map_or(1, |waiting| {
             waiting.failures = waiting.failures.saturating_add(1);
@@ -107,7 +107,7 @@ impl Queue {
         })
     }
 
-    /// The first offset that was not worked on; none: all was.
+    /// Returns the first offset that was not processed; `None` if all were.
     pub fn first_offset(&self) -> Option<u64> {
         self.waiting
             .values()
@@ -135,8 +135,7 @@ mod tests {
         }
     }
 
-    /// One branch that cannot be worked on must not keep the others waiting, nor
-    /// let the mark pass it by.
+    /// A failing branch must neither block the others nor let the mark pass its events.
     #[test]
     fn the_others_go_on() {
         let mut queue = Queue::default();
@@ -154,7 +153,7 @@ mod tests {
         assert_eq!((queue.wake_at(), queue.first_offset()), (None, None));
     }
 
-    /// An endpoint that is down is left alone, by all branches.
+    /// When an endpoint is down, no branch may use it.
     #[test]
     fn rests() {
         let mut queue = Queue::default();

@@ -1,4 +1,4 @@
-//! What is done on a branch when a turn has ended.
+//! The tasks on a branch after a turn has ended.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -10,49 +10,45 @@ use super::{
     endpoint::{Endpoint, EndpointError},
     queue::BranchKey,
 };
-use crate::{
-    context::{
-        compaction::{
-            self, DIALOGUE_INSTRUCTION, INSTRUCTION, SNAPSHOT_INSTRUCTION, tool_names_in,
-        },
-        summary::{
-            DIALOGUE_SUMMARY_CHARS_MAX, DialogueDue, SnapshotDue, dialogue_due, dialogue_summary,
-            result_summary, snapshots_due,
-        },
-        window::WindowInput,
+use treering_context::{
+    compaction::{self, DIALOGUE_INSTRUCTION, INSTRUCTION, SNAPSHOT_INSTRUCTION, tool_names_in},
+    summary::{
+        DIALOGUE_SUMMARY_CHARS_MAX, DialogueDue, SnapshotDue, dialogue_due, dialogue_summary,
+        result_summary, snapshots_due,
     },
-    domain::{
-        AppendCommand, BranchName, BranchState, CompactionTrigger, ContentPart, ConversationId,
-        EventBody, Namespace, NewEvent, Revision, Rule, SummaryRecorded, ToolResultRecorded,
-        ToolSnapshotRecorded, with_causes,
-    },
-    engine::{
-        AppendError, BranchAddress, CompactCommand, CompactionPlan, ContextError, Engine,
-        PlanQuery, ReadError,
-    },
+    window::WindowInput,
+};
+use treering_domain::{
+    AppendCommand, BranchName, BranchState, CompactionTrigger, ContentPart, ConversationId,
+    EventBody, Namespace, NewEvent, Revision, Rule, SummaryRecorded, ToolResultRecorded,
+    ToolSnapshotRecorded, with_causes,
+};
+use treering_engine::{
+    AppendError, BranchAddress, CompactCommand, CompactionPlan, ContextError, Engine, PlanQuery,
+    ReadError,
 };
 
-/// Actor of what the model wrote.
+/// Actor of events that the model wrote.
 pub(super) const ACTOR_MODEL: &str = "treering/summariser";
-/// Actor of what the engine wrote because the model could not be asked.
+/// Actor of events that the engine wrote because the model was not available.
 pub(super) const ACTOR_EXTRACT: &str = "treering/extract";
 
-/// Snapshots that are made before another branch has its turn.
+/// Snapshots on a branch before another branch has its turn.
 const SNAPSHOTS_A_PASS: usize = 8;
-/// How often a compaction is planned again because there was news.
+/// How often a compaction is planned again because of new events.
 const PLANS_MAX: usize = 5;
-/// Longest part of a result that the model is shown, in characters.
+/// Longest part of a result in a question to the model, in characters.
 const RESULT_SHOWN_CHARS_MAX: usize = 40_000;
 /// Longest transcript for a dialogue summary, in characters.
 const DIALOGUE_SHOWN_CHARS_MAX: usize = 120_000;
-/// Longest snapshot that is recorded, in characters.
+/// Longest recorded snapshot, in characters.
 const SNAPSHOT_CHARS_MAX: usize = 1_000;
-/// Longest summary that is recorded, in characters.
+/// Longest recorded summary, in characters.
 const SUMMARY_CHARS_MAX: usize = 24_000;
-/// Answers that are kept for compactions that had to wait.
+/// Most answers that are kept for compactions to be planned again.
 const ANSWERS_MAX: usize = 64;
 
-/// Why a branch's work was broken off.
+/// Why work on a branch stopped.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WorkError {
     /// The model did not answer.
@@ -61,13 +57,13 @@ pub(super) enum WorkError {
     /// The engine cannot do it now.
     #[error("{0}")]
     Later(String),
-    /// It cannot be done, or need not be.
+    /// It cannot be done, or is not needed.
     #[error("{0}")]
     Needless(String),
     /// The engine is shutting down.
     #[error("the engine is shutting down")]
     Closing,
-    /// A test ends the worker here, as a crash would.
+    /// A test stops the worker here, like a crash.
     #[cfg(test)]
     #[error("died")]
     Died,
@@ -107,45 +103,45 @@ impl From<ContextError> for WorkError {
     }
 }
 
-/// How a branch's work ended.
+/// The result of work on a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
-    /// Until there is news.
+    /// Nothing to do until there are new events.
     All,
     /// There is more to do.
     More,
 }
 
-/// Where a test can end the worker.
+/// Points at which a test can stop the worker.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Point {
     /// The model has answered; nothing was appended.
     Answered,
-    /// It was appended; the mark was not moved.
+    /// The event was appended; the mark was not moved.
     Appended,
 }
 
-/// Does what is due.
+/// Does the tasks of a branch.
 pub(super) struct Worker {
     pub engine: Engine,
     pub namespace: Namespace,
     pub config: SummariserConfig,
     pub endpoint: Endpoint,
-    /// By key: for compactions that had to be planned again.
+    /// Answers by key, for compactions that had to be planned again.
     pub answers: HashMap<String, Answer>,
     #[cfg(test)]
     pub dies_at: Option<Point>,
 }
 
-/// A summary, and who wrote it.
+/// A summary and its actor.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Answer {
     text: String,
     actor: &'static str,
 }
 
-/// What a model is asked.
+/// A question to the model.
 struct Question<'a> {
     instruction: &'static str,
     material: String,
@@ -155,8 +151,8 @@ struct Question<'a> {
 }
 
 impl Worker {
-    /// Does what is due on a branch: snapshots, the dialogue summary, a
-    /// compaction. `failures`: how often its next task has failed before.
+    /// Does what is due on a branch: snapshots, the dialogue summary, a compaction. `failures`: how
+    /// often its next task has failed.
     pub async fn work(&mut self, place: BranchKey, failures: u32) -> Result<Done, WorkError> {
         let Some(branch) = self.ready(place).await? else {
             return Ok(Done::All);
@@ -182,11 +178,11 @@ impl Worker {
         Ok(Done::All)
     }
 
-    /// The branch, if a turn of it has ended and it takes something.
     fn address(&self, conversation: ConversationId, branch: &BranchName) -> BranchAddress {
         BranchAddress::active(self.namespace.clone(), conversation).on(branch.clone())
     }
 
+    /// Returns the branch if a turn of it has ended and it accepts events.
     async fn ready(&self, place: BranchKey) -> Result<Option<Arc<BranchState>>, WorkError> {
         let view = self
             .engine
@@ -195,8 +191,8 @@ impl Worker {
                 None,
             )
             .await?;
-        // One that begins behind the one before it, if that is there.
-        let before = place.branch.0.checked_sub(1).map(crate::domain::BranchId);
+        // Branches are listed after a given one, so this starts after the previous id.
+        let before = place.branch.0.checked_sub(1).map(treering_domain::BranchId);
         let page = self
             .engine
             .branches(&self.namespace, place.conversation, before, 1)
@@ -319,8 +315,8 @@ impl Worker {
                 Err(ContextError::Append(AppendError::Rejected(rejection)))
                     if matches!(rejection.rule, Rule::RevisionMismatch { .. }) =>
                 {
-                    // There is news. Within a turn, its working memory is in use:
-                    // the turn's end brings this branch here again.
+                    // There are new events. If they began a turn, the end of that turn will queue
+                    // this branch again.
                     if self.ready(place).await?.is_none() {
                         return Ok(());
                     }
@@ -410,7 +406,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What the model answers; or the extract, where that may stand in.
+    /// Returns the model's answer, or the extract if that is allowed.
     async fn answer(
         &self,
         question: Question<'_>,
@@ -440,7 +436,7 @@ impl Worker {
         }
     }
 
-    /// The model's text; asked a second time when it names tools.
+    /// Returns the model's text; asks a second time when it names tools.
     async fn text(&self, question: &Question<'_>) -> Result<String, EndpointError> {
         let ask = async |material: String| {
             let asked = self.endpoint.ask(question.instruction.to_owned(), material);
@@ -487,7 +483,7 @@ impl Worker {
     }
 }
 
-/// What a task is known by, for ever.
+/// Returns the idempotency key of a task. It must never change.
 fn key(task: &str, place: BranchKey, revision: Revision) -> String {
     let BranchKey {
         conversation,
@@ -496,7 +492,7 @@ fn key(task: &str, place: BranchKey, revision: Revision) -> String {
     format!("summariser/{task}/{conversation}/{branch}/{revision}")
 }
 
-/// A result as the model is shown it: its start and its end.
+/// Returns a result as shown to the model: its start and its end.
 fn shown(result: &ToolResultRecorded) -> String {
     let mut texts: Vec<&str> = result.parts.iter().filter_map(ContentPart::text).collect();
     if texts.iter().all(|text| text.trim().is_empty()) {

@@ -1,4 +1,4 @@
-//! Following the log, and working on one branch after the other.
+//! Follows the log and processes one branch after the other.
 
 use std::io;
 
@@ -16,12 +16,10 @@ use super::{
     queue::{BranchKey, Queue},
     tasks::{Done, WorkError, Worker},
 };
-use crate::{
-    domain::{EventKind, Namespace, with_causes},
-    engine::{Engine, ReadError, Source, StartAfter, SubscribeQuery, Subscribed},
-};
+use treering_domain::{EventKind, Namespace, with_causes};
+use treering_engine::{Engine, ReadError, Source, StartAfter, SubscribeQuery, Subscribed};
 
-/// A summariser at work.
+/// A running summariser.
 #[derive(Debug)]
 pub struct Summariser {
     stop: watch::Sender<bool>,
@@ -29,11 +27,11 @@ pub struct Summariser {
 }
 
 impl Summariser {
-    /// Starts a worker for each namespace. One that has no mark begins with what
-    /// is appended from now on: switching it on does not summarise the past.
+    /// Starts a worker for each namespace. One without a mark starts at the end of the log:
+    /// enabling a summariser does not summarise the past.
     ///
     /// # Errors
-    /// When the marks' folder cannot be written.
+    /// When the folder of the marks cannot be written.
     pub fn start(engine: &Engine, config: &SummariserConfig) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let mut workers = Vec::new();
@@ -44,10 +42,9 @@ impl Summariser {
         Ok(Self { stop, workers })
     }
 
-    /// Breaks off what is waited for, and notes how far it is. What was being
-    /// done is done when it is started again.
+    /// Stops waiting and writes the progress. Interrupted work is done after the next start.
     pub async fn stop(mut self) {
-        // Without a worker there is nobody to tell.
+        // Fails if the workers have ended already.
         let _ = self.stop.send(true);
         for worker in std::mem::take(&mut self.workers) {
             if let Err(error) = worker.await {
@@ -57,7 +54,7 @@ impl Summariser {
     }
 }
 
-/// A summariser that is dropped ends.
+/// Dropping a summariser stops it.
 impl Drop for Summariser {
     fn drop(&mut self) {
         self.workers.iter().for_each(JoinHandle::abort);
@@ -69,7 +66,7 @@ pub(super) struct Follower {
     pub worker: Worker,
     mark: MarkFile,
     marked: u64,
-    /// The log offset that the news have come to.
+    /// The log offset of the last event that was read.
     seen: u64,
     queue: Queue,
 }
@@ -85,7 +82,7 @@ impl Follower {
         let mark = MarkFile::of(&config.marks_dir, namespace)?;
         let head = engine.head().offset;
         let marked = match mark.read() {
-            // A store that was put back to an earlier state has a shorter log.
+            // A store that was restored to an earlier state has a shorter log.
             Some(offset) => offset.min(head),
             None => {
                 mark.write(head)?;
@@ -158,7 +155,7 @@ impl Follower {
         })
     }
 
-    /// Takes news in; false when there will be no more.
+    /// Handles an item of the subscription; false when it has ended.
     fn take(&mut self, item: Option<Result<Subscribed, ReadError>>) -> bool {
         match item {
             Some(Ok(Subscribed::Event(event))) => {
@@ -184,7 +181,7 @@ impl Follower {
         }
     }
 
-    /// Notes how a branch's work ended; false when the worker is to end.
+    /// Handles the result of work on a branch; false when the worker must stop.
     fn settle(&mut self, place: BranchKey, outcome: Result<Done, WorkError>) -> bool {
         let BranchKey {
             conversation,
@@ -212,7 +209,8 @@ impl Follower {
                 }
             }
             Err(WorkError::Later(why)) => {
-                // It may be long, as with a full disk or a quota, and each try asks the model.
+                // This may last long, for example with a full disk or a quota, and each try queries
+                // the model.
                 let failures = self.queue.failed(place);
                 let wait = self.worker.config.back_off.after(failures);
                 tracing::warn!(%conversation, %branch, why, failures, "a summary has to wait");
@@ -225,7 +223,7 @@ impl Follower {
         true
     }
 
-    /// Everything up to this offset is done.
+    /// Returns the offset up to which everything is done.
     fn progress(&self) -> u64 {
         self.queue
             .first_offset()

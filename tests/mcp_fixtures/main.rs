@@ -25,9 +25,9 @@ use tokio::net::TcpListener;
 use treering::{
     access::KeyRing,
     engine::{Engine, OpenOptions},
-    mcp::{HttpDoor, MCP_PATH},
     server::{ServeOptions, WebPlace, serve},
 };
+use treering_mcp::{HttpDoor, MCP_PATH};
 
 /// What the suite asks for.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ fn ns() -> Namespace {
 fn value(key: &str, json: &str) -> ContextSet {
     ContextSet {
         key: key.into(),
-        value: treering::codec::json::check(json.as_bytes()).unwrap(),
+        value: treering::proto::json::check(json.as_bytes()).unwrap(),
         provider: "workspace".into(),
     }
 }

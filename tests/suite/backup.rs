@@ -16,13 +16,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 use treering::{
-    codec::pb::events_client::EventsClient,
     domain::*,
     engine::{Engine, OpenOptions, ReadQuery, Source},
+    proto::pb::events_client::EventsClient,
 };
 
 use super::{
-    child::{self, PATIENCE, Server},
+    child::{self, PATIENCE, Server, write_secret},
     grpc::harness::{batch, created, message},
     random::Random,
     store,
@@ -158,7 +158,7 @@ async fn a_folder_that_is_served_is_backed_up() {
     ];
     ok(&append).await;
     let key = dir.path().join("key");
-    fs::write(&key, "0123456789abcdef".repeat(4)).unwrap();
+    write_secret(&key, "0123456789abcdef".repeat(4));
     let backup = [
         "backup",
         text(&to),

@@ -13,7 +13,24 @@ use tokio::{
 };
 
 /// No start takes so long, and no end: beyond it something hangs.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Writes a file with a secret, which nobody else can read.
+pub fn write_secret(path: &Path, secret: impl AsRef<[u8]>) {
+    std::fs::write(path, secret).unwrap();
+    set_mode(path, 0o600);
+}
+
+/// Gives a file this mode, where files have one.
+pub fn set_mode(path: &Path, mode: u32) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    #[cfg(not(unix))]
+    let _ = (path, mode);
+}
 
 /// The program, with nothing of the environment that it looks at.
 pub fn treering() -> Command {

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, env, path::Path};
 
 use futures::TryStreamExt;
 use treering::{
-    codec::{body, json},
     domain::*,
     engine::*,
-    importer::{self, openai_chat, source::LineSource},
+    import::{self as importer, openai_chat, source::LineSource},
+    proto::{body, json},
 };
 
 use super::store::{append, call, ns, open, result};

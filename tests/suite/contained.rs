@@ -13,7 +13,7 @@ use treering::{domain::*, engine::*};
 use super::{child, random::Random, store};
 
 /// Beyond it, something hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Bytes that are changed in logs that are folded anew; more with
 /// `TREERING_DAMAGE_FLIPS`.
 const FLIPS: u64 = 40;
@@ -843,7 +843,7 @@ async fn what_is_appended_does_not_lean_on_damage() {
     let engine = open(dir).await;
     let mut old = sample.truth[&sample.ids[LARGE]].iter();
     let old = old.find(|event| event.body.len() > 64 * 1024).unwrap();
-    let body = treering::codec::body::decode(EventKind::ToolResultRecorded, &old.body).unwrap();
+    let body = treering::proto::body::decode(EventKind::ToolResultRecorded, &old.body).unwrap();
     let EventBody::ToolResultRecorded(result) = &body else {
         panic!("{body:?}");
     };

@@ -23,7 +23,7 @@ fn say(id: ConversationId, role: Role, text: &str) -> NewEvent {
 }
 
 fn set(id: ConversationId, key: &str, value: &str) -> NewEvent {
-    let value = treering::codec::json::check(value.as_bytes()).unwrap();
+    let value = treering::proto::json::check(value.as_bytes()).unwrap();
     let set = ContextSet {
         key: key.to_owned(),
         value,

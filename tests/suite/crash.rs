@@ -11,9 +11,9 @@ use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
 use tonic::transport::Channel;
 use treering::{
-    codec::pb::{self, admin_client::AdminClient, verify_response::Item},
     domain::Namespace,
     engine::{Engine, OpenOptions, RebuildItem, VerifyItem},
+    proto::pb::{self, admin_client::AdminClient, verify_response::Item},
 };
 
 use self::{client::Client, ledger::Ledger};

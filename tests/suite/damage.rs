@@ -14,7 +14,7 @@ use super::{random::Random, store};
 /// Bytes that are changed in each part; more with `TREERING_DAMAGE_FLIPS`.
 const FLIPS: u64 = 40;
 /// Beyond it, something hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn flips() -> u64 {
     let flips = std::env::var("TREERING_DAMAGE_FLIPS");

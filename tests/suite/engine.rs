@@ -22,7 +22,7 @@ fn created(id: ConversationId) -> NewEvent {
 }
 
 fn call(id: ConversationId, call_id: &str, tool: &str, arguments: &str) -> NewEvent {
-    let arguments = treering::codec::json::check(arguments.as_bytes()).unwrap();
+    let arguments = treering::proto::json::check(arguments.as_bytes()).unwrap();
     let arguments_hash = ContentHash(*blake3::hash(arguments.as_bytes()).as_bytes());
     NewEvent::new(
         id,
@@ -175,7 +175,7 @@ async fn a_store_survives_reopening() {
 
 fn text_of(event: &NamedEvent) -> String {
     let kind = event.event.header.kind().unwrap();
-    match treering::codec::body::decode(kind, &event.event.body).unwrap() {
+    match treering::proto::body::decode(kind, &event.event.body).unwrap() {
         EventBody::MessageAppended(message) => message
             .parts
             .iter()

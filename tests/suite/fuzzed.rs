@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use treering::{
     domain::*,
     engine::*,
-    importer::{ImportedConversation, plan::batches},
+    import::{ImportedConversation, plan::batches},
 };
 
 use super::{random::Random, store};

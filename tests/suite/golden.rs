@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use treering::{
-    codec::{body, json},
     domain::*,
     log::{EncodedFrame, Record, RecordBody, Salt, frame},
+    proto::{body, json},
 };
 
 const VERSION: &str = "v0.1";

@@ -4,6 +4,7 @@
 mod appends;
 mod contexts;
 mod conversations;
+mod counted;
 mod creations;
 mod fields;
 pub mod harness;
@@ -21,3 +22,4 @@ mod shutdown;
 mod spans;
 mod tools;
 mod transport;
+mod very_much;

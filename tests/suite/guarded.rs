@@ -11,7 +11,7 @@ use rcgen::{
 };
 use tokio::net::TcpStream;
 
-use super::child::{self, PATIENCE, Server, run, run_with};
+use super::child::{self, PATIENCE, Server, run, run_with, set_mode, write_secret};
 
 /// A CA that signs what it is asked to, in a folder of its own.
 struct Authority {
@@ -72,7 +72,7 @@ impl Authority {
     fn sign_params(&self, params: &CertificateParams, cert: &Path, key: &Path) {
         let pair = KeyPair::generate().unwrap();
         let signed = params.signed_by(&pair, &self.issuer).unwrap();
-        fs::write(key, pair.serialize_pem()).unwrap();
+        write_secret(key, pair.serialize_pem());
         fs::write(cert, signed.pem()).unwrap();
     }
 }
@@ -180,7 +180,7 @@ async fn a_key_is_made_used_and_revoked() {
     let rotate = ["keys", "rotate", "agent", "--grace", "0s", "--data", data];
     let (second, _, code) = said(&rotate, &[]).await;
     assert_eq!(code, Some(0));
-    fs::write(&file, format!("{second}\n")).unwrap();
+    write_secret(&file, format!("{second}\n"));
     assert_eq!(
         said(&say("a"), &[("TREERING_TOKEN", &agent)]).await.2,
         Some(4)
@@ -743,6 +743,115 @@ async fn a_store_that_had_keys_is_not_opened_without_them() {
         assert_eq!(said(&ls, &[("TREERING_TOKEN", &new)]).await.2, Some(0));
         kept.kill().await;
     }
+}
+
+// A key was made before the first server ran, and its file was lost: nothing of it was in the
+// audit, and the store was open to anybody who reached it.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_no_server_knew_are_missed_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = &text(dir.path());
+    let store = |name: &str| dir.path().join(name);
+    let refused = async || {
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--data", data];
+        let (_, errors, code) = said(&serve, &[]).await;
+        assert_eq!(code, Some(4), "{errors}");
+        assert!(errors.contains("needed keys"), "{errors}");
+    };
+    let append = ["append", "new", "message", "user", "mine", "--data", data];
+    assert_eq!(said(&append, &[]).await.2, Some(0));
+    key(data, &["ops", "--role", "admin:*"]).await;
+    fs::remove_file(store("keys.json")).unwrap();
+    refused().await;
+    fs::write(store("keys.json"), r#"{"format": 1, "keys": []}"#).unwrap();
+    set_mode(&store("keys.json"), 0o600);
+    refused().await;
+    // A store whose keys are older than that file gets it.
+    fs::remove_file(store("keys.json")).unwrap();
+    key(data, &["ops", "--role", "admin:*"]).await;
+    fs::remove_file(store("keys.made")).unwrap();
+    Server::start(dir.path()).await.kill().await;
+    assert!(store("keys.made").exists());
+}
+
+// A key, a token or a private key that everybody on the machine could read was used without a word.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_that_others_can_read_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("store");
+    let data = &text(&folder);
+    let ours = Authority::new(dir.path(), "ours");
+    let (cert, tls_key) = ours.sign("server");
+    let ops = key(data, &["ops", "--role", "admin:*"]).await;
+    let file = |name: &str| text(&dir.path().join(name));
+    let (token, backup_key, to) = (file("token"), file("backup.key"), file("copy"));
+    write_secret(Path::new(&token), &ops);
+    write_secret(Path::new(&backup_key), "0123456789abcdef".repeat(4));
+    let keys = text(&folder.join("keys.json"));
+    let append = ["append", "new", "message", "user", "mine", "--data", data];
+    assert_eq!(said(&append, &[]).await.2, Some(0));
+    let (listen, any) = ("--listen", "127.0.0.1:0");
+    let from_token = format!("@{token}");
+    let serve = ["serve", listen, any, "--data", data];
+    let with_tls = [&serve[..], &["--tls-cert", &cert, "--tls-key", &tls_key]].concat();
+    let with_client = [
+        "ls",
+        "--server",
+        "https://127.0.0.1:9",
+        "--client-cert",
+        &cert,
+        "--client-key",
+        &tls_key,
+    ];
+    let backup = ["backup", &to, "--data", data, "--key-file", &backup_key];
+    let ls = ["keys", "ls", "--data", data];
+    let revoke = ["keys", "revoke", "ops", "--data", data];
+    let asks = [
+        "ls",
+        "--server",
+        "http://127.0.0.1:9",
+        "--token",
+        &from_token,
+    ];
+    for (path, command) in [
+        (&keys, &serve[..]),
+        (&keys, &ls[..]),
+        (&keys, &revoke[..]),
+        (&tls_key, &with_tls[..]),
+        (&tls_key, &with_client[..]),
+        (&token, &asks[..]),
+        (&backup_key, &backup[..]),
+    ] {
+        for mode in [0o644, 0o640, 0o604] {
+            set_mode(Path::new(path), mode);
+            let (_, errors, code) = said(command, &[]).await;
+            assert_ne!(code, Some(0), "{command:?}");
+            let mend = format!("chmod 600 {path}");
+            let mode = format!("{mode:04o}");
+            assert!(
+                errors.contains(&mode) && errors.contains(&mend),
+                "{command:?}: {errors}"
+            );
+        }
+        set_mode(Path::new(path), 0o600);
+    }
+    assert_eq!(said(&ls, &[]).await.2, Some(0));
+
+    // A server goes on with the keys that it has, and takes the file once it is mended.
+    let server = Server::start(&folder).await;
+    let asks = ["ls", "--server", &server.url];
+    let agent = key(data, &["agent", "--role", "reader"]).await;
+    assert_eq!(said(&asks, &[("TREERING_TOKEN", &agent)]).await.2, Some(0));
+    let kept = fs::read(&keys).unwrap();
+    said(&["keys", "revoke", "agent", "--data", data], &[]).await;
+    assert_eq!(said(&asks, &[("TREERING_TOKEN", &agent)]).await.2, Some(4));
+    set_mode(Path::new(&keys), 0o644);
+    fs::write(&keys, &kept).unwrap();
+    assert_eq!(said(&asks, &[("TREERING_TOKEN", &agent)]).await.2, Some(4));
+    set_mode(Path::new(&keys), 0o600);
+    assert_eq!(said(&asks, &[("TREERING_TOKEN", &agent)]).await.2, Some(0));
+    server.kill().await;
 }
 
 // What a start would refuse was "all good" for hours before the start.

@@ -2,9 +2,9 @@
 //! The services' part is in [`super::grpc`].
 
 use treering::{
-    codec::{self, body::EncodedBody},
     domain::*,
     engine::*,
+    proto::{self as codec, body::EncodedBody},
 };
 
 use super::store;

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, env, path::Path, sync::Arc};
 
 use tonic::Code;
 use treering::{
-    codec::{json, pb},
     context::knowledge::{Knowledge, KnowledgePolicy, UNKNOWN_FILE},
     domain::*,
     engine::*,
-    importer::{openai_chat, source::LineSource},
+    import::{openai_chat, source::LineSource},
+    proto::{json, pb},
 };
 
 use super::grpc::harness::{
@@ -496,7 +496,7 @@ async fn real_trajectories_give_bounded_knowledge() {
                 created.policies.insert("knowledge".into(), CODING.into());
             }
             let id = imported.events[0].conversation;
-            for events in treering::importer::plan::batches(imported.events, 4_000, 8 << 20) {
+            for events in treering::import::plan::batches(imported.events, 4_000, 8 << 20) {
                 engine
                     .append(AppendCommand::new(ns(), events))
                     .await

@@ -13,8 +13,8 @@ use super::{
 };
 use treering::engine::*;
 
-#[path = "../../src/disk/copying.rs"]
-mod copying;
+#[path = "../../src/base/disk/copying.rs"]
+pub(super) mod copying;
 use copying::copy_folder;
 
 /// Every command that looks at a whole store.

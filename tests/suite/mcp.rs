@@ -15,7 +15,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout},
     time::timeout,
 };
-use treering::{codec::pb, domain::*};
+use treering::{domain::*, proto::pb};
 
 use super::{
     child::{self, PATIENCE, Server, run},
@@ -555,27 +555,30 @@ async fn a_server_may_go_and_come_back() {
     assert!(told.contains("tell the user"), "{told}");
     let address = url.strip_prefix("http://").unwrap();
     let server = Server::start_with(dir.path(), &["--listen", address]).await;
-    let mut recalled = agent.call("recall", json!({})).await;
-    for _ in 0..50 {
-        if !recalled.1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        recalled = agent.call("recall", json!({})).await;
-    }
-    assert!(recalled.0.contains("> 1"), "{}", recalled.0);
+    recalls(&mut agent, "> 1").await;
     agent.leave().await;
 
     // Over the folder that this server has: through it, and by itself once it is gone.
     let mut agent = Agent::over(dir.path(), &[]).await;
     assert!(agent.told("recall", json!({})).await.contains("> 1"));
     server.kill().await;
-    let mut recalled = agent.call("recall", json!({})).await;
-    if recalled.1 {
-        recalled = agent.call("recall", json!({})).await;
-    }
-    assert!(recalled.0.contains("> 1"), "{}", recalled.0);
+    recalls(&mut agent, "> 1").await;
     agent.leave().await;
+}
+
+/// Asks again, as an agent is told to, until the store is reached.
+async fn recalls(agent: &mut Agent, text: &str) {
+    let asking = async {
+        loop {
+            match agent.call("recall", json!({})).await {
+                (recalled, false) => return recalled,
+                (_, true) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    };
+    let recalled = tokio::time::timeout(PATIENCE, asking).await;
+    let recalled = recalled.expect("it finds no way back");
+    assert!(recalled.contains(text), "{recalled}");
 }
 
 // Approvals are for people: the tools are there only where somebody has said so, and a decision
@@ -627,7 +630,7 @@ fn call_with(id: ConversationId, call_id: &str, tool: &str, arguments: &Value) -
     let mut event = call(id, call_id, tool);
     if let EventBody::ToolCallRequested(call) = &mut event.body {
         let arguments = arguments.to_string();
-        call.arguments = treering::codec::json::check(arguments.as_bytes()).unwrap();
+        call.arguments = treering::proto::json::check(arguments.as_bytes()).unwrap();
         call.arguments_hash = ContentHash(blake3::hash(call.arguments.as_bytes()).into());
     }
     event
@@ -1420,7 +1423,7 @@ async fn a_hook_imports_the_session_that_it_names() {
 
 // What it costs an agent to find something again must depend on what it looks for, and not on how
 // much was recorded: the search and one look at the result fit in a few thousand tokens, however
-// long the result is. (`--nocapture` prints the table that docs/MCP.md has.)
+// long the result is. (`--nocapture` prints the figures that docs/MCP.md has.)
 #[tokio::test(flavor = "multi_thread")]
 async fn finding_something_again_costs_little() {
     let Some(folder) = trajectories() else { return };

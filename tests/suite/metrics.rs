@@ -124,7 +124,7 @@ impl Scraped {
 
 // Every family, and whether a workload of appends, a refusal, searches and reads moves it.
 // Those of trouble stay where they are while there is none.
-const MOVED: [&str; 20] = [
+const MOVED: [&str; 21] = [
     "treering_commit_seconds_count",
     "treering_fsync_seconds_count",
     "treering_group_events_sum",
@@ -132,6 +132,7 @@ const MOVED: [&str; 20] = [
     "treering_events_appended_total",
     "treering_appended_bytes_total",
     "treering_backup_position",
+    "treering_heads_position",
     "treering_appends_refused_total",
     "treering_head_position",
     "treering_subscriptions",
@@ -146,7 +147,7 @@ const MOVED: [&str; 20] = [
     "process_cpu_seconds_total",
     "process_resident_memory_bytes",
 ];
-const THERE: [&str; 30] = [
+const THERE: [&str; 32] = [
     "treering_build_info",
     "treering_live",
     "treering_ready",
@@ -173,6 +174,8 @@ const THERE: [&str; 30] = [
     "treering_summariser_failures",
     "treering_backup_up",
     "treering_backup_lag_events",
+    "treering_heads_lag_events",
+    "treering_heads_failures",
     "treering_trace_spans_sent",
     "treering_trace_spans_lost",
     "process_max_fds",
@@ -188,9 +191,16 @@ async fn every_metric_is_there_and_moves() {
     let model = ["--summariser-model", "none", "--slow", "1ms"];
     let copy = tempfile::tempdir().unwrap();
     let backup = ["--backup", copy.path().to_str().unwrap()];
+    let heads = tempfile::tempdir().unwrap();
+    let heads = [
+        "--heads",
+        "1s",
+        "--heads-to",
+        heads.path().to_str().unwrap(),
+    ];
     // Nobody is there to take them.
     let traces = ["--otlp-endpoint", "http://127.0.0.1:9"];
-    let more = [&endpoint[..], &model, &backup, &traces].concat();
+    let more = [&endpoint[..], &model, &backup, &heads, &traces].concat();
     let server = Watched::start(dir.path(), &more, &[]).await;
     let before = server.scrape().await;
     let made = server
@@ -222,6 +232,7 @@ async fn every_metric_is_there_and_moves() {
             && after.sum("treering_requests_running") > 0.0
             && after.get("treering_index_lag_events") == 0.0
             && after.get("treering_backup_lag_events") == 0.0
+            && after.get("treering_heads_lag_events") == 0.0
         {
             break;
         }

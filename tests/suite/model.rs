@@ -7,7 +7,7 @@ use std::{collections::HashMap, path::Path};
 
 use futures::StreamExt;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
-use treering::{codec, domain::*, engine::*};
+use treering::{domain::*, engine::*, proto as codec};
 
 use self::{
     commands::{CONVERSATIONS, Command, bulk, command, commands, conversation},

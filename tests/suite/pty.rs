@@ -198,3 +198,70 @@ async fn long_output_is_paged_on_a_terminal_only() {
     let output = child::run_with(&log, &paged).await;
     assert!(!String::from_utf8(output.stdout).unwrap().contains("paged:"));
 }
+
+// Times on a terminal were UTC, and did not say so: who looked for what an agent did at nine found
+// it at eight. There they are those of the machine's clock, each with the offset of its own day;
+// what a program or a file gets is UTC as before.
+#[tokio::test(flavor = "multi_thread")]
+async fn times_on_a_terminal_are_those_of_the_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (data, file) = (path("store"), path("lines.jsonl"));
+    let said = |time: &str| serde_json::json!({"role": "user", "content": "x", "x": {"ts": time}});
+    let messages = [said("2026-01-31T23:30:00Z"), said("2026-07-31T23:30:00Z")];
+    let line = serde_json::json!({"id": "a", "source": "test", "messages": messages});
+    std::fs::write(&file, line.to_string()).unwrap();
+    let output = child::run(&["--data", &data, "import", &file]).await;
+    assert!(output.status.success(), "{output:?}");
+    let log = ["--data", &data, "log", "a"];
+    let ls = ["--data", &data, "ls", "--absolute"];
+    let shown = async |words: &[&str], zone: &str| {
+        let (went_well, shown) = Terminal::open().run(words, &[("TZ", zone)]).await;
+        assert!(went_well, "{shown:?}");
+        shown.join("\n")
+    };
+    let rule = "CET-1CEST,M3.5.0,M10.5.0/3";
+    let named = std::path::Path::new("/usr/share/zoneinfo/Europe/Berlin");
+    let mut zones = vec![rule];
+    zones.extend(named.exists().then_some("Europe/Berlin"));
+    for zone in zones {
+        let text = shown(&log, zone).await;
+        for time in [
+            "2026-02-01 +01:00",
+            " 00:30:00.000 ",
+            "2026-08-01 +02:00",
+            " 01:30:00.000 ",
+        ] {
+            assert!(text.contains(time), "{zone}: {time} in {text}");
+        }
+        let text = shown(&ls, zone).await;
+        assert!(text.contains("2026-08-01 01:30:00+02:00"), "{zone}: {text}");
+        let show = shown(&["--data", &data, "show", "a", "--absolute"], zone).await;
+        assert!(show.contains("2026-08-01 01:30:00+02:00"), "{zone}: {show}");
+    }
+    for zone in ["UTC", "", "Nowhere/At_All", "/dev/null", "\u{1b}[31m"] {
+        let text = shown(&ls, zone).await;
+        assert!(text.contains("2026-07-31 23:30:00Z"), "{zone:?}: {text}");
+        let text = shown(&log, zone).await;
+        assert!(text.contains("2026-07-31 Z"), "{zone:?}: {text}");
+    }
+    // A time is read as it is shown.
+    let since = "2026-08-01 01:30:00+02:00";
+    let found = ["--data", &data, "search", "x", "--until", since, "--count"];
+    let output = child::run(&found).await;
+    assert!(output.status.success(), "{output:?}");
+    let text = async |words: &[&str]| {
+        let output = child::run_with(words, &[("TZ", rule)]).await;
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let piped = text(&ls).await;
+    assert!(piped.contains("2026-07-31 23:30:00 "), "{piped}");
+    let piped = text(&log).await;
+    assert!(piped.contains("        2026-07-31\n"), "{piped}");
+    let json = shown(&["--data", &data, "ls", "--json"], rule).await;
+    assert!(json.contains("2026-07-31T23:30:00Z"), "{json}");
+    let export = ["--data", &data, "export", "a", "--format", "markdown"];
+    let export = shown(&export, rule).await;
+    assert!(export.contains("2026-07-31 23:30:00"), "{export}");
+}

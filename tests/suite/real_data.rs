@@ -12,10 +12,10 @@ use std::{
 use futures::StreamExt;
 use serde_json::Value;
 use treering::{
-    codec::body,
     domain::*,
     engine::*,
-    importer::{self, exporter, openai_chat, source::LineSource},
+    import::{self as importer, exporter, openai_chat, source::LineSource},
+    proto::body,
 };
 
 /// There for its volume: two thirds of all that there is.

@@ -19,7 +19,7 @@ pub fn message(id: ConversationId, text: &str) -> NewEvent {
 }
 
 pub fn call(id: ConversationId, call_id: &str, tool: &str) -> NewEvent {
-    let arguments = treering::codec::json::check(b"{}").unwrap();
+    let arguments = treering::proto::json::check(b"{}").unwrap();
     let body = EventBody::ToolCallRequested(ToolCallRequested {
         call_id: call_id.into(),
         tool: tool.into(),

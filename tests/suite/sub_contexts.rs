@@ -15,7 +15,7 @@ fn said(id: ConversationId, role: Role, text: &str) -> NewEvent {
 }
 
 fn call(id: ConversationId, call_id: &str) -> NewEvent {
-    let arguments = treering::codec::json::check(b"{\"topic\": \"tides\"}").unwrap();
+    let arguments = treering::proto::json::check(b"{\"topic\": \"tides\"}").unwrap();
     let arguments_hash = ContentHash(*blake3::hash(arguments.as_bytes()).as_bytes());
     let request = ToolCallRequested {
         call_id: call_id.into(),
@@ -70,7 +70,7 @@ async fn bodies(engine: &Engine, id: ConversationId) -> Vec<EventBody> {
     let events = engine.read_all(query).await.unwrap();
     let decode = |event: NamedEvent| {
         let kind = event.event.header.kind().unwrap();
-        treering::codec::body::decode(kind, &event.event.body).unwrap()
+        treering::proto::body::decode(kind, &event.event.body).unwrap()
     };
     events.into_iter().map(decode).collect()
 }

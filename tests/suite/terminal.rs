@@ -517,14 +517,14 @@ async fn the_list_begins_with_what_happened_last() {
 /// Sessions as Claude Code keeps them.
 const SESSIONS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../tests/fixtures/claude-code/projects"
+    "/../../tests/fixtures/claude-code/projects"
 );
 
 // From one's own sessions to a fork that goes on in Claude Code, in six commands with no
 // long id in them: as the README has it, word for word, and with the answers it shows.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_session_in_the_readme_is_true() {
-    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
     let readme = fs::read_to_string(readme).unwrap();
     let (_, session) = readme.split_once("with `TREERING_DATA` set:").unwrap();
     let session = session.split("```").nth(1).unwrap();

@@ -17,7 +17,7 @@ use opentelemetry_proto::tonic::{
 use tokio::{net::TcpListener, time::timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, metadata::MetadataValue, transport::Channel};
-use treering::codec::pb;
+use treering::proto::pb;
 
 use super::{
     child::{self, PATIENCE},
@@ -284,9 +284,6 @@ async fn a_collector_that_hangs_is_nobody_s_trouble() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert!(lost > 0.0, "{endpoint}");
-        let top = child::run(&["top", &server.metrics, "--every", "100ms"]).await;
-        let shown = String::from_utf8(top.stdout).unwrap();
-        assert!(shown.contains("spans lost"), "{shown}");
         let said = server.end().await;
         let told = said.matches("spans cannot be sent").count();
         assert!(told <= 1, "{said}");

@@ -51,7 +51,7 @@ async fn texts_may_begin_with_a_dash() {
     }
     let text = "- name: checkout\n- name: build";
     for line in [
-        &["append", "cd46624d", "message", "user", text][..],
+        &["append", "cd46624d", "message", "user", "--", text][..],
         &[
             "compact",
             "cd46624d",
@@ -72,9 +72,19 @@ async fn texts_may_begin_with_a_dash() {
             .await
             .contains("- name: build")
     );
+    // One word behind `--` is text; before it, it is an option that was mistyped, and of what is
+    // appended a text that begins with a dash must stand behind it.
+    let found = shell.ok(&["search", "--count", "--", "--no-verify"]).await;
+    assert_eq!(found.trim(), "0");
     for (line, said) in [
-        (&["search", "--limt", "5", "lint"][..], "--limit"),
+        (&["search", "--limt", "5", "lint"][..], "use '-- --limt'"),
+        (&["search", "-n5", "lint"], "'-n 5', not '-n5'"),
         (&["search", "-n", "-1", "lint"], "invalid value '-1'"),
+        (&["append", "cd46624d", "message", "user", text], "use '-- "),
+        (
+            &["annotate", "cd46624d", "--comment", "--json"],
+            "like an option",
+        ),
     ] {
         let ended = shell.run(line).await;
         assert_eq!(ended.code, Some(USAGE), "{line:?}: {}", ended.out);

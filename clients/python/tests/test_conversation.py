@@ -425,6 +425,28 @@ def test_answers_of_providers_come_back(db: treering.Treering) -> None:
         conv.record("anthropic", "no answer")
 
 
+# Servers that speak Gemini's words use an id of an answer again, or give none: a call of the
+# second answer had the id of one of the first, which was open, and the answer was refused.
+def test_calls_of_gemini_have_ids_of_their_own(db: treering.Treering) -> None:
+    parts: list[dict[str, object]] = [
+        {"functionCall": {"name": name, "args": {}}} for name in ("grep", "ls")
+    ]
+    said = {"candidates": [{"finishReason": "STOP", "content": {"role": "model", "parts": parts}}]}
+    conv = db.create(model="gemini-2.5-pro")
+    conv.user("Where?")
+    ids = set[str]()
+    for id in ("r1", "r1", "", ""):
+        ids.update(call.call_id for call in conv.record("gemini", {**said, "responseId": id}).calls)
+    assert len(ids) == 8
+    # What is written again is the same.
+    first, second = (
+        conv.record("gemini", {**said, "responseId": "r1"}, idempotency_key="answer-5")
+        for _ in range(2)
+    )
+    assert first.receipt.revision == second.receipt.revision
+    assert [call.call_id for call in first.calls] == [call.call_id for call in second.calls]
+
+
 def test_media_and_events_of_your_own(conv: treering.Conversation) -> None:
     conv.user("What is this?", new.image(b"\x89PNG", "image/png"), new.json({"a": 1}))
     body = conv.request("anthropic", model="claude-sonnet-4-5")

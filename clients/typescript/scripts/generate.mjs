@@ -1,17 +1,17 @@
-// Makes `src/gen` of the repository's `proto/`: `npm run generate`, for maintainers.
+// Generates `src/gen` from the repository's `proto/`: `npm run generate`, and `npm install` of a
+// working tree. Nothing of it is committed; the package on npm has what is compiled from it.
 //
-// Needs no protoc: buf and ts-proto are development dependencies. With `--check` it writes
-// nothing, and fails when what is committed is not what would be made.
+// Needs no protoc: buf and ts-proto are development dependencies.
 
 import { execFileSync } from "node:child_process";
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { cpSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { dirname, join, relative, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const PACKAGE = resolve(dirname(fileURLToPath(import.meta.url)), "..");
 const PROTO = process.env.TREERING_PROTO ?? resolve(PACKAGE, "../../proto");
-const COMMITTED = join(PACKAGE, "src", "gen");
+const GENERATED = join(PACKAGE, "src", "gen");
 
 const OPTIONS = [
   "importSuffix=.js",
@@ -50,30 +50,11 @@ function generate(folder) {
   return join(folder, "gen");
 }
 
-function read(folder) {
-  const files = new Map();
-  for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
-    const path = join(entry.parentPath ?? entry.path, entry.name);
-    if (entry.isFile()) files.set(relative(folder, path), readFileSync(path, "utf8"));
-  }
-  return files;
-}
-
 const work = mkdtempSync(join(tmpdir(), "treering-generate-"));
 try {
-  const made = generate(work);
-  if (process.argv.includes("--check")) {
-    const [now, then] = [read(made), read(COMMITTED)];
-    const names = new Set([...now.keys(), ...then.keys()]);
-    const stale = [...names].filter((name) => now.get(name) !== then.get(name));
-    if (stale.length) {
-      console.error(`not as \`npm run generate\` makes them: ${stale.join(", ")}`);
-      process.exitCode = 1;
-    }
-  } else {
-    rmSync(COMMITTED, { recursive: true, force: true });
-    cpSync(made, COMMITTED, { recursive: true });
-  }
+  const generated = generate(work);
+  rmSync(GENERATED, { recursive: true, force: true });
+  cpSync(generated, GENERATED, { recursive: true });
 } finally {
   rmSync(work, { recursive: true, force: true });
 }

@@ -1,4 +1,5 @@
-// Packs the `treering` program for this machine: `node scripts/platform.mjs PROGRAM FOLDER`.
+// Packs the `treering` program for this machine: `node scripts/platform.mjs PROGRAM FOLDER BILL`.
+// BILL is what `packaging/sbom.py make` wrote: the package has it as sbom.cdx.json.
 //
 // Makes FOLDER/treering-PLATFORM-ARCH-VERSION.tgz, with the program stripped. It is installed
 // beside `treering`, which finds it there.
@@ -18,9 +19,9 @@ import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const PACKAGE = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-const [program, folder] = process.argv.slice(2);
-if (!program || !folder) {
-  console.error("usage: node scripts/platform.mjs PROGRAM FOLDER");
+const [program, folder, bill] = process.argv.slice(2);
+if (!program || !folder || !bill) {
+  console.error("usage: node scripts/platform.mjs PROGRAM FOLDER BILL");
   process.exit(2);
 }
 
@@ -34,7 +35,7 @@ const about = {
   os: [platform],
   cpu: [arch],
   ...(platform === "linux" ? { libc: ["glibc"] } : {}),
-  files: ["bin", "LICENSE-APACHE", "LICENSE-MIT"],
+  files: ["bin", "LICENSE-APACHE", "LICENSE-MIT", "sbom.cdx.json"],
 };
 
 const work = mkdtempSync(join(tmpdir(), "treering-platform-"));
@@ -43,6 +44,7 @@ try {
   for (const name of ["LICENSE-APACHE", "LICENSE-MIT"]) {
     copyFileSync(join(PACKAGE, name), join(work, name));
   }
+  copyFileSync(bill, join(work, "sbom.cdx.json"));
   const copy = join(work, "bin", platform === "win32" ? "treering.exe" : "treering");
   mkdirSync(dirname(copy));
   copyFileSync(program, copy);

@@ -1,4 +1,4 @@
-// A store, through its server, in one namespace.
+// A store in one namespace, through its server.
 
 import { fileURLToPath } from "node:url";
 import type { ChannelCredentials } from "@grpc/grpc-js";
@@ -61,51 +61,51 @@ const HEALTH_TIMEOUT_MS = 5_000;
 /** Batches that are sent before their answers are waited for. */
 const AT_ONCE = 128;
 
-/** What every client is told. */
+/** Options of every client. */
 export interface ClientOptions {
-  /** The tenant ("default"): nothing of one namespace can be seen from another. */
+  /** The tenant (default: "default"). */
   namespace?: string | undefined;
-  /** Who appends, where an event does not say. */
+  /** Default actor of appended events. */
   actor?: string | undefined;
-  /** Milliseconds for each call with all its attempts (60,000). */
+  /** Milliseconds for each call with its retries (60,000). */
   timeoutMs?: number | undefined;
 }
 
-/** What an erasing has done, or would do. */
+/** Result of an erase, or of its dry run. */
 export interface Erased {
-  /** What goes, and why. */
+  /** The erased events, each with the reason. */
   events: ErasedEvent[];
-  /** Forks whose history has something of it. */
+  /** Forks whose history contains an erased event. */
   sharedBy: SharedBy[];
-  /** Large bodies that stay, because another event has the same content. */
+  /** Large bodies that stay because another event has the same content. */
   kept: KeptBody[];
-  /** Its numbers, and the receipt (JSON text). */
+  /** Counts and the receipt (JSON text). */
   outcome: EraseOutcome | undefined;
 }
 
-/** What `connect` is told. */
+/** Options of `connect`. */
 export interface ConnectOptions extends ClientOptions, EntryOptions {
-  /** For a proxy in front of the server, or a certificate of your own. */
+  /** For a proxy in front of the server, or a client certificate. */
   credentials?: ChannelCredentials | undefined;
   /** For a proxy in front of the server. */
   metadata?: Readonly<Record<string, string>> | undefined;
 }
 
-/** What `local` is told. */
+/** Options of `local`. */
 export interface LocalOptions extends ClientOptions {
-  /** The key that is asked for once one was made (else TREERING_TOKEN). */
+  /** The API key, if the store has keys (default TREERING_TOKEN). */
   token?: string | undefined;
-  /** The program; else TREERING_BINARY, the platform's package, or `treering` on the PATH. */
+  /** The program. Default: TREERING_BINARY, the platform package, or `treering` on the PATH. */
   binary?: string | undefined;
-  /** More options of `treering serve`. */
+  /** Options of `treering serve`. */
   serve?: readonly string[] | undefined;
   /** Milliseconds for the server to open its store (120,000). */
   startTimeoutMs?: number | undefined;
-  /** Hears what troubles the server, line by line. */
+  /** Receives the warnings of the server, line by line. */
   onServerLog?: ((line: string) => void) | undefined;
 }
 
-/** Which events of the namespace's log are read. */
+/** Options of reading the log. */
 export interface LogOptions extends EventFilters {
   kinds?: readonly KindName[] | undefined;
   /** First offset. */
@@ -115,7 +115,7 @@ export interface LogOptions extends EventFilters {
   headersOnly?: boolean | undefined;
 }
 
-/** Somebody's word on a call. */
+/** Options of a decision. */
 export interface DecisionOptions extends WriteOptions {
   by?: string | undefined;
   reason?: string | undefined;
@@ -125,7 +125,8 @@ export interface DecisionOptions extends WriteOptions {
 const EVERYWHERE = { conversationId: "", branch: "" };
 
 /**
- * A store. Made by `connect` and `local`; end it with `close`, or with `await using`.
+ * A store in one namespace. Create it with `connect` or `local`; end it with `close` or `await
+ * using`.
  *
  *     await using db = treering.local("./store");
  *     const conv = await db.create("First steps");
@@ -137,7 +138,7 @@ export class Treering implements AsyncDisposable {
   readonly #endpoint: Endpoint;
   readonly #binary: string | undefined;
   readonly #entry: Entry;
-  /** Who appends, where an event does not say. */
+  /** Default actor of appended events. */
   readonly actor: string;
 
   constructor(
@@ -155,23 +156,23 @@ export class Treering implements AsyncDisposable {
     this.actor = options.actor ?? "";
   }
 
-  /** The tenant: nothing of one namespace can be seen from another. */
+  /** The tenant. Namespaces cannot see each other. */
   get namespace(): string {
     return this.#transport.namespace;
   }
 
-  /** Where the server is now. */
+  /** Current address of the server. */
   async address(): Promise<string> {
     return this.#endpoint.address();
   }
 
-  /** Starts the server of a folder, which else the first call does. */
+  /** Starts the server of a folder. By default, the first call does. */
   async connect(): Promise<this> {
     await this.#transport.connect();
     return this;
   }
 
-  /** Ends the connection; a server that `local` started ends with its last user. */
+  /** Closes the connection. A server that `local` started stops when its last client closes. */
   async close(): Promise<void> {
     await this.#transport.close();
   }
@@ -183,7 +184,7 @@ export class Treering implements AsyncDisposable {
   // ---- conversations ----
 
   /**
-   * Begins a conversation, with its prompt and tools in one step.
+   * Creates a conversation with its system prompt and tools in one batch.
    *
    *     const conv = await db.create("Ports", {
    *       system: "You answer in one sentence.",
@@ -191,8 +192,8 @@ export class Treering implements AsyncDisposable {
    *       labels: { team: "search" },
    *     });
    *
-   * Each call makes one, also with a `sourceId` that is there: two with the same are no longer
-   * found by it (`AmbiguousSourceId`). Use `open` for one that may be there.
+   * Each call creates a conversation, even if the `sourceId` exists; two with the same id can no
+   * longer be found by it (`AmbiguousSourceId`). Use `open` to get one conversation for each id.
    */
   async create(title = "", options: Omit<NewConversation, "title"> = {}): Promise<Conversation> {
     const { labels, policies, source, sourceId, sourceMeta, system } = options;
@@ -206,15 +207,15 @@ export class Treering implements AsyncDisposable {
     return this.conversation(receipt.conversationId);
   }
 
-  /** A conversation by its UUID, or by the id that its source gave. Asks nothing yet. */
+  /** Returns a conversation by UUID or source id, without calling the server. */
   conversation(id: string, branch = ""): Conversation {
     return new Conversation(this.#transport, id, branch, this.actor);
   }
 
   /**
-   * The conversation that you call `sourceId`; begins it the first time.
+   * Returns the conversation with this `sourceId`, and creates it if it does not exist.
    *
-   * Two programs that open the same one get the same.
+   * Programs that open the same id get the same conversation.
    */
   async open(
     sourceId: string,
@@ -241,24 +242,24 @@ export class Treering implements AsyncDisposable {
     }
   }
 
-  /** The namespace's conversations, newest first. */
+  /** Lists the conversations of the namespace, newest first. */
   async *conversations(
     options: {
       source?: string;
       oldestFirst?: boolean;
       byActivity?: boolean;
       pageSize?: number;
-      /** Only those with all of these labels. */
+      /** With all of these labels. */
       labels?: Readonly<Record<string, string>>;
-      /** Only those with these values in their metadata. */
+      /** With these values in the metadata. */
       metadata?: Readonly<Record<string, unknown>>;
-      /** Only those that were forked or spawned from this one. */
+      /** Forked or spawned from this conversation. */
       parent?: string;
-      /** Only those with this in their title. */
+      /** With this text in the title. */
       title?: string;
-      /** Only sealed ones, or only others. */
+      /** Only sealed, or only not sealed. */
       sealed?: boolean;
-      /** Only those whose last event was recorded within this time. */
+      /** Time of the last event. */
       updatedSince?: Date;
       updatedUntil?: Date;
     } = {},
@@ -285,10 +286,7 @@ export class Treering implements AsyncDisposable {
     } while (pageToken);
   }
 
-  /**
-   * Conversations whose UUID or source id begins with this, or else ends with it: what people
-   * type.
-   */
+  /** Finds conversations whose UUID or source id begins (or else ends) with this text. */
   async find(idPart: string, { limit = 0 } = {}): Promise<ConversationSummary[]> {
     return (await this.#transport.unary(conversations.find, { idPart, limit })).conversations;
   }
@@ -296,19 +294,19 @@ export class Treering implements AsyncDisposable {
   // ---- the log ----
 
   /**
-   * Appends a batch, all or nothing; its events may name related conversations and branches
-   * of their own. `conv.append` is what you want for one conversation.
+   * Appends a batch: all events or none. Events may name other branches and related conversations.
+   * For one conversation, use `conv.append`.
    */
   async append(
     events: readonly NewEvent[],
     options: AppendOptions & {
       conversation?: string | undefined;
       branch?: string | undefined;
-      /** Checks on more branches. */
+      /** Expected revisions of other branches. */
       expectations?: readonly BranchExpectation[] | undefined;
       /**
-       * What the conversation is created with when it does not exist; `conversation` may then
-       * be a name of your own, within the `source` that is given here.
+       * Creates the conversation if it does not exist; `conversation` may then be a name of yours
+       * within the given `source`.
        */
       createIfMissing?: Partial<ConversationCreated> | undefined;
     } = {},
@@ -341,11 +339,11 @@ export class Treering implements AsyncDisposable {
   }
 
   /**
-   * Many batches, `[conversation, events]` each, without waiting for one before the next is
-   * sent; for what is recorded already, such as an import.
+   * Appends many batches, each `[conversation, events]`, without waiting for each answer. Use it
+   * for imports.
    *
-   * Answers in order: a receipt, or the error of that batch. A break in the middle sends
-   * again what has no answer, with the same keys.
+   * Yields a receipt or an error for each batch, in order. After a broken connection, unanswered
+   * batches are sent again with the same keys.
    */
   async *appendMany(
     batches:
@@ -389,7 +387,7 @@ export class Treering implements AsyncDisposable {
     }
   }
 
-  /** All events of the namespace in the order of the log. `first` is an offset. */
+  /** Reads all events of the namespace in log order, from the log offset `first`. */
   events(options: LogOptions = {}): AsyncGenerator<Event, void, undefined> {
     const request = ReadRequest.fromPartial({
       source: { $case: "log", value: {} },
@@ -404,17 +402,16 @@ export class Treering implements AsyncDisposable {
   }
 
   /**
-   * All events of the namespace after an offset of the log, then those that come, across
-   * restarts of the server.
+   * Subscribes to all events of the namespace after a log offset. Survives restarts of the server.
    */
   subscribe(options: SubscribeOptions = {}): Subscription {
     return new Subscription(this.#transport, undefined, options);
   }
 
   /**
-   * The newest event with each key, of each type and of each kind, of each of these
-   * conversations, in one call. Undefined where there is none; in the order asked, all of the
-   * first conversation before the second.
+   * Returns the newest event with each key, type and kind in each conversation, in one call.
+   * `undefined` stands for a missing event. The order is that of the arguments, conversation by
+   * conversation.
    */
   async latest(
     conversations: readonly string[],
@@ -425,8 +422,8 @@ export class Treering implements AsyncDisposable {
   }
 
   /**
-   * Events by their ids, or by conversation and revision, in this order; undefined where there
-   * is none.
+   * Returns events by id, or by conversation and revision, in this order; `undefined` for a missing
+   * event.
    */
   async getEvents(
     names: Iterable<EventNamed>,
@@ -435,7 +432,7 @@ export class Treering implements AsyncDisposable {
     return lookup.getMany(this.#transport, names, options);
   }
 
-  /** Which idempotency keys were used, one answer for each (at most 4,096). */
+  /** Tells for each idempotency key whether it was used (at most 4,096 keys). */
   async knownKeys(keys: readonly string[]): Promise<boolean[]> {
     const request = { idempotencyKeys: [...keys] };
     return (await this.#transport.unary(eventMethods.knownKeys, request)).known;
@@ -443,7 +440,7 @@ export class Treering implements AsyncDisposable {
 
   // ---- items ----
 
-  /** What is remembered for long, under paths and keys. */
+  /** Items: JSON values under paths and keys, shared by all conversations. */
   get items(): Items {
     return new Items(this.#transport, this.actor);
   }
@@ -451,8 +448,8 @@ export class Treering implements AsyncDisposable {
   // ---- search ----
 
   /**
-   * Searches what tools returned, calls, messages and summaries; best first. What this client
-   * has appended is found.
+   * Searches results, call arguments, messages and summaries. Returns the best hits first. Waits
+   * until the index contains what this client appended.
    *
    *     for (const hit of await db.search("sda1 97%", { tools: "bash" })) {
    *       console.log(hit.tool, hit.line, hit.snippet);
@@ -466,18 +463,18 @@ export class Treering implements AsyncDisposable {
 
   // ---- approvals ----
 
-  /** Calls of any conversation that wait for a decision. */
+  /** Lists the calls of all conversations that wait for approval. */
   async pending({ limit = 0 } = {}): Promise<ToolCall[]> {
     const { calls } = await this.#transport.unary(tools.pending, { ...EVERYWHERE, limit });
     return calls.map((call) => new ToolCall(call));
   }
 
-  /** Says yes to a call, for exactly the arguments that it has. */
+  /** Approves a call with exactly its current arguments. */
   async approve(call: ToolCall, options: DecisionOptions = {}): Promise<Receipt> {
     return this.#decide("approved", call, options);
   }
 
-  /** Says no to a call. */
+  /** Denies a call. */
   async deny(call: ToolCall, options: DecisionOptions = {}): Promise<Receipt> {
     return this.#decide("denied", call, options);
   }
@@ -492,8 +489,8 @@ export class Treering implements AsyncDisposable {
   // ---- the long-term context ----
 
   /**
-   * Sets and removes keys of the namespace's long-term context, which every request of every
-   * conversation holds.
+   * Sets and removes keys of the long-term context, which is part of every request of the
+   * namespace.
    */
   async setContext(
     values: Readonly<Record<string, unknown>>,
@@ -502,24 +499,24 @@ export class Treering implements AsyncDisposable {
     return changeContext(this.#transport, EVERYWHERE, this.actor, values, options);
   }
 
-  /** The long-term context: these keys, or all. */
+  /** Returns the long-term context: these keys, or all. */
   async context(...keys: string[]): Promise<Record<string, Parsed>> {
     return getContext(this.#transport, EVERYWHERE, keys);
   }
 
-  /** Keys of the long-term context as they are, then every change. */
+  /** Yields the keys of the long-term context, then every change. */
   watchContext(keys: readonly string[] = [], { signal }: CallOptions = {}): ContextWatch {
     return new ContextWatch(this.#transport, EVERYWHERE, keys, signal);
   }
 
   // ---- the store ----
 
-  /** The store in numbers. */
+  /** Returns statistics of the store. */
   async stats(options: CallOptions = {}): Promise<StatsResponse> {
     return this.#transport.unary(admin.stats, {}, options);
   }
 
-  /** Reads everything and checks it; `sound` says whether all is what was written. */
+  /** Reads and checks all data. `sound` is true if nothing is damaged. */
   async verify({ deep = false } = {}): Promise<VerifyOutcome> {
     let outcome = VerifyOutcome.fromPartial({});
     for await (const { item } of this.#verifying(deep)) {
@@ -528,7 +525,7 @@ export class Treering implements AsyncDisposable {
     return outcome;
   }
 
-  /** What `verify` finds that is not as it should be. */
+  /** Yields the faults that `verify` finds. */
   async *faults({ deep = false } = {}): AsyncGenerator<Fault, void, undefined> {
     for await (const { item } of this.#verifying(deep)) {
       if (item?.$case === "fault") yield item.value;
@@ -539,7 +536,7 @@ export class Treering implements AsyncDisposable {
     return this.#transport.read(admin.verify, () => ({ deep }), { timeoutMs: Infinity });
   }
 
-  /** Builds views and search index anew from the log. */
+  /** Rebuilds projections and search index from the log. */
   async rebuild({ views = true, index = true } = {}): Promise<RebuildOutcome> {
     let outcome = RebuildOutcome.fromPartial({});
     const request = () => ({ views, index });
@@ -552,9 +549,9 @@ export class Treering implements AsyncDisposable {
   }
 
   /**
-   * Erases content, and leaves no copy of it in the store: events of a conversation, the whole
-   * conversation with its sub-contexts, every event that holds a literal, or the namespace; and
-   * what was made from it.
+   * Erases content and everything derived from it: events of a conversation, a conversation with
+   * its sub-contexts, every event that contains a literal, or the namespace. The store keeps no
+   * copy.
    *
    *     const gone = await db.erase({ conversation: "a", events: [41, [50, 58]] });
    */
@@ -573,8 +570,8 @@ export class Treering implements AsyncDisposable {
   }
 
   /**
-   * Runs a command of `treering` on this store, and gives back the JSON that it prints: for
-   * what is a program's work and not a call's, such as `import` of files and folders.
+   * Runs a `treering` command on this store and returns the JSON that it prints, for example
+   * `import`.
    *
    *     const [counts] = await db.command("import", "sessions.jsonl");
    */
@@ -583,7 +580,7 @@ export class Treering implements AsyncDisposable {
     return runCommand(findBinary(this.#binary), this.#entry, address, this.namespace, given);
   }
 
-  /** Whether calls are taken, appends too; asked once. */
+  /** Tells whether the server accepts calls, including appends. Does not retry. */
   async isReady({
     service = "treering.ready",
     timeoutMs = HEALTH_TIMEOUT_MS,
@@ -598,8 +595,8 @@ export class Treering implements AsyncDisposable {
 }
 
 /**
- * A store through a server that runs: `host:port`, or `http://host:port`; `https://host:port`
- * for one with TLS. Nothing is sent before the first call.
+ * Connects to a running server: `host:port`, `http://host:port`, or `https://host:port` for TLS.
+ * Nothing is sent before the first call.
  *
  *     await using db = treering.connect("127.0.0.1:7171", { namespace: "team" });
  */
@@ -608,10 +605,11 @@ export function connect(address = "127.0.0.1:7171", options: ConnectOptions = {}
 }
 
 /**
- * A store in a folder. Starts its server, or uses that of the process which has it.
+ * Opens the store in a folder. Starts its server, or uses the server of the process that has it
+ * open.
  *
- * The server ends with this program, however that ends. When another program's server was
- * used and goes away, one is started here.
+ * The server stops when this program ends, for any reason. If the server of another program stops,
+ * this client starts one.
  *
  *     await using db = treering.local("./store");
  */

@@ -14,9 +14,9 @@ export interface ContextOf {
   branch: string;
 }
 
-/** What a change of a context can be told beside the values. */
+/** Options of a context change. */
 export interface ContextOptions extends WriteOptions {
-  /** Keys that go. */
+  /** Keys to remove. */
   remove?: Iterable<string> | undefined;
   provider?: string | undefined;
 }

@@ -6,9 +6,9 @@ import { Invalid } from "./errors/index.js";
 
 /** What is not given is that of the environment. */
 export interface EntryOptions {
-  /** The key that the server asks for (else TREERING_TOKEN). */
+  /** The API key (default TREERING_TOKEN). */
   token?: string | undefined;
-  /** A file with the certificate of a private CA, in PEM (else TREERING_CA). */
+  /** A PEM file with the certificate of a private CA (default TREERING_CA). */
   ca?: string | undefined;
 }
 

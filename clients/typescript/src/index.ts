@@ -1,4 +1,4 @@
-// Treering: a memory for LLM agents that is never lost.
+// Client for Treering, an event-sourced context storage engine for LLM agents.
 //
 //     import * as treering from "treering";
 //
@@ -7,7 +7,7 @@
 //     await conv.user("Where is the port set?");
 //     const request = await conv.request("anthropic", { budget: 60_000 });
 //
-// `make` makes events for batches, the error classes say what can go wrong and what to do.
+// `make` makes events for batches. The error classes say what to do.
 
 export type { AskedCall } from "./answers.js";
 export {

@@ -1,4 +1,4 @@
-// What is remembered for long, under paths and keys.
+// Items: JSON values under paths and keys, shared by all conversations.
 
 import {
   ItemComparison,
@@ -25,60 +25,57 @@ const SIGNS = {
   "<=": ItemComparison.LESS_OR_EQUAL,
 } as const;
 
-/**
- * What must be so of a value: a field, or the names of a field within others; a sign; and what
- * it is compared with.
- */
+/** A condition on a value: a field (or the names of a nested field), a sign, and a value. */
 export type ItemCondition = readonly [
   field: string | readonly string[],
   sign: keyof typeof SIGNS,
   value: unknown,
 ];
 
-/** How an item is put. */
+/** Options of `put`. */
 export interface PutOptions {
-  /** Milliseconds that it lives. */
+  /** Time to live in milliseconds. */
   ttlMs?: number | undefined;
-  /** What a search finds it by, instead of all texts in it. */
+  /** Text for search, instead of all texts in the value. */
   text?: string | undefined;
 }
 
-/** What is looked for. */
+/** Options of an item search. */
 export interface ItemSearch {
   /** Words. */
   query?: string | undefined;
-  /** All of them must be so. */
+  /** All must hold. */
   where?: Iterable<ItemCondition> | undefined;
-  /** At most so many (10). */
+  /** Maximum number (default 10). */
   limit?: number | undefined;
   offset?: number | undefined;
-  /** What is found lives on from now. */
+  /** Restart the time to live of what is found. */
   refreshTtl?: boolean | undefined;
 }
 
-/** Which paths are listed. `*` is any label. */
+/** Options of listing paths. `*` matches any label. */
 export interface PathsOptions {
   prefix?: readonly string[] | undefined;
   suffix?: readonly string[] | undefined;
-  /** Longer paths are cut to so many labels. */
+  /** Maximum number of labels; longer paths are cut. */
   depthMax?: number | undefined;
-  /** At most so many (100). */
+  /** Maximum number (default 100). */
   limit?: number | undefined;
   offset?: number | undefined;
 }
 
-/** What is remembered under a path and a key. */
+/** A value under a path and a key. */
 export class Item {
   readonly path: readonly string[];
   readonly key: string;
   readonly createdAt: Date | undefined;
   readonly updatedAt: Date | undefined;
-  /** When it goes; undefined: never. */
+  /** Time when it expires; `undefined`: never. */
   readonly expiresAt: Date | undefined;
 
   constructor(
     readonly proto: ItemMessage,
-    /** How well it fits a query. */
+    /** Score of the match. */
     readonly score: number | undefined = proto.score,
   ) {
     this.path = proto.path;
@@ -141,7 +138,7 @@ export const itemOps = {
 };
 
 /**
- * JSON values under a path (labels) and a key, for the whole namespace.
+ * JSON values under a path (labels) and a key, shared by the namespace.
  *
  *     await db.items.put(["users", "ada"], "likes", { answers: "short" });
  *     const item = await db.items.get(["users", "ada"], "likes");
@@ -156,7 +153,7 @@ export class Items {
     this.#actor = actor;
   }
 
-  /** Puts a value, in the place of what is there. */
+  /** Puts or replaces a value. */
   async put(
     path: readonly string[],
     key: string,
@@ -166,7 +163,7 @@ export class Items {
     await this.#send([itemOps.put(path, key, value, options)], options);
   }
 
-  /** An item; undefined: it is not there. With `refreshTtl` it lives on from now. */
+  /** Returns an item, or `undefined`. `refreshTtl` restarts its time to live. */
   async get(
     path: readonly string[],
     key: string,
@@ -176,13 +173,13 @@ export class Items {
     return gotItem(results[0]);
   }
 
-  /** Takes an item away; false: it was not there. Its past stays until it is erased. */
+  /** Deletes an item; false if it did not exist. Its history stays until it is erased. */
   async delete(path: readonly string[], key: string, options: WriteOptions = {}): Promise<boolean> {
     const answer = await this.#send([itemOps.delete(path, key)], options);
     return answer.position !== undefined;
   }
 
-  /** Items under a path: the newest first, or with a query the best first. */
+  /** Searches the items under a path: newest first, or best first with a query. */
   async search(
     under: readonly string[] = [],
     options: ItemSearch & CallOptions = {},
@@ -192,7 +189,7 @@ export class Items {
     return result?.$case === "found" ? this.values(result.value.items, options) : [];
   }
 
-  /** Paths under which there are items, in their order. */
+  /** Lists the paths that have items, sorted. */
   async paths(options: PathsOptions & CallOptions = {}): Promise<string[][]> {
     const { results } = await this.#send([itemOps.paths(options)], options);
     const result = results[0]?.result;
@@ -200,15 +197,15 @@ export class Items {
   }
 
   /**
-   * Operations in one step (`itemOps` makes them): what is read is as it was before, what is
-   * changed is changed all at once or not at all. Answers in their order.
+   * Runs operations (made by `itemOps`) in one step. Reads see the state before the batch; all
+   * changes apply, or none. Returns the results in order.
    */
   async batch(ops: Iterable<ItemOp>, options: WriteOptions = {}): Promise<ItemResult[]> {
     const asked = [...ops];
     return asked.length ? (await this.#send(asked, options)).results : [];
   }
 
-  /** Items of an answer of `batch`, with the values that it had no room for. */
+  /** Returns items of a `batch` result, with the values that it left out. */
   async values(items: Iterable<ItemMessage>, options: CallOptions = {}): Promise<Item[]> {
     const whole: Item[] = [];
     for (const item of items) {

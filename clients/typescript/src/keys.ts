@@ -1,6 +1,6 @@
 // Idempotency keys: with one, a write that is sent twice is stored once.
 
-import { randomUUID } from "node:crypto";
+import { createHash, randomUUID } from "node:crypto";
 
 /** The key that was given, or one for this write. */
 export const keyOrNew = (given?: string): string => given || randomUUID().replaceAll("-", "");
@@ -16,6 +16,10 @@ export function keyLifeSeconds(given: string | undefined, seconds?: number): num
   }
   return seconds;
 }
+
+/** The id of a call that has none: the same whenever it is of the same. */
+export const callIdOf = (of: string): string =>
+  `call_${createHash("blake2b512").update(of).digest("hex").slice(0, 24)}`;
 
 /** A few letters that nobody else has. */
 export const unique = (letters: number): string => keyOrNew().slice(-letters);

@@ -1,4 +1,4 @@
-// Events on their way in, for `conv.append([...])`: a batch is stored whole or not at all.
+// Makes events for `conv.append([...])`.
 //
 //     await conv.append([
 //       make.user("Where is the port set?"),
@@ -49,14 +49,14 @@ const requirement = (needsApproval = false): ApprovalRequirement =>
 
 // ---- messages ----
 
-/** What a message carries beside its content. */
+/** Options of a message. */
 export interface MessageOptions {
   author?: string | undefined;
   /** The provider's id. */
   messageId?: string | undefined;
   finishReason?: string | undefined;
   usage?: Usage | undefined;
-  /** The message as its source wrote it. */
+  /** The original message. */
   raw?: RawMessage | undefined;
 }
 
@@ -79,8 +79,8 @@ export function message(role: RoleName, content: Content, options: MessageOption
 }
 
 /**
- * What a message said beside its parts, for `raw`: an object of its other fields. `origin` is
- * the shape that it had; an export in that shape has them again.
+ * The other fields of a provider's message, for `raw`. `origin` is its format; an export in that
+ * format contains the fields again.
  *
  *     const raw = make.rest({ annotations: [], phase: "final" }, { origin: "openai-chat" });
  *     await conv.append([make.assistant("Found it.", { raw })]);
@@ -92,15 +92,15 @@ export function rest(
   return { origin, provider, model, encoding: RawEncoding.REST, data: jsonBytes(fields) };
 }
 
-/** What the user said. */
+/** A user message. */
 export const user = (content: Content, options: MessageOptions = {}): NewEvent =>
   message("user", content, options);
 
-/** What the model said. */
+/** An assistant message. */
 export const assistant = (content: Content, options: MessageOptions = {}): NewEvent =>
   message("assistant", content, options);
 
-/** Tokens as the provider reported them. */
+/** Token usage as the provider reported it. */
 export function usage(tokens: {
   input?: number | undefined;
   output?: number | undefined;
@@ -123,25 +123,25 @@ export function usage(tokens: {
 export const system = (content: string, { id = "" } = {}): NewEvent =>
   event({ $case: "systemPromptSet", value: { id, content } });
 
-/** A prompt that stands as the first message of the user from here on. */
+/** A prompt that is the first user message from here on. */
 export const userPrompt = (content: string, { id = "" } = {}): NewEvent =>
   event({ $case: "userPromptSet", value: { id, content } });
 
 // ---- tool calls ----
 
-/** What a tool on offer says of itself beside its schema. */
+/** Options of a tool definition. */
 export interface ToolOptions {
   needsApproval?: boolean;
-  /** How to use it: told once, when it is discovered. */
+  /** Guidance, given once when the tool is discovered. */
   guidance?: string;
-  /** Offered only after it was discovered. */
+  /** Available only after it was discovered. */
   discoverable?: boolean;
-  /** The model keeps to the schema exactly; for OpenAI's requests. */
+  /** The model must follow the schema exactly; for requests for OpenAI. */
   strict?: boolean | undefined;
   source?: string;
 }
 
-/** A tool on offer, for `tools`. */
+/** A tool definition, for `tools`. */
 export function tool(
   name: string,
   description = "",
@@ -160,33 +160,33 @@ export function tool(
   };
 }
 
-/** The tools on offer from here on. */
+/** The available tools from here on. */
 export const tools = (definitions: Iterable<ToolDefinition>): NewEvent =>
   event({ $case: "toolsDefined", value: { tools: [...definitions] } });
 
-/** Tools that were found, and are offered from here on. */
+/** Discovered tools, which are available from here on. */
 export const toolsDiscovered = (names: Iterable<string>): NewEvent =>
   event({ $case: "toolsDiscovered", value: { names: [...names] } });
 
-/** How to use tools: tool to text. */
+/** Guidance on tools: a text for each tool. */
 export function guidanceGiven(texts: Readonly<Record<string, string>>): NewEvent {
   const guidance = Object.entries(texts).map(([tool, text]) => ({ tool, text }));
   return event({ $case: "guidanceGiven", value: { guidance } });
 }
 
-/** What a call says beside its arguments. */
+/** Options of a call. */
 export interface AskedOptions {
   needsApproval?: boolean | undefined;
   messageRevision?: number | undefined;
-  /** The provider's id of the item beside the call's (OpenAI Responses: `fc_…`). */
+  /** The provider's item id (OpenAI Responses: `fc_…`). */
   itemId?: string | undefined;
-  /** The call as its source wrote it, where that says more. */
+  /** The original call, if it has more fields. */
   raw?: RawMessage | undefined;
 }
 
 /**
- * What a model asks for. Arguments that are bytes or a string are kept as they are, also when
- * they are no JSON.
+ * A tool call. Arguments that are bytes or a string are stored unchanged, even if they are not
+ * JSON.
  */
 export function toolCall(
   callId: string,
@@ -210,25 +210,25 @@ export function toolCall(
   });
 }
 
-/** Somebody runs the call. */
+/** The start of a call. */
 export const toolStarted = (callId: string, { executor = "" } = {}): NewEvent =>
   event({ $case: "toolCallStarted", value: { callId, executor } });
 
-/** What a result says beside its content. */
+/** Options of a result. */
 export interface ResultOptions {
-  /** It worked (true). */
+  /** The tool succeeded (default true). */
   success?: boolean | undefined;
-  /** What went wrong. */
+  /** The error message. */
   error?: string | undefined;
   /** How long the tool ran. */
   milliseconds?: number | undefined;
-  /** The result in a structured form: anything that JSON can say. */
+  /** The structured result: any JSON value. */
   structured?: unknown;
-  /** The result as its source wrote it, where that says more. */
+  /** The original result, if it has more fields. */
   raw?: RawMessage | undefined;
 }
 
-/** What a tool returned. */
+/** A tool result. */
 export function toolResult(
   callId: string,
   content: Content = [],
@@ -249,7 +249,7 @@ export function toolResult(
   });
 }
 
-/** The call ended without a result. */
+/** A cancellation: the call ended without a result. */
 export function toolCancelled(
   callId: string,
   reason: CancelReasonName = "interrupted",
@@ -259,7 +259,7 @@ export function toolCancelled(
   return event({ $case: "toolCallCancelled", value });
 }
 
-/** A finished call in short. */
+/** A result digest: a short form of a finished call. */
 export const toolSnapshot = (
   callId: string,
   summary: string,
@@ -267,7 +267,7 @@ export const toolSnapshot = (
 ): NewEvent =>
   event({ $case: "toolSnapshotRecorded", value: { callId, requestRevision, summary } });
 
-/** Somebody's word on a call, for exactly the arguments that have this hash. */
+/** A decision on a call, for exactly the arguments with this hash. */
 export function decision(
   callId: string,
   word: DecisionName,
@@ -303,16 +303,16 @@ export const config = (model = "", options: ConfigOptions = {}): Config => ({
   parameters: jsonTexts(options.parameters),
 });
 
-/** What a conversation begins with. */
+/** Options of a new conversation. */
 export interface CreatedOptions {
   config?: Config | undefined;
   labels?: Readonly<Record<string, string>> | undefined;
-  /** `{ context: {...} }` is how its requests are built. */
+  /** `{ context: {...} }` is the policy for requests. */
   policies?: Readonly<Record<string, unknown>> | undefined;
   source?: string | undefined;
   sourceId?: string | undefined;
   sourceMeta?: unknown;
-  /** What is kept with it, name to value. */
+  /** Metadata: names and values. */
   metadata?: Readonly<Record<string, unknown>> | undefined;
   parent?: ParentRef | undefined;
 }
@@ -341,19 +341,19 @@ export function created(title = "", options: CreatedOptions = {}): NewEvent {
 export const configChanged = (config: Config): NewEvent =>
   event({ $case: "configChanged", value: { config } });
 
-/** The branch is the one that is meant when none is named. */
+/** Makes the branch the active branch. */
 export const branchActivated = (): NewEvent => event({ $case: "branchActivated", value: {} });
 
-/** What a conversation is called and what is kept with it; what is not named stays. */
+/** Changes of a conversation; other values stay. */
 export interface Changes {
   title?: string | undefined;
-  /** null: the label goes. */
+  /** null removes the label. */
   labels?: Readonly<Record<string, string | null>> | undefined;
-  /** undefined: it goes; null is JSON's null. */
+  /** `undefined` removes the value; null is JSON's null. */
   metadata?: Readonly<Record<string, unknown>> | undefined;
 }
 
-/** A conversation's new title, labels and metadata. */
+/** Changes of title, labels and metadata. */
 export const conversationChanged = ({ title, labels = {}, metadata = {} }: Changes): NewEvent => {
   const entries = Object.entries(labels);
   const set = entries.filter((entry): entry is [string, string] => entry[1] !== null);
@@ -374,25 +374,25 @@ export const conversationChanged = ({ title, labels = {}, metadata = {} }: Chang
 export const branchRenamed = (name: string): NewEvent =>
   event({ $case: "branchRenamed", value: { name } });
 
-/** The branch takes nothing more. */
+/** Archives the branch: it accepts no appends. */
 export const branchArchived = (reason = ""): NewEvent =>
   event({ $case: "branchArchived", value: { reason } });
 
-/** The conversation takes nothing more. */
+/** Seals the conversation: it accepts no appends. */
 export const sealed = (reason = "", summary = ""): NewEvent =>
   event({ $case: "conversationSealed", value: { reason, summary } });
 
 // ---- context, summaries, judgements ----
 
-/** A key of the active context. */
+/** Sets a key of the active context. */
 export const contextSet = (key: string, value: unknown, { provider = "" } = {}): NewEvent =>
   event({ $case: "contextSet", value: { key, value: jsonBytes(value), provider } });
 
-/** A key of the active context goes. */
+/** Removes a key of the active context. */
 export const contextRemoved = (key: string): NewEvent =>
   event({ $case: "contextRemoved", value: { key } });
 
-/** What the conversation is about. */
+/** Entities that the conversation is about. */
 export const entitiesNoted = (
   noted: Iterable<{ id: string; kind?: string; name?: string }>,
 ): NewEvent => {
@@ -400,11 +400,11 @@ export const entitiesNoted = (
   return event({ $case: "entitiesNoted", value: { entities } });
 };
 
-/** A summary of the dialogue, which the next request holds. */
+/** A summary of the dialogue, which is part of the next request. */
 export const summary = (content: string, { fromRevision = 0, toRevision = 0 } = {}): NewEvent =>
   event({ $case: "summaryRecorded", value: { content, fromRevision, toRevision } });
 
-/** A summary that stands for everything up to a revision. See `conv.compact`. */
+/** A compaction: a summary that replaces everything up to a revision. See `conv.compact`. */
 export function compacted(
   summary: string,
   cutRevision: number,
@@ -424,7 +424,7 @@ export function compacted(
   });
 }
 
-/** A judgement. */
+/** Options of an annotation. */
 export interface AnnotationOptions {
   /** The whole turn that the event is in. */
   wholeTurn?: boolean;
@@ -433,7 +433,7 @@ export interface AnnotationOptions {
   comment?: string;
 }
 
-/** A judgement on an event, a turn, or (without a revision) the branch. */
+/** An annotation of an event, a turn, or (without a revision) the branch. */
 export const annotation = (targetRevision = 0, options: AnnotationOptions = {}): NewEvent =>
   event({
     $case: "annotationAdded",
@@ -446,14 +446,17 @@ export const annotation = (targetRevision = 0, options: AnnotationOptions = {}):
     },
   });
 
-/** What an event is found by: a key, the newest event with which is its latest, and more. */
+/** Key and attributes, by which you can find an event. */
 export interface FoundBy {
   /** Need not be unique. */
   key?: string | undefined;
   attributes?: Readonly<Record<string, string>> | undefined;
 }
 
-/** The same event, with what it is found by. Both are content: erased with the event. */
+/**
+ * Returns the event with a key and attributes, by which you can find it. Erasing the event removes
+ * both.
+ */
 export const foundBy = (event: NewEvent, { key = "", attributes = {} }: FoundBy): NewEvent => ({
   ...event,
   key: key || event.key,
@@ -461,11 +464,10 @@ export const foundBy = (event: NewEvent, { key = "", attributes = {} }: FoundBy)
 });
 
 /**
- * An event of your own. Bytes are kept as they are, all else is kept as JSON. A search finds it
- * by its `text`. `deltaOf` is the key of an event that this one is much like, the state of the
- * step before for example: the store then keeps what is different, and every read gives the
- * whole. A state that is given the same key each time names itself:
- * `custom("state", state, { key: "state", deltaOf: "state" })`.
+ * A custom event. Bytes are stored unchanged, other values as JSON. Search finds it by its `text`.
+ * `deltaOf` is the key of a similar event, for example the previous state: the store then keeps
+ * only the difference, and reads return the whole. A state often names itself: `custom("state",
+ * state, { key: "state", deltaOf: "state" })`.
  */
 export function custom(
   typeName: string,
@@ -490,9 +492,9 @@ export function custom(
 }
 
 /**
- * The same event, with an id of yours: a UUID of version 1 to 7, once in the namespace. An
- * append with an id that is there is refused (`EventIdTaken`), or with `skipKnown` passes over
- * it when its content is the same, else `EventIdConflict`.
+ * Returns the event with an id of your choice: a UUID of version 1 to 7, unique in the namespace.
+ * An append with a known id is refused (`EventIdTaken`). With `skipKnown` the event is skipped if
+ * its content is the same, and otherwise refused (`EventIdConflict`).
  *
  *     const mine = make.withId(make.user("Once."), crypto.randomUUID());
  *     await conv.append([mine]);
@@ -502,9 +504,9 @@ export function custom(
 export const withId = (event: NewEvent, id: string): NewEvent => ({ ...event, id });
 
 /**
- * The same event, with an idempotency key of its own: appended again, in whatever batch, it is
- * passed over, and the receipt says where it is (`known`). With other content the batch is
- * refused (`IdempotencyConflict`).
+ * Returns the event with its own idempotency key. If it is appended again, in any batch, it is
+ * skipped and listed in `known` of the receipt. With other content the batch is refused
+ * (`IdempotencyConflict`).
  *
  *     const feed = lines.map((text) => make.once(make.user(text), `line/${text}`));
  *     await conv.append(feed.slice(0, 2));
@@ -515,5 +517,5 @@ export const once = (event: NewEvent, idempotencyKey: string): NewEvent => ({
   idempotencyKey,
 });
 
-/** The same event, with the time at which it happened (which is otherwise now). */
+/** Returns the event with the time when it happened (default: now). */
 export const happened = (event: NewEvent, at: Date): NewEvent => ({ ...event, occurredAt: at });

@@ -9,7 +9,7 @@ export type Part = string | ContentPart;
 /** One part or several. */
 export type Content = Part | readonly Part[];
 
-/** Texts and parts as parts. */
+/** Converts texts and parts to parts. */
 export function parts(content: Content): ContentPart[] {
   const all: readonly unknown[] = Array.isArray(content) ? content : [content];
   return all.map((part) => {
@@ -23,7 +23,7 @@ export function parts(content: Content): ContentPart[] {
 /** A text. */
 export const text = (value: string): ContentPart => ({ part: { $case: "text", value } });
 
-/** Where a medium comes from, and what it is. */
+/** Options of an image, file or audio. */
 export interface MediaOptions {
   /** For example `image/png`. */
   mediaType?: string | undefined;
@@ -44,7 +44,7 @@ function media(source: Uint8Array | URL | string, options: MediaOptions): Media 
   };
 }
 
-/** An image: its bytes, or an address. */
+/** An image: bytes or a URL. */
 export const image = (
   source: Uint8Array | URL | string,
   options: MediaOptions = {},
@@ -52,7 +52,7 @@ export const image = (
   part: { $case: "image", value: media(source, options) },
 });
 
-/** A file: its bytes, or an address. */
+/** A file: bytes or a URL. */
 export const file = (
   source: Uint8Array | URL | string,
   options: MediaOptions = {},
@@ -60,7 +60,7 @@ export const file = (
   part: { $case: "file", value: media(source, options) },
 });
 
-/** A sound: its bytes, or an address. */
+/** Audio: bytes or a URL. */
 export const audio = (
   source: Uint8Array | URL | string,
   options: MediaOptions = {},
@@ -68,18 +68,18 @@ export const audio = (
   part: { $case: "audio", value: media(source, options) },
 });
 
-/** What a thought carries beside its text. */
+/** Options of reasoning. */
 export interface ReasoningOptions {
-  /** Opaque; goes back unmodified. */
+  /** Opaque; sent back unmodified. */
   signature?: Uint8Array | string | undefined;
-  /** The provider sent it encrypted: `signature` is all there is. */
+  /** The provider sent it encrypted: only `signature` is known. */
   redacted?: boolean | undefined;
   provider?: string | undefined;
   model?: string | undefined;
   id?: string | undefined;
 }
 
-/** What a model thought. It goes back to its own provider and model family only. */
+/** Reasoning of a model. Requests send it only to the same provider and model family. */
 export function reasoning(text: string, options: ReasoningOptions = {}): ContentPart {
   const { signature = "" } = options;
   const value = {
@@ -93,7 +93,7 @@ export function reasoning(text: string, options: ReasoningOptions = {}): Content
   return { part: { $case: "reasoning", value } };
 }
 
-/** What a model said when it refused. */
+/** A refusal of a model. */
 export const refusal = (text: string): ContentPart => ({ part: { $case: "refusal", value: text } });
 
 /** A part that is JSON. */

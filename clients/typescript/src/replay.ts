@@ -1,4 +1,4 @@
-// An agent that is run again, with the results that its tools gave the first time.
+// Replay: runs an agent again with the recorded results of its tools.
 
 import { NotRecorded } from "./errors/index.js";
 import type { ToolResultRecorded } from "./gen/treering/v1/event.js";
@@ -15,10 +15,10 @@ export interface ReplayHost {
 }
 
 /**
- * Recorded results in the place of tools.
+ * Answers tool calls with recorded results.
  *
- * The n-th time that a tool is asked with the same arguments, it answers what it answered the
- * n-th time on the recorded branch. What was never asked throws `NotRecorded`.
+ * The n-th call of a tool with the same arguments gets the n-th recorded result. A call that was
+ * not recorded throws `NotRecorded`.
  */
 export class Replay {
   readonly #host: ReplayHost;
@@ -30,7 +30,7 @@ export class Replay {
     this.#host = host;
   }
 
-  /** The recorded result with all that it holds. */
+  /** Returns the recorded result event. */
   async result(tool: string, args: unknown = {}): Promise<ToolResultRecorded> {
     const asked = jsonText([tool, ordered(args)]);
     const times = (this.#asked.get(asked) ?? 0) + 1;
@@ -43,7 +43,7 @@ export class Replay {
     return found;
   }
 
-  /** The text of the recorded result. */
+  /** Returns the text of the recorded result. */
   async call(tool: string, args: unknown = {}): Promise<string> {
     return textOf((await this.result(tool, args)).parts);
   }

@@ -49,29 +49,32 @@ const WHOLE_RESULT_BYTES_MAX = 1 << 20;
 /** Longest that a search waits for the index; the server's own bound is 30 s. */
 const INDEX_WAIT_MS_MAX = 25_000;
 
-/** What a write can be told. */
+/** Options of a write. */
 export interface WriteOptions extends CallOptions {
   /**
-   * Makes a second write with the same content harmless. One is made for each write, so that
-   * a retry never doubles it; give your own where the *program* may come again with it.
+   * Makes a repeated write with the same content harmless. Each write gets a generated key, so
+   * retries are safe. Pass your own key if your program may repeat the write.
    */
   idempotencyKey?: string | undefined;
 }
 
-/** What an append can be told. */
+/** Options of an append. */
 export interface AppendOptions extends WriteOptions {
-  /** The revision that the head must have, else `RevisionMismatch`. 0: there must be none. */
+  /**
+   * The head that the branch must have, otherwise `RevisionMismatch`. 0: the conversation must not
+   * exist.
+   */
   expected?: number | undefined;
   /**
-   * What the newest event with each of these keys must be (`make.foundBy`): a revision, an
-   * event's id, or null where there must be none; else `LatestMismatch`.
+   * The newest event that each key (`make.foundBy`) must have: a revision, an event id, or null for
+   * no event; otherwise `LatestMismatch`.
    */
   expectedKeys?: Readonly<Record<string, number | string | null>> | undefined;
-  /** Pass over events whose ids are there already, with the same content: `make.withId`. */
+  /** Skip events whose ids exist with the same content: `make.withId`. */
   skipKnown?: boolean | undefined;
   /**
-   * Seconds for which the keys of this append are known. Without it keys that are given are
-   * known for ever, and one that is made for a day.
+   * Seconds for which the keys of this append are kept. By default, your keys are kept for ever and
+   * a generated key for a day.
    */
   keyLifeSeconds?: number | undefined;
 }
@@ -101,20 +104,20 @@ function expectedKey(key: string, newest: number | string | null): ExpectedKey {
   return { ...of, expected: { $case: "eventId", value: newest } };
 }
 
-/** What is to be erased: of a conversation, by a literal, or the whole namespace. */
+/** Options of an erase: a conversation, a literal, or the whole namespace. */
 export interface EraseOptions {
-  /** The conversation: some events of it, or all with its sub-contexts. */
+  /** The conversation: some events, or all of it with its sub-contexts. */
   conversation?: string | undefined;
   /** Revisions of the conversation; a pair is a range. */
   events?: readonly (number | readonly [number, number])[] | undefined;
-  /** Every event that holds it. */
+  /** Every event that contains it. */
   literal?: string | Uint8Array | undefined;
   wholeNamespace?: boolean | undefined;
-  /** Keep what was made from it: summaries, compactions, short forms of results. */
+  /** Keep derived content: summaries, compactions, result digests. */
   keepDerived?: boolean | undefined;
-  /** Only tell what would go. */
+  /** Change nothing; only report. */
   dryRun?: boolean | undefined;
-  /** For the history. */
+  /** Recorded with the erase. */
   reason?: string | undefined;
 }
 
@@ -141,7 +144,7 @@ function eraseTarget(what: EraseOptions): EraseRequest["target"] {
   return { $case: "revisions", value: { conversationId: conversation, ranges } };
 }
 
-/** What a conversation begins with. */
+/** Options of a new conversation. */
 export interface NewConversation extends ConfigOptions, WriteOptions {
   title?: string | undefined;
   /** The system prompt. */
@@ -150,49 +153,46 @@ export interface NewConversation extends ConfigOptions, WriteOptions {
   /** See `make.tool`. */
   tools?: Iterable<ToolDefinition> | undefined;
   labels?: Readonly<Record<string, string>> | undefined;
-  /** `{ context: {...} }` is how its requests are built. */
+  /** `{ context: {...} }` is the policy for requests. */
   policies?: Readonly<Record<string, unknown>> | undefined;
-  /** Your own description of it: anything that JSON can say. */
+  /** Your own description of the source: any JSON value. */
   sourceMeta?: unknown;
   source?: string | undefined;
-  /** The id that you call it by: see `db.open`. */
+  /** Your own id: see `db.open`. */
   sourceId?: string | undefined;
-  /** A UUID of your own. */
+  /** A UUID of your choice. */
   id?: string | undefined;
 }
 
-/**
- * What events are narrowed by. Those with `key`, `keyPrefix` or one of `types` are found
- * without going through the others of their conversation.
- */
+/** Filters of events. `key`, `keyPrefix` and `types` use an index. */
 export interface EventFilters {
-  /** Their key, whole. */
+  /** Exact key. */
   key?: string | undefined;
-  /** What their key begins with. */
+  /** Beginning of the key. */
   keyPrefix?: string | undefined;
-  /** Only frameworks' events of these types. */
+  /** Custom events of these types. */
   types?: string | readonly string[] | undefined;
   actor?: string | undefined;
   correlationId?: string | undefined;
-  /** All of these, with these values. */
+  /** All of these attributes, with these values. */
   attributes?: Readonly<Record<string, string>> | undefined;
-  /** Recorded then or later. */
+  /** Appended at this time or later. */
   since?: Date | undefined;
-  /** Recorded before. */
+  /** Appended before this time. */
   until?: Date | undefined;
 }
 
-/** What is looked for of a branch's history: its newest events with this. */
+/** Options of `latest`. */
 export interface LatestOptions extends CallOptions {
   keys?: readonly string[] | undefined;
-  /** Of frameworks' events. */
+  /** Types of custom events. */
   types?: readonly string[] | undefined;
   kinds?: readonly KindName[] | undefined;
   /** Leave the bodies out. */
   headersOnly?: boolean | undefined;
 }
 
-/** What a read of events is narrowed by. */
+/** Options of reading events. */
 export interface ReadOptions extends EventFilters {
   /** Only these kinds. */
   kinds?: readonly KindName[] | undefined;
@@ -202,72 +202,72 @@ export interface ReadOptions extends EventFilters {
   last?: number | undefined;
   /** Newest first. */
   backward?: boolean | undefined;
-  /** At most so many. */
+  /** Maximum number. */
   limit?: number | undefined;
   /** Leave the bodies out. */
   headersOnly?: boolean | undefined;
-  /** Every event of the conversation, not only those of this branch. */
+  /** All branches of the conversation. */
   allBranches?: boolean | undefined;
 }
 
-/** How the next request is built. */
+/** Options of a request. */
 export interface RequestOptions extends CallOptions {
-  /** Model to send it to; else the conversation's. */
+  /** The model; default: the conversation's. */
   model?: string | undefined;
-  /** Tokens that it may have; 0: no bound. */
+  /** Token budget; 0 for none. */
   budget?: number | undefined;
   /** Merged over the conversation's `context` policy. */
   policy?: Readonly<Record<string, unknown>> | undefined;
-  /** As the branch was at this revision. */
+  /** As of this revision. */
   asOf?: number | undefined;
-  /** Wait until this position can be read. */
+  /** Wait for this log position. */
   atLeast?: number | undefined;
 }
 
-/** What a search is narrowed by, and how it answers. */
+/** Filters and options of a search. */
 export interface SearchFilters extends CallOptions {
   /** UUID or source id. */
   conversation?: string | undefined;
-  /** With a conversation: only the history of this branch. */
+  /** With a conversation: only this branch. */
   branch?: string | undefined;
-  /** With a conversation: its sub-contexts too. */
+  /** With a conversation: include its sub-contexts. */
   subContexts?: boolean | undefined;
-  /** At most so many hits (10). */
+  /** Maximum number of hits (default 10). */
   limit?: number | undefined;
   offset?: number | undefined;
   tools?: string | readonly string[] | undefined;
-  /** Only results that worked, or that failed. */
+  /** Only successful, or only failed results. */
   success?: boolean | undefined;
-  /** Results, calls, messages, summaries, titles, annotations; none: all. */
+  /** Results, calls, messages, summaries, titles, annotations; default: all. */
   kinds?: KindName | readonly KindName[] | undefined;
   roles?: RoleName | readonly RoleName[] | undefined;
-  /** Only calls, and their results, that name a path like one of these: `src/*.py`. */
+  /** Only calls and results that name a path like one of these: `src/*.py`. */
   paths?: string | readonly string[] | undefined;
   sources?: string | readonly string[] | undefined;
-  /** Only conversations that have all of these: `name` or `name=value`. */
+  /** Only conversations with all of these labels: `name` or `name=value`. */
   labels?: string | readonly string[] | undefined;
-  /** Recorded from then on. */
+  /** Appended at this time or later. */
   since?: Date | undefined;
   until?: Date | undefined;
-  /** Happened from then on: what was imported happened before it was recorded. */
+  /** Happened at this time or later. Imported events happened before they were appended. */
   happenedSince?: Date | undefined;
   happenedUntil?: Date | undefined;
-  /** "plain" takes the text as words, "query" as a query; empty: what it looks like. */
+  /** "plain" reads the text as words, "query" as a query; empty detects which. */
   mode?: QueryModeName | undefined;
   /** The text is a regular expression, matched line by line. */
   regex?: boolean | undefined;
-  /** So many lines before and after the match come with each hit. */
+  /** Number of lines before and after the match in each hit. */
   contextLines?: number | undefined;
   countAll?: boolean | undefined;
-  /** Count the hits of each conversation, too. */
+  /** Also count the hits of each conversation. */
   byConversation?: boolean | undefined;
-  /** Events with one text are hits of their own, not one. */
+  /** Return each of several events with equal text, instead of one hit. */
   everyCopy?: boolean | undefined;
-  /** Only what the active branch of each conversation shows: not what was rewound. */
+  /** Only active branches: without rewound events. */
   activeBranchesOnly?: boolean | undefined;
   /** Only conversations that are not sealed. */
   notSealed?: boolean | undefined;
-  /** Wait until this position is in the index. Unset: the last that this client wrote. */
+  /** Wait until the index contains this log position. Default: the last append of this client. */
   atLeast?: number | undefined;
 }
 

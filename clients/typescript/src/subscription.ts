@@ -10,16 +10,16 @@ import type { Following, Transport } from "./transport.js";
 import { type ContextChange, Event } from "./types.js";
 import { fromJson, type KindName, numbers, type Parsed } from "./words.js";
 
-/** Where a subscription begins and what it hands out. */
+/** Options of a subscription. */
 export interface SubscribeOptions {
   /** Events after this revision (or, for the whole log, offset). */
   after?: number | undefined;
-  /** Skip what is there. */
+  /** Skip existing events. */
   fromNow?: boolean | undefined;
   kinds?: readonly KindName[] | undefined;
-  /** Seconds between the server's signs of life; 0: its own. */
+  /** Seconds between heartbeats; 0 for the server's default. */
   heartbeatSeconds?: number | undefined;
-  /** Ends it: the loop over it ends without an error. */
+  /** Ends the subscription; the loop ends without an error. */
   signal?: AbortSignal | undefined;
 }
 
@@ -29,9 +29,9 @@ export type Source = Extract<
   { $case: "branch" | "conversation" }
 >;
 
-/** Something to follow with `for await`, that ends with the loop. */
+/** A stream for `for await`, which ends with the loop. */
 abstract class Followed<T, S> implements AsyncIterableIterator<T>, AsyncDisposable {
-  /** What was there when it began has been handed out. */
+  /** All events that existed at the start were yielded. */
   caughtUp = false;
   protected abstract readonly answers: Following<unknown, S>;
 
@@ -49,7 +49,7 @@ abstract class Followed<T, S> implements AsyncIterableIterator<T>, AsyncDisposab
 
   #forget = () => {};
 
-  /** Ends it; whoever waits for the next one gets none. */
+  /** Ends the stream. Pending iterations stop. */
   async close(): Promise<void> {
     this.answers.close();
     this.#forget();
@@ -68,14 +68,13 @@ abstract class Followed<T, S> implements AsyncIterableIterator<T>, AsyncDisposab
 }
 
 /**
- * Events after a place: those that are there, then those that come.
+ * A stream of events: existing ones, then new ones.
  *
- * It goes on where it was when the connection breaks or the server is started again: nothing
- * is lost, nothing comes twice. `after` is the place of the last event that was handed out;
- * keep it to go on in another process.
+ * After a broken connection or a restart of the server it continues without gaps or repetitions.
+ * `after` is the place of the last event that it yielded; use it to continue in another process.
  */
 export class Subscription extends Followed<Event, SubscribeResponse> {
-  /** Revision, or for the whole log offset, of the last event that was handed out. */
+  /** Revision (for the whole log: offset) of the last event that it yielded. */
   after: number | undefined;
   readonly #isOfLog: boolean;
   #fromNow: boolean;
@@ -129,9 +128,9 @@ export class Subscription extends Followed<Event, SubscribeResponse> {
 }
 
 /**
- * Keys of a context: all as they are, then every change.
+ * A stream of the keys of a context, then of every change.
  *
- * After a break all keys are read again; what has not changed is not told again.
+ * After a broken connection it reads all keys again, and yields only changes.
  */
 export class ContextWatch extends Followed<ContextChange, WatchContextResponse> {
   /** Key to its value as JSON. */

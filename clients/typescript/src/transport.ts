@@ -15,9 +15,9 @@ import { health, type Method } from "./methods.js";
 import { Attempts, isBreak, STRANGER_PATIENCE_MS } from "./retry.js";
 import { type Bounds, type Stream, Wire } from "./wire.js";
 
-/** How long a call may take, and how it is ended early. */
+/** Options of a call. */
 export interface CallOptions {
-  /** Milliseconds for the call with all its attempts; else the client's. */
+  /** Milliseconds for the call with its retries; default: the client's. */
   timeoutMs?: number | undefined;
   /** Ends the call; it then throws the signal's reason. */
   signal?: AbortSignal | undefined;
@@ -91,7 +91,9 @@ export class Transport {
    * to come. Time counts while nothing comes.
    */
   read<Q, S>(method: Method<Q, S>, request: () => Q, sending: Sending = {}): AsyncGenerator<S> {
-    return this.#read(method, sending, (bounds) => this.#wire.stream(method, request(), bounds));
+    return this.#read(method, sending, () =>
+      this.#wire.stream(method, request(), { deadline: Infinity }),
+    );
   }
 
   /** Many requests, many answers; `requests` says which have none yet. */
@@ -100,15 +102,15 @@ export class Transport {
     requests: () => Iterable<Q>,
     sending: Sending,
   ): AsyncGenerator<S> {
-    return this.#read(method, sending, (bounds) =>
-      this.#wire.streamMany(method, requests(), bounds),
+    return this.#read(method, sending, (deadline) =>
+      this.#wire.streamMany(method, requests(), { deadline }),
     );
   }
 
   async *#read<Q, S>(
     method: Method<Q, S>,
     sending: Sending,
-    begin: (bounds: Bounds) => Promise<Stream<S>>,
+    begin: (deadline: number) => Promise<Stream<S>>,
   ): AsyncGenerator<S> {
     const { signal } = sending;
     let attempts = this.attempts(method, sending);
@@ -119,7 +121,7 @@ export class Transport {
       for (;;) {
         try {
           signal?.throwIfAborted();
-          stream = await begin({ deadline: Infinity });
+          stream = await begin(attempts.deadline);
           for (;;) {
             const answer = await inTime(stream, attempts.deadline);
             if (answer.done) return;
@@ -128,13 +130,14 @@ export class Transport {
             attempts = this.attempts(method, sending);
           }
         } catch (error) {
-          stream?.cancel();
+          if (stream) await this.#wire.leave(method, stream);
+          stream = undefined;
           await this.beforeNext(attempts, error, signal);
         }
       }
     } finally {
       signal?.removeEventListener("abort", abort);
-      stream?.cancel();
+      if (stream) await this.#wire.leave(method, stream);
     }
   }
 

@@ -1,4 +1,4 @@
-// What the client answers with. Each holds the message that it was read from as `proto`.
+// Result types of the client. Each has the protobuf message that it was read from as `proto`.
 
 import type { BuildResponse, Explanation } from "./gen/treering/v1/context.js";
 import type { DiffResponse, RewindResponse } from "./gen/treering/v1/conversation.js";
@@ -23,23 +23,23 @@ import {
   word,
 } from "./words.js";
 
-/** What an append answers: the events are on disk. */
+/** Result of an append: the events are on disk. */
 export class Receipt {
   readonly conversationId: string;
-  /** Of each event, in order. */
+  /** Revision of each event, in order. */
   readonly revisions: readonly number[];
   readonly eventIds: readonly string[];
-  /** Offset of the last event in the log: for `atLeast`. */
+  /** Log offset of the last event: for `atLeast`. */
   readonly position: number;
-  /** The idempotency key was known: these events were stored before. */
+  /** The idempotency key was known: the events were appended before. */
   readonly repeated: boolean;
-  /** What is legal and may still be a mistake. */
+  /** Valid input that may be a mistake. */
   readonly warnings: readonly string[];
-  /** The conversation did not exist, and was created with it (`createIfMissing`). */
+  /** The append created the conversation (`createIfMissing`). */
   readonly created: boolean;
   /**
-   * Which of the events were there already, by their ids or their own keys, from 0: nothing
-   * was appended for them now, and their revisions and ids are those of the first ones.
+   * Indexes (from 0) of the events that existed, by id or by their own key. They were not appended
+   * again; their revisions and ids are those of the existing events.
    */
   readonly known: readonly number[];
 
@@ -54,13 +54,13 @@ export class Receipt {
     this.warnings = proto.warnings;
   }
 
-  /** Of the last event. */
+  /** Revision of the last event. */
   get revision(): number {
     return this.revisions.at(-1) ?? 0;
   }
 }
 
-/** A fact as it is stored. */
+/** A stored event. */
 export class Event {
   readonly id: string;
   readonly conversationId: string;
@@ -79,82 +79,81 @@ export class Event {
   }
 
   /**
-   * What it says, by its `$case`: `event.body?.$case === "messageAppended"` makes
-   * `event.body.value` a `MessageAppended`. Undefined without bodies.
+   * The body, a union by `$case`: with `event.body?.$case === "messageAppended"`,
+   * `event.body.value` is a `MessageAppended`. Undefined if read without bodies.
    */
   get body(): EventMessage["body"] {
     return this.proto.body;
   }
 
-  /** Its content was erased: the body is what is left, without texts. */
+  /** The content was erased: the body is a stub without texts. */
   get erased(): boolean {
     return this.proto.erased;
   }
 
-  /** What its author gave it to be found by, or empty. */
+  /** The event key, or empty. */
   get key(): string {
     return this.proto.key;
   }
 
-  /** More of that. */
+  /** The attributes: names and values. */
   get attributes(): Readonly<Record<string, string>> {
     return this.proto.attributes;
   }
 
-  /** What a framework calls its event; empty of other kinds. */
+  /** The type of a custom event; empty for other kinds. */
   get typeName(): string {
     return this.proto.typeName;
   }
 
-  /** Offset in the log. */
+  /** Log offset. */
   get position(): number {
     return this.proto.position?.offset ?? 0;
   }
 
-  /** When it was stored. */
+  /** Time when it was appended. */
   get recordedAt(): Date {
     return this.proto.recordedAt ?? new Date(0);
   }
 
-  /** When it happened; when it was stored, where nobody said. */
+  /** Time when it happened; by default, when it was appended. */
   get occurredAt(): Date {
     return this.proto.occurredAt ?? this.recordedAt;
   }
 
-  /** Who speaks, for messages; empty for others. */
+  /** The role of a message; empty for other kinds. */
   get role(): RoleName | "" {
     const { body } = this.proto;
     return body?.$case === "messageAppended" ? word<RoleName>(Role, body.value.role) : "";
   }
 
-  /** The tool call that it is about; empty for others. */
+  /** The id of its tool call; empty for other events. */
   get callId(): string {
     const value = this.proto.body?.value;
     return value && "callId" in value ? value.callId : "";
   }
 
-  /** The tool that a call asks for; empty for others. */
+  /** The tool of a call; empty for other kinds. */
   get tool(): string {
     const { body } = this.proto;
     return body?.$case === "toolCallRequested" ? body.value.tool : "";
   }
 
   /**
-   * What a call asks for, from its JSON, and the text where the model wrote none; undefined for
-   * others.
+   * The parsed arguments of a call, or a string if they are not JSON; undefined for other kinds.
    */
   get arguments(): Parsed {
     const { body } = this.proto;
     return body?.$case === "toolCallRequested" ? fromArguments(body.value.arguments) : undefined;
   }
 
-  /** What a call asks for is no JSON: `arguments` is the text as the model wrote it. */
+  /** The arguments are not JSON: `arguments` is the text of the model. */
   get argumentsNotJson(): boolean {
     const { body } = this.proto;
     return body?.$case === "toolCallRequested" && body.value.argumentsNotJson;
   }
 
-  /** The data of an event of your own, from its JSON; undefined for others. */
+  /** The parsed JSON of a custom event; undefined for other kinds. */
   get data(): Parsed {
     const { body } = this.proto;
     if (body?.$case !== "custom") return undefined;
@@ -163,7 +162,7 @@ export class Event {
       : body.value.data;
   }
 
-  /** The text of a message, a result, a prompt or a summary; empty for others. */
+  /** The text of a message, result, prompt or summary; empty for other kinds. */
   get text(): string {
     const value = this.proto.body?.value;
     if (!value) return "";
@@ -173,7 +172,7 @@ export class Event {
   }
 }
 
-/** A tool call with what became of it. */
+/** A tool call and its outcome. */
 export class ToolCall {
   readonly conversationId: string;
   readonly branch: string;
@@ -189,27 +188,27 @@ export class ToolCall {
     this.status = word(CallStatus, proto.status);
   }
 
-  /** What it asks for, from its JSON; the text where the model wrote none. */
+  /** The parsed arguments; a string if the model wrote invalid JSON. */
   get arguments(): Parsed {
     return fromArguments(this.proto.arguments);
   }
 
-  /** They are no JSON: `arguments` is the text as the model wrote it. */
+  /** The arguments are not JSON: `arguments` is the text of the model. */
   get argumentsNotJson(): boolean {
     return this.proto.argumentsNotJson;
   }
 
-  /** What a decision must carry: it holds for these arguments only. */
+  /** Hash of the arguments. A decision carries it, and is valid for these arguments only. */
   get argumentsHash(): Uint8Array {
     return this.proto.argumentsHash;
   }
 
-  /** Of its request. */
+  /** Revision of its request. */
   get revision(): number {
     return this.proto.requestRevision;
   }
 
-  /** It has neither a result nor was it cancelled. */
+  /** It has no result and was not cancelled. */
   get isOpen(): boolean {
     return this.proto.endRevision === 0;
   }
@@ -219,58 +218,58 @@ export class ToolCall {
     return this.proto.resultHead;
   }
 
-  /** What went wrong. */
+  /** The error message. */
   get error(): string {
     return this.proto.errorMessage;
   }
 }
 
-/** What a tool returned, or a range of it. */
+/** A result of a tool, or a range of it. */
 export class ToolResult {
   constructor(
     readonly info: ResultInfo,
     readonly text: string,
   ) {}
 
-  /** Of the call. */
+  /** Id of the call. */
   get callId(): string {
     return this.info.callId;
   }
 
-  /** That ran. */
+  /** The tool. */
   get tool(): string {
     return this.info.tool;
   }
 
-  /** Of the result. */
+  /** Revision of the result. */
   get revision(): number {
     return this.info.revision;
   }
 
-  /** It worked. */
+  /** The tool succeeded. */
   get success(): boolean {
     return this.info.success;
   }
 
-  /** What went wrong. */
+  /** The error message. */
   get error(): string {
     return this.info.errorMessage;
   }
 
-  /** Of the whole. */
+  /** Size of the whole result in bytes. */
   get totalBytes(): number {
     return this.info.totalBytes;
   }
 }
 
-/** What a search found. */
+/** A search hit. */
 export class Hit {
   readonly conversationId: string;
   readonly branch: string;
   readonly revision: number;
   readonly kind: KindName;
   readonly tool: string;
-  /** Of the first match in the event's text, from 1. */
+  /** Line of the first match in the event's text, from 1. */
   readonly line: number;
   readonly score: number;
   readonly snippet: string;
@@ -286,18 +285,18 @@ export class Hit {
     this.snippet = proto.snippet;
   }
 
-  /** What matched in the snippet. */
+  /** The matches in the snippet. */
   get highlights(): string[] {
     const bytes = utf8(this.snippet);
     return this.proto.highlights.map(({ start, end }) => fromUtf8(bytes.subarray(start, end)));
   }
 }
 
-/** Hits, best first, and what the search says of them as a whole. */
+/** The hits of a search, best first, with its totals. */
 export class Hits extends Array<Hit> {
-  /** Hits, on all pages together; counted up to 1,000 unless asked for. */
+  /** Number of hits on all pages, counted up to 1,000 unless you set `countAll`. */
   readonly total: number;
-  /** All that the log had was searched. */
+  /** The index contained all events of the log. */
   readonly complete: boolean;
   readonly proto: SearchResponse;
 
@@ -309,19 +308,19 @@ export class Hits extends Array<Hit> {
     this.proto = proto;
   }
 
-  /** What `map` and `filter` make are plain arrays. */
+  /** `map` and `filter` return plain arrays. */
   static override get [Symbol.species](): ArrayConstructor {
     return Array;
   }
 }
 
-/** The next request of a branch: a body, ready to be sent, that knows how it came to be. */
+/** The next request of a branch: a body to send to the provider, with its explanation. */
 export class BuiltRequest {
-  /** The body in the provider's shape. */
+  /** The body in the provider's format. */
   readonly body: Parsed;
-  /** The body as JSON, byte for byte: what a prompt cache compares. */
+  /** The body as JSON bytes, as a prompt cache compares them. */
   readonly raw: Uint8Array;
-  /** Sections, items with the events that they came from, what each step did. */
+  /** Sections, items with their events, and what each step did. */
   readonly explanation: Explanation;
 
   constructor(proto: BuildResponse, explanation: Explanation) {
@@ -330,28 +329,28 @@ export class BuiltRequest {
     this.explanation = explanation;
   }
 
-  /** Of the request; an estimate for makers that keep their encoding to themselves. */
+  /** Tokens of the request; an estimate if the provider's encoding is not public. */
   get tokens(): number {
     return this.explanation.tokens;
   }
 
-  /** What always stays is more than the budget. */
+  /** What must stay is larger than the budget. */
   get overBudget(): boolean {
     return this.explanation.overBudget;
   }
 
-  /** The window is above the policy's threshold: see `conv.compact`. */
+  /** The request exceeds the policy's compaction threshold: see `conv.compact`. */
   get compactionDue(): boolean {
     return this.explanation.compactionDue;
   }
 
-  /** That it was built at. */
+  /** Revision at which it was built. */
   get revision(): number {
     return this.explanation.revision;
   }
 }
 
-/** A compaction that was appended, or, where `done` is false, why there was nothing to do. */
+/** An appended compaction, or, if `done` is false, the reason why there was nothing to do. */
 export interface Compaction {
   readonly done: boolean;
   readonly revision: number;
@@ -363,19 +362,19 @@ export interface Compaction {
   readonly reason: string;
 }
 
-/** A branch that was taken back. */
+/** Result of a rewind. */
 export class Rewound {
   /** The branch. */
   readonly branch: string;
-  /** Of the branch as it is now: what the next append is checked against. */
+  /** The new head: use it for the next expected revision. */
   readonly head: number;
-  /** The branch that has the old end; empty: nothing went. */
+  /** The branch with the removed events; empty if there were none. */
   readonly kept: string;
-  /** What went, oldest first; the newest of it, when `truncated`. */
+  /** The removed events, oldest first; only the newest, if `truncated`. */
   readonly events: readonly Event[];
-  /** More went than came with the answer: read `kept`. */
+  /** Not all removed events are in the answer: read `kept`. */
   readonly truncated: boolean;
-  /** The idempotency key was known: nothing was taken back now. */
+  /** The idempotency key was known: nothing was rewound now. */
   readonly repeated: boolean;
 
   constructor(proto: RewindResponse) {
@@ -388,7 +387,7 @@ export class Rewound {
   }
 }
 
-/** Two branches: where they part, and what each did from there. */
+/** The difference of two branches: where they diverge, and the events of each since then. */
 export class Difference {
   readonly ancestorRevision: number;
   readonly left: readonly Event[];
@@ -403,7 +402,7 @@ export class Difference {
   }
 }
 
-/** A key of the active context as it is now, has become, or was removed. */
+/** A key of a context: its value, or its removal. */
 export interface ContextChange {
   readonly key: string;
   readonly value: Parsed;

@@ -1,5 +1,9 @@
 // gRPC: sends a request and gives back what comes, or throws a `TreeringError`. What is sent
 // when, and again, is decided in `transport.ts`.
+//
+// A write that was sent is not cancelled: the server may do it all the same, after what the
+// client writes next. Whoever gives it up waits a moment for its outcome, and later writes wait
+// until there is one.
 
 import { once } from "node:events";
 import {
@@ -13,10 +17,11 @@ import {
   credentials as grpcCredentials,
   Metadata,
   type ServiceError,
+  status,
 } from "@grpc/grpc-js";
 import { encoded } from "./encoding.js";
 import type { Endpoint } from "./endpoint.js";
-import { ClientClosed } from "./errors/index.js";
+import { ClientClosed, DeadlineExceeded } from "./errors/index.js";
 import { fromRpc } from "./errors/translate.js";
 import type { Codec, Method } from "./methods.js";
 
@@ -36,13 +41,20 @@ const OPTIONS: ChannelOptions = {
   "grpc.enable_channelz": 0,
 };
 
+/** So long whoever gives up a write that was sent waits for its outcome. */
+const CANCELLED_MS = 1_000;
+/** So long a write goes on after its time is up; then it is cancelled. */
+const SETTLING_MS = 30_000;
+/** Node's timers take no more. */
+const TIMER_MAX_MS = 2 ** 31 - 1;
+
 /** Answers that are kept for whoever reads slowly; then the server waits. */
 const QUEUE_MAX = 32;
 
 /** A proxy for the world outside does not know this machine's servers. */
 const isHere = (address: string): boolean => /^(127\.|localhost:|\[::1\]:)/.test(address);
 
-/** What a call is bounded by. */
+/** Limits of a call. */
 export interface Bounds {
   /** By `Date.now()`; `Infinity`: none. */
   deadline: number;
@@ -57,10 +69,12 @@ export class Stream<S> implements AsyncIterableIterator<S> {
   readonly #queue: S[] = [];
   #end: { error?: unknown } | undefined;
   #waiting: (() => void)[] = [];
+  #isDrained = false;
 
   constructor(call: Reading<S>) {
     this.#call = call;
     call.on("data", (answer: S) => {
+      if (this.#isDrained) return;
       this.#queue.push(answer);
       if (this.#queue.length >= QUEUE_MAX) call.pause();
       this.#wake();
@@ -93,10 +107,21 @@ export class Stream<S> implements AsyncIterableIterator<S> {
         if (this.#end.error) throw this.#end.error;
         return { done: true, value: undefined };
       }
-      await new Promise<void>((resolve) => {
-        this.#waiting.push(resolve);
-      });
+      await this.#more();
     }
+  }
+
+  #more(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#waiting.push(resolve);
+    });
+  }
+
+  /** Takes what still comes, and drops it. */
+  async drain(): Promise<void> {
+    this.#isDrained = true;
+    this.#call.resume();
+    while (!this.#end) await this.#more();
   }
 
   async return(): Promise<IteratorResult<S>> {
@@ -125,6 +150,8 @@ export class Wire {
   readonly #old: Client[] = [];
   /** What is under way: a server waits for it before it ends. */
   readonly #calls = new Set<{ cancel(): void }>();
+  /** The ends of writes that were given up after they were sent. */
+  readonly #left = new Set<Promise<unknown>>();
   #isClosed = false;
 
   constructor(
@@ -166,15 +193,16 @@ export class Wire {
 
   /** One request, one answer. */
   async unary<Q, S>(method: Method<Q, S>, request: Q, bounds: Bounds): Promise<S> {
+    await this.#mayWrite(method, bounds);
     const client = this.#client ?? (await this.connect());
-    return this.#answer(bounds, (done) =>
+    return this.#answer(method, bounds, (options, done) =>
       client.makeUnaryRequest(
         method.path,
         writer(method.request),
         reader(method.response),
         request,
         this.#metadata,
-        options(bounds),
+        options,
         done,
       ),
     );
@@ -182,30 +210,46 @@ export class Wire {
 
   /** Many requests, one answer. */
   async sendMany<Q, S>(method: Method<Q, S>, requests: Iterable<Q>, bounds: Bounds): Promise<S> {
+    await this.#mayWrite(method, bounds);
     const client = this.#client ?? (await this.connect());
-    let call: ClientWritableStream<Q> | undefined;
-    const answer = this.#answer<S>(bounds, (done) => {
-      call = client.makeClientStreamRequest(
+    return this.#answer(method, bounds, (options, done) => {
+      let answered = (): void => {};
+      const answer = new Promise<void>((resolve) => {
+        answered = resolve;
+      });
+      const call = client.makeClientStreamRequest(
         method.path,
         writer(method.request),
         reader(method.response),
         this.#metadata,
-        options(bounds),
-        done,
+        options,
+        (error, value?: S) => {
+          answered();
+          done(error, value);
+        },
       );
+      void writeAll(call, requests, answer);
       return call;
     });
-    if (call) void writeAll(call, requests, answer);
-    return answer;
   }
 
-  async #answer<S>(
-    { signal }: Bounds,
-    begin: (done: (error: ServiceError | null, answer?: S) => void) => { cancel(): void },
-  ): Promise<S> {
+  async #answer<Q, S>(method: Method<Q, S>, bounds: Bounds, begin: Begin<S>): Promise<S> {
+    const { deadline, signal } = bounds;
     signal?.throwIfAborted();
+    if (!method.needsKey) return this.#outcome(begin, bounds);
+    const sent = this.#outcome(begin, { deadline: deadline + SETTLING_MS });
+    const answer = await unlessGivenUp(sent, bounds);
+    if (answer !== GIVEN_UP) return answer;
+    const end = this.#leave(sent);
+    if (!signal?.aborted) throw late("no answer came in time");
+    await unlessGivenUp(end, { deadline: Date.now() + CANCELLED_MS });
+    throw signal.reason;
+  }
+
+  #outcome<S>(begin: Begin<S>, bounds: Bounds): Promise<S> {
+    const { signal } = bounds;
     return new Promise<S>((resolve, reject) => {
-      const call = begin((error, answer) => {
+      const call = begin(options(bounds), (error, answer) => {
         signal?.removeEventListener("abort", abort);
         this.#calls.delete(call);
         if (error) reject(signal?.aborted ? signal.reason : fromRpc(error));
@@ -215,6 +259,35 @@ export class Wire {
       const abort = () => call.cancel();
       signal?.addEventListener("abort", abort, { once: true });
     });
+  }
+
+  /** Writes that were given up come first. */
+  async #mayWrite<Q, S>(method: Method<Q, S>, bounds: Bounds): Promise<void> {
+    if (!method.needsKey || this.#left.size === 0) return;
+    if ((await unlessGivenUp(Promise.all(this.#left), bounds)) !== GIVEN_UP) return;
+    bounds.signal?.throwIfAborted();
+    throw late("not sent: an earlier write that was given up has no outcome yet");
+  }
+
+  /** A write was given up; gives its end. */
+  #leave(sent: Promise<unknown>): Promise<void> {
+    const end = sent.then(
+      () => {},
+      () => {},
+    );
+    this.#left.add(end);
+    return end.finally(() => this.#left.delete(end));
+  }
+
+  /** Nobody takes more answers; writes that are under way are done. */
+  async leave<Q, S>(method: Method<Q, S>, stream: Stream<S>): Promise<void> {
+    if (!method.needsKey) {
+      stream.cancel();
+      return;
+    }
+    const timer = setTimeout(() => stream.cancel(), SETTLING_MS);
+    const end = this.#leave(stream.drain()).finally(() => clearTimeout(timer));
+    await unlessGivenUp(end, { deadline: Date.now() + CANCELLED_MS });
   }
 
   /** One request, many answers. */
@@ -231,19 +304,20 @@ export class Wire {
     return this.#streamOf(call);
   }
 
-  /** Many requests, many answers. */
+  /** Many requests, many answers. The bounds are those until they are sent. */
   async streamMany<Q, S>(
     method: Method<Q, S>,
     requests: Iterable<Q>,
     bounds: Bounds,
   ): Promise<Stream<S>> {
+    await this.#mayWrite(method, bounds);
     const client = this.#client ?? (await this.connect());
     const call = client.makeBidiStreamRequest(
       method.path,
       writer(method.request),
       reader(method.response),
       this.#metadata,
-      options(bounds),
+      {},
     );
     const ended = new Promise<void>((resolve) => {
       call.once("end", resolve);
@@ -265,12 +339,46 @@ export class Wire {
   /** Ends the connection, and what is under way on it. */
   async close(): Promise<void> {
     this.#isClosed = true;
+    const left = Promise.all(this.#left);
+    if (this.#left.size) await unlessGivenUp(left, { deadline: Date.now() + CANCELLED_MS });
     for (const call of [...this.#calls]) call.cancel();
     for (const client of [...this.#old, this.#client]) client?.close();
     this.#client = undefined;
     await this.#endpoint.close();
   }
 }
+
+/** Sends a request; `done` is called once. */
+type Begin<S> = (
+  options: CallOptions,
+  done: (error: ServiceError | null, answer?: S) => void,
+) => { cancel(): void };
+
+const GIVEN_UP = Symbol("given up");
+
+/** What comes of it, unless the time is up before, or it is aborted. */
+async function unlessGivenUp<T>(
+  work: Promise<T>,
+  { deadline, signal }: Bounds,
+): Promise<T | typeof GIVEN_UP> {
+  let giveUp = (): void => {};
+  const givenUp = new Promise<typeof GIVEN_UP>((resolve) => {
+    giveUp = () => resolve(GIVEN_UP);
+  });
+  const ms = deadline - Date.now();
+  const timer = ms > TIMER_MAX_MS ? undefined : setTimeout(giveUp, Math.max(0, ms));
+  signal?.addEventListener("abort", giveUp, { once: true });
+  if (signal?.aborted) giveUp();
+  try {
+    return await Promise.race([work, givenUp]);
+  } finally {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", giveUp);
+  }
+}
+
+const late = (message: string): DeadlineExceeded =>
+  new DeadlineExceeded(message, { code: status.DEADLINE_EXCEEDED });
 
 const options = ({ deadline }: Bounds): CallOptions => (deadline === Infinity ? {} : { deadline });
 

@@ -19,14 +19,14 @@ export type DecisionName = Words<typeof Decision>;
 export type CancelReasonName = Words<typeof CancelReason>;
 export type CompactionTriggerName = Words<typeof CompactionTrigger>;
 export type CallStatusName = Words<typeof CallStatus> | "unspecified";
-/** What an event is about: "message_appended", "tool_result_recorded" and so on. */
+/** The kind of an event: "message_appended", "tool_result_recorded" and so on. */
 export type KindName = Words<typeof EventKind>;
-/** In whose shape. */
+/** The format of a request. */
 export type ProviderName = "openai-chat" | "openai-responses" | "anthropic" | "gemini" | "neutral";
-/** How the text of a search is read; empty: what it looks like. */
+/** How the text of a search is read; empty detects it. */
 export type QueryModeName = "" | Words<typeof QueryMode>;
 
-/** What was read from JSON: look before you use it, or say what you know it is. */
+/** A value that was parsed from JSON, of unknown type. */
 // biome-ignore lint/suspicious/noExplicitAny: JSON.parse says no more.
 export type Parsed = any;
 

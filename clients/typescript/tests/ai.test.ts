@@ -13,6 +13,7 @@ import { convertToModelMessages, generateText, type UIMessage, validateUIMessage
 import { chatStore } from "../src/ai/index.js";
 import * as treering from "../src/index.js";
 import { make } from "../src/index.js";
+import type { Parsed } from "../src/words.js";
 import { asks, done, scripted, tools, turn } from "./ai-model.js";
 import { all, only, shared, temporary, texts } from "./support.js";
 
@@ -504,4 +505,65 @@ test("a chat whose program is killed", async () => {
   assert.deepEqual(again[1]?.parts.at(-1), { type: "text", text: "I will not.", state: "done" });
   assert.deepEqual(await chats.loadChat("job"), messages);
   assert.ok((await db.verify({ deep: true })).sound);
+});
+
+// A program was killed while a tool ran, and the chat went on: `streamText` refuses calls without
+// results, so that every turn after that failed. It reads what a request of the server says, and
+// nothing of it is stored.
+test("a chat goes on after a call without a result", async () => {
+  const db = open();
+  const chats = chatStore(db);
+  const chatId = await chats.createChat();
+  const conv = await chats.conversation(chatId);
+  await conv.user("Go.");
+  await conv.assistant("I look.", {
+    toolCalls: [
+      { id: "a", tool: "grep", arguments: { pattern: "x" } },
+      { id: "b", tool: "grep", arguments: { pattern: "y" } },
+    ],
+  });
+  await conv.append([make.toolCancelled("b", "timed_out", "a minute")]);
+  const told = async () => {
+    const parts = (await chats.loadChat(chatId)).flatMap((message) => message.parts as Parsed[]);
+    const calls = parts.filter(({ type }) => type === "tool-grep");
+    return calls.map(({ state, errorText }) => [state, errorText]);
+  };
+  const requested = async () => {
+    const { body } = await conv.request("anthropic", { model: "claude-sonnet-4-5" });
+    const blocks: Parsed[] = body.messages.flatMap(({ content }: Parsed) => content);
+    const results = blocks.filter(({ type }) => type === "tool_result");
+    return results.map(({ content }) => (typeof content === "string" ? content : content[0].text));
+  };
+  const [open_, ended] = await requested();
+  // It may still end.
+  assert.deepEqual(await told(), [
+    ["input-available", undefined],
+    ["output-error", ended],
+  ]);
+  await chats.saveChat({ chatId, messages: [...(await chats.loadChat(chatId)), asks("And on?")] });
+  assert.deepEqual((await told())[0], ["output-error", open_]);
+  for (const number of [1, 2]) {
+    const messages = await chats.loadChat(chatId);
+    const { text } = await generateText({
+      model: scripted(() => ({ text: `On ${number}.` })),
+      messages: await convertToModelMessages(messages, { tools }),
+    });
+    const answer: UIMessage = {
+      id: `a${number}`,
+      role: "assistant",
+      parts: [{ type: "text", text }],
+    };
+    await chats.saveChat({
+      chatId,
+      messages: [...messages, answer, asks("And on?", `q${number}`)],
+    });
+    const [first] = await requested();
+    assert.deepEqual((await told())[0], ["output-error", first]);
+    assert.match(first, /^no result: /);
+  }
+  assert.equal((await kinds(conv)).includes("tool_result_recorded"), false);
+  assert.equal((await kinds(conv)).includes("branch_forked"), false);
+  // It comes after all.
+  await conv.toolResult("a", "found");
+  assert.deepEqual((await told())[0], ["output-available", undefined]);
 });

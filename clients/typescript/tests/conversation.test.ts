@@ -431,6 +431,32 @@ test("answers of providers come back", async () => {
   assert.equal((await gemini.request("gemini")).body.contents[2].parts.length, 2);
 });
 
+// Servers that speak Gemini's words use an id of an answer again, or give none: a call of the
+// second answer had the id of one of the first, which was open, and the answer was refused.
+test("calls of Gemini have ids of their own", async () => {
+  const conv = await open().create("", { model: "gemini-2.5-pro" });
+  const parts = ["grep", "ls"].map((name) => ({ functionCall: { name, args: {} } }));
+  const candidates = [{ finishReason: "STOP", content: { role: "model", parts } }];
+  await conv.user("Where?");
+  const ids: string[] = [];
+  for (const responseId of ["r1", "r1", undefined, undefined]) {
+    const { calls } = await conv.record("gemini", { responseId, candidates });
+    ids.push(...calls.map(({ callId }) => callId));
+  }
+  assert.equal(new Set(ids).size, 8);
+  // What is written again is the same.
+  const again = { idempotencyKey: "answer-5" };
+  const [first, second] = [
+    await conv.record("gemini", { responseId: "r1", candidates }, again),
+    await conv.record("gemini", { responseId: "r1", candidates }, again),
+  ];
+  assert.equal(first.revision, second.revision);
+  assert.deepEqual(
+    first.calls.map(({ callId }) => callId),
+    second.calls.map(({ callId }) => callId),
+  );
+});
+
 // What a list of messages said must be what the request for its own provider says.
 test("messages that were a list", async () => {
   const db = open();

@@ -133,3 +133,25 @@ test("messages of another conversation", async () => {
   await graph.updateState(CONFIG, { messages: [changed] });
   assert.deepEqual((await texts(conv)).slice(-2), ["By hand", "Changed"]);
 });
+
+// A program was killed while a tool ran, and a graph goes on with the conversation: the provider
+// refuses calls without results, and every turn after that failed.
+test("a call without a result has one in messages", async () => {
+  const saver = new TreeringSaver(open());
+  const { ask } = listening(saver);
+  const conv = await saver.conversation("thread");
+  await conv.user("Look");
+  const toolCalls = [{ id: "open", tool: "cat", arguments: {} }];
+  await conv.assistant("I look.", { toolCalls });
+  const before = await messages(conv);
+  const told = "no result yet: the call has not ended";
+  assert.equal(before.at(-1)?.text, told);
+  assert.deepEqual(await ask("And on", before), ["Look", "I look.", told, "And on"]);
+  const later = "no result: the call had not ended when the conversation went on";
+  assert.deepEqual(
+    (await messages(conv)).map(({ text }) => text),
+    ["Look", "I look.", later, "And on", "Answer 4"],
+  );
+  assert.deepEqual(await texts(conv), ["Look", "I look.", "And on", "Answer 4"]);
+  assert.equal((await conv.openCalls()).length, 1);
+});

@@ -5,9 +5,11 @@ use prost::{Message as _, bytes::Bytes};
 use serde::Deserialize;
 
 use crate::{
-    cli::{error::CliError, text_arg::text_of},
-    codec::pb::{self, new_event::Body},
+    args::pair,
+    text_arg::{is_json, text_of},
 };
+use treering_client::error::CliError;
+use treering_proto::pb::{self, new_event::Body};
 
 /// Who speaks.
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -76,24 +78,13 @@ pub struct Prompt {
 #[derive(Args, Debug, Clone)]
 pub struct Config {
     /// The model
-    #[arg(
-        long,
-        short,
-        value_name = "NAME",
-        default_value = "",
-        hide_default_value = true
-    )]
-    model: String,
+    #[arg(long, short, value_name = "NAME")]
+    model: Option<String>,
     /// The mode, for example planning
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "",
-        hide_default_value = true
-    )]
-    mode: String,
+    #[arg(long, value_name = "NAME")]
+    mode: Option<String>,
     /// A parameter as NAME=JSON, for example temperature=0.2 (may be given again)
-    #[arg(long = "parameter", value_name = "NAME=JSON", value_parser = pair)]
+    #[arg(long = "parameter", value_name = "NAME=JSON", value_parser = json_pair)]
     parameters: Vec<(String, String)>,
 }
 
@@ -157,41 +148,27 @@ pub struct Custom {
     #[arg(value_name = "DATA", value_hint = ValueHint::Other)]
     content: String,
     /// Media type of what it says
-    #[arg(
-        long,
-        value_name = "TYPE",
-        default_value = "",
-        hide_default_value = true
-    )]
-    content_type: String,
+    #[arg(long, value_name = "TYPE")]
+    content_type: Option<String>,
     /// What a search finds it by
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
-    text: String,
+    #[arg(long, value_name = "TEXT")]
+    text: Option<String>,
     /// The key of an event that this one is much like, for example the state of the step
     /// before: only what is different takes room
-    #[arg(
-        long,
-        value_name = "KEY",
-        default_value = "",
-        hide_default_value = true
-    )]
-    delta_of: String,
+    #[arg(long, value_name = "KEY")]
+    delta_of: Option<String>,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("NAME=JSON")?;
-    if serde_json::from_str::<serde::de::IgnoredAny>(value).is_err() {
-        return Err(format!("the value of {name} is no JSON"));
+fn json_pair(text: &str) -> Result<(String, String), String> {
+    let (name, value) = pair(text)?;
+    match is_json(&value) {
+        true => Ok((name, value)),
+        false => Err(format!("the value of {name} is no JSON")),
     }
-    Ok((name.to_owned(), value.to_owned()))
 }
 
-fn encode(message: &impl prost::Message) -> Bytes {
+/// A body as events have it.
+pub fn encode(message: &impl prost::Message) -> Bytes {
     message.encode_to_vec().into()
 }
 
@@ -201,12 +178,45 @@ fn text_part(text: String) -> pb::ContentPart {
     }
 }
 
-fn requirement(needs_approval: bool) -> i32 {
+/// Whether calls have to be approved.
+pub fn requirement(needs_approval: bool) -> i32 {
     if needs_approval {
         pb::ApprovalRequirement::Pending.into()
     } else {
         pb::ApprovalRequirement::NotRequired.into()
     }
+}
+
+/// A message of one text.
+pub fn message(role: pb::Role, text: String) -> Body {
+    Body::MessageAppended(encode(&pb::MessageAppended {
+        role: role.into(),
+        parts: vec![text_part(text)],
+        ..Default::default()
+    }))
+}
+
+/// A request for a tool.
+pub fn call(call_id: &str, tool: &str, arguments: String, needs_approval: bool) -> Body {
+    Body::ToolCallRequested(encode(&pb::ToolCallRequested {
+        call_id: call_id.to_owned(),
+        tool: tool.to_owned(),
+        arguments: arguments.into(),
+        approval: requirement(needs_approval),
+        ..Default::default()
+    }))
+}
+
+/// What a call returned, why it failed if it did, and how many milliseconds it ran.
+pub fn result(call_id: &str, text: Option<String>, error: Option<String>, ms: Option<u64>) -> Body {
+    Body::ToolResultRecorded(encode(&pb::ToolResultRecorded {
+        call_id: call_id.to_owned(),
+        success: error.is_none(),
+        error_message: error.unwrap_or_default(),
+        execution_time_ms: ms,
+        parts: text.into_iter().map(text_part).collect(),
+        ..Default::default()
+    }))
 }
 
 /// The first event of a conversation.
@@ -234,11 +244,7 @@ impl Message {
             Role::User => pb::Role::User,
             Role::Assistant => pb::Role::Assistant,
         };
-        Ok(Body::MessageAppended(encode(&pb::MessageAppended {
-            role: role.into(),
-            parts: vec![text_part(text_of(&self.text)?)],
-            ..Default::default()
-        })))
+        Ok(message(role, text_of(&self.text)?))
     }
 }
 
@@ -265,26 +271,16 @@ impl Call {
     }
 
     pub fn body(&self) -> Result<Body, CliError> {
-        Ok(Body::ToolCallRequested(encode(&pb::ToolCallRequested {
-            call_id: self.call_id.clone(),
-            tool: self.tool.clone(),
-            arguments: text_of(&self.arguments)?.trim().to_owned().into(),
-            approval: requirement(self.needs_approval),
-            ..Default::default()
-        })))
+        let arguments = text_of(&self.arguments)?.trim().to_owned();
+        let needs_approval = self.needs_approval;
+        Ok(call(&self.call_id, &self.tool, arguments, needs_approval))
     }
 }
 
 impl CallResult {
     pub fn body(&self) -> Result<Body, CliError> {
-        Ok(Body::ToolResultRecorded(encode(&pb::ToolResultRecorded {
-            call_id: self.call_id.clone(),
-            success: self.failed.is_none(),
-            error_message: self.failed.clone().unwrap_or_default(),
-            execution_time_ms: self.ms,
-            parts: vec![text_part(text_of(&self.text)?)],
-            ..Default::default()
-        })))
+        let text = Some(text_of(&self.text)?);
+        Ok(result(&self.call_id, text, self.failed.clone(), self.ms))
     }
 }
 
@@ -317,8 +313,8 @@ impl Config {
     pub fn body(&self) -> Body {
         Body::ConfigChanged(encode(&pb::ConfigChanged {
             config: Some(pb::Config {
-                model_id: self.model.clone(),
-                mode: self.mode.clone(),
+                model_id: self.model.clone().unwrap_or_default(),
+                mode: self.mode.clone().unwrap_or_default(),
                 parameters: self.parameters.iter().cloned().collect(),
             }),
         }))
@@ -416,10 +412,10 @@ impl Custom {
     pub fn body(&self) -> Result<Body, CliError> {
         Ok(Body::Custom(encode(&pb::Custom {
             type_name: self.type_name.clone(),
-            content_type: self.content_type.clone(),
+            content_type: self.content_type.clone().unwrap_or_default(),
             data: text_of(&self.content)?.into(),
-            text: self.text.clone(),
-            delta_of: self.delta_of.clone(),
+            text: self.text.clone().unwrap_or_default(),
+            delta_of: self.delta_of.clone().unwrap_or_default(),
         })))
     }
 }
@@ -471,6 +467,6 @@ mod tests {
         for wrong in ["{}", r#"[{"name": "a", "schema": {}}]"#, "[1]", ""] {
             assert!(tools(wrong).is_err(), "{wrong}");
         }
-        assert!(pair("temperature=0.2").is_ok() && pair("temperature=hot").is_err());
+        assert!(json_pair("temperature=0.2").is_ok() && json_pair("temperature=hot").is_err());
     }
 }

@@ -1,17 +1,16 @@
 //! `append`: one event or a few from the command line, so that a shell script can
 //! be an agent.
 
-mod bodies;
+pub mod bodies;
 
 use clap::{Args, Subcommand};
 
 use super::{
     approve::person,
+    branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
     error::CliError,
     found_by::TagsArgs,
-    json::{self, Object},
-    named::Named,
     output::{Out, Tone},
     pb, read,
     time_arg::term,
@@ -34,12 +33,8 @@ Examples:
   treering append $id --branch retry system-prompt 'Answer in one sentence.'
   treering context $id --provider anthropic")]
 pub struct AppendArgs {
-    /// The conversation: an id or the beginning of one, @last, words of its title, or
-    /// `new`
-    conversation: String,
-    /// The branch [default: the active one]
-    #[arg(long, short, value_name = "NAME", global = true)]
-    branch: Option<String>,
+    #[command(flatten)]
+    place: BranchArgs,
     /// Who appends it [default: $USER, else `treering-cli`]
     #[arg(long, value_name = "NAME", global = true)]
     actor: Option<String>,
@@ -70,15 +65,7 @@ fn life_seconds(text: &str) -> Result<u32, String> {
 impl AppendArgs {
     /// True when it begins a conversation, and so may begin a store.
     pub fn begins(&self) -> bool {
-        self.conversation == NEW
-    }
-
-    /// What it names.
-    pub fn named(&mut self) -> Option<Named<'_>> {
-        if self.begins() {
-            return None;
-        }
-        Some(Named::new(&mut self.conversation).branch(&mut self.branch))
+        self.place.conversation == NEW
     }
 }
 
@@ -142,8 +129,17 @@ const NEW: &str = "new";
 pub async fn run(args: AppendArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let mut body = args.what.body()?;
     let begins = args.begins();
+    let place = match begins {
+        true => FoundBranch {
+            branch: args.place.branch.unwrap_or_default(),
+            ..Default::default()
+        },
+        false => args.place.find(store, RevisionArg::None).await?,
+    };
     if let pb::new_event::Body::SummaryRecorded(_) = &body {
-        body = bodies::covering_all(body, head(&args, store).await?);
+        let state = read::state(store, &place.conversation, &place.branch, 0).await?;
+        let head = state.branch.map_or(0, |branch| branch.head);
+        body = bodies::covering_all(body, head);
     }
     let mut bodies = vec![body];
     if begins {
@@ -157,15 +153,11 @@ pub async fn run(args: AppendArgs, store: &Connection, out: &mut Out) -> Result<
     });
     let mut events: Vec<_> = events.collect();
     if let Some(event) = events.last_mut() {
-        args.tags.give(event)?;
+        args.tags.give(event);
     }
     let request = pb::AppendRequest {
-        conversation_id: if begins {
-            String::new()
-        } else {
-            args.conversation
-        },
-        branch: args.branch.unwrap_or_default(),
+        conversation_id: place.conversation,
+        branch: place.branch,
         events,
         idempotency_key: args.key.unwrap_or_default(),
         key_life_seconds: args.key_life.unwrap_or_default(),
@@ -174,38 +166,51 @@ pub async fn run(args: AppendArgs, store: &Connection, out: &mut Out) -> Result<
     };
     let answer = read::append(store, request).await?;
     if out.json {
-        let text = json::appended(
-            &answer.events,
-            answer.repeated_key,
-            &answer.warnings,
-            Object::new(),
-        );
-        return Ok(out.line(text)?);
+        return Ok(out.appended(&answer.events, answer.repeated_key, &answer.warnings)?);
     }
     if let Some(last) = answer.events.last() {
         let place = format!("{}#{}", last.conversation_id, last.revision);
         out.line(out.paint.text(Tone::Name, place))?;
     }
-    for warning in &answer.warnings {
-        out.line(format!("warning: {}", super::text::printable(warning)))?;
-    }
-    Ok(())
+    Ok(out.warnings(&answer.warnings)?)
+}
+
+/// Appends one event to a branch, in the name of whoever is given or of the account.
+///
+/// # Errors
+/// What the store says.
+pub async fn one(
+    store: &Connection,
+    place: &FoundBranch,
+    by: Option<String>,
+    body: pb::new_event::Body,
+    key: Option<String>,
+) -> Result<pb::AppendResponse, CliError> {
+    let event = pb::NewEvent {
+        actor: person(by),
+        body: Some(body),
+        ..Default::default()
+    };
+    let request = pb::AppendRequest {
+        conversation_id: place.conversation.clone(),
+        branch: place.branch.clone(),
+        events: vec![event],
+        idempotency_key: key.unwrap_or_default(),
+        ..Default::default()
+    };
+    read::append(store, request).await
+}
+
+/// The first event of an answer.
+pub fn first_of(answer: &pb::AppendResponse) -> Result<&pb::Appended, CliError> {
+    answer.events.first().ok_or(CliError::Answer {
+        call: "Append",
+        part: "event",
+    })
 }
 
 fn exactly(revision: u64) -> pb::ExpectedRevision {
     pb::ExpectedRevision {
         expected: Some(pb::expected_revision::Expected::Revision(revision)),
     }
-}
-
-/// The branch's last revision.
-async fn head(args: &AppendArgs, store: &Connection) -> Result<u64, CliError> {
-    let request = pb::GetConversationRequest {
-        conversation_id: args.conversation.clone(),
-        branch: args.branch.clone().unwrap_or_default(),
-        as_of_revision: 0,
-        ..Default::default()
-    };
-    let state = store.conversations().get(request).await?.into_inner();
-    Ok(state.branch.map_or(0, |branch| branch.head))
 }

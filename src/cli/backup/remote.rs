@@ -4,16 +4,28 @@ use async_trait::async_trait;
 use futures::{StreamExt, stream::BoxStream};
 use tonic::{Code, Status};
 
-use crate::{
-    backup::{BackupError, BackupSource},
-    cli::{connect::Connection, pb},
-    codec::envelope::{timestamp_from_pb, timestamp_to_pb},
-    domain::{BranchId, Cause, ContentHash, Namespace, Revision, TimestampMicros},
-    engine::{BackupNote, LogIdentity, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure},
+use treering_backup::{BackupError, BackupSource};
+use treering_client::connect::Connection;
+use treering_domain::{BranchId, Cause, ContentHash, Namespace, Revision, TimestampMicros};
+use treering_engine::{
+    BackupNote, LogIdentity, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure,
+};
+use treering_proto::{
+    envelope::{timestamp_from_pb, timestamp_to_pb},
+    pb,
 };
 
 /// The store that a connection leads to, wherever it is.
-pub(super) struct Remote<'a>(pub &'a Connection);
+pub struct Remote<'a>(pub &'a Connection);
+
+/// What the store said instead of giving its log.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ShipRefusal {
+    /// The kind of it.
+    pub code: Code,
+    message: String,
+}
 
 #[async_trait]
 impl BackupSource for Remote<'_> {
@@ -58,7 +70,10 @@ impl BackupSource for Remote<'_> {
 fn failed(status: Status) -> BackupError {
     BackupError::Source {
         passes: matches!(status.code(), Code::Unavailable | Code::ResourceExhausted),
-        source: Cause::of(status.message().to_owned()),
+        source: Cause::of(ShipRefusal {
+            code: status.code(),
+            message: status.message().to_owned(),
+        }),
     }
 }
 

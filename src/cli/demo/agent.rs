@@ -50,9 +50,6 @@ const TOOLS: [(&str, &str, bool); 5] = [
 ];
 
 /// Works in a folder and writes down what happens.
-///
-/// # Errors
-/// What the store says.
 pub async fn work(store: &Connection, place: Workplace) -> Result<DemoRun, CliError> {
     let folder = &place.root;
     let name = folder.file_name().map_or_else(

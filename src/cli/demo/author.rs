@@ -1,8 +1,7 @@
 //! Writing a conversation over gRPC: what any agent would do, in any language.
 
-use prost::Message;
-
 use super::super::{
+    append::bodies::{self, encode},
     connect::Connection,
     error::CliError,
     pb::{self, new_event::Body},
@@ -26,9 +25,6 @@ pub const PERSON: &str = "demo-person";
 
 impl<'a> Author<'a> {
     /// Starts a conversation.
-    ///
-    /// # Errors
-    /// What the store says.
     pub async fn begin(
         store: &'a Connection,
         created: &pb::ConversationCreated,
@@ -47,7 +43,6 @@ impl<'a> Author<'a> {
     }
 
     /// The same conversation on another branch.
-    #[must_use]
     pub fn on_branch(&self, branch: &str) -> Self {
         Self {
             store: self.store,
@@ -57,15 +52,11 @@ impl<'a> Author<'a> {
     }
 
     /// The store that is written to.
-    #[must_use]
     pub fn store(&self) -> &'a Connection {
         self.store
     }
 
     /// Appends a batch: all of it or none. The revision of its last event.
-    ///
-    /// # Errors
-    /// What the store says.
     pub async fn append(&self, actor: &str, bodies: Vec<Body>) -> Result<u64, CliError> {
         let request = pb::AppendRequest {
             conversation_id: self.conversation.clone(),
@@ -91,28 +82,12 @@ fn event(actor: &str, body: Body) -> pb::NewEvent {
     }
 }
 
-fn encode(message: &impl Message) -> prost::bytes::Bytes {
-    message.encode_to_vec().into()
-}
-
 /// A message of one text.
-#[must_use]
 pub fn says(role: pb::Role, text: &str) -> Body {
-    Body::MessageAppended(encode(&pb::MessageAppended {
-        role: role.into(),
-        parts: vec![text_part(text)],
-        ..Default::default()
-    }))
-}
-
-fn text_part(text: &str) -> pb::ContentPart {
-    pb::ContentPart {
-        part: Some(pb::content_part::Part::Text(text.to_owned())),
-    }
+    bodies::message(role, text.to_owned())
 }
 
 /// A system prompt.
-#[must_use]
 pub fn system_prompt(content: &str) -> Body {
     Body::SystemPromptSet(encode(&pb::SystemPromptSet {
         id: "demo".into(),
@@ -122,7 +97,6 @@ pub fn system_prompt(content: &str) -> Body {
 
 /// The tools that are offered: name, what it does, and whether its calls must
 /// be approved.
-#[must_use]
 pub fn offers(tools: &[(&str, &str, bool)]) -> Body {
     let tools = tools
         .iter()
@@ -131,36 +105,19 @@ pub fn offers(tools: &[(&str, &str, bool)]) -> Body {
             description: (*description).to_owned(),
             input_schema: br#"{"type":"object"}"#.as_slice().into(),
             source: "demo".into(),
-            approval: requirement(*approval).into(),
+            approval: bodies::requirement(*approval),
             ..Default::default()
         })
         .collect();
     Body::ToolsDefined(encode(&pb::ToolsDefined { tools }))
 }
 
-fn requirement(approval: bool) -> pb::ApprovalRequirement {
-    if approval {
-        pb::ApprovalRequirement::Pending
-    } else {
-        pb::ApprovalRequirement::NotRequired
-    }
-}
-
 /// A request for a tool.
-#[must_use]
 pub fn asks(call_id: &str, tool: &str, arguments: &str, approval: bool) -> Body {
-    Body::ToolCallRequested(encode(&pb::ToolCallRequested {
-        call_id: call_id.to_owned(),
-        tool: tool.to_owned(),
-        arguments: arguments.to_owned().into(),
-        message_revision: 0,
-        approval: requirement(approval).into(),
-        ..Default::default()
-    }))
+    bodies::call(call_id, tool, arguments.to_owned(), approval)
 }
 
 /// A call begins to run.
-#[must_use]
 pub fn starts(call_id: &str) -> Body {
     Body::ToolCallStarted(encode(&pb::ToolCallStarted {
         call_id: call_id.to_owned(),
@@ -169,21 +126,12 @@ pub fn starts(call_id: &str) -> Body {
 }
 
 /// What a call returned, and how long it ran.
-#[must_use]
 pub fn returns(call_id: &str, outcome: &Result<String, String>, milliseconds: u64) -> Body {
-    let result = pb::ToolResultRecorded {
-        call_id: call_id.to_owned(),
-        success: outcome.is_ok(),
-        error_message: outcome.as_ref().err().cloned().unwrap_or_default(),
-        execution_time_ms: Some(milliseconds),
-        parts: outcome.iter().map(|text| text_part(text)).collect(),
-        ..Default::default()
-    };
-    Body::ToolResultRecorded(encode(&result))
+    let (text, error) = (outcome.as_ref().ok(), outcome.as_ref().err());
+    bodies::result(call_id, text.cloned(), error.cloned(), Some(milliseconds))
 }
 
 /// A decision about a call, for exactly these arguments.
-#[must_use]
 pub fn decides(call_id: &str, arguments: &str, decision: pb::Decision, reason: &str) -> Body {
     Body::ApprovalDecided(encode(&pb::ApprovalDecided {
         call_id: call_id.to_owned(),
@@ -198,7 +146,6 @@ pub fn decides(call_id: &str, arguments: &str, decision: pb::Decision, reason: &
 }
 
 /// A denied call ends without a result.
-#[must_use]
 pub fn gives_up(call_id: &str) -> Body {
     Body::ToolCallCancelled(encode(&pb::ToolCallCancelled {
         call_id: call_id.to_owned(),
@@ -208,7 +155,6 @@ pub fn gives_up(call_id: &str) -> Body {
 }
 
 /// A judgement on the branch.
-#[must_use]
 pub fn judges(score: f64, comment: &str) -> Body {
     Body::AnnotationAdded(encode(&pb::AnnotationAdded {
         score: Some(score),

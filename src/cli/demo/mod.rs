@@ -26,10 +26,12 @@ use super::{
     text::things,
     web::WebArgs,
 };
-use crate::importer::claude_code;
+#[cfg(test)]
 pub use agent::OTHER_WAY;
 use tools::Workplace;
 use tour::Reach;
+use treering_engine::OpenOptions;
+use treering_import::{claude_code, format::Format};
 
 /// Where the demo keeps its store, unless `--data` says otherwise.
 const DEMO_DATA: &str = ".treering-demo";
@@ -72,7 +74,7 @@ pub async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), 
     if moved {
         out.line(format!("{} is taken: using a free port.", args.listen))?;
     }
-    let served = Served::start_with_web(&dir, listener, args.web.options()).await?;
+    let served = Served::start(OpenOptions::new(&dir), listener, args.web.options()).await?;
     if common.data.is_none() {
         keep_from_git(&dir)?;
     }
@@ -105,7 +107,7 @@ async fn tour(
     out: &mut Out,
 ) -> Result<(), CliError> {
     let url = served.url();
-    let store = Connection::to_server_as(&url, &common.namespace, &common.credentials).await?;
+    let store = Connection::to_server_as(&url, &common.namespace, &common.credentials()).await?;
     let paint = out.paint;
     out.line(format!(
         "Serving {} at {} (gRPC, with reflection)",
@@ -174,8 +176,8 @@ async fn own_sessions(store: &Connection, reach: &Reach, out: &mut Out) -> Resul
         "Importing {found}, from where Claude Code keeps them."
     ))?;
     out.flush()?;
-    let report = import::files(import::ImportFormat::ClaudeCode, sessions, false, store).await?;
-    out.line(report.summary())?;
+    let report = import::files(Some(Format::ClaudeCode), sessions, false, store).await?;
+    out.lines(report.summary())?;
     let Some((largest, _)) = report.counts().largest else {
         return Err(CliError::NotFound {
             what: "none of the sessions could be imported".into(),

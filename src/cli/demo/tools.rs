@@ -40,7 +40,6 @@ pub enum Task {
 
 impl Task {
     /// Name of the tool.
-    #[must_use]
     pub fn tool(&self) -> &'static str {
         match self {
             Self::ListFiles => "list_files",
@@ -52,7 +51,6 @@ impl Task {
     }
 
     /// The arguments, as JSON.
-    #[must_use]
     pub fn arguments(&self) -> String {
         match self {
             Self::ListFiles | Self::MeasureFolder => serde_json::json!({ "path": "." }),
@@ -88,7 +86,6 @@ pub struct Workplace {
 
 impl Workplace {
     /// A folder, but for the demo's own store.
-    #[must_use]
     pub fn new(root: PathBuf, store: &Path) -> Self {
         Self {
             root,
@@ -111,7 +108,6 @@ pub struct FoundFile {
 }
 
 /// The files below a folder, in the order of their names.
-#[must_use]
 pub fn walk(place: &Workplace) -> (Vec<FoundFile>, bool) {
     let root = place.root.as_path();
     let started = Instant::now();

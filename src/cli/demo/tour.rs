@@ -11,7 +11,7 @@ use super::{
     },
     agent::{DemoRun, OTHER_WAY},
 };
-use crate::context::Provider;
+use treering_context::Provider;
 
 /// Hits that the tour shows.
 const HITS: u32 = 3;
@@ -37,16 +37,9 @@ impl Reach {
 }
 
 /// Prints the agent's story.
-///
-/// # Errors
-/// What the output says.
 pub fn story(story: &DemoRun, out: &mut Out) -> Result<(), CliError> {
+    out.heading("What the agent did (its tools really ran here)")?;
     let paint = out.paint;
-    out.line("")?;
-    out.line(paint.text(
-        Tone::Strong,
-        "What the agent did (its tools really ran here)",
-    ))?;
     let width = out.width.saturating_sub(10);
     for (revision, what) in &story.steps {
         let place = paint.text(Tone::Name, format!("{:>6}", format!("#{revision}")));
@@ -56,9 +49,6 @@ pub fn story(story: &DemoRun, out: &mut Out) -> Result<(), CliError> {
 }
 
 /// Searches, and prints the best hits.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn search(
     query: &str,
     conversation: &str,
@@ -75,10 +65,8 @@ pub async fn search(
         ..Default::default()
     };
     let answer = store.search().search(request).await?.into_inner();
-    out.line("")?;
-    out.line(paint.text(
-        Tone::Strong,
-        format!("Searching for {query} in all that its tools returned and that was said"),
+    out.heading(format!(
+        "Searching for {query} in all that its tools returned and that was said"
     ))?;
     for hit in &answer.hits {
         let tool = if hit.tool.is_empty() {
@@ -102,9 +90,6 @@ pub async fn search(
 }
 
 /// Compares the two branches.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn diff(story: &DemoRun, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let request = pb::DiffRequest {
         conversation_id: story.conversation.clone(),
@@ -114,9 +99,7 @@ pub async fn diff(story: &DemoRun, store: &Connection, out: &mut Out) -> Result<
         limit: 0,
     };
     let diff = store.conversations().diff(request).await?.into_inner();
-    let paint = out.paint;
-    out.line("")?;
-    out.line(paint.text(Tone::Strong, "Comparing the branches"))?;
+    out.heading("Comparing the branches")?;
     out.line(format!(
         "        both share everything up to #{}; then main has {} events of its own, {OTHER_WAY} {}",
         diff.ancestor_revision,
@@ -127,14 +110,10 @@ pub async fn diff(story: &DemoRun, store: &Connection, out: &mut Out) -> Result<
 }
 
 /// Builds the fork's next request for two providers.
-///
-/// # Errors
-/// What the store or the output says.
 pub async fn requests(story: &DemoRun, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let paint = out.paint;
-    out.line("")?;
-    let heading = format!("The next request of {OTHER_WAY}, for two providers");
-    out.line(paint.text(Tone::Strong, heading))?;
+    out.heading(format!(
+        "The next request of {OTHER_WAY}, for two providers"
+    ))?;
     for (provider, model) in REQUESTS {
         let request = pb::BuildRequest {
             conversation_id: story.conversation.clone(),
@@ -161,12 +140,9 @@ pub async fn requests(story: &DemoRun, store: &Connection, out: &mut Out) -> Res
 }
 
 /// Prints the commands to try next on the scripted conversation.
-///
-/// # Errors
-/// What the output says.
 pub fn next_commands(story: &DemoRun, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
     let id = short_id("", &story.conversation);
-    heading(out)?;
+    out.heading("Try next")?;
     for rest in [
         format!("show {id}"),
         format!("log {id} --branch {OTHER_WAY}"),
@@ -184,12 +160,9 @@ pub fn next_commands(story: &DemoRun, reach: &Reach, out: &mut Out) -> Result<()
 }
 
 /// Prints the commands to try next on conversations that were imported.
-///
-/// # Errors
-/// What the output says.
 pub fn next_for_imported(conversation: &str, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
     let conversation = short_id("", conversation);
-    heading(out)?;
+    out.heading("Try next")?;
     for rest in [
         "ls --limit 20".to_owned(),
         format!("show {conversation}"),
@@ -199,12 +172,5 @@ pub fn next_for_imported(conversation: &str, reach: &Reach, out: &mut Out) -> Re
     ] {
         out.line(reach.line(&rest))?;
     }
-    Ok(())
-}
-
-fn heading(out: &mut Out) -> Result<(), CliError> {
-    let heading = out.paint.text(Tone::Strong, "Try next");
-    out.line("")?;
-    out.line(heading)?;
     Ok(())
 }

@@ -2,30 +2,28 @@
 
 mod page;
 
-use std::{env, fs, io::Write, path::PathBuf};
+use std::{env, fs, path::PathBuf};
 
 use clap::{Args, ValueEnum};
-use indicatif::ProgressBar;
 use tonic::Code;
 use uuid::Uuid;
 
 use super::{
+    branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
     error::{CliError, Exit},
-    named::Named,
-    output::{BarUnit, Out, progress},
+    output::{Out, Steps},
     pb, read,
+    safe::tell,
     text::is_undated,
 };
-use crate::{
-    codec::envelope,
-    domain::{Namespace, StoredEvent},
-    importer::{
-        claude_code::{self, Resumed},
-        exporter,
-    },
-};
 use page::PageFormat;
+use treering_domain::{Namespace, StoredEvent};
+use treering_import::{
+    claude_code::{self, Resumed},
+    exporter,
+};
+use treering_proto::envelope;
 
 /// Conversations asked for at once.
 const PAGE: u32 = 500;
@@ -60,9 +58,9 @@ Examples:
   treering export --format html @last > talk.html
   treering export --format claude-code CONVERSATION --branch retry --resume")]
 pub struct ExportArgs {
-    /// What is written; it must be said
-    #[arg(long, value_enum)]
-    format: Option<ExportFormat>,
+    /// What is written
+    #[arg(long, value_enum, value_name = "openai-chat|claude-code|markdown|html")]
+    format: ExportFormat,
     /// With claude-code: write the session where Claude Code looks for those of this
     /// folder, and print the command that goes on with it
     #[arg(long)]
@@ -74,59 +72,28 @@ pub struct ExportArgs {
     /// #REVISION up to that event
     #[arg(value_name = "CONVERSATION")]
     conversations: Vec<String>,
-    /// What of each is meant.
-    #[arg(skip)]
-    parts: Vec<Part>,
 }
 
-/// What of a conversation is written.
-#[derive(Clone, Debug, Default)]
-struct Part {
-    /// None: the active branch, or all of them.
-    branch: Option<String>,
-    /// Its last event; 0: all.
-    to: u64,
-}
-
-impl Part {
-    /// The history of a branch.
-    fn of_branch(&self, conversation: &str, branch: &str) -> pb::ReadRequest {
-        pb::ReadRequest {
-            to_revision: self.to,
-            exports: true,
-            ..read::of_branch(conversation, branch)
-        }
+/// The history of a branch, up to the event that was named with the conversation.
+fn history(place: &FoundBranch) -> pb::ReadRequest {
+    pb::ReadRequest {
+        to_revision: place.revision,
+        exports: true,
+        ..read::of_branch(&place.conversation, &place.branch)
     }
 }
 
 impl ExportArgs {
-    /// What it names.
-    pub fn named(&mut self) -> Vec<Named<'_>> {
-        let part = Part {
-            branch: self.branch.clone(),
-            to: 0,
-        };
-        self.parts = vec![part; self.conversations.len()];
-        let parts = self.conversations.iter_mut().zip(&mut self.parts);
-        let named = parts.map(|(conversation, part)| {
-            Named::new(conversation)
-                .branch(&mut part.branch)
-                .event(&mut part.to)
-        });
-        named.collect()
-    }
-
-    /// The format.
-    ///
-    /// # Errors
-    /// [`CliError::Usage`] names those that there are.
-    fn format(&self) -> Result<ExportFormat, CliError> {
-        self.format.ok_or_else(|| CliError::Usage {
-            what: "in which format?".into(),
-            hint: "give --format openai-chat (what was imported comes back), claude-code (to go \
-                   on there: --resume), markdown or html (for people)"
-                .into(),
-        })
+    async fn find(&self, store: &Connection) -> Result<Vec<FoundBranch>, CliError> {
+        let mut found = Vec::new();
+        for conversation in &self.conversations {
+            let named = BranchArgs {
+                conversation: conversation.clone(),
+                branch: self.branch.clone(),
+            };
+            found.push(named.find(store, RevisionArg::Event(0)).await?);
+        }
+        Ok(found)
     }
 }
 
@@ -136,28 +103,28 @@ impl ExportArgs {
 /// What the store or the output says; [`CliError::Outcome`] at the end when a
 /// conversation could not be written whole.
 pub async fn run(args: ExportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let format = args.format()?;
-    if format != ExportFormat::OpenaiChat {
-        return branches(&args, format, store, out).await;
+    let places = args.find(store).await?;
+    if args.format != ExportFormat::OpenaiChat {
+        return branches(&args, places, store, out).await;
     }
     let mut export = Export {
         store,
         out,
-        bar: progress("export", None, BarUnit::Things),
+        bar: Steps::start("export"),
         damaged: 0,
         failed: 0,
     };
-    if args.conversations.is_empty() {
+    if places.is_empty() {
         export.everything().await?;
     }
-    for (id, part) in args.conversations.iter().zip(&args.parts) {
-        let request = match &part.branch {
-            Some(branch) => part.of_branch(id, branch),
-            None if part.to > 0 => part.of_branch(id, ""),
-            None => {
+    for place in &places {
+        let id = &place.conversation;
+        let request = match place.branch.is_empty() && place.revision == 0 {
+            true => {
                 let state = read::state(store, id, "", 0).await?;
                 whole(&state.summary.unwrap_or_default())
             }
+            false => history(place),
         };
         export.one(id, request).await?;
     }
@@ -167,32 +134,31 @@ pub async fn run(args: ExportArgs, store: &Connection, out: &mut Out) -> Result<
 /// Writes a branch of each conversation in a form that is about one branch.
 async fn branches(
     args: &ExportArgs,
-    format: ExportFormat,
+    places: Vec<FoundBranch>,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
-    if args.conversations.is_empty() {
+    if places.is_empty() {
         return Err(CliError::Usage {
             what: "this format is about one branch, and no conversation is named".into(),
             hint: "name one, for example @last; --format openai-chat writes all of them".into(),
         });
     }
-    if args.resume && format != ExportFormat::ClaudeCode {
+    if args.resume && args.format != ExportFormat::ClaudeCode {
         return Err(CliError::Usage {
             what: "--resume is for sessions of Claude Code".into(),
             hint: "give --format claude-code, or leave --resume out".into(),
         });
     }
-    for (id, part) in args.conversations.iter().zip(&args.parts) {
-        let branch = part.branch.as_deref().unwrap_or("");
-        let state = read::state(store, id, branch, 0).await?;
-        let name = state.branch.map(|branch| branch.name).unwrap_or_default();
+    for mut place in places {
+        let state = read::state(store, &place.conversation, &place.branch, 0).await?;
+        place.branch = state.branch.map(|branch| branch.name).unwrap_or_default();
         let chosen = Chosen {
-            events: part.of_branch(id, &name),
+            events: history(&place),
             summary: state.summary.unwrap_or_default(),
-            branch: name,
+            branch: place.branch,
         };
-        match format {
+        match args.format {
             ExportFormat::Markdown => page(PageFormat::Markdown, chosen, store, out).await?,
             ExportFormat::Html => page(PageFormat::Html, chosen, store, out).await?,
             ExportFormat::ClaudeCode => session(chosen, args.resume, store, out).await?,
@@ -215,14 +181,14 @@ async fn page(
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
-    out.line(page.head(&chosen.summary, &chosen.branch))?;
+    out.lines(page.head(&chosen.summary, &chosen.branch))?;
     let mut events = read::start(store, chosen.events).await?;
     while let Some(batch) = events.message().await? {
         for event in &batch.events {
-            out.line(page.event(event, is_undated(&chosen.summary)))?;
+            out.lines(page.event(event, is_undated(&chosen.summary)))?;
         }
     }
-    Ok(out.line(page.end())?)
+    Ok(out.lines(page.end())?)
 }
 
 /// Writes a branch as a session of Claude Code.
@@ -271,7 +237,7 @@ async fn session(
     }
     if !resume {
         for line in lines {
-            out.line(line)?;
+            out.json(line)?;
         }
         return Ok(());
     }
@@ -348,7 +314,7 @@ fn whole(summary: &pb::ConversationSummary) -> pb::ReadRequest {
 struct Export<'a> {
     store: &'a Connection,
     out: &'a mut Out,
-    bar: ProgressBar,
+    bar: Steps,
     /// Conversations of which something is damaged.
     damaged: u64,
     /// Conversations that could not be written for another reason.
@@ -368,7 +334,7 @@ impl Export<'_> {
             let page = self.store.conversations().list(request).await?.into_inner();
             for summary in &page.conversations {
                 self.one(&summary.conversation_id, whole(summary)).await?;
-                self.bar.inc(1);
+                self.bar.one_more();
             }
             page_token = page.next_page_token;
             if page_token.is_empty() {
@@ -389,9 +355,9 @@ impl Export<'_> {
         let line = exporter::export_line(&events);
         let id = super::text::short_id("", id);
         match (line, damage) {
-            (Ok(line), None) => return Ok(self.out.line(line)?),
+            (Ok(line), None) => return Ok(self.out.json(line)?),
             (Ok(line), Some(damage)) => {
-                self.out.line(line)?;
+                self.out.json(line)?;
                 self.damaged += 1;
                 self.tell(&format!("{id} is exported up to its damage: {damage}"));
             }
@@ -408,13 +374,11 @@ impl Export<'_> {
     }
 
     fn tell(&self, what: &str) {
-        // With standard error gone there is nobody left to tell.
-        let tell = || writeln!(std::io::stderr().lock(), "{what}");
-        let _ = self.bar.suspend(tell);
+        self.bar.suspend(|| tell!("{what}"));
     }
 
     fn end(self) -> Result<(), CliError> {
-        self.bar.finish_and_clear();
+        drop(self.bar);
         let (damaged, failed) = (self.damaged, self.failed);
         if damaged + failed == 0 {
             return Ok(());

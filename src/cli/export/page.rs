@@ -3,7 +3,7 @@
 use super::super::{
     output::Tone,
     pb,
-    text::{EventWords, day_clock, is_undated, printable, say},
+    text::{EventWords, Zone, is_undated, printable, printable_lines, say},
 };
 
 /// A page under way.
@@ -33,7 +33,6 @@ summary{cursor:pointer;color:#666;font-size:.85rem}\
 
 impl PageFormat {
     /// What comes before the events.
-    #[must_use]
     pub fn head(self, summary: &pb::ConversationSummary, branch: &str) -> String {
         let title = match summary.title.lines().next() {
             Some(title) if !title.trim().is_empty() => printable(title),
@@ -46,7 +45,7 @@ impl PageFormat {
             when(summary)
         );
         match self {
-            Self::Markdown => format!("# {}\n\n{about}\n", one_line(&title)),
+            Self::Markdown => format!("# {}\n\n{}\n", inline(&title), inline(&about)),
             Self::Html => format!(
                 "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
                  <meta name=\"viewport\" content=\"width=device-width\">\n<title>{0}</title>\n\
@@ -58,13 +57,12 @@ impl PageFormat {
     }
 
     /// One event. `is_undated`: that it was recorded does not tell when it was.
-    #[must_use]
     pub fn event(self, event: &pb::Event, is_undated: bool) -> String {
         let said = say(event);
         let recorded = event.recorded_at.as_ref().filter(|_| !is_undated);
         let mut note = format!("#{}", event.revision);
         if let Some(time) = event.occurred_at.as_ref().or(recorded) {
-            note.push_str(&format!(" · {}", day_clock(Some(time))));
+            note.push_str(&format!(" · {}", Zone::Utc.day_clock(Some(time))));
         }
         if !said.note.is_empty() {
             note.push_str(" · ");
@@ -77,7 +75,6 @@ impl PageFormat {
     }
 
     /// What comes after them.
-    #[must_use]
     pub fn end(self) -> &'static str {
         match self {
             Self::Markdown => "",
@@ -89,10 +86,13 @@ impl PageFormat {
 /// When it began.
 fn when(summary: &pb::ConversationSummary) -> String {
     if is_undated(summary) {
-        return format!("recorded {}", day_clock(summary.created_at.as_ref()));
+        return format!(
+            "recorded {}",
+            Zone::Utc.day_clock(summary.created_at.as_ref())
+        );
     }
     let began = summary.happened_from.as_ref();
-    day_clock(began.or(summary.created_at.as_ref()))
+    Zone::Utc.day_clock(began.or(summary.created_at.as_ref()))
 }
 
 fn one_line(text: &str) -> String {
@@ -106,12 +106,12 @@ fn is_prose(said: &EventWords) -> bool {
 
 fn markdown(said: &EventWords, note: &str) -> String {
     let title = one_line(&printable(&said.title));
-    let mut text = format!("\n## {title}\n\n<sub>{}</sub>\n", escaped(note));
-    let content = printable(&said.content);
+    let mut text = format!("\n## {}\n\n<sub>{}</sub>\n", inline(&title), inline(note));
+    let content = printable_lines(&said.content);
     if content.trim().is_empty() {
         return text;
     }
-    if is_prose(said) {
+    if is_prose(said) && is_plain_markdown(&content) {
         text.push_str(&format!("\n{}\n", content.trim_end()));
     } else {
         let fence = fence(&content);
@@ -125,6 +125,40 @@ fn markdown(said: &EventWords, note: &str) -> String {
         ));
     }
     text
+}
+
+/// Text within a line of Markdown, without markup of its own.
+fn inline(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in escaped(&one_line(text)).chars() {
+        if matches!(c, '[' | ']' | '`' | '\\') {
+            shown.push('\\');
+        }
+        shown.push(c);
+    }
+    shown
+}
+
+/// True when no reader of Markdown can find HTML in it, nor a link to anything but a page, a
+/// mailbox or a place nearby. What has such is quoted whole: where code ends and markup begins,
+/// readers do not agree.
+fn is_plain_markdown(text: &str) -> bool {
+    let is_tag =
+        |rest: &str| rest.starts_with(|c: char| c.is_ascii_alphabetic() || "/!?".contains(c));
+    let is_near = |rest: &str| {
+        let target = rest.trim_start().trim_start_matches('<');
+        let end = target.find(|c: char| c.is_whitespace() || c == ')');
+        let target = target[..end.unwrap_or(target.len())].to_ascii_lowercase();
+        let known = ["http://", "https://", "mailto:"];
+        known.iter().any(|scheme| target.starts_with(scheme))
+            || !target.contains([':', '&', '\\', '%'])
+    };
+    let after = |mark: &str| {
+        let at: Vec<_> = text.match_indices(mark).collect();
+        at.into_iter()
+            .map(move |(at, mark)| &text[at + mark.len()..])
+    };
+    !after("<").any(is_tag) && after("](").chain(after("]:")).all(is_near)
 }
 
 /// Backticks that the content has not in a row.
@@ -148,7 +182,7 @@ fn html(said: &EventWords, note: &str) -> String {
     let title = escaped(&one_line(&printable(&said.title)));
     let note = escaped(note);
     let mut text = format!("<h2 class=\"{class}\">{title} <span class=\"note\">{note}</span></h2>");
-    let content = printable(&said.content);
+    let content = printable_lines(&said.content);
     let shown = escaped(content.trim_end());
     let lines = content.trim_end().lines().count();
     if shown.is_empty() {
@@ -217,6 +251,46 @@ mod tests {
         let markdown = PageFormat::Markdown.event(&result(hostile), false);
         assert!(markdown.contains("\n````\n<script>"), "{markdown}");
         assert!(markdown.trim_end().ends_with("\n````"), "{markdown}");
+    }
+
+    // What a model says is Markdown, and so was a page of scripts and links to scripts that it
+    // repeated: such is quoted, and titles and notes have no markup.
+    #[test]
+    fn prose_brings_no_scripts() {
+        let said = |text: &str| EventWords {
+            tone: Tone::Assistant,
+            title: "assistant".into(),
+            note: String::new(),
+            content: text.into(),
+        };
+        for hostile in [
+            "<script>alert(1)</script>",
+            "see <img src=x onerror=alert(1)>",
+            "[a](javascript:alert(1))",
+            "[a](  <JavaScript:alert(1)>)",
+            "[a](java&#115;cript:alert(1))",
+            "[a][b]\n\n[b]: data:text/html,x",
+            "<javascript:alert(1)>",
+        ] {
+            let shown = markdown(&said(hostile), "#1");
+            assert!(shown.contains("\n```\n"), "{shown}");
+        }
+        for plain in [
+            "a < b, **strong** `code` [a](https://b/c?d=e) [f](src/a.rs)",
+            "```rust\nlet a = 1;\n```",
+        ] {
+            assert!(markdown(&said(plain), "#1").ends_with(&format!("\n\n{plain}\n")));
+        }
+        let named = EventWords {
+            title: "<b>[a](javascript:x)".into(),
+            ..said("")
+        };
+        let shown = markdown(&named, "<i>#1");
+        assert!(
+            shown.contains("## &lt;b&gt;\\[a\\](javascript:x)"),
+            "{shown}"
+        );
+        assert!(shown.contains("<sub>&lt;i&gt;#1</sub>"), "{shown}");
     }
 
     // A result of a thousand lines must not bury what was said.

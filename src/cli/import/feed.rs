@@ -11,18 +11,17 @@ use indicatif::ProgressBar;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::find::Candidate;
-use crate::{
-    codec::{envelope::new_event_to_pb, pb},
-    domain::Namespace,
-    importer::{
-        self, ImportedConversation,
-        claude_code::{self, SessionFault},
-        format::{self, Format},
-        openai_chat, opencode,
-        session::ToolSession,
-        source::{LineFault, LineSource},
-    },
+use treering_domain::Namespace;
+use treering_import as importer;
+use treering_import::{
+    ImportedConversation,
+    claude_code::{self, SessionFault},
+    format::{self, Format},
+    openai_chat, opencode,
+    session::ToolSession,
+    source::{LineFault, LineSource},
 };
+use treering_proto::{envelope::new_event_to_pb, pb};
 
 /// Conversations that wait for the store.
 const WAITING_MAX: usize = 32;
@@ -121,7 +120,6 @@ pub struct Feed {
 impl Feed {
     /// Starts to read the files, one after the other. `format` is what they must hold;
     /// none: whatever each holds. `ask`: what was imported before is passed over.
-    #[must_use]
     pub fn start(
         format: Option<Format>,
         files: Vec<Candidate>,
@@ -474,8 +472,7 @@ fn size(event: &pb::NewEvent) -> usize {
 }
 
 /// Events as appends, to be made one after the other.
-#[must_use]
-pub fn batches(events: Vec<crate::domain::NewEvent>) -> Vec<Vec<pb::NewEvent>> {
+pub fn batches(events: Vec<treering_domain::NewEvent>) -> Vec<Vec<pb::NewEvent>> {
     importer::plan::batches(events, BATCH_EVENTS_MAX, BATCH_BYTES_MAX)
         .into_iter()
         .map(|batch| batch.iter().map(new_event_to_pb).collect())

@@ -5,9 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::ImportFormat;
-use crate::importer::{
-    claude_code, codex, format, gemini_cli, opencode, pi,
+use treering_import::{
+    claude_code, codex,
+    format::{self, Format},
+    gemini_cli, opencode, pi,
     source::{self, LineSource},
 };
 
@@ -18,30 +19,28 @@ const FOLDERS_MAX: usize = 32;
 const EXTENSIONS: [&str; 6] = ["jsonl", "ndjson", "json", "gz", "zst", "zstd"];
 
 /// The names that files must have in folders, for people.
-#[must_use]
 pub fn looked_at() -> String {
     let names = EXTENSIONS.map(|extension| format!(".{extension}"));
     names.join(", ")
 }
 
 /// Where the tools keep their sessions, as far as it is there: of all of them, or of one.
-#[must_use]
-pub fn own_folders(format: ImportFormat) -> Vec<PathBuf> {
-    let of = |asked: ImportFormat| matches!(format, ImportFormat::Auto) || format == asked;
+pub fn own_folders(format: Option<Format>) -> Vec<PathBuf> {
+    let of = |one: Format| format.is_none_or(|format| format == one);
     let mut folders = Vec::new();
-    if of(ImportFormat::ClaudeCode) {
+    if of(Format::ClaudeCode) {
         folders.extend(claude_code::config_folder().map(|folder| folder.join("projects")));
     }
-    if of(ImportFormat::Codex) {
+    if of(Format::Codex) {
         folders.extend(codex::sessions_folders());
     }
-    if of(ImportFormat::GeminiCli) {
+    if of(Format::GeminiCli) {
         folders.extend(gemini_cli::sessions_folder());
     }
-    if of(ImportFormat::Opencode) {
+    if of(Format::OpenCode) {
         folders.extend(opencode::data_folder().map_or_else(Vec::new, |data| stores_in(&data)));
     }
-    if of(ImportFormat::Pi) {
+    if of(Format::Pi) {
         folders.extend(pi::sessions_folder());
     }
     folders
@@ -99,7 +98,6 @@ impl Candidate {
     }
 
     /// Why it is not read; none: it is.
-    #[must_use]
     pub fn why_left_out(&self) -> Option<&'static str> {
         let folder = self.folder.as_ref()?;
         source::why_left_out(&self.path, folder)
@@ -119,7 +117,6 @@ impl Candidate {
 
 /// The files of these paths, folders walked: first what is no session, as it was named or
 /// in the order of names, then sessions as they began. Links to folders are not followed.
-#[must_use]
 pub fn candidates(paths: &[PathBuf]) -> Vec<Candidate> {
     let mut found = Vec::new();
     for path in paths {
@@ -165,7 +162,6 @@ fn walk(folder: &Path, levels: usize, files: &mut Vec<PathBuf>) {
 
 /// Those of the files of these paths that are among `wanted`, in the order of
 /// [`candidates`].
-#[must_use]
 pub fn candidates_among(paths: &[PathBuf], wanted: &HashSet<PathBuf>) -> Vec<Candidate> {
     let mut found: Vec<_> = wanted
         .iter()
@@ -186,7 +182,6 @@ pub fn candidates_among(paths: &[PathBuf], wanted: &HashSet<PathBuf>) -> Vec<Can
 
 /// Every file of these paths that may say something, also those that are read with another
 /// one, and what a database has not taken in yet.
-#[must_use]
 pub fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in paths {
@@ -229,7 +224,6 @@ fn wal_of(path: &Path) -> Option<PathBuf> {
 const WAL: &str = "-wal";
 
 /// What is to be imported when this file has changed.
-#[must_use]
 pub fn read_with(file: &Path) -> Vec<PathBuf> {
     let name = file.file_name().and_then(|name| name.to_str());
     if let Some(database) = name.and_then(|name| name.strip_suffix(WAL)) {

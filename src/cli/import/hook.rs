@@ -76,7 +76,6 @@ fn none(error: &impl std::fmt::Display) -> CliError {
 }
 
 /// An error as a hook may end with it: with 2, Claude Code would not stop and be told the error.
-#[must_use]
 pub fn mild(error: CliError) -> CliError {
     if error.exit() != Exit::Usage.into() {
         return error;
@@ -89,9 +88,6 @@ pub fn mild(error: CliError) -> CliError {
 }
 
 /// Standard input.
-///
-/// # Errors
-/// As [`files`].
 pub fn files_of_stdin() -> Result<Vec<PathBuf>, CliError> {
     files(io::stdin().lock())
 }

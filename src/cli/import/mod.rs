@@ -18,7 +18,10 @@ pub use report::Report;
 
 use std::{fs, path::PathBuf, pin::pin, time::Instant};
 
-use clap::{Args, ValueEnum};
+use clap::{
+    Args,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use futures::future;
 use indicatif::ProgressBar;
 use tokio::signal;
@@ -27,49 +30,27 @@ use super::{
     connect::Connection,
     error::{CliError, Exit},
     output::{BarUnit, Out, progress},
+    safe::tell,
     search::wait_for_index,
     text::things,
 };
-use crate::{codec::pb, domain::Namespace, importer::format::Format};
 use feed::{Feed, FeedItem};
 use find::Candidate;
+use treering_domain::Namespace;
+use treering_import::format::Format;
+use treering_proto::pb;
 use upload::Upload;
 
 /// What is odd in files is kept so far before a store is made for what may follow.
 const ODD_MAX: usize = 10_000;
 
-/// What files hold.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ImportFormat {
-    /// Told from what each file holds.
-    Auto,
-    /// One conversation a line: {"id", "source", "messages": [...]}.
-    OpenaiChat,
-    /// Session files of Claude Code; sub-agents become sub-contexts.
-    ClaudeCode,
-    /// Rollouts of Codex; a rollback becomes a branch.
-    Codex,
-    /// Sessions of Gemini CLI, JSON or JSON lines; a rewind becomes a branch.
-    GeminiCli,
-    /// What opencode keeps: its database, its folder of JSON files, or an export.
-    Opencode,
-    /// Sessions of pi, with their branches.
-    Pi,
-}
-
-impl ImportFormat {
-    /// What files must hold; none: anything that can be imported.
-    fn required(self) -> Option<Format> {
-        match self {
-            Self::Auto => None,
-            Self::OpenaiChat => Some(Format::OpenaiChat),
-            Self::ClaudeCode => Some(Format::ClaudeCode),
-            Self::Codex => Some(Format::Codex),
-            Self::GeminiCli => Some(Format::GeminiCli),
-            Self::Opencode => Some(Format::OpenCode),
-            Self::Pi => Some(Format::Pi),
-        }
-    }
+/// Each format that can be imported, by its name.
+fn imported_format() -> impl TypedValueParser<Value = Format> {
+    let named = |it: Format| PossibleValue::new(it.name()).help(it.to_string());
+    PossibleValuesParser::new(Format::IMPORTED.map(named)).try_map(|name| {
+        let mut all = Format::IMPORTED.into_iter();
+        all.find(|it| it.name() == name).ok_or("no such format")
+    })
 }
 
 /// Import conversations from files and folders
@@ -99,9 +80,9 @@ Examples:
   treering import --format claude-code --hook     what `treering init claude-code` adds
   treering import --format openai-chat --strict FILE || echo 'something was odd'")]
 pub struct ImportArgs {
-    /// What the files must hold
-    #[arg(long, value_enum, default_value = "auto")]
-    format: ImportFormat,
+    /// What the files must hold [default: told from what each holds]
+    #[arg(long, value_name = "FORMAT", value_parser = imported_format())]
+    format: Option<Format>,
     /// Refuse conversations that contradict themselves (a result without its
     /// call …), and exit with 1 when there was one, or a line that is none
     #[arg(long)]
@@ -167,7 +148,6 @@ impl ImportArgs {
     }
 
     /// True when a hook has started it.
-    #[must_use]
     pub fn is_hook(&self) -> bool {
         self.hook
     }
@@ -200,7 +180,7 @@ pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<
     } else if out.json {
         out.line(report.json())?;
     } else {
-        out.line(report.summary())?;
+        out.lines(report.summary())?;
     }
     let mut is_interrupted = report.is_interrupted;
     if store.is_embedded() && !is_interrupted {
@@ -239,15 +219,12 @@ const TOLD_FROM: f64 = 1.0;
 pub fn tell_time(what: &str, started: Instant) {
     let seconds = started.elapsed().as_secs_f64();
     if seconds >= TOLD_FROM {
-        anstream::eprintln!("{what} in {seconds:.1} s");
+        tell!("{what} in {seconds:.1} s");
     }
 }
 
 /// Looks at the files of an import that would make a store. True: there is nothing to
 /// import in them, and that was told; so none is to be made.
-///
-/// # Errors
-/// As [`run`].
 pub async fn brings_nothing(
     args: &ImportArgs,
     namespace: &str,
@@ -270,13 +247,7 @@ pub async fn brings_nothing(
     let files = find::candidates(&paths);
     let without_files: Vec<_> = find::without_files(&paths, &files).cloned().collect();
     let hidden = ProgressBar::hidden();
-    let mut feed = Feed::start(
-        args.format.required(),
-        files,
-        hidden.clone(),
-        namespace,
-        None,
-    );
+    let mut feed = Feed::start(args.format, files, hidden.clone(), namespace, None);
     let mut odd = Vec::new();
     while let Some(found) = feed.next().await {
         if matches!(found, FeedItem::Conversation(_)) || odd.len() >= ODD_MAX {
@@ -289,21 +260,12 @@ pub async fn brings_nothing(
         report.without_files(folder);
     }
     for found in odd {
-        match found {
-            FeedItem::File(format) => report.file(format),
-            FeedItem::PassedOver(origin, format) => report.passed_over(&origin, format),
-            FeedItem::LeftOut(origin, why) => report.left_out(&origin, why),
-            FeedItem::Blank(origin) => report.blank(&origin),
-            FeedItem::BadLine(origin, why) => report.bad_line(&origin, &why),
-            FeedItem::Unfinished(origin) => report.unfinished(&origin),
-            FeedItem::BadFile(origin, why) => report.failed(&origin, &why),
-            FeedItem::Known | FeedItem::Conversation(_) => {}
-        }
+        report.found(found);
     }
     if out.json {
         out.line(report.json())?;
     } else {
-        out.line(report.summary())?;
+        out.lines(report.summary())?;
         out.line("There is nothing to import, so no store was made.")?;
     }
     report.judge(args.strict)?;
@@ -316,7 +278,7 @@ pub async fn brings_nothing(
 /// When the store goes away in the middle. What else goes wrong is in the
 /// report.
 pub async fn files(
-    format: ImportFormat,
+    format: Option<Format>,
     files: Vec<PathBuf>,
     strict: bool,
     store: &Connection,
@@ -326,7 +288,7 @@ pub async fn files(
 
 /// The same, unless `stop` comes first: what is in the store then stays there.
 async fn files_until<T>(
-    format: ImportFormat,
+    format: Option<Format>,
     paths: Vec<PathBuf>,
     strict: bool,
     store: &Connection,
@@ -343,7 +305,7 @@ async fn files_until<T>(
 
 /// Imports these files, unless `stop` comes first.
 async fn found_until<T>(
-    format: ImportFormat,
+    format: Option<Format>,
     files: Vec<Candidate>,
     mut report: Report,
     store: &Connection,
@@ -354,7 +316,7 @@ async fn found_until<T>(
     // What is odd is told of what is read, so all of it is.
     let ask = (!strict).then(|| upload::asks(store));
     let namespace = store.namespace().clone();
-    let feed = Feed::start(format.required(), files, bar.clone(), namespace, ask);
+    let feed = Feed::start(format, files, bar.clone(), namespace, ask);
     let done = {
         let upload = Upload::new(store, &report);
         tokio::select! {
@@ -415,5 +377,5 @@ impl Report {
 
 /// Prints beside a progress bar without tearing it.
 fn note(bar: &ProgressBar, line: &str) {
-    bar.suspend(|| anstream::eprintln!("{line}"));
+    bar.suspend(|| tell!("{line}"));
 }

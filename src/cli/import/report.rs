@@ -9,10 +9,10 @@ use super::{
         json::Object,
         text::{count, printable, short_id, things},
     },
-    feed::SourceLine,
+    feed::{FeedItem, Ready, SourceLine},
     find, note,
 };
-use crate::importer::{ImportNote, ImportedConversation, Parted, format::Format};
+use treering_import::{ImportNote, ImportedConversation, Parted, format::Format};
 
 /// What came of an import.
 #[derive(Clone, Debug, Default)]
@@ -78,7 +78,6 @@ const PASSED_OVER_NAMED_MAX: usize = 3;
 
 impl Report {
     /// Nothing yet.
-    #[must_use]
     pub fn new(bar: ProgressBar, strict: bool) -> Self {
         Self {
             counts: RefCell::default(),
@@ -91,7 +90,6 @@ impl Report {
     }
 
     /// The same for one look of many: what will be there at the next one is not told.
-    #[must_use]
     pub fn of_watch(self) -> Self {
         Self {
             watches: true,
@@ -100,65 +98,69 @@ impl Report {
     }
 
     /// How long it took.
-    #[must_use]
     pub fn timed(mut self, took: Duration) -> Self {
         self.took = took;
         self
     }
 
     /// Where it shows how far it is.
-    #[must_use]
     pub fn bar(&self) -> &ProgressBar {
         &self.bar
     }
 
     /// What contradicts itself is refused.
-    #[must_use]
     pub fn is_strict(&self) -> bool {
         self.strict
     }
 
     /// The counts so far.
-    #[must_use]
     pub fn counts(&self) -> ImportCounts {
         self.counts.borrow().clone()
     }
 
-    /// A line is no conversation.
-    pub fn bad_line(&self, origin: &SourceLine, why: &str) {
-        self.counts.borrow_mut().bad_lines += 1;
-        note(&self.bar, &format!("{origin}: {why}"));
+    /// Counts what reading brought, and tells what is odd. What is to be appended comes back.
+    pub fn found(&self, found: FeedItem) -> Option<Box<Ready>> {
+        match found {
+            FeedItem::File(format) => self.file(format),
+            FeedItem::PassedOver(origin, format) => self.passed_over(&origin, format),
+            FeedItem::LeftOut(origin, why) => self.look_note(&origin, why),
+            FeedItem::Blank(origin) => self.look_note(&origin, "it is empty"),
+            FeedItem::Known => self.known(),
+            FeedItem::BadLine(origin, why) => {
+                self.counts.borrow_mut().bad_lines += 1;
+                note(&self.bar, &format!("{origin}: {why}"));
+            }
+            FeedItem::Unfinished(origin) => {
+                self.counts.borrow_mut().unfinished += 1;
+                let left = "its last line is not whole yet; it is left for the next import";
+                self.look_note(&origin, left);
+            }
+            FeedItem::BadFile(origin, why) => self.failed(&origin, &why),
+            FeedItem::Conversation(ready) => return Some(ready),
+        }
+        None
+    }
+
+    /// Tells of a file, unless it is looked at again and again.
+    fn look_note(&self, origin: &SourceLine, what: &str) {
+        if !self.watches {
+            note(&self.bar, &format!("{origin}: {what}"));
+        }
     }
 
     /// A file holds this.
-    pub fn file(&self, format: Format) {
+    fn file(&self, format: Format) {
         *self.counts.borrow_mut().files.entry(format).or_default() += 1;
     }
 
     /// A file of a folder holds something that is not imported.
-    pub fn passed_over(&self, origin: &SourceLine, format: Format) {
+    fn passed_over(&self, origin: &SourceLine, format: Format) {
         self.file(format);
         let mut counts = self.counts.borrow_mut();
         let named = counts.passed_over.entry(format).or_default();
         if named.len() < PASSED_OVER_NAMED_MAX {
             named.push(origin.file.clone());
         }
-    }
-
-    /// A file of a folder is not read.
-    pub fn left_out(&self, origin: &SourceLine, why: &str) {
-        if self.watches {
-            return;
-        }
-        note(&self.bar, &format!("{origin}: {why}"));
-    }
-
-    /// There is nothing in a file.
-    pub fn blank(&self, origin: &SourceLine) {
-        if self.watches {
-            return;
-        }
-        note(&self.bar, &format!("{origin}: it is empty"));
     }
 
     /// There is no file in a folder that is looked at.
@@ -172,22 +174,10 @@ impl Report {
     }
 
     /// A conversation was imported before, word for word.
-    pub fn known(&self) {
+    fn known(&self) {
         let mut counts = self.counts.borrow_mut();
         counts.conversations += 1;
         counts.known += 1;
-    }
-
-    /// The last line is not whole: the next import takes it.
-    pub fn unfinished(&self, origin: &SourceLine) {
-        self.counts.borrow_mut().unfinished += 1;
-        if self.watches {
-            return;
-        }
-        note(
-            &self.bar,
-            &format!("{origin}: its last line is not whole yet; it is left for the next import"),
-        );
     }
 
     /// A source goes on otherwise than what is stored of it.
@@ -255,7 +245,6 @@ impl Report {
     }
 
     /// One sentence or two for people.
-    #[must_use]
     pub fn summary(&self) -> String {
         let counts = self.counts.borrow();
         let mut text = found(&counts);
@@ -293,7 +282,6 @@ impl Report {
     }
 
     /// What one look of many brought, in a line; none when that is nothing.
-    #[must_use]
     pub fn news(&self) -> Option<String> {
         let counts = self.counts.borrow();
         (counts.events > 0).then(|| {
@@ -307,7 +295,6 @@ impl Report {
     }
 
     /// The same for scripts.
-    #[must_use]
     pub fn json(&self) -> String {
         let counts = self.counts.borrow();
         let mut object = Object::new();

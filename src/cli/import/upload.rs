@@ -27,16 +27,17 @@ use super::{
         error::{CliError, is_over_quota},
         read,
     },
-    feed::{Ask, Feed, FeedItem, Ready, SourceLine, batches},
+    feed::{Ask, Feed, Ready, SourceLine, batches},
     report::{Arrival, Report},
 };
-use crate::{
-    codec::{
-        envelope,
-        pb::{self, append_stream_response::Outcome, expected_revision::Expected},
-    },
-    domain::{BranchName, ConversationId, Custom, EventBody, Namespace, NewEvent, StoredEvent},
-    importer::{self, ImportedConversation, Plan},
+use treering_domain::{
+    BranchName, ConversationId, Custom, EventBody, Namespace, NewEvent, StoredEvent,
+};
+use treering_import as importer;
+use treering_import::{ImportedConversation, Plan};
+use treering_proto::{
+    envelope,
+    pb::{self, append_stream_response::Outcome, expected_revision::Expected},
 };
 
 /// Appends that may be under way.
@@ -102,7 +103,6 @@ impl From<Status> for Refusal {
 
 impl<'a> Upload<'a> {
     /// An import into this store.
-    #[must_use]
     pub fn new(store: &'a Connection, report: &'a Report) -> Self {
         Self {
             store,
@@ -143,40 +143,8 @@ impl<'a> Upload<'a> {
     ) -> Result<(), CliError> {
         let room = Arc::new(Semaphore::new(IN_FLIGHT_KIB));
         while let Some(found) = feed.next().await {
-            let mut ready = match found {
-                FeedItem::BadLine(origin, why) => {
-                    self.report.bad_line(&origin, &why);
-                    continue;
-                }
-                FeedItem::BadFile(origin, why) => {
-                    self.report.failed(&origin, &why);
-                    continue;
-                }
-                FeedItem::File(format) => {
-                    self.report.file(format);
-                    continue;
-                }
-                FeedItem::PassedOver(origin, format) => {
-                    self.report.passed_over(&origin, format);
-                    continue;
-                }
-                FeedItem::LeftOut(origin, why) => {
-                    self.report.left_out(&origin, why);
-                    continue;
-                }
-                FeedItem::Blank(origin) => {
-                    self.report.blank(&origin);
-                    continue;
-                }
-                FeedItem::Known => {
-                    self.report.known();
-                    continue;
-                }
-                FeedItem::Unfinished(origin) => {
-                    self.report.unfinished(&origin);
-                    continue;
-                }
-                FeedItem::Conversation(ready) => ready,
+            let Some(mut ready) = self.report.found(found) else {
+                continue;
             };
             if !self.report.read(&ready.origin, &ready.imported.notes) {
                 continue;

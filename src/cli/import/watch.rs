@@ -21,10 +21,10 @@ use super::{
     find::{self, Candidate},
     found_until,
 };
-use crate::cli::{
-    connect::Connection,
-    error::CliError,
-    output::Out,
+use crate::output::Out;
+use treering_client::{connect::Connection, error::CliError};
+use treering_present::{
+    safe::tell,
     text::{count, things},
 };
 
@@ -72,7 +72,7 @@ pub async fn run(
         .iter()
         .map(|path| path.display().to_string())
         .collect();
-    anstream::eprintln!("Watching {}; Ctrl-C ends it", named.join(", "));
+    tell!("Watching {}; Ctrl-C ends it", named.join(", "));
     loop {
         let started = Instant::now();
         let changed = seen.changed(paths, started);
@@ -93,7 +93,7 @@ pub async fn run(
                 // A server may come again; a folder that fails will fail again.
                 Err(error) if !store.is_embedded() && error.is_of_absent_server() => {
                     if !is_away {
-                        anstream::eprintln!("{error}; it is tried again until it answers");
+                        tell!("{error}; it is tried again until it answers");
                     }
                     is_away = true;
                     seen.marks.clear();
@@ -112,7 +112,7 @@ pub async fn run(
             () = stop.as_mut() => break,
         }
     }
-    anstream::eprintln!("{}", total.told());
+    tell!("{}", total.told());
     Ok(())
 }
 

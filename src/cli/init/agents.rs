@@ -28,7 +28,6 @@ pub struct AgentSetup {
 }
 
 /// The files of an agent, with what is to be in them.
-#[must_use]
 pub fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)> {
     let (program, arguments) = (&place.program, &place.arguments);
     let at = |path: &str| place.folder.join(path);
@@ -94,7 +93,6 @@ fn hook(place: &AgentSetup) -> Change {
 }
 
 /// What belongs there to reach a server without this program, by HTTP.
-#[must_use]
 pub fn by_http(agent: Agent, url: &str, namespace: Option<&str>) -> String {
     let headers = |key: &str| {
         let mut headers = json!({"Authorization": format!("Bearer {key}")});

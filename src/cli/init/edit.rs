@@ -85,7 +85,6 @@ impl Change {
 
 impl Change {
     /// What stands behind the program now; none: nothing is there, or not this program.
-    #[must_use]
     pub fn arguments_there(&self, text: &str) -> Option<Vec<String>> {
         let (command, words) = match self {
             Self::Member { within, name, .. } => {

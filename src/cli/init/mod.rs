@@ -21,10 +21,11 @@ use super::{
     output::{Out, Tone},
     text::printable,
 };
-use crate::{disk, mcp::MCP_PATH};
 use agents::{AgentSetup, by_http, changes};
 use edit::Change;
 use options::Options;
+use treering_base::disk;
+use treering_mcp::MCP_PATH;
 
 /// Add the store to an agent: as tools, and for Claude Code with a hook that imports sessions
 ///
@@ -116,7 +117,7 @@ pub fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliErr
             continue;
         }
         changed = true;
-        out.line(printable(&edit.diff()).trim_end())?;
+        out.lines(edit.diff().trim_end())?;
         if args.write {
             edit.write()?;
             let path = out.paint.text(Tone::Name, path);
@@ -130,7 +131,7 @@ pub fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliErr
         ))?;
     }
     if changed && !args.write {
-        out.line("\nNothing was written; --write does.")?;
+        out.lines("\nNothing was written; --write does.")?;
     }
     if changed && args.write {
         out.line("Start the agent anew: it has the tools of `treering` then.")?;
@@ -139,8 +140,8 @@ pub fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliErr
         let url = format!("{}{MCP_PATH}", server.trim_end_matches('/'));
         let namespace = Some(common.namespace.as_str()).filter(|name| *name != "default");
         let form = by_http(args.agent, &url, namespace);
-        out.line("\nBy HTTP, without this program where the agent runs, it is this instead:")?;
-        out.line(printable(&form).trim_end())?;
+        out.lines("\nBy HTTP, without this program where the agent runs, it is this instead:")?;
+        out.lines(form.trim_end())?;
     }
     Ok(())
 }

@@ -12,7 +12,6 @@ pub struct Options(Vec<Vec<String>>);
 
 impl Options {
     /// The options among words. What stands before the first of them is none of them.
-    #[must_use]
     pub fn of(words: &[String]) -> Self {
         let mut options: Vec<Vec<String>> = Vec::new();
         for word in words {
@@ -27,7 +26,6 @@ impl Options {
 
     /// These where they are given, else those that are there, in their order; and what of those
     /// was kept.
-    #[must_use]
     pub fn with(self, given: &Self) -> (Self, Vec<String>) {
         let names_store = |option: &[String]| STORES.contains(&name(option));
         let other_store = given.0.iter().any(|option| names_store(option));
@@ -52,14 +50,12 @@ impl Options {
     }
 
     /// Those that other commands take, too.
-    #[must_use]
     pub fn of_every_command(self) -> Self {
         let of_all = |option: &Vec<String>| !OF_THE_DOOR.contains(&name(option));
         Self(self.0.into_iter().filter(of_all).collect())
     }
 
     /// As words.
-    #[must_use]
     pub fn words(self) -> Vec<String> {
         self.0.into_iter().flatten().collect()
     }
@@ -71,7 +67,6 @@ fn name(option: &[String]) -> &str {
 }
 
 /// A word of a command, as shells read it.
-#[must_use]
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
@@ -82,7 +77,6 @@ pub fn quoted(word: &str) -> String {
 
 /// The words of a command, where it is nothing but words as [`quoted`] writes them; none: a
 /// person has made more of it.
-#[must_use]
 pub fn unquoted(command: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -12,7 +12,9 @@ use super::super::{
     pb::{self, new_event::Body},
     read, run,
     serve::{Served, listen_any},
+    web::WebOptions,
 };
+use treering_engine::OpenOptions;
 
 fn bytes(message: &impl Message) -> bytes::Bytes {
     message.encode_to_vec().into()
@@ -178,9 +180,13 @@ async fn agent(store: &Connection, id: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_runs_again_without_its_tools() {
     let dir = tempfile::tempdir().unwrap();
-    let served = Served::start(dir.path(), listen_any().await.unwrap(), None)
-        .await
-        .unwrap();
+    let served = Served::start(
+        OpenOptions::new(dir.path()),
+        listen_any().await.unwrap(),
+        WebOptions::default(),
+    )
+    .await
+    .unwrap();
     let url = served.url();
     let store = Connection::to_server(&url, "default").await.unwrap();
     let id = recorded(&store).await;
@@ -225,9 +231,13 @@ async fn an_agent_runs_again_without_its_tools() {
 #[tokio::test(flavor = "multi_thread")]
 async fn open_calls_of_a_forked_conversation_are_answered() {
     let dir = tempfile::tempdir().unwrap();
-    let served = Served::start(dir.path(), listen_any().await.unwrap(), None)
-        .await
-        .unwrap();
+    let served = Served::start(
+        OpenOptions::new(dir.path()),
+        listen_any().await.unwrap(),
+        WebOptions::default(),
+    )
+    .await
+    .unwrap();
     let url = served.url();
     let store = Connection::to_server(&url, "default").await.unwrap();
     let id = recorded(&store).await;

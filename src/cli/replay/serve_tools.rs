@@ -4,15 +4,15 @@
 use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use clap::{Args, ValueEnum};
-use prost::Message;
 use tokio::net::TcpListener;
 use tonic::Code;
 
 use super::{
     super::{
+        append::{self, bodies::encode},
         approve::person,
         args::{Common, Target},
-        branch::NamedBranch,
+        branch_args::FoundBranch,
         connect::Connection,
         diff,
         error::CliError,
@@ -21,11 +21,12 @@ use super::{
         pb, read,
         serve::{Served, stop_signal},
         text::{count, first_line, printable},
+        web::WebOptions,
     },
     ReplayArgs,
     player::{Player, Question},
 };
-use crate::engine::{OpenMode, OpenOptions};
+use treering_engine::{OpenMode, OpenOptions};
 
 /// Who appends the recorded results.
 const ACTOR: &str = "replay";
@@ -91,9 +92,9 @@ enum OnMiss {
 }
 
 impl ReplayArgs {
-    /// True when the store is to be served meanwhile.
-    pub fn listens(&self) -> bool {
-        self.again.serve_tools && self.again.listen.is_some()
+    /// Where the store is to be served meanwhile.
+    pub fn listens(&self) -> Option<SocketAddr> {
+        self.again.listen
     }
 }
 
@@ -113,8 +114,13 @@ struct Tally {
 ///
 /// # Errors
 /// What the store or the output says; [`CliError::Usage`] with a server's store.
-pub async fn listen(args: &ReplayArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
-    let (Target::Data(dir), Some(addr)) = (common.target()?, args.again.listen) else {
+pub async fn listen(
+    args: &ReplayArgs,
+    addr: SocketAddr,
+    common: &Common,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let Target::Data(dir) = common.target()? else {
         return Err(CliError::Usage {
             what: "--listen serves the store of a folder, and a server was named".into(),
             hint: "leave --listen out: the agent can use the same server".into(),
@@ -128,7 +134,7 @@ pub async fn listen(args: &ReplayArgs, common: &Common, out: &mut Out) -> Result
         mode: OpenMode::Append,
         ..OpenOptions::new(&dir)
     };
-    let served = Served::start_with(options, listener, None).await?;
+    let served = Served::start(options, listener, WebOptions::default()).await?;
     let url = served.url();
     if out.json {
         let mut object = Object::new();
@@ -138,9 +144,10 @@ pub async fn listen(args: &ReplayArgs, common: &Common, out: &mut Out) -> Result
         let url = out.paint.text(Tone::Name, &url);
         out.line(format!("Serving {} at {url}", dir.display()))?;
     }
-    let done = match Connection::to_server_as(&url, &common.namespace, &common.credentials).await {
+    let done = match Connection::to_server_as(&url, &common.namespace, &common.credentials()).await
+    {
         Ok(store) => {
-            let done = resolved(args, &store, out).await;
+            let done = super::run(args, &store, out).await;
             let closed = store.close().await;
             done.and(closed)
         }
@@ -151,19 +158,18 @@ pub async fn listen(args: &ReplayArgs, common: &Common, out: &mut Out) -> Result
     done.and(stopped)
 }
 
-async fn resolved(args: &ReplayArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let mut args = args.clone();
-    args.named().resolve(store).await?;
-    run(&args, store, out).await
-}
-
 /// Answers calls until nothing happens any more, then compares.
 ///
 /// # Errors
 /// What the store or the output says; [`CliError::Usage`] when there is nothing
 /// that the branch left.
-pub async fn run(args: &ReplayArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let (played, source) = places(args, store).await?;
+pub async fn run(
+    args: &ReplayArgs,
+    place: FoundBranch,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let (played, source) = places(&args.again, place, store).await?;
     if out.json {
         let mut object = Object::new();
         object
@@ -199,27 +205,32 @@ pub async fn run(args: &ReplayArgs, store: &Connection, out: &mut Out) -> Result
 
 /// The branch that is played on, and the one that was recorded.
 async fn places(
-    args: &ReplayArgs,
+    again: &ServeToolsArgs,
+    place: FoundBranch,
     store: &Connection,
-) -> Result<(NamedBranch, NamedBranch), CliError> {
+) -> Result<(FoundBranch, FoundBranch), CliError> {
     let id = |state: &pb::ConversationState| {
         let summary = state.summary.as_ref();
         summary.map_or_else(String::new, |summary| summary.conversation_id.clone())
     };
-    let named = |state: &pb::ConversationState| NamedBranch {
-        conversation: id(state),
-        branch: state
-            .branch
-            .as_ref()
-            .map_or_else(String::new, |b| b.name.clone()),
+    let of = |conversation, branch| FoundBranch {
+        conversation,
+        branch,
+        ..Default::default()
     };
-    let again = &args.again;
+    let named = |state: &pb::ConversationState| {
+        let branch = state.branch.as_ref();
+        of(
+            id(state),
+            branch.map_or_else(String::new, |b| b.name.clone()),
+        )
+    };
     if let Some(at_revision) = again.fork_at {
         let from = again.from.as_deref().unwrap_or_default();
-        let state = read::state(store, &args.conversation, from, 0).await?;
+        let state = read::state(store, &place.conversation, from, 0).await?;
         let source = named(&state);
         let request = pb::ForkRequest {
-            conversation_id: args.conversation.clone(),
+            conversation_id: place.conversation,
             branch: source.branch.clone(),
             at_revision,
             name: again.name.clone().unwrap_or_default(),
@@ -228,14 +239,10 @@ async fn places(
             ..Default::default()
         };
         let forked = store.conversations().fork(request).await?.into_inner();
-        let played = NamedBranch {
-            conversation: forked.conversation_id,
-            branch: forked.branch.unwrap_or_default().name,
-        };
-        return Ok((played, source));
+        let name = forked.branch.unwrap_or_default().name;
+        return Ok((of(forked.conversation_id, name), source));
     }
-    let branch = args.branch.as_deref().unwrap_or_default();
-    let state = read::state(store, &args.conversation, branch, 0).await?;
+    let state = read::state(store, &place.conversation, &place.branch, 0).await?;
     let played = named(&state);
     let own = state.branch.as_ref().map_or(0, |branch| branch.branch_id);
     let parent = state.summary.as_ref().and_then(|summary| {
@@ -258,10 +265,8 @@ async fn places(
         Some(name) => branch.name == *name,
         None => Some(branch.branch_id) == left,
     };
-    let source = recorded.iter().find(wanted).map(|branch| NamedBranch {
-        conversation,
-        branch: branch.name.clone(),
-    });
+    let source = recorded.iter().find(wanted);
+    let source = source.map(|branch| of(conversation, branch.name.clone()));
     match source {
         Some(source) if source != played => Ok((played, source)),
         _ => Err(CliError::Usage {
@@ -280,8 +285,8 @@ async fn places(
 struct Replay<'a> {
     args: &'a ServeToolsArgs,
     store: &'a Connection,
-    source: NamedBranch,
-    played: NamedBranch,
+    source: FoundBranch,
+    played: FoundBranch,
     tally: Tally,
 }
 
@@ -448,29 +453,19 @@ impl Replay<'_> {
             decided_by: recorded.decided_by.clone(),
             reason: format!("as recorded at #{}", recorded.decision_revision),
         };
-        let body = pb::new_event::Body::ApprovalDecided(body.encode_to_vec().into());
+        let body = pb::new_event::Body::ApprovalDecided(encode(&body));
         self.append(body).await
     }
 
     async fn append_result(&self, result: &pb::ToolResultRecorded) -> Result<bool, CliError> {
-        let body = pb::new_event::Body::ToolResultRecorded(result.encode_to_vec().into());
+        let body = pb::new_event::Body::ToolResultRecorded(encode(result));
         self.append(body).await
     }
 
     /// Appends to the branch; false when the call is not open any more.
     async fn append(&self, body: pb::new_event::Body) -> Result<bool, CliError> {
-        let event = pb::NewEvent {
-            actor: ACTOR.into(),
-            body: Some(body),
-            ..Default::default()
-        };
-        let request = pb::AppendRequest {
-            conversation_id: self.played.conversation.clone(),
-            branch: self.played.branch.clone(),
-            events: vec![event],
-            ..Default::default()
-        };
-        match read::append(self.store, request).await {
+        let by = Some(ACTOR.to_owned());
+        match append::one(self.store, &self.played, by, body, None).await {
             Ok(_) => Ok(true),
             // Someone else was first.
             Err(CliError::Status(status)) if status.code() == Code::FailedPrecondition => Ok(false),
@@ -567,8 +562,8 @@ impl Replay<'_> {
             limit: limit + 1,
             ..read::of_conversation(&self.played.conversation)
         };
-        let mut left = self.events(left).await?;
-        let mut right = self.events(right).await?;
+        let mut left = read::all(self.store, left).await?;
+        let mut right = read::all(self.store, right).await?;
         let max = usize::try_from(limit).unwrap_or(usize::MAX);
         let truncated = left.len() > max || right.len() > max;
         left.truncate(max);
@@ -580,14 +575,5 @@ impl Replay<'_> {
             right,
             truncated,
         })
-    }
-
-    async fn events(&self, request: pb::ReadRequest) -> Result<Vec<pb::Event>, CliError> {
-        let mut all = Vec::new();
-        let mut events = read::start(self.store, request).await?;
-        while let Some(batch) = events.message().await? {
-            all.extend(batch.events);
-        }
-        Ok(all)
     }
 }

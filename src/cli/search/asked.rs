@@ -38,7 +38,7 @@ pub(super) struct Asked {
 impl Asked {
     pub(super) fn of(args: &SearchArgs) -> Self {
         Self {
-            text: args.words.join(" "),
+            text: args.typed(),
             tools: args.tool.clone(),
             tool_messages: args.role.contains(&Role::Tool) && args.kind.is_empty(),
             limit: args.limit,

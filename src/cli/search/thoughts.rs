@@ -1,15 +1,13 @@
 //! What a model thought and what it said, told apart where both stand in one text.
 
 use super::super::{connect::Connection, error::CliError, names, pb, read};
-use crate::{
-    codec::{body, envelope},
-    domain::{EventBody, Namespace},
-    engine::{is_reasoning_at, searchable_text},
-};
+use treering_domain::{EventBody, Namespace};
+use treering_engine::{is_reasoning_at, searchable_text};
+use treering_proto::{body, envelope};
 
 /// From a line on: thought, or said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Voice {
+pub(crate) struct Voice {
     /// The line, from 1.
     line: u64,
     what: &'static str,
@@ -17,7 +15,7 @@ pub(in crate::cli) struct Voice {
 
 /// Where an event's text turns from thoughts to what was said, and back; nothing when it has
 /// no thoughts.
-pub(in crate::cli) fn voices(event: pb::Event) -> Vec<Voice> {
+pub(crate) fn voices(event: pb::Event) -> Vec<Voice> {
     let decoded = || {
         let event = envelope::event_from_pb(event, Namespace::default()).ok()?;
         body::decode(event.header.kind()?, &event.body).ok()
@@ -47,9 +45,6 @@ fn of_body(body: &EventBody) -> Vec<Voice> {
 }
 
 /// The voices of a hit's text.
-///
-/// # Errors
-/// What the store says.
 pub(super) async fn of_hit(
     hit: &pb::SearchHit,
     store: &Connection,
@@ -68,7 +63,7 @@ pub(super) async fn of_hit(
 
 /// The heading that stands before a line: where the voice changes, and before the first line
 /// that is shown.
-pub(in crate::cli) fn heading(voices: &[Voice], line: u64, is_first: bool) -> Option<&'static str> {
+pub(crate) fn heading(voices: &[Voice], line: u64, is_first: bool) -> Option<&'static str> {
     let here = voices.iter().rev().find(|voice| voice.line <= line)?;
     (is_first || here.line == line).then_some(here.what)
 }
@@ -76,7 +71,7 @@ pub(in crate::cli) fn heading(voices: &[Voice], line: u64, is_first: bool) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{ContentPart, MessageAppended, Reasoning, Role};
+    use treering_domain::{ContentPart, MessageAppended, Reasoning, Role};
 
     // Around a hit in an answer stood what its model had thought, as if it had said it.
     #[test]

@@ -10,9 +10,6 @@ use super::super::{
 };
 
 /// Sentences about a search without a hit; none when all that can be said is that.
-///
-/// # Errors
-/// What the store says.
 pub(super) async fn nothing_found(
     request: &pb::SearchRequest,
     store: &Connection,
@@ -158,103 +155,55 @@ async fn hits(request: &pb::SearchRequest, store: &Connection) -> Result<Option<
 }
 
 fn filters(request: &pb::SearchRequest) -> Vec<Filter> {
-    let mut filters = Vec::new();
-    let mut add = |is_set: bool, typed: String, take: fn(&mut pb::SearchRequest)| {
-        if is_set {
-            let mut without = request.clone();
-            take(&mut without);
-            filters.push((typed, without));
+    fn listed<T>(option: &str, values: &[T], name: impl Fn(&T) -> String) -> String {
+        let names: Vec<_> = values.iter().map(name).collect();
+        match names.is_empty() {
+            true => String::new(),
+            false => format!("{option} {}", names.join(", ")),
         }
+    }
+    let texts =
+        |option: &str, texts: &[String]| listed(option, texts, |text: &String| printable(text));
+    let when = |is_set: bool, typed: &str| if is_set { typed } else { "" }.to_owned();
+    let outcome = match request.success {
+        Some(true) => "--success",
+        _ => "--failed",
     };
-    let listed = |option: &str, names: &[String]| {
-        let names: Vec<_> = names.iter().map(|name| printable(name)).collect();
-        format!("{option} {}", names.join(", "))
-    };
-    let kinds: Vec<_> = request
-        .kinds
-        .iter()
-        .map(|kind| json::kind_name(*kind))
-        .collect();
-    let roles: Vec<_> = request
-        .roles
-        .iter()
-        .map(|role| json::role_name(*role))
-        .collect();
-    add(
-        !request.tools.is_empty(),
-        listed("--tool", &request.tools),
-        |request| {
-            request.tools.clear();
-        },
-    );
-    add(
-        !request.paths.is_empty(),
-        listed("--path", &request.paths),
-        |request| {
-            request.paths.clear();
-        },
-    );
-    add(
-        request.happened_from.is_some(),
-        "--since".into(),
-        |request| {
-            request.happened_from = None;
-        },
-    );
-    add(request.happened_to.is_some(), "--until".into(), |request| {
-        request.happened_to = None;
-    });
-    add(
-        !request.sources.is_empty(),
-        listed("--source", &request.sources),
-        |request| {
-            request.sources.clear();
-        },
-    );
-    add(
-        !request.labels.is_empty(),
-        listed("--label", &request.labels),
-        |request| {
-            request.labels.clear();
-        },
-    );
-    add(
-        !roles.is_empty(),
-        format!("--role {}", roles.join(", ")),
-        |request| {
-            request.roles.clear();
-        },
-    );
-    add(
-        !kinds.is_empty(),
-        format!("--kind {}", kinds.join(", ")),
-        |request| {
-            request.kinds.clear();
-        },
-    );
-    let outcome = if request.success == Some(true) {
-        "--success"
-    } else {
-        "--failed"
-    };
-    add(request.success.is_some(), outcome.into(), |request| {
-        request.success = None
-    });
-    add(
-        !request.branch.is_empty(),
-        listed("--branch", std::slice::from_ref(&request.branch)),
-        |request| {
-            request.branch.clear();
-        },
-    );
-    add(
-        !request.conversation_id.is_empty(),
-        "--conversation".into(),
-        |request| {
-            request.conversation_id.clear();
-            request.branch.clear();
-            request.include_sub_contexts = false;
-        },
-    );
-    filters
+    let branch = Some(request.branch.clone()).filter(|branch| !branch.is_empty());
+    let kinds = listed("--kind", &request.kinds, |kind| json::kind_name(*kind));
+    let roles = listed("--role", &request.roles, |role| json::role_name(*role));
+    type Take = fn(&mut pb::SearchRequest);
+    let all: [(String, Take); 11] = [
+        (texts("--tool", &request.tools), |it| it.tools.clear()),
+        (texts("--path", &request.paths), |it| it.paths.clear()),
+        (when(request.happened_from.is_some(), "--since"), |it| {
+            it.happened_from = None
+        }),
+        (when(request.happened_to.is_some(), "--until"), |it| {
+            it.happened_to = None
+        }),
+        (texts("--source", &request.sources), |it| it.sources.clear()),
+        (texts("--label", &request.labels), |it| it.labels.clear()),
+        (roles, |it| it.roles.clear()),
+        (kinds, |it| it.kinds.clear()),
+        (when(request.success.is_some(), outcome), |it| {
+            it.success = None
+        }),
+        (texts("--branch", branch.as_slice()), |it| it.branch.clear()),
+        (
+            when(!request.conversation_id.is_empty(), "--conversation"),
+            |it| {
+                it.conversation_id.clear();
+                it.branch.clear();
+                it.include_sub_contexts = false;
+            },
+        ),
+    ];
+    let set = all.into_iter().filter(|(typed, _)| !typed.is_empty());
+    set.map(|(typed, take)| {
+        let mut without = request.clone();
+        take(&mut without);
+        (typed, without)
+    })
+    .collect()
 }

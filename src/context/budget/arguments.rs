@@ -3,13 +3,11 @@
 
 use super::json;
 use crate::{
-    context::{
-        draft::{Block, Call, Content, Item, Outcome, Step},
-        references::short_reference,
-        shared::SharedContent,
-    },
-    domain::{ContentPart, ConversationId, JsonText},
+    draft::{Block, Call, Content, Item, Outcome, Step},
+    references::short_reference,
+    shared::SharedContent,
 };
+use treering_domain::{ContentPart, ConversationId, JsonText};
 
 /// Arguments that are cut keep so many bytes at least, and are cut where they are twice as
 /// long as what they may have.

@@ -6,15 +6,13 @@ use super::{
     mark::{CutMark, RESULT},
 };
 use crate::{
-    context::{
-        draft::{Block, Call, Content, Item, Message, Outcome, ResultOutcome, Section, Step},
-        enhancers::framed_summary,
-        references::short_reference,
-        shared::{Parts, SharedContent},
-        steps,
-    },
-    domain::{ContentPart, ConversationId},
+    draft::{Block, Call, Content, Item, Message, Outcome, ResultOutcome, Section, Step},
+    enhancers::framed_summary,
+    references::short_reference,
+    shared::{Parts, SharedContent},
+    steps,
 };
+use treering_domain::{ContentPart, ConversationId};
 
 /// Least that a cut leaves out, as a share of the text, and in bytes: less is not worth a gap,
 /// and its mark has a hundred.
@@ -345,10 +343,8 @@ fn cut_result(result: &mut ResultOutcome, at: String, begins: Option<u64>, each_
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        context::draft::Speaker,
-        domain::{EventRef, Revision},
-    };
+    use crate::draft::Speaker;
+    use treering_domain::{EventRef, Revision};
 
     // The note counted what an enhancer had put around a summary: who asked for its first line
     // that was left out missed one.

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::context::draft::Call;
+use crate::draft::Call;
 
 /// Names of arguments that say it, whichever tool has them.
 const FIRST_LINE: [&str; 6] = [
@@ -126,12 +126,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        context::{
-            draft::Outcome,
-            window::samples::{at, json as text_of},
-        },
-        domain::EventRef,
+        draft::Outcome,
+        window::samples::{at, json as text_of},
     };
+    use treering_domain::EventRef;
 
     fn begins(tool: &str, arguments: &Value, text: &str) -> Option<u64> {
         let event: EventRef = at(3);

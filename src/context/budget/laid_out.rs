@@ -2,12 +2,10 @@
 
 use super::{note, pieces::PieceForm, said::Listed};
 use crate::{
-    context::{
-        draft::{Draft, Fate, Item},
-        tokens::Tally,
-    },
-    domain::ConversationId,
+    draft::{Draft, Fate, Item},
+    tokens::Tally,
 };
+use treering_domain::ConversationId;
 
 /// What the conversation becomes.
 #[derive(Debug)]

@@ -18,15 +18,13 @@ use super::{
     said::is_final,
 };
 use crate::{
-    context::{
-        draft::{Block, Draft, Item, Section, Step},
-        enhancers::drop_reasoning,
-        shared::SharedContent,
-        steps,
-        tokens::Tally,
-    },
-    domain::{ContentPart, ConversationId},
+    draft::{Block, Draft, Item, Section, Step},
+    enhancers::drop_reasoning,
+    shared::SharedContent,
+    steps,
+    tokens::Tally,
 };
+use treering_domain::{ContentPart, ConversationId};
 
 /// What a layout fills of the budget. The rest is room to grow in.
 const TARGET_PERCENT: u64 = 82;

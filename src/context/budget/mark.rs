@@ -2,7 +2,7 @@
 //! places, of a run of tests by what failed.
 
 use super::{blobs, json, runs};
-use crate::context::words::without_reminders;
+use crate::words::without_reminders;
 
 /// Whose bytes a mark counts: what a tool returned.
 pub(super) const RESULT: &str = "this result";

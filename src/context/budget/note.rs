@@ -8,22 +8,20 @@ use std::{
 
 use super::said::{is_final, is_of_user, reply};
 use crate::{
-    context::{
-        draft::{Block, Call, Content, Item, Message, Outcome, Section, Speaker},
-        references::short_reference,
-        steps,
-        summary::{
-            clip, counted, ended, one_line, paths, said_of, shows_a_file, tells_how_it_ended,
-            whole_or_ends,
-        },
-        tokens::Tally,
-        words::{self, without_reminders},
+    draft::{Block, Call, Content, Item, Message, Outcome, Section, Speaker},
+    references::short_reference,
+    steps,
+    summary::{
+        clip, counted, ended, one_line, paths, said_of, shows_a_file, tells_how_it_ended,
+        whole_or_ends,
     },
-    domain::{ConversationId, EventRef, Revision},
+    tokens::Tally,
+    words::{self, without_reminders},
 };
+use treering_domain::{ConversationId, EventRef, Revision};
 
 /// Name in explanations.
-pub(in crate::context) const BUDGET: &str = "budget";
+pub(crate) const BUDGET: &str = "budget";
 /// No token has more bytes in a text of some length: what is longer is not counted.
 const TOKEN_BYTES_MAX: u64 = 12;
 /// Tools that are counted.
@@ -674,7 +672,7 @@ mod tests {
             call_id: String::new(),
             wire_id: String::new(),
             tool: "Grep".to_owned(),
-            arguments: crate::domain::JsonText::from_checked(arguments.into()),
+            arguments: treering_domain::JsonText::from_checked(arguments.into()),
             arguments_shortened: false,
             item_id: String::new(),
             request: EventRef {

@@ -4,14 +4,12 @@
 use std::{borrow::Cow, collections::HashMap};
 
 use crate::{
-    context::{
-        draft::{Content, Item, Outcome, ResultOutcome},
-        references::short_reference,
-        shared::SharedContent,
-        words::without_reminders,
-    },
-    domain::{ContentPart, ConversationId, EventRef},
+    draft::{Content, Item, Outcome, ResultOutcome},
+    references::short_reference,
+    shared::SharedContent,
+    words::without_reminders,
 };
+use treering_domain::{ContentPart, ConversationId, EventRef};
 
 /// Shorter results are told again: saying so is hardly shorter.
 const LEAST_BYTES: usize = 400;

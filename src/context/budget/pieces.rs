@@ -7,13 +7,11 @@ use std::{
 
 use super::{cut, once};
 use crate::{
-    context::{
-        draft::{Draft, Fate, Item, Outcome, Section},
-        shared::SharedContent,
-        tokens::Tally,
-    },
-    domain::{ConversationId, EventRef},
+    draft::{Draft, Fate, Item, Outcome, Section},
+    shared::SharedContent,
+    tokens::Tally,
 };
+use treering_domain::{ConversationId, EventRef};
 
 /// What an item becomes.
 #[derive(Clone, Debug)]

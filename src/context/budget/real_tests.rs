@@ -10,17 +10,15 @@ use std::{
 
 use super::tests::{draft, notes, policy, tally};
 use crate::{
-    context::{
-        budget::fit,
-        draft::{Content, Fate, Item, Outcome},
-        provider::Provider,
-        samples::window_of,
-        summary::{one_line, probe_tests::last_branch},
-        window::WindowEvent,
-        words::{self, Reply},
-    },
-    domain::{ContentPart, EventBody},
+    budget::fit,
+    draft::{Content, Fate, Item, Outcome},
+    provider::Provider,
+    samples::window_of,
+    summary::{one_line, probe_tests::last_branch},
+    window::WindowEvent,
+    words::{self, Reply},
 };
+use treering_domain::{ContentPart, EventBody};
 
 /// Of what was said, so much has to be there, in characters.
 const LOOKED_FOR_CHARS: usize = 120;

@@ -6,7 +6,7 @@ use super::{
     pieces::Piece,
     said::{is_answer, is_final, is_of_user, is_said, reply},
 };
-use crate::context::tokens::Tally;
+use crate::tokens::Tally;
 
 /// The least of a note as a share of the budget, within these tokens as they are counted
 /// before they are scaled: its text is as long for every model.

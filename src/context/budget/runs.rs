@@ -1,7 +1,7 @@
 //! Cutting what tests and builds print: what passed goes first, and what failed stays, wherever
 //! it stands.
 
-use crate::context::{
+use crate::{
     digest::{RunLine, run_lines},
     summary::counted,
 };

@@ -1,13 +1,11 @@
 //! Whose word an item is: what the user says stays longest, and what nobody says goes first.
 
 use crate::{
-    context::{
-        draft::{Block, Call, Content, Item, Outcome, Section, Speaker, Step},
-        summary::TaskList,
-        words::{self, Reply},
-    },
-    domain::{ContentPart, EventRef},
+    draft::{Block, Call, Content, Item, Outcome, Section, Speaker, Step},
+    summary::TaskList,
+    words::{self, Reply},
 };
+use treering_domain::{ContentPart, EventRef};
 
 /// Said by the user: a result that came late is told as a message, and is none.
 pub(super) fn is_of_user(item: &Item) -> bool {

@@ -2,19 +2,17 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    context::{
-        draft::{Block, Content, Outcome, Step},
-        enhancer,
-        explain::sections,
-        policy::{CompactionPolicy, ToolResults},
-        provider::{self, Provider},
-        tokens::Counter,
-        window::samples::{Story, compacted, json, nexts, told},
-    },
-    domain::{
-        ContentPart, ContextSet, EventBody, Media, MediaSource, MessageAppended, PromptSet,
-        RawEncoding, RawMessage, Reasoning, Role, ToolResultRecorded,
-    },
+    draft::{Block, Content, Outcome, Step},
+    enhancer,
+    explain::sections,
+    policy::{CompactionPolicy, ToolResults},
+    provider::{self, Provider},
+    tokens::Counter,
+    window::samples::{Story, compacted, json, nexts, told},
+};
+use treering_domain::{
+    ContentPart, ContextSet, EventBody, Media, MediaSource, MessageAppended, PromptSet,
+    RawEncoding, RawMessage, Reasoning, Role, ToolResultRecorded,
 };
 
 pub(super) fn tally() -> Tally {
@@ -592,8 +590,8 @@ pub(super) fn kept_texts(draft: &Draft) -> Vec<String> {
     let texts = kept.map(|item| match &*item.content {
         Content::Step(step) => {
             let parts = step.blocks.iter().filter_map(|block| match block {
-                crate::context::draft::Block::Part(part) => part.text(),
-                crate::context::draft::Block::Call(_) => None,
+                crate::draft::Block::Part(part) => part.text(),
+                crate::draft::Block::Call(_) => None,
             });
             parts.collect()
         }

@@ -5,13 +5,11 @@ use super::{
     tests::{draft, fitted, kept_texts, marked, policy, tally, text_of},
 };
 use crate::{
-    context::{
-        draft::Fate,
-        provider::Provider,
-        window::samples::{Story, compacted},
-    },
-    domain::{Compacted, CompactionTrigger, EventBody, ToolResultRecorded},
+    draft::Fate,
+    provider::Provider,
+    window::samples::{Story, compacted},
 };
+use treering_domain::{Compacted, CompactionTrigger, EventBody, ToolResultRecorded};
 
 /// A note for all of a story, of so many tokens.
 fn note_of(story: &Story, tokens: u64) -> String {

@@ -4,7 +4,7 @@ use super::{
     kind::{OutputKind, is_path},
     lines::{Output, is_failed, is_located_error},
 };
-use crate::context::summary::{counted, reports_error};
+use crate::summary::{counted, reports_error};
 
 /// Places that are named; of the rest there is a number.
 const NAMED_MAX: usize = 12;

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::context::summary::{clip, counted, level, one_line};
+use crate::summary::{clip, counted, level, one_line};
 
 /// Longer JSON is told by its shape.
 const BYTES_MAX: usize = 256 << 10;

@@ -1,7 +1,7 @@
 //! What each line of an output is worth.
 
 use super::kind::OutputKind;
-use crate::context::{
+use crate::{
     summary::{is_verdict, one_line, reports_error, says_something},
     words::without_reminders,
 };
@@ -210,7 +210,7 @@ fn by_itself(text: &str, kind: OutputKind) -> Option<(Worth, usize)> {
 }
 
 /// A line that sums a run of tests or a build up.
-pub(in crate::context) fn is_total(line: &str) -> bool {
+pub(crate) fn is_total(line: &str) -> bool {
     const STARTS: [&str; 9] = [
         "test result:",
         "Tests:",
@@ -318,7 +318,7 @@ pub(super) fn is_located_error(line: &str) -> bool {
 }
 
 /// A line of a numbered view without its number: `   12→code`, `12: code`.
-pub(in crate::context) fn numberless(line: &str) -> &str {
+pub(crate) fn numberless(line: &str) -> &str {
     let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
     if rest.len() == line.len() || !rest.starts_with(['→', '\t', ':', '|']) {
         return line;

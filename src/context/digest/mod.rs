@@ -26,7 +26,7 @@ use super::{
     summary::{clip, counted, json_members, one_line, result_summary, says_something},
     words::without_reminders,
 };
-use crate::domain::{ContentPart, ToolResultRecorded};
+use treering_domain::{ContentPart, ToolResultRecorded};
 
 pub use kind::OutputKind;
 pub(super) use lines::{is_total, numberless};

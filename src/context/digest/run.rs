@@ -5,14 +5,14 @@ use super::{
     kind::OutputKind,
     lines::{Output, is_failed, is_located_error, is_total},
 };
-use crate::context::summary::reports_error;
+use crate::summary::reports_error;
 
 /// So many lines that say that something passed are a run, whatever else is in it.
 const PASSED_LEAST: usize = 3;
 
 /// What a line says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::context) enum RunLine {
+pub(crate) enum RunLine {
     /// Something failed, or how all of it ended.
     Failed,
     /// Something went as it should: a test that passed, a package that was there.
@@ -23,7 +23,7 @@ pub(in crate::context) enum RunLine {
 
 /// The lines of a run, by what they say; none where a text is something else, or says of
 /// nothing that it failed or passed.
-pub(in crate::context) fn run_lines(text: &str) -> Option<Vec<RunLine>> {
+pub(crate) fn run_lines(text: &str) -> Option<Vec<RunLine>> {
     let lines: Vec<RunLine> = text.lines().map(of_line).collect();
     let count = |wanted| lines.iter().filter(|line| **line == wanted).count();
     let passed = count(RunLine::Passed);

@@ -7,16 +7,14 @@ use super::{
     tools,
 };
 use crate::{
-    context::{
-        draft::{Content, Draft, Item, Message, Section, Speaker},
-        enhancer::Enhancer,
-        explain::EnhancerReport,
-        policy::ContextPolicy,
-        steps,
-        window::{WindowEvent, WindowInput},
-    },
-    domain::{EventBody, EventRef, ToolDefinition},
+    draft::{Content, Draft, Item, Message, Section, Speaker},
+    enhancer::Enhancer,
+    explain::EnhancerReport,
+    policy::ContextPolicy,
+    steps,
+    window::{WindowEvent, WindowInput},
 };
+use treering_domain::{EventBody, EventRef, ToolDefinition};
 
 pub(super) const NAME: &str = "tool_guidance";
 pub(super) const PARAMS: &[Param] = &[Param::new(

@@ -2,10 +2,8 @@
 //! call again what it has called, and some endpoints refuse a body that has calls and no
 //! tools.
 
-use crate::{
-    context::{called::CalledTools, steps, window::WindowInput},
-    domain::{EventBody, Role, ToolDefinition},
-};
+use crate::{called::CalledTools, steps, window::WindowInput};
+use treering_domain::{EventBody, Role, ToolDefinition};
 
 /// The tools that calls name, those behind the last compaction's cut first, in the order of
 /// their first call; of more than `bytes_max` bytes, those that were called last.

@@ -2,15 +2,13 @@
 
 use super::params::{Param, ParamKind, Params};
 use crate::{
-    context::{
-        draft::{Block, Content, Draft, Item},
-        enhancer::Enhancer,
-        explain::EnhancerReport,
-        policy::ContextPolicy,
-        window::{self, WindowInput},
-    },
-    domain::ContentPart,
+    draft::{Block, Content, Draft, Item},
+    enhancer::Enhancer,
+    explain::EnhancerReport,
+    policy::ContextPolicy,
+    window::{self, WindowInput},
 };
+use treering_domain::ContentPart;
 
 pub(super) const NAME: &str = "messages";
 pub(super) const PARAMS: &[Param] = &[
@@ -64,7 +62,7 @@ impl Enhancer for Messages {
 }
 
 fn is_system(item: &Item) -> bool {
-    use crate::context::draft::Speaker;
+    use crate::draft::Speaker;
     matches!(&*item.content, Content::Message(message) if message.speaker != Speaker::User)
 }
 

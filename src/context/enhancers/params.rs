@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use crate::context::{draft::Draft, policy::ContextPolicy};
+use crate::{draft::Draft, policy::ContextPolicy};
 
 /// What a parameter takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,15 +1,13 @@
 //! What holds for the whole request: prompts.
 
 use crate::{
-    context::{
-        draft::{Content, Draft, Item, Message, Section, Speaker},
-        enhancer::Enhancer,
-        explain::EnhancerReport,
-        policy::ContextPolicy,
-        window::{WindowEvent, WindowInput},
-    },
-    domain::{ContentPart, EventBody},
+    draft::{Content, Draft, Item, Message, Section, Speaker},
+    enhancer::Enhancer,
+    explain::EnhancerReport,
+    policy::ContextPolicy,
+    window::{WindowEvent, WindowInput},
 };
+use treering_domain::{ContentPart, EventBody};
 
 pub(super) const SYSTEM: &str = "system_prompt";
 pub(super) const USER: &str = "user_prompt";

@@ -11,18 +11,16 @@ use std::{
 };
 
 use crate::{
-    context::{
-        draft::{Draft, Item, Outcome, full_result_ref},
-        enhancer,
-        policy::{ContextPolicy, ToolResults},
-        provider::Provider,
-        samples::window_of,
-        summary::{probe_tests::last_branch, result_summary},
-        tokens::{Counter, Tally},
-        window::{WindowEvent, WindowInput},
-    },
-    domain::*,
+    draft::{Draft, Item, Outcome, full_result_ref},
+    enhancer,
+    policy::{ContextPolicy, ToolResults},
+    provider::Provider,
+    samples::window_of,
+    summary::{probe_tests::last_branch, result_summary},
+    tokens::{Counter, Tally},
+    window::{WindowEvent, WindowInput},
 };
+use treering_domain::*;
 
 /// Conversations of each source.
 const CONVERSATIONS: usize = 60;

@@ -4,17 +4,17 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::params::{Param, ParamKind, Params};
 use crate::{
-    context::{
-        digest::{ResultOf, digest},
-        draft::{Call, Content, Draft, Fate, Item, Outcome, ResultOutcome, Section, Snapshot},
-        enhancer::Enhancer,
-        explain::EnhancerReport,
-        policy::{ContextPolicy, ToolResults},
-        references::short_reference,
-        tokens::Counter,
-        window::{WindowEvent, WindowInput},
-    },
-    domain::{ContentPart, ConversationId, EventBody, EventRef, Revision, ToolResultRecorded},
+    digest::{ResultOf, digest},
+    draft::{Call, Content, Draft, Fate, Item, Outcome, ResultOutcome, Section, Snapshot},
+    enhancer::Enhancer,
+    explain::EnhancerReport,
+    policy::{ContextPolicy, ToolResults},
+    references::short_reference,
+    tokens::Counter,
+    window::{WindowEvent, WindowInput},
+};
+use treering_domain::{
+    ContentPart, ConversationId, EventBody, EventRef, Revision, ToolResultRecorded,
 };
 
 pub(super) const NAME: &str = "tool_snapshots";

@@ -2,15 +2,13 @@
 
 use super::params::{Param, ParamKind, Params};
 use crate::{
-    context::{
-        draft::{Content, Draft, Item, Message, Section, Speaker, full_result_ref},
-        enhancer::Enhancer,
-        explain::EnhancerReport,
-        policy::ContextPolicy,
-        window::WindowInput,
-    },
-    domain::{EventBody, EventRef, Revision},
+    draft::{Content, Draft, Item, Message, Section, Speaker, full_result_ref},
+    enhancer::Enhancer,
+    explain::EnhancerReport,
+    policy::ContextPolicy,
+    window::WindowInput,
 };
+use treering_domain::{EventBody, EventRef, Revision};
 
 pub(super) const COMPACTION: &str = "compaction_summary";
 pub(super) const COMPACTION_PARAMS: &[Param] = &[Param::new(
@@ -30,7 +28,7 @@ const BEFORE: &str = "[CONVERSATION SUMMARY]\n";
 const BEHIND: &str = "\n\n(It stands for ";
 
 /// A compaction's summary as it was recorded, with what stands in front of and behind it.
-pub(in crate::context) fn framed(text: &str) -> (&str, &str, &str) {
+pub(crate) fn framed(text: &str) -> (&str, &str, &str) {
     let start = if text.starts_with(BEFORE) {
         BEFORE.len()
     } else {

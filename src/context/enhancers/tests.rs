@@ -4,18 +4,16 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    context::{
-        draft::{Content, Draft, Fate, Item, Message, Outcome, Section, Snapshot, Speaker, Step},
-        enhancer::{self, Enhancer},
-        explain::EnhancerReport,
-        policy::{ContextPolicy, ToolResults},
-        provider::Provider,
-        tokens::{Counter, Tally},
-        window::{LongTermEntry, WindowInput, samples},
-    },
-    domain::*,
+    draft::{Content, Draft, Fate, Item, Message, Outcome, Section, Snapshot, Speaker, Step},
+    enhancer::{self, Enhancer},
+    explain::EnhancerReport,
+    policy::{ContextPolicy, ToolResults},
+    provider::Provider,
+    tokens::{Counter, Tally},
+    window::{LongTermEntry, WindowInput, samples},
 };
 use samples::{Story, at, compacted, say, tool};
+use treering_domain::*;
 
 fn policy(value: serde_json::Value) -> ContextPolicy {
     ContextPolicy::merged("", &value.to_string()).unwrap()
@@ -571,7 +569,7 @@ fn called_tools_are_defined_where_nothing_defines_any() {
             provider,
             ..draft.clone()
         };
-        crate::context::provider::render(&draft, &ContextPolicy::default()).unwrap();
+        crate::provider::render(&draft, &ContextPolicy::default()).unwrap();
     }
     let off = policy(json!({"enhancers": {"tools": {"params": {"from_calls": false}}}}));
     assert!(built(&story, &off).tools.is_empty());

@@ -7,12 +7,10 @@ use super::{
     params::{Param, ParamKind, Params},
 };
 use crate::{
-    context::{
-        draft::Draft, enhancer::Enhancer, explain::EnhancerReport, policy::ContextPolicy, steps,
-        window::WindowInput,
-    },
-    domain::{EventBody, ToolDefinition},
+    draft::Draft, enhancer::Enhancer, explain::EnhancerReport, policy::ContextPolicy, steps,
+    window::WindowInput,
 };
+use treering_domain::{EventBody, ToolDefinition};
 
 pub(super) const NAME: &str = "tools";
 pub(super) const PARAMS: &[Param] = &[

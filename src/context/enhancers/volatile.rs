@@ -2,15 +2,13 @@
 
 use super::params::{Param, ParamKind, Params};
 use crate::{
-    context::{
-        draft::{Content, Draft, Item, Message, Section, Speaker},
-        enhancer::Enhancer,
-        explain::EnhancerReport,
-        policy::ContextPolicy,
-        window::WindowInput,
-    },
-    domain::{EventBody, EventRef, JsonText},
+    draft::{Content, Draft, Item, Message, Section, Speaker},
+    enhancer::Enhancer,
+    explain::EnhancerReport,
+    policy::ContextPolicy,
+    window::WindowInput,
 };
+use treering_domain::{EventBody, EventRef, JsonText};
 
 /// Name of the enhancer that tells what tool results have shown.
 pub const KNOWLEDGE: &str = "knowledge";

@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 
 use super::{EnhancerReport, ExplainedItem, Explanation, SectionTokens, SharedPrefix, TokenBasis};
 use crate::{
-    context::{
-        budget::Fitted,
-        draft::{Block, Content, Draft, Fate, Item, Outcome, Section, Speaker, Step},
-        enhancers,
-        shared::Caption,
-        tokens::Tally,
-        window::WindowInput,
-    },
-    domain::{ContentPart, Media},
+    budget::Fitted,
+    draft::{Block, Content, Draft, Fate, Item, Outcome, Section, Speaker, Step},
+    enhancers,
+    shared::Caption,
+    tokens::Tally,
+    window::WindowInput,
 };
+use treering_domain::{ContentPart, Media};
 
 /// Characters of an item's head.
 const HEAD_CHARS: usize = 100;

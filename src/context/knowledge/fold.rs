@@ -13,8 +13,8 @@ use super::{
     read::{Learned, PATH_BYTES_MAX, ReadableResult, below, clean, shell_cd},
     touch::{ReadCall, Touch, TouchForm, Touched, and_then},
 };
-use crate::context::steps;
-use crate::domain::{EventBody, EventKind, EventRef, ToolCallRequested, ToolResultRecorded};
+use crate::steps;
+use treering_domain::{EventBody, EventKind, EventRef, ToolCallRequested, ToolResultRecorded};
 
 /// Texts of a call's arguments that are remembered until it returns.
 const MENTIONS_MAX: usize = 16;

@@ -18,12 +18,12 @@ use std::{
 use serde_json::Value;
 
 use super::*;
-use crate::domain::*;
+use treering_domain::*;
 
-const LABELS: &str = "tests/fixtures/knowledge/calls.jsonl";
+const LABELS: &str = "../../tests/fixtures/knowledge/calls.jsonl";
 /// Calls that were labelled after the rules were written, and measured before
 /// anything was changed for them.
-const HELD_OUT: &str = "tests/fixtures/knowledge/held-out.jsonl";
+const HELD_OUT: &str = "../../tests/fixtures/knowledge/held-out.jsonl";
 
 /// A labelled call, as it was recorded.
 struct Labelled {

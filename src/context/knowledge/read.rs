@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::policy::{KnowledgeRule, TextForm};
-use crate::domain::{ContentPart, ToolResultRecorded};
+use treering_domain::{ContentPart, ToolResultRecorded};
 
 /// Longest path that is taken, in bytes.
 pub(super) const PATH_BYTES_MAX: usize = 1_024;

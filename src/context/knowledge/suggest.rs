@@ -9,8 +9,8 @@ use serde_json::{Map, Value, value::RawValue};
 
 use super::fold::{FileVariables, Knowledge};
 use super::policy::UNKNOWN_FILE;
-use crate::context::steps;
-use crate::domain::{EventRef, ToolDefinition};
+use crate::steps;
+use treering_domain::{EventRef, ToolDefinition};
 
 /// Other values that are named beside the one that was filled in.
 const ALTERNATIVES_MAX: usize = 10;
@@ -355,7 +355,7 @@ impl<'de> Deserialize<'de> for Members {
 #[cfg(test)]
 mod tests {
     use super::{super::tests::told, *};
-    use crate::domain::JsonText;
+    use treering_domain::JsonText;
 
     fn tool(schema: &'static str) -> ToolDefinition {
         ToolDefinition {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::{Knowledge, KnowledgePolicy, UNKNOWN_FILE, read::PATH_BYTES_MAX};
-use crate::domain::{
+use treering_domain::{
     CancelReason, ContentHash, ConversationId, EventBody, EventRef, JsonText, Revision,
     ToolCallCancelled, ToolCallRequested, ToolResultRecorded,
 };

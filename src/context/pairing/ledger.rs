@@ -13,14 +13,14 @@ use std::{
 use super::{super::steps, Violations};
 
 /// Rules that the ledger holds.
-pub(in crate::context) const CALL_ID: &str = "call-id";
-pub(in crate::context) const CALL_ID_UNIQUE: &str = "call-id-unique";
-pub(in crate::context) const UNANSWERED_CALL: &str = "unanswered-call";
-pub(in crate::context) const UNMATCHED_RESULT: &str = "unmatched-result";
+pub(crate) const CALL_ID: &str = "call-id";
+pub(crate) const CALL_ID_UNIQUE: &str = "call-id-unique";
+pub(crate) const UNANSWERED_CALL: &str = "unanswered-call";
+pub(crate) const UNMATCHED_RESULT: &str = "unmatched-result";
 
 /// The calls of a body.
 #[derive(Default)]
-pub(in crate::context) struct Ledger<'a> {
+pub(crate) struct Ledger<'a> {
     /// Places of the calls that wait for their results, by id: an id that comes twice is
     /// a broken rule, and each still wants its result.
     open: HashMap<Cow<'a, str>, Vec<usize>>,

@@ -8,8 +8,8 @@
 //! Each provider has its rules in its own folder, as `rules.rs`; [`rules`] lists their
 //! names. What stands here is what several of them share.
 
-pub(in crate::context) mod ledger;
-pub(in crate::context) mod read;
+pub(crate) mod ledger;
+pub(crate) mod read;
 #[cfg(test)]
 mod tests;
 
@@ -51,7 +51,7 @@ pub fn rules(provider: Provider) -> &'static [&'static str] {
 
 /// What was found so far.
 #[derive(Default)]
-pub(in crate::context) struct Violations(Vec<Violation>);
+pub(crate) struct Violations(Vec<Violation>);
 
 impl Violations {
     /// Notes a rule that is broken.

@@ -8,14 +8,14 @@ use serde_json::value::RawValue;
 use super::Violations;
 
 /// Rules that several providers share.
-pub(in crate::context) const SHAPE: &str = "shape";
-pub(in crate::context) const TOOL_NAME: &str = "tool-name";
-pub(in crate::context) const TOOL_SCHEMA: &str = "tool-schema";
-pub(in crate::context) const TOOL_CHOICE: &str = "tool-choice";
+pub(crate) const SHAPE: &str = "shape";
+pub(crate) const TOOL_NAME: &str = "tool-name";
+pub(crate) const TOOL_SCHEMA: &str = "tool-schema";
+pub(crate) const TOOL_CHOICE: &str = "tool-choice";
 
 /// Reads a value, or reports that it has another shape. Serde's own message may
 /// quote the conversation, so only the place is told.
-pub(in crate::context) fn read<'a, T: Deserialize<'a>>(
+pub(crate) fn read<'a, T: Deserialize<'a>>(
     json: &'a str,
     path: fmt::Arguments<'_>,
     report: &mut Violations,
@@ -32,7 +32,7 @@ pub(in crate::context) fn read<'a, T: Deserialize<'a>>(
 }
 
 /// Reads a whole body.
-pub(in crate::context) fn read_body<'a, T: Deserialize<'a>>(
+pub(crate) fn read_body<'a, T: Deserialize<'a>>(
     body: &'a [u8],
     report: &mut Violations,
 ) -> Option<T> {
@@ -48,7 +48,7 @@ pub(in crate::context) fn read_body<'a, T: Deserialize<'a>>(
 /// A value that is looked at only as far as needed.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(transparent)]
-pub(in crate::context) struct Value<'a>(#[serde(borrow)] pub &'a RawValue);
+pub(crate) struct Value<'a>(#[serde(borrow)] pub &'a RawValue);
 
 impl<'a> Value<'a> {
     pub fn json(self) -> &'a str {
@@ -105,7 +105,7 @@ struct Schema<'a> {
 
 /// Names of the tools on offer.
 #[derive(Default)]
-pub(in crate::context) struct OfferedTools<'a>(HashSet<Cow<'a, str>>);
+pub(crate) struct OfferedTools<'a>(HashSet<Cow<'a, str>>);
 
 impl<'a> OfferedTools<'a> {
     /// Checks a tool on offer.
@@ -137,14 +137,14 @@ impl<'a> OfferedTools<'a> {
 }
 
 /// The model of a request is named by a text that says something, or is left to its sender.
-pub(in crate::context) fn check_model(model: Option<Value<'_>>, report: &mut Violations) {
+pub(crate) fn check_model(model: Option<Value<'_>>, report: &mut Violations) {
     if model.is_some_and(|model| !model.says()) {
         report.add(SHAPE, format_args!("model"), "not a text that names one");
     }
 }
 
 /// A tool is chosen only among tools.
-pub(in crate::context) fn check_tool_choice<T>(
+pub(crate) fn check_tool_choice<T>(
     choice: Option<Value<'_>>,
     tools: Option<&Vec<T>>,
     report: &mut Violations,
@@ -156,13 +156,13 @@ pub(in crate::context) fn check_tool_choice<T>(
 }
 
 /// Letters, digits, `_` and `-`, 1 to 64.
-pub(in crate::context) fn is_word(name: &str) -> bool {
+pub(crate) fn is_word(name: &str) -> bool {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..=64).contains(&name.len()) && name.bytes().all(is_legal)
 }
 
 /// Base64 with padding, in the usual or the URL-safe alphabet, not empty.
-pub(in crate::context) fn is_base64(text: &str) -> bool {
+pub(crate) fn is_base64(text: &str) -> bool {
     let digits = text.trim_end_matches('=');
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(&byte);
     !digits.is_empty()
@@ -172,13 +172,13 @@ pub(in crate::context) fn is_base64(text: &str) -> bool {
 }
 
 /// `data:TYPE;base64,…` with content.
-pub(in crate::context) fn is_data_url(url: &str) -> bool {
+pub(crate) fn is_data_url(url: &str) -> bool {
     let parts = url
         .strip_prefix("data:")
         .and_then(|rest| rest.split_once(";base64,"));
     parts.is_some_and(|(media_type, data)| media_type.contains('/') && is_base64(data))
 }
 
-pub(in crate::context) fn is_web_url(url: &str) -> bool {
+pub(crate) fn is_web_url(url: &str) -> bool {
     url.starts_with("https://") || url.starts_with("http://")
 }

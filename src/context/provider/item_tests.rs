@@ -4,12 +4,10 @@ use serde_json::{Value, json};
 
 use super::{samples::*, *};
 use crate::{
-    context::{
-        draft::{Block, Content, Draft, Maker, Step},
-        policy::ContextPolicy,
-    },
-    domain::{ContentPart, Reasoning},
+    draft::{Block, Content, Draft, Maker, Step},
+    policy::ContextPolicy,
 };
+use treering_domain::{ContentPart, Reasoning};
 
 fn body_of(draft: &Draft) -> Value {
     let rendered = render(draft, &ContextPolicy::default()).unwrap();

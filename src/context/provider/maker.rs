@@ -8,7 +8,7 @@
 //! `claude-sonnet-4` and `claude-sonnet-4-5` are two families.
 
 use super::{super::draft::Maker, Provider, VENDORS};
-use crate::domain::Reasoning;
+use treering_domain::Reasoning;
 
 /// Who makes models, and takes their reasoning back.
 #[derive(Debug, PartialEq, Eq)]

@@ -5,10 +5,8 @@ use std::borrow::Cow;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
-use crate::{
-    context::draft::Speaker,
-    domain::{Media, MediaSource},
-};
+use crate::draft::Speaker;
+use treering_domain::{Media, MediaSource};
 
 /// Image types of OpenAI and Anthropic.
 pub(super) const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];

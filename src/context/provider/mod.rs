@@ -52,7 +52,7 @@ mod table;
 mod tests;
 mod units;
 
-pub(in crate::context) use self::{
+pub(crate) use self::{
     media::MediaPlace,
     sent::{Sent, sent, sent_thoughts},
 };

@@ -9,7 +9,7 @@ use super::{
     json::{self, Fields, Raw},
     reader::Warnings,
 };
-use crate::domain::Config;
+use treering_domain::Config;
 
 /// What a parameter is, whoever names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use super::{
     parameters::{self, Parameters, ToolChoice},
     table::{Reshaping, Takes},
 };
-use crate::domain::{ContentPart, Media, Reasoning, ToolDefinition};
+use treering_domain::{ContentPart, Media, Reasoning, ToolDefinition};
 
 /// What was reshaped or left out: each kind once, with how often.
 #[derive(Debug, Default)]

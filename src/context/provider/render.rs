@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Provider, outline, units};
-use crate::context::{draft::Draft, pairing, policy::ContextPolicy, stopping};
+use crate::{draft::Draft, pairing, policy::ContextPolicy, stopping};
 
 /// A body, and what it is made of.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,12 +4,10 @@ use serde_json::{Value, json};
 
 use super::{samples::*, *};
 use crate::{
-    context::{
-        draft::{Block, Content, Draft, Maker, Message, Speaker, Step},
-        policy::ContextPolicy,
-    },
-    domain::ContentPart,
+    draft::{Block, Content, Draft, Maker, Message, Speaker, Step},
+    policy::ContextPolicy,
 };
+use treering_domain::ContentPart;
 
 fn body_of(draft: &Draft) -> (Value, Vec<String>) {
     let policy = ContextPolicy {
@@ -225,7 +223,7 @@ fn reasoning_goes_back_whole_or_not_at_all() {
 #[test]
 fn responses_reasoning_of_one_id_is_one_item() {
     let thought = |id: &str, text: &str| {
-        part(ContentPart::Reasoning(crate::domain::Reasoning {
+        part(ContentPart::Reasoning(treering_domain::Reasoning {
             text: text.into(),
             signature: "x".into(),
             id: id.into(),
@@ -338,11 +336,11 @@ fn system_messages_in_the_middle() {
 /// result is itself where results are objects.
 #[test]
 fn refusals_and_structured_results() {
-    let structured = crate::context::draft::Outcome::Result(crate::context::draft::ResultOutcome {
+    let structured = crate::draft::Outcome::Result(crate::draft::ResultOutcome {
         event: at(3),
         success: true,
         error_message: String::new(),
-        parts: crate::context::Parts::default(),
+        parts: crate::Parts::default(),
         structured: json(r#"{"n": 1.50}"#),
         shortened: false,
     });

@@ -6,17 +6,15 @@ use uuid::Uuid;
 
 use super::Provider;
 use crate::{
-    context::{
-        draft::{
-            Block, Call, Content, Draft, Fate, Item, Maker, Message, Outcome, ResultOutcome,
-            Section, Snapshot, Speaker, Step,
-        },
-        shared::Parts,
+    draft::{
+        Block, Call, Content, Draft, Fate, Item, Maker, Message, Outcome, ResultOutcome, Section,
+        Snapshot, Speaker, Step,
     },
-    domain::{
-        Config, ContentPart, ConversationId, EventRef, JsonText, Media, MediaSource, Reasoning,
-        Revision, ToolDefinition,
-    },
+    shared::Parts,
+};
+use treering_domain::{
+    Config, ContentPart, ConversationId, EventRef, JsonText, Media, MediaSource, Reasoning,
+    Revision, ToolDefinition,
 };
 
 pub(crate) fn at(revision: u64) -> EventRef {

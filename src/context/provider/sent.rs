@@ -9,14 +9,12 @@ use super::{
     reader::{Piece, left_out, taken},
     table::Thoughts,
 };
-use crate::{
-    context::draft::{Block, Step},
-    domain::{ContentPart, Media, MediaSource, Reasoning},
-};
+use crate::draft::{Block, Step};
+use treering_domain::{ContentPart, Media, MediaSource, Reasoning};
 
 /// What becomes of a part.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::context) enum Sent<'a> {
+pub(crate) enum Sent<'a> {
     Nothing,
     /// Text, its own or in its place.
     Text(Cow<'a, str>),
@@ -25,11 +23,7 @@ pub(in crate::context) enum Sent<'a> {
 
 /// What becomes of a part of a message, a step or a result; a step's reasoning is
 /// [apart](sent_thoughts).
-pub(in crate::context) fn sent(
-    provider: Provider,
-    part: &ContentPart,
-    place: MediaPlace,
-) -> Sent<'_> {
+pub(crate) fn sent(provider: Provider, part: &ContentPart, place: MediaPlace) -> Sent<'_> {
     let reshaping = provider.description().reshaping;
     let is_blank = |text: &str| reshaping.is_some() && text.trim().is_empty();
     let (kind, media) = match part {
@@ -69,7 +63,7 @@ fn neutral(kind: MediumKind, media: &Media) -> Sent<'_> {
 
 /// The reasoning of a step that is sent: what goes back to the model, and stands where
 /// its provider takes it.
-pub(in crate::context) fn sent_thoughts<'a>(
+pub(crate) fn sent_thoughts<'a>(
     provider: Provider,
     model: &str,
     step: &'a Step,

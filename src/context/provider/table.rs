@@ -7,10 +7,10 @@ use super::{
     names::Charset,
     render::{Check, RenderError, Rendered},
 };
-use crate::context::{draft::Draft, pairing::Violations, policy::ContextPolicy};
+use crate::{draft::Draft, pairing::Violations, policy::ContextPolicy};
 
 /// All that the rest of the crate asks about a provider.
-pub(in crate::context) struct Description {
+pub(crate) struct Description {
     /// Whose own models it serves; none: it has none.
     pub vendor: Option<&'static Vendor>,
     /// Gateways take the shape for models of any vendor.
@@ -37,7 +37,7 @@ pub(in crate::context) struct Description {
 
 /// How what was recorded becomes what a provider takes.
 #[derive(Clone, Copy)]
-pub(in crate::context) struct Reshaping {
+pub(crate) struct Reshaping {
     /// Characters of tools' names.
     pub tool_names: Charset,
     /// Characters of calls' ids.
@@ -47,11 +47,11 @@ pub(in crate::context) struct Reshaping {
 }
 
 /// Whether a provider takes a medium at a place, or why not.
-pub(in crate::context) type Takes = fn(MediaPlace, &Medium<'_>) -> Result<(), &'static str>;
+pub(crate) type Takes = fn(MediaPlace, &Medium<'_>) -> Result<(), &'static str>;
 
 /// Where in a step's message its reasoning stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::context) enum Thoughts {
+pub(crate) enum Thoughts {
     /// There is no place for it.
     Nowhere,
     /// Anywhere.
@@ -64,7 +64,7 @@ pub(in crate::context) enum Thoughts {
 
 /// What a body is cut into, for comparing it with the one before.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::context) struct Cutting {
+pub(crate) struct Cutting {
     /// Field of the instructions; empty: they are messages.
     pub instructions: &'static str,
     /// Field of what was said.
@@ -131,7 +131,7 @@ macro_rules! providers {
             }
 
             /// All that is asked about it.
-            pub(in crate::context) fn description(self) -> &'static table::Description {
+            pub(crate) fn description(self) -> &'static table::Description {
                 match self {
                     $(Self::$provider => &$folder::DESCRIPTION,)*
                 }

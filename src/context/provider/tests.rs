@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::samples::*;
 use super::*;
-use crate::context::{
+use crate::{
     draft::{Content, Draft, Fate, Item},
     policy::{ContextPolicy, UnsupportedMedia},
 };
@@ -117,13 +117,13 @@ fn a_rich_conversation_in_all_shapes() {
 /// must fail with the medium's name, not go out without it.
 #[test]
 fn media_can_be_refused() {
-    let audio = crate::domain::ContentPart::Audio(crate::domain::Media {
+    let audio = treering_domain::ContentPart::Audio(treering_domain::Media {
         media_type: "audio/wav".into(),
-        source: crate::domain::MediaSource::Data(bytes::Bytes::from_static(b"RIFF")),
+        source: treering_domain::MediaSource::Data(bytes::Bytes::from_static(b"RIFF")),
         ..Default::default()
     });
-    let message = crate::context::draft::Message {
-        speaker: crate::context::draft::Speaker::User,
+    let message = crate::draft::Message {
+        speaker: crate::draft::Speaker::User,
         parts: vec![audio].into(),
         author: String::new(),
         is_told: false,
@@ -166,7 +166,7 @@ fn strict_tools_stay_strict() {
     ] {
         let mut draft = draft(provider, Vec::new());
         let one = tool("look", r#"{"type": "object"}"#);
-        draft.tools = vec![crate::domain::ToolDefinition { strict, ..one }];
+        draft.tools = vec![treering_domain::ToolDefinition { strict, ..one }];
         let rendered = render(&draft, &policy()).unwrap();
         let body = String::from_utf8(rendered.body).unwrap();
         match expected {

@@ -7,7 +7,7 @@ use super::{
     shape::Shape,
     text::{clip, counted, one_line, says_something, whole_or_ends},
 };
-use crate::context::{
+use crate::{
     digest::{is_total, numberless},
     knowledge::touch,
 };
@@ -153,7 +153,7 @@ fn own(tool: &str) -> &str {
 
 /// Whether what a tool returned at last says how it went: of commands, and of what does
 /// something. A file that was read ends with whatever it ends with.
-pub(in crate::context) fn tells_how_it_ended(tool: &str) -> bool {
+pub(crate) fn tells_how_it_ended(tool: &str) -> bool {
     match touch::is_of_files(tool) {
         true => touch::runs_commands(tool),
         false => acts(tool),
@@ -179,11 +179,7 @@ fn words(name: &str) -> Vec<String> {
 
 /// What says most of what was asked for, in one line of about so many characters. Paths below
 /// `below` are told from there.
-pub(in crate::context) fn said_of(
-    arguments: &str,
-    chars_max: usize,
-    below: Option<&str>,
-) -> String {
+pub(crate) fn said_of(arguments: &str, chars_max: usize, below: Option<&str>) -> String {
     let object: Option<Map<String, Value>> = serde_json::from_str(arguments).ok();
     let Some(object) = object else {
         return clip(&looked_at(arguments), chars_max);
@@ -245,7 +241,7 @@ fn without_cd(command: &str, chars_max: usize) -> &str {
 }
 
 /// Whether a call's command only prints a file: what that holds is not how it went.
-pub(in crate::context) fn shows_a_file(arguments: &str) -> bool {
+pub(crate) fn shows_a_file(arguments: &str) -> bool {
     const SHOWS: [&str; 6] = ["cat ", "head ", "nl ", "bat ", "less ", "sed -n "];
     const SAYS: [&str; 3] = [".log", ".out", ".txt"];
     let object: Option<Map<String, Value>> = serde_json::from_str(arguments).ok();
@@ -266,7 +262,7 @@ pub(super) fn whole(arguments: &str, chars_max: usize) -> String {
 }
 
 /// Absolute paths among a call's arguments.
-pub(in crate::context) fn paths(arguments: &str) -> Vec<String> {
+pub(crate) fn paths(arguments: &str) -> Vec<String> {
     let Ok(object) = serde_json::from_str::<Map<String, Value>>(arguments) else {
         return Vec::new();
     };
@@ -354,7 +350,7 @@ fn clip_front(path: &str, max_chars: usize) -> String {
 /// sums up, else the last one that says something, with `…` where others stand around it. Of a
 /// text that ends with what says nothing (`fi`), how long it is. Of JSON what it says is
 /// wrong. Empty: nothing tells.
-pub(in crate::context) fn ended(text: &str, chars_max: usize) -> String {
+pub(crate) fn ended(text: &str, chars_max: usize) -> String {
     /// Of a long text the end, in bytes: there a run says how it ended.
     const LOOKED_AT_BYTES: usize = 8 << 10;
     if let Some(shape) = Shape::of(text) {
@@ -408,7 +404,7 @@ fn verdict(front: &str, lines: &[&str]) -> Option<String> {
 }
 
 /// A line that gives a verdict.
-pub(in crate::context) fn is_verdict(line: &str) -> bool {
+pub(crate) fn is_verdict(line: &str) -> bool {
     const WORDS: [&str; 4] = [
         "REQUEST CHANGES",
         "CHANGES REQUESTED",

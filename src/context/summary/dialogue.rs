@@ -9,10 +9,8 @@ use super::{
     text::{clip, counted, head},
     turns::{Turn, turns},
 };
-use crate::{
-    context::{steps, window::WindowEvent, words},
-    domain::{ContentPart, ConversationId, EventBody, MessageAppended, Role},
-};
+use crate::{steps, window::WindowEvent, words};
+use treering_domain::{ContentPart, ConversationId, EventBody, MessageAppended, Role};
 
 /// Longest summary of a dialogue's latest turns, in characters.
 pub const DIALOGUE_SUMMARY_CHARS_MAX: usize = 2_000;
@@ -260,7 +258,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::context::samples::{Spoken, window};
+    use crate::samples::{Spoken, window};
 
     fn summary(spoken: &[Spoken], max_chars: usize) -> String {
         let (id, events) = window(spoken);

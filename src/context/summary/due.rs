@@ -4,12 +4,10 @@
 use std::collections::HashMap;
 
 use super::turns::turns;
-use crate::{
-    context::window::WindowInput,
-    domain::{
-        ContentPart, EventBody, EventRef, Revision, SummaryRecorded, ToolCallRequested,
-        ToolResultRecorded,
-    },
+use crate::window::WindowInput;
+use treering_domain::{
+    ContentPart, EventBody, EventRef, Revision, SummaryRecorded, ToolCallRequested,
+    ToolResultRecorded,
 };
 
 /// A large result of a finished turn that has no recorded snapshot.
@@ -156,10 +154,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{
-        context::samples::{Spoken, window_input},
-        domain::{EventKind, ToolSnapshotRecorded},
-    };
+    use crate::samples::{Spoken, window_input};
+    use treering_domain::{EventKind, ToolSnapshotRecorded};
 
     const TURN: [Spoken; 4] = [
         Spoken::User("look"),

@@ -8,7 +8,7 @@ use super::{
     gather::{Gathered, Quotation, only_announces},
     text::{clip, counted, one_line, seen, whole_or_ends},
 };
-use crate::context::{knowledge::Touch, window::WindowEvent, words};
+use crate::{knowledge::Touch, window::WindowEvent, words};
 
 /// How an extract begins: the model that reads it goes on from there.
 pub(super) const CONTINUATION: &str = "This continues an earlier conversation, whose messages are \
@@ -417,7 +417,7 @@ fn listed(said: &[Quotation], room: usize, chars_max: usize) -> String {
 
 /// The length to which texts have to be cut so that together they fit: short ones
 /// leave their room to the long ones.
-pub(in crate::context) fn level(lengths: &[usize], room: usize) -> usize {
+pub(crate) fn level(lengths: &[usize], room: usize) -> usize {
     let mut sorted = lengths.to_vec();
     sorted.sort_unstable();
     let (mut left, mut count) = (room, sorted.len());

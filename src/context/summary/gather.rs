@@ -18,17 +18,15 @@ use super::{
     text::{clip, one_line, says_something, whole_or_ends},
 };
 use crate::{
-    context::{
-        digest::tells_failure,
-        knowledge::{Touch, touch},
-        steps,
-        window::WindowEvent,
-        words::{self, Reply, without_reminders},
-    },
-    domain::{
-        CompactionTrigger, ContentPart, Decision, EventBody, MessageAppended, Role,
-        ToolCallRequested, ToolResultRecorded,
-    },
+    digest::tells_failure,
+    knowledge::{Touch, touch},
+    steps,
+    window::WindowEvent,
+    words::{self, Reply, without_reminders},
+};
+use treering_domain::{
+    CompactionTrigger, ContentPart, Decision, EventBody, MessageAppended, Role, ToolCallRequested,
+    ToolResultRecorded,
 };
 
 /// A shorter message right after an imported compaction is no summary, in bytes.

@@ -17,7 +17,7 @@ mod facts;
 mod gather;
 pub mod names;
 #[cfg(test)]
-pub(in crate::context) mod probe_tests;
+pub(crate) mod probe_tests;
 mod result;
 mod shape;
 mod tasks;

@@ -20,7 +20,7 @@ use std::{
     ops::Range,
 };
 
-use crate::context::steps;
+use crate::steps;
 
 /// The tools, of those given, that a text names: each once, in the order in
 /// which it names them.

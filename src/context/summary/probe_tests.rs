@@ -14,9 +14,11 @@ use std::{
 use serde_json::Value;
 
 use super::*;
-use crate::{context::window::WindowEvent, domain::*, importer::openai_chat};
+use crate::window::WindowEvent;
+use treering_domain::*;
+use treering_import::openai_chat;
 
-const QUESTIONS: &str = "tests/fixtures/compaction/questions.jsonl";
+const QUESTIONS: &str = "../../tests/fixtures/compaction/questions.jsonl";
 
 struct Session {
     extract: String,
@@ -26,7 +28,7 @@ struct Session {
 }
 
 /// The history of the branch that an imported conversation was continued on last.
-pub(in crate::context) fn last_branch(line: &[u8]) -> Vec<Arc<WindowEvent>> {
+pub(crate) fn last_branch(line: &[u8]) -> Vec<Arc<WindowEvent>> {
     let events = openai_chat::import_line(line).unwrap().events;
     let said = |event: &&NewEvent| matches!(event.body, EventBody::MessageAppended(_));
     let last = events.iter().rfind(said).unwrap_or(&events[0]);

@@ -4,7 +4,7 @@ use super::{
     shape::Shape,
     text::{clip, counted, head, one_line, says_something, thousands},
 };
-use crate::domain::{ContentPart, Media, MediaSource, ToolResultRecorded};
+use treering_domain::{ContentPart, Media, MediaSource, ToolResultRecorded};
 
 /// Longest error that is quoted before the rest, as a share of the room.
 const ERROR_SHARE: usize = 2;
@@ -125,7 +125,7 @@ fn error_line(text: &str) -> Option<String> {
 }
 
 /// A line that says that something went wrong.
-pub(in crate::context) fn reports_error(line: &str) -> bool {
+pub(crate) fn reports_error(line: &str) -> bool {
     const STARTS: [&str; 6] = [
         "error:",
         "error[",
@@ -187,7 +187,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::JsonText;
+    use treering_domain::JsonText;
 
     fn of(text: &str) -> String {
         result_summary(&ToolResultRecorded::text("call", text), 120)

@@ -31,7 +31,7 @@ pub(super) enum Shape {
 
 /// What a JSON text holds at its top, each in a line: the members of an object,
 /// or what an array is of. None for any other text.
-pub(in crate::context) fn members(text: &str) -> Option<Vec<String>> {
+pub(crate) fn members(text: &str) -> Option<Vec<String>> {
     match Shape::of(text)? {
         Shape::Object(members, count) if count > 0 => {
             let left = count - members.len();

@@ -14,7 +14,7 @@ const TEXTS: [&str; 6] = ["content", "step", "title", "text", "subject", "descri
 
 /// What there is to do, as far as calls have told.
 #[derive(Clone, Debug, Default)]
-pub(in crate::context) struct TaskList(Vec<Task>);
+pub(crate) struct TaskList(Vec<Task>);
 
 #[derive(Clone, Debug)]
 struct Task {

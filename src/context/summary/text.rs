@@ -1,7 +1,7 @@
 //! Quoting text that nobody vouches for.
 
 /// At most `max_chars` characters of a text; `…` stands for what is left out.
-pub(in crate::context) fn clip(text: &str, max_chars: usize) -> String {
+pub(crate) fn clip(text: &str, max_chars: usize) -> String {
     match text.char_indices().nth(max_chars) {
         None => text.to_owned(),
         Some(_) if max_chars == 0 => String::new(),
@@ -39,7 +39,7 @@ fn behind_word(text: &str, start: usize) -> &str {
 }
 
 /// A text that is too long keeps its beginning and its end.
-pub(in crate::context) fn whole_or_ends(text: &str, room: usize) -> String {
+pub(crate) fn whole_or_ends(text: &str, room: usize) -> String {
     let chars = text.chars().count();
     if chars <= room {
         return text.to_owned();
@@ -59,7 +59,7 @@ pub(in crate::context) fn whole_or_ends(text: &str, room: usize) -> String {
 
 /// A text in one line: control characters, escape sequences of terminals and
 /// invisible formatting characters are out, white space is one blank.
-pub(in crate::context) fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len().min(4_096));
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
@@ -109,7 +109,7 @@ fn joins(before: &str, c: char, next: Option<&char>) -> bool {
 
 /// The first lines of a text that say something, in one line, at most
 /// `max_chars` characters.
-pub(in crate::context) fn head(text: &str, max_chars: usize) -> String {
+pub(crate) fn head(text: &str, max_chars: usize) -> String {
     // What is quoted is found in a bounded part, however long the text is.
     let enough = max_chars.saturating_mul(8).max(1_024);
     let part = match text.char_indices().nth(enough) {
@@ -139,7 +139,7 @@ pub(in crate::context) fn head(text: &str, max_chars: usize) -> String {
 }
 
 /// False for rules, brackets and blank lines.
-pub(in crate::context) fn says_something(line: &str) -> bool {
+pub(crate) fn says_something(line: &str) -> bool {
     line.chars().any(char::is_alphanumeric) && !is_beside_output(line)
 }
 
@@ -168,7 +168,7 @@ pub(super) fn thousands(number: usize) -> String {
 }
 
 /// `1 line`, `2,000 lines`.
-pub(in crate::context) fn counted(number: usize, what: &str) -> String {
+pub(crate) fn counted(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {what}{plural}", thousands(number))
 }

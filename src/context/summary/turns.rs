@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::{
-    context::window::WindowEvent,
-    domain::{BranchState, ConversationId, EventBody, Role},
-};
+use crate::window::WindowEvent;
+use treering_domain::{BranchState, ConversationId, EventBody, Role};
 
 /// A user message up to and including the answer that asks for no tool.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::context) struct Turn {
+pub(crate) struct Turn {
     /// Index of its first event.
     pub first: usize,
     /// Index after its last event.
@@ -26,10 +24,7 @@ pub(in crate::context) struct Turn {
 
 /// The turns of a window, oldest first. Events before the first one belong to
 /// none. The same rules as in [`BranchState::apply`]: they are folded here.
-pub(in crate::context) fn turns(
-    conversation: ConversationId,
-    events: &[Arc<WindowEvent>],
-) -> Vec<Turn> {
+pub(crate) fn turns(conversation: ConversationId, events: &[Arc<WindowEvent>]) -> Vec<Turn> {
     let mut state = BranchState::root();
     let mut turns: Vec<Turn> = Vec::new();
     for (index, event) in events.iter().enumerate() {

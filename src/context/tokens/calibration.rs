@@ -4,14 +4,12 @@ use std::collections::HashMap;
 
 use super::Counter;
 use crate::{
-    context::{
-        draft::{Draft, Item},
-        explain::TokenBasis,
-        provider::maker::Vendor,
-        window::WindowInput,
-    },
-    domain::{EventBody, EventRef, Role, Usage},
+    draft::{Draft, Item},
+    explain::TokenBasis,
+    provider::maker::Vendor,
+    window::WindowInput,
 };
+use treering_domain::{EventBody, EventRef, Role, Usage};
 
 /// Counted tokens that usage must go along with before it says something about the slope.
 const SPAN_MIN: f64 = 4_000.0;
@@ -256,12 +254,9 @@ fn fit(points: &[Point], exact: bool) -> Calibration {
 mod tests {
     use super::*;
     use crate::{
-        context::{
-            enhancer, policy::ContextPolicy, provider::Provider, tokens::Tally,
-            window::samples::Story,
-        },
-        domain::{Config, MessageAppended},
+        enhancer, policy::ContextPolicy, provider::Provider, tokens::Tally, window::samples::Story,
     };
+    use treering_domain::{Config, MessageAppended};
 
     fn points(of: &[(f64, f64)]) -> Vec<Point> {
         of.iter()

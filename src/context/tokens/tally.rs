@@ -6,13 +6,11 @@ use std::{fmt, sync::Arc};
 
 use super::{CountedFor, Counter, Encoding};
 use crate::{
-    context::{
-        draft::{Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Step},
-        provider::{self, MediaPlace, Provider, Sent},
-        shared::{SharedContent, TokenCounts},
-    },
-    domain::{ContentPart, Media, ToolDefinition},
+    draft::{Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Step},
+    provider::{self, MediaPlace, Provider, Sent},
+    shared::{SharedContent, TokenCounts},
 };
+use treering_domain::{ContentPart, Media, ToolDefinition};
 
 /// What a provider spends on a message around its text. OpenAI documents 3 or 4;
 /// others do not say.
@@ -107,7 +105,7 @@ impl Tally {
         }
     }
 
-    pub(in crate::context) fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.as_ref().is_some_and(|stopped| stopped())
     }
 
@@ -121,7 +119,7 @@ impl Tally {
     }
 
     /// What every count is multiplied with.
-    pub(in crate::context) fn factor(&self) -> f64 {
+    pub(crate) fn factor(&self) -> f64 {
         self.factor
     }
 
@@ -247,7 +245,7 @@ impl Tally {
     }
 
     /// Tokens of what came of a step's calls: its share of
-    /// [`Section::ToolResults`](crate::context::Section), scaled.
+    /// [`Section::ToolResults`](crate::Section), scaled.
     #[must_use]
     pub fn outcomes(&self, content: &SharedContent) -> u64 {
         self.scale(self.counts(content).outcomes)

@@ -1,7 +1,7 @@
 //! A step's calls that have not ended, and what is told of those that have no
 //! result.
 
-use crate::domain::{
+use treering_domain::{
     ApprovalDecided, CancelReason, Decision, EventRef, ToolCallCancelled, ToolCallRequested,
 };
 

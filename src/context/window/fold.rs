@@ -4,9 +4,9 @@
 //! the last step only while it waits for results or is still being recorded.
 //!
 //! An answer of the model begins with an assistant message, unless that has the id of
-//! the one before it or comes after nothing but reasoning; and with a call that names
-//! another message, or that comes when every call of the last answer has its result:
-//! the model must have read them.
+//! the one before it, with no outcome between, or comes after nothing but reasoning; and
+//! with a call that names another message, or that comes when every call of the last answer
+//! has its result: the model must have read them.
 
 use std::{
     borrow::Cow,
@@ -16,26 +16,23 @@ use std::{
 
 use super::{WindowEvent, WindowInput, calls::UnansweredCall, maker};
 use crate::{
-    context::{
-        draft::{
-            Block, Call, Content, Item, Maker, Message, Outcome, ResultOutcome, Section, Speaker,
-            Step,
-        },
-        references::short_reference,
-        shared::Parts,
-        steps, stopping, words,
+    draft::{
+        Block, Call, Content, Item, Maker, Message, Outcome, ResultOutcome, Section, Speaker, Step,
     },
-    domain::{
-        BranchState, Compacted, CompactionTrigger, ContentPart, EventBody, EventRef,
-        MessageAppended, Role, SubContextReturned, ToolCallRequested, ToolResultRecorded,
-    },
+    references::short_reference,
+    shared::Parts,
+    steps, stopping, words,
+};
+use treering_domain::{
+    BranchState, Compacted, CompactionTrigger, ContentPart, Decision, EventBody, EventRef,
+    MessageAppended, Role, SubContextReturned, ToolCallRequested, ToolResultRecorded,
 };
 
 /// Name of the enhancer that puts these items in.
 pub(crate) const MESSAGES: &str = "messages";
 
 /// The messages and steps of a window, in the order of the request. Breaks off when
-/// it is [not wanted any more](crate::context::stopping).
+/// it is [not wanted any more](crate::stopping).
 #[must_use]
 pub fn fold(input: &WindowInput) -> Vec<Item> {
     match &input.folded {
@@ -159,6 +156,10 @@ struct Current {
     /// A call has ended, and no message has come since: a call that comes now is
     /// another answer's.
     answered: bool,
+    /// A call has an outcome.
+    has_outcome: bool,
+    /// It was said why the answer ended.
+    has_finished: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -220,8 +221,14 @@ impl Fold {
             EventBody::MessageAppended(message) => self.message(event, message),
             EventBody::ToolCallRequested(call) => self.request(event, call),
             EventBody::ApprovalDecided(decided) => {
-                if let Some(call) = self.open_call(&decided.call_id) {
-                    call.decided(at, decided);
+                let Some(call) = self.open_call(&decided.call_id) else {
+                    return;
+                };
+                call.decided(at, decided);
+                if decided.decision != Decision::Approved
+                    && let Some(current) = &mut self.current
+                {
+                    current.has_outcome = true;
                 }
             }
             EventBody::ToolCallStarted(started) => {
@@ -361,8 +368,10 @@ impl Fold {
         let parts = Parts::recorded(event);
         let blocks = parts.each().map(Block::Part);
         let id = &message.message_id;
+        let has_finished = !message.finish_reason.is_empty();
+        let may_join = self.may_join_by_id(message);
         if let Some(step) = self.growing()
-            && (step.message_id == *id && !id.is_empty() || goes_on(step, &made_by))
+            && (step.message_id == *id && may_join || goes_on(step, &made_by))
         {
             maker::fill(&mut step.maker, &made_by.provider, &made_by.model);
             if !id.is_empty() {
@@ -371,6 +380,7 @@ impl Fold {
             step.blocks.extend(blocks);
             if let Some(current) = &mut self.current {
                 current.answered = false;
+                current.has_finished |= has_finished;
             }
             return self.came_from(at);
         }
@@ -380,6 +390,22 @@ impl Fold {
             message_id: id.clone(),
         };
         self.begin(at, step);
+        if let Some(current) = &mut self.current {
+            current.has_finished = has_finished;
+        }
+    }
+
+    /// Whether a message belongs to the last step if it has the step's id. Ids come again:
+    /// some servers have a thousand. So nothing that is said joins a step that an outcome or
+    /// another message follows. A message that says nothing may: a source records a call when
+    /// it is whole and its result at once, while the answer still goes on.
+    fn may_join_by_id(&self, message: &MessageAppended) -> bool {
+        let Some(current) = &self.current else {
+            return false;
+        };
+        let is_followed = current.has_outcome || current.index + 1 != self.items.len();
+        let may_be_late = message.parts.is_empty() && !current.has_finished;
+        !message.message_id.is_empty() && (!is_followed || may_be_late)
     }
 
     /// A new step: what the one before it did not get it never gets.
@@ -390,6 +416,8 @@ impl Fold {
             from: HashSet::from([at]),
             open: HashMap::new(),
             answered: false,
+            has_outcome: false,
+            has_finished: false,
         });
         self.push(at, Content::Step(step));
     }
@@ -573,6 +601,7 @@ impl Fold {
         self.came_from(at);
         if let Some(current) = &mut self.current {
             current.answered = true;
+            current.has_outcome = true;
         }
         if let Some(Block::Call(call)) = self.step().and_then(|step| step.blocks.get_mut(block)) {
             call.outcome = outcome;

@@ -1,9 +1,7 @@
 //! Who made an assistant message.
 
-use crate::{
-    context::draft::Maker,
-    domain::{ContentPart, MessageAppended},
-};
+use crate::draft::Maker;
+use treering_domain::{ContentPart, MessageAppended};
 
 /// What the message says about its provider and model: its raw form first, then
 /// its usage, then its reasoning.

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use proptest::{collection::vec, prelude::*};
 
 use super::{WindowEvent, WindowInput};
-use crate::{context::called::CalledTools, domain::*};
+use crate::called::CalledTools;
+use treering_domain::*;
 
 /// A branch's history that grows.
 #[derive(Clone, Debug, Default)]

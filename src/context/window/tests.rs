@@ -3,10 +3,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use proptest::prelude::*;
 
 use super::{samples::*, *};
-use crate::{
-    context::draft::{Block, Call, Content, Item, Message, Outcome, Section, Step},
-    domain::*,
-};
+use crate::draft::{Block, Call, Content, Item, Message, Outcome, Section, Step};
+use treering_domain::*;
 
 /// Each item in a word or two, each call with its outcome.
 fn shown(story: &Story) -> Vec<String> {
@@ -202,23 +200,26 @@ fn results_without_a_call_are_notes() {
     );
 }
 
+fn piece(id: &str, text: &str) -> MessageAppended {
+    let mut message = MessageAppended::text(Role::Assistant, text);
+    message.message_id = id.to_owned();
+    message
+}
+
 // One message of a provider arrives as several events. They must be one step again,
 // because its reasoning belongs to its calls; another message must not.
 #[test]
 fn events_of_one_message_are_one_step() {
-    let part = |id: &str, text: &str| {
-        let mut message = MessageAppended::text(Role::Assistant, text);
-        message.message_id = id.to_owned();
-        EventBody::MessageAppended(message)
-    };
+    let part = |id: &str, text: &str| EventBody::MessageAppended(piece(id, text));
     let story = Story::new().user("go").then(part("m1", "think"));
-    let story = story.call("a").result("a", "one").then(part("m1", "more"));
-    let story = story.call("b").result("b", "two").then(part("m2", "done"));
+    let story = story.then(part("m1", "more")).call("a").call("b");
+    let story = story.result("a", "one").result("b", "two");
+    let story = story.then(part("m2", "done"));
     assert_eq!(
         shown(&story),
         [
             "User: go",
-            "step: think | a → one | more | b → two",
+            "step: think | more | a → one | b → two",
             "step: done"
         ]
     );
@@ -229,6 +230,73 @@ fn events_of_one_message_are_one_step() {
         .user("go on");
     let story = story.then(part("m1", "two"));
     assert_eq!(shown(&story).len(), 4);
+}
+
+// Some servers have a thousand ids, so two answers have the same one now and then: the
+// final answer stood before the result that it was made from. An id never joins what is said
+// to what has an outcome already, be it a result, a cancellation or a denial.
+#[test]
+fn an_id_does_not_reach_back_over_an_outcome() {
+    let part = |text: &str| EventBody::MessageAppended(piece("chatcmpl-7", text));
+    let asked = Story::new().user("go").then(part("I look.")).call("a");
+    let story = asked.clone().result("a", "one").then(part("One."));
+    assert_eq!(
+        shown(&story),
+        ["User: go", "step: I look. | a → one", "step: One."]
+    );
+    grown(&story, 1, 1).unwrap();
+    // Another call of the answer is still open.
+    let story = asked.clone().call("b").result("a", "one");
+    let story = story.then(part("One."));
+    let frozen = "no result: the call had not ended when the conversation went on";
+    assert_eq!(
+        shown(&story)[1..],
+        [
+            format!("step: I look. | a → one | b → ({frozen})"),
+            "step: One.".to_owned()
+        ]
+    );
+    let story = asked.then(cancelled("a", CancelReason::TimedOut, ""));
+    assert_eq!(shown(&story.then(part("Too late.")))[2], "step: Too late.");
+    let story = Story::new().user("go").then(part("I ask."));
+    let story = story
+        .then(call("a", true))
+        .then(decided("a", Decision::Denied, "no"));
+    assert_eq!(shown(&story.then(part("Well.")))[2], "step: Well.");
+}
+
+// A user interrupts while a call is open, and the next answer has the same id: it stood
+// before what the user had said.
+#[test]
+fn an_id_does_not_reach_back_over_a_user() {
+    let part = |text: &str| EventBody::MessageAppended(piece("chatcmpl-7", text));
+    let story = Story::new().user("go").then(part("I look.")).call("a");
+    let story = story.user("stop").then(part("I stop."));
+    let shown = shown(&story);
+    assert_eq!(shown[2..], ["User: stop", "step: I stop."], "{shown:?}");
+}
+
+// Claude Code runs a call when it is whole, while its answer still goes on, and each of its
+// lines is a message with the answer's id: the calls of one answer are one step. Where it was
+// said why an answer ended, what has its id is another one.
+#[test]
+fn a_message_that_says_nothing_goes_on_until_its_answer_ended() {
+    let part = |finish: &str| {
+        let mut message = piece("m1", "");
+        message.parts.clear();
+        message.finish_reason = finish.to_owned();
+        EventBody::MessageAppended(message)
+    };
+    let asked = |finish: &str| {
+        let story = Story::new().user("go").then(part(finish)).call("a");
+        let story = story.result("a", "one").then(part(finish));
+        shown(&story.call("b").result("b", "two"))
+    };
+    assert_eq!(asked(""), ["User: go", "step: a → one | b → two"]);
+    assert_eq!(
+        asked("tool_calls"),
+        ["User: go", "step: a → one", "step: b → two"]
+    );
 }
 
 // Two calls, one after the other, with no word of the model between them: the second
@@ -478,7 +546,7 @@ fn grown(story: &Story, from: usize, step: usize) -> Result<(), TestCaseError> {
         folded = folded.grown(&input.branch, &input.events);
         // What was counted and told of an item must go where the item changes.
         for item in folded.items() {
-            let told = || crate::context::shared::Caption {
+            let told = || crate::shared::Caption {
                 label: format!("{:?}", *item.content),
                 head: String::new(),
             };

@@ -67,7 +67,7 @@ fn without_harness(text: &str) -> Cow<'_, str> {
 }
 
 /// What somebody said with a message: of a command, its name and its arguments.
-pub(in crate::context) fn as_said(text: &str) -> Cow<'_, str> {
+pub(crate) fn as_said(text: &str) -> Cow<'_, str> {
     let told = without_harness(text);
     let Some(command) = told.strip_prefix("<command-name>") else {
         return told;
@@ -81,14 +81,14 @@ pub(in crate::context) fn as_said(text: &str) -> Cow<'_, str> {
 
 /// Whether all of a message is told by tags: notices, and commands that the user ran at the
 /// prompt, with what they wrote.
-pub(in crate::context) fn is_harness_alone(text: &str) -> bool {
+pub(crate) fn is_harness_alone(text: &str) -> bool {
     text.trim_start().starts_with('<') && without_harness(text).is_empty()
 }
 
 /// Whether somebody asks or tells something with a message. A bare command that the harness
 /// does itself (`/clear`) does not. One that is a prompt (`/review`) names its message first,
 /// and what it stands for comes as a notice: it is the request.
-pub(in crate::context) fn is_said(text: &str) -> bool {
+pub(crate) fn is_said(text: &str) -> bool {
     if local_command::read(text).is_some() {
         return false;
     }
@@ -105,7 +105,7 @@ pub(in crate::context) fn is_said(text: &str) -> bool {
 }
 
 /// A tool's text without what the harness put behind it.
-pub(in crate::context) fn without_reminders(text: &str) -> &str {
+pub(crate) fn without_reminders(text: &str) -> &str {
     let mut rest = text;
     loop {
         let told = rest.trim_end();

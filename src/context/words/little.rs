@@ -85,7 +85,7 @@ const LITTLE: &[&str] = &[
 ];
 
 /// Whether a text is nothing but praise, assent or a greeting (`wow, it works`, `go on`).
-pub(in crate::context) fn says_little(text: &str) -> bool {
+pub(crate) fn says_little(text: &str) -> bool {
     if text.len() > BYTES_MAX || text.contains(['?', '/', '@', '#', '`']) {
         return false;
     }

@@ -22,7 +22,7 @@ const NEEDED: usize = 4;
 
 /// A command that was run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::context) struct LocalCommand {
+pub(crate) struct LocalCommand {
     /// As a window shows it.
     pub text: String,
     /// The user kept it from the model (`!!ls`).

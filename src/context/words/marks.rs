@@ -6,7 +6,7 @@ use super::{
     harness::is_harness_alone,
     local_command::{self, LocalCommand},
 };
-use crate::domain::{ContentPart, MessageAppended, RawEncoding, RawMessage};
+use treering_domain::{ContentPart, MessageAppended, RawEncoding, RawMessage};
 
 /// Names by which harnesses mark what they put into the user's place themselves: the text
 /// of a skill, a notice, what a hook said.
@@ -20,7 +20,7 @@ const MARKS: [&str; 6] = [
 ];
 
 /// A command that the user ran at the prompt, if a message is one.
-pub(in crate::context) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
+pub(crate) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
     match &message.parts[..] {
         [ContentPart::Text(text)] => local_command::read(text),
         _ => None,
@@ -29,7 +29,7 @@ pub(in crate::context) fn local_command(message: &MessageAppended) -> Option<Loc
 
 /// Whether a message in the user's place is nobody's word: marked as its harness's, or all
 /// of it told by its harness's tags.
-pub(in crate::context) fn is_by_harness(message: &MessageAppended) -> bool {
+pub(crate) fn is_by_harness(message: &MessageAppended) -> bool {
     message.raw.as_ref().is_some_and(is_marked) || is_tagged(message)
 }
 
@@ -80,7 +80,7 @@ fn adds_mark(operation: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Role;
+    use treering_domain::Role;
 
     fn raw(encoding: RawEncoding, form: &str) -> MessageAppended {
         let mut message = MessageAppended::text(Role::User, "Base directory for this skill: /x");

@@ -19,7 +19,7 @@ mod replies;
 
 use std::borrow::Cow;
 
-use crate::domain::{ContentPart, MessageAppended, Role};
+use treering_domain::{ContentPart, MessageAppended, Role};
 
 pub(super) use harness::{is_said, without_reminders};
 pub(super) use little::says_little;

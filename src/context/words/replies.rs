@@ -26,7 +26,7 @@ const APPROVED: [&str; 2] = [
 
 /// What the user said to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::context) enum Reply<'a> {
+pub(crate) enum Reply<'a> {
     /// He refused it, and why; empty: he did not say.
     Refused(&'a str),
     /// Questions with his answers, in order.

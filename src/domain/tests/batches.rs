@@ -1,4 +1,4 @@
-//! Random batches: mostly nonsense, so that many are refused.
+//! Random batches, mostly invalid, so that many are refused.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::world::{
     World, approve, assistant, compact, create, create_from, deny, event, failure, fork, id, name,
     request, start, success, user,
 };
-use crate::domain::{
+use crate::{
     AppendCommand, BranchId, EventBody, EventRef, Expectation, ExpectedRevision, Namespace,
     NewEvent, Placed, Revision,
 };
@@ -35,7 +35,7 @@ fn any_event() -> impl Strategy<Value = NewEvent> {
         1 => Just(event(EventBody::BranchArchived { reason: String::new() })),
         1 => (2..4_u128, 1..20_u64).prop_map(|(n, r)| create_from(n, 1, r, true)),
     ];
-    // Mostly what is there from the start, so that enough is accepted.
+    // Mostly the objects that exist from the start, so that enough batches are accepted.
     let branch = prop_oneof![6 => Just(None), 4 => branch.prop_map(Some)];
     let conversation = prop_oneof![9 => Just(1_u128), 1 => 2..4_u128];
     (body, branch, conversation).prop_map(|(mut event, branch, conversation)| {
@@ -51,8 +51,8 @@ fn batches() -> impl Strategy<Value = Vec<Vec<NewEvent>>> {
     prop::collection::vec(prop::collection::vec(any_event(), 1..4), 1..80)
 }
 
-/// How often a call was requested, decided and ended on a branch's own events
-/// since its fork, by what the accepted events say.
+/// The state of a call on a branch's own events since its fork, derived from the accepted
+/// events.
 #[derive(Default, Clone, Copy)]
 struct CallLife {
     open: bool,
@@ -62,8 +62,8 @@ struct CallLife {
 
 type Lives = BTreeMap<(u128, BranchId, String), CallLife>;
 
-/// Follows the calls with nothing but the accepted events; `decide` keeps its own
-/// account, and the two must agree.
+/// Tracks calls using only the accepted events. `decide` tracks them independently, and the
+/// two must agree.
 fn follow(lives: &mut Lives, world: &World, event: &NewEvent, at: (u128, BranchId)) {
     let (conversation, branch) = at;
     match &event.body {
@@ -72,7 +72,7 @@ fn follow(lives: &mut Lives, world: &World, event: &NewEvent, at: (u128, BranchI
             for (call_id, call) in &state.open_calls {
                 let life = CallLife {
                     open: true,
-                    pending: call.approval == crate::domain::ApprovalStatus::Pending,
+                    pending: call.approval == crate::ApprovalStatus::Pending,
                     started: call.started,
                 };
                 lives.insert((conversation, branch, call_id.clone()), life);
@@ -114,9 +114,9 @@ fn follow(lives: &mut Lives, world: &World, event: &NewEvent, at: (u128, BranchI
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
-    // Whatever is sent: what is accepted has its places without gaps, ends and
-    // decides a call at most once on each branch, and folds to the same state
-    // event by event; what is refused leaves nothing behind.
+    // For any input: accepted events get revisions without gaps, a call is decided and ended at
+    // most once on each branch, and folding event by event gives the same state. A refused batch
+    // changes nothing.
     #[test]
     fn random_batches_keep_the_rules(batches in batches()) {
         let mut world = World::new();
@@ -137,8 +137,8 @@ proptest! {
                 *head += 1;
                 prop_assert_eq!(placed.at.revision.0, *head, "a gap or a repeat");
             }
-            // A fork inside a batch inherits the state of that moment, which the
-            // states after the batch no longer show.
+            // A fork inside a batch inherits an intermediate state, which the states after the
+            // batch no longer show.
             let forks = |event: &NewEvent| matches!(
                 event.body,
                 EventBody::BranchForked(_) | EventBody::ConversationCreated(_)
@@ -154,8 +154,8 @@ proptest! {
         }
     }
 
-    // Somebody erases the content of any events: of what stands there the branch's events,
-    // calls, turns, forks and heads must be the same, whatever the texts were.
+    // After erasing the content of any events, the branches must have the same events, calls,
+    // turns, forks and heads, whatever the texts were.
     #[test]
     fn stubs_fold_to_the_same_structure(
         batches in batches(),
@@ -187,9 +187,8 @@ proptest! {
         prop_assert_eq!(stubs.without_texts(), whole.without_texts());
     }
 
-    // Agents explore on branches of their own. Whatever one appends, with an
-    // exact expectation of its own head, the other's append with its own still
-    // holds, in either order.
+    // Agents explore on their own branches. An append to one branch must not invalidate the
+    // other's exact expected revision, in either order.
     #[test]
     fn writers_on_two_branches_never_conflict(
         on_main in prop::collection::vec(any_event(), 1..4),
@@ -239,7 +238,7 @@ fn lives_of(world: &World) -> Lives {
             for (call_id, call) in &branch.open_calls {
                 let life = CallLife {
                     open: true,
-                    pending: call.approval == crate::domain::ApprovalStatus::Pending,
+                    pending: call.approval == crate::ApprovalStatus::Pending,
                     started: call.started,
                 };
                 let conversation = conversation.0.as_u128();

@@ -1,7 +1,7 @@
 use super::world::{
     World, assistant, create_from, event, expecting, first, fork, id, name, request, user,
 };
-use crate::domain::{
+use crate::{
     BranchId, ContextSet, Entity, EventBody, ExpectedRevision, Guidance, JsonText, Revision, Rule,
 };
 
@@ -18,7 +18,7 @@ fn rename(to: &str) -> EventBody {
     EventBody::BranchRenamed(name(to))
 }
 
-// A misspelt branch must not end up on the active one.
+// A misspelt branch name must not fall back to the active branch.
 #[test]
 fn branch_not_found() {
     let mut world = World::new();
@@ -33,7 +33,7 @@ fn branch_not_found() {
     world.take(vec![fork("draft", 0, 1), stray]);
 }
 
-// An archived branch is kept as it was; who wants to go on forks it.
+// An archived branch stays as it is; to continue, fork it.
 #[test]
 fn branch_archived() {
     let mut world = World::new();
@@ -50,8 +50,8 @@ fn branch_archived() {
     world.take(vec![next, user().on_branch(name("draft 2"))]);
 }
 
-// Appends without a branch go to the active one. Were it archived, all of them
-// would fail.
+// Appends without a branch go to the active one. If it could be archived, all of them would
+// fail.
 #[test]
 fn archives_active_branch() {
     let mut world = World::new();
@@ -69,8 +69,8 @@ fn archives_active_branch() {
     assert_eq!(draft.head, Revision(5));
 }
 
-// Names find branches. Two with one name would make one unreachable, whether the
-// other has it stored or got it in the same batch.
+// Branches are found by name. Two with one name would make one unreachable, whether the
+// name was taken in the store or in the same batch.
 #[test]
 fn branch_name_taken() {
     let mut world = World::new();
@@ -93,8 +93,8 @@ fn branch_name_taken() {
     );
 }
 
-// Two branches change names in one batch. Both must be found by their new names
-// afterwards, in the order in which branches are taken over as well.
+// Two branches swap names in one batch. Both must be found by their new names afterwards,
+// in whichever order the branches are absorbed.
 #[test]
 fn branches_swap_names_in_one_batch() {
     let mut world = World::new();
@@ -111,8 +111,8 @@ fn branches_swap_names_in_one_batch() {
     assert_eq!(found("aside"), None);
 }
 
-// A fork from a place that the parent never had would inherit another branch's
-// events, or none.
+// A fork from a revision that the parent never had would inherit another branch's events,
+// or none.
 #[test]
 fn fork_point_missing() {
     let mut world = World::new();
@@ -123,7 +123,7 @@ fn fork_point_missing() {
         branch: BranchId(branch),
         revision: Revision(revision),
     };
-    // Not yet there; before the first; another branch's; no such branch.
+    // A future revision, revision 0, one of another branch, and a missing branch.
     for (branch, revision) in [(0, 6), (0, 0), (0, 3), (3, 4), (9, 1)] {
         let rule = first(world.refusal(vec![fork("new", branch, revision)]));
         assert_eq!(rule, missing(1, branch, revision));
@@ -142,8 +142,8 @@ fn fork_point_missing() {
     world.take(vec![create_from(2, 1, 4, true)]);
 }
 
-// Every count has a bound, or one client fills the memory of all. The bound
-// itself is legal.
+// Every count has a limit, or one client could fill the memory for all. The limit itself is
+// legal.
 #[test]
 fn limit_reached() {
     let check = |world: &mut World, limit: &str, inside: EventBody, over: EventBody| {
@@ -186,7 +186,7 @@ fn limit_reached() {
     check(&mut world, "open_calls_max", two.body, three.body);
 }
 
-// What a branch remembers is bounded too; setting a key again is not one more.
+// A branch's context keys and discovered tools are limited; setting a key again adds none.
 #[test]
 fn limit_of_items_reached() {
     let texts = |names: &[&str]| {

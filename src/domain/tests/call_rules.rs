@@ -2,7 +2,7 @@ use super::world::{
     ARGUMENTS, World, approve, decision, deny, event, failure, first, fork, name, request, start,
     success,
 };
-use crate::domain::{
+use crate::{
     ApprovalStatus, CancelReason, ContentHash, Decision, EventBody, NewEvent, Revision, Rule,
     ToolCallCancelled,
 };
@@ -21,8 +21,8 @@ fn with_call(needs_approval: bool) -> World {
     world
 }
 
-// Results, decisions, starts and cancellations name a call. One that is not open
-// on this branch has ended already, or is another branch's.
+// Results, decisions, starts and cancellations name a call. If it is not open on this branch,
+// it has ended already or belongs to another branch.
 #[test]
 fn call_not_open() {
     let every = || {
@@ -56,7 +56,7 @@ fn call_not_open() {
         .for_each(|event| is_refused(&mut world, event));
 }
 
-// A fork in the middle of a call inherits it: each branch ends it for itself.
+// A fork in the middle of a call inherits it; each branch ends the call separately.
 #[test]
 fn an_inherited_call_ends_once_on_each_branch() {
     let mut world = with_call(false);
@@ -68,8 +68,8 @@ fn an_inherited_call_ends_once_on_each_branch() {
     }
 }
 
-// Providers do use a call id again. That is legal once the first call has ended;
-// before, a result could belong to either.
+// Providers do reuse call ids. That is legal once the first call has ended; before, a result
+// could belong to either call.
 #[test]
 fn call_already_open() {
     let mut world = with_call(false);
@@ -81,8 +81,7 @@ fn call_already_open() {
     world.take(vec![success("call"), request("call", false)]);
 }
 
-// A decision is somebody's word. A second one must not change it, whichever it
-// was.
+// A decision is final: a second one must not change it, whatever the first was.
 #[test]
 fn call_already_decided() {
     let decided = [
@@ -103,8 +102,7 @@ fn call_already_decided() {
     }
 }
 
-// A decision about a call that needs none is a mistake of its sender: the answer
-// must not look as if it had mattered.
+// A decision about a call that needs none is the sender's mistake and must be refused.
 #[test]
 fn approval_not_required() {
     let mut world = with_call(false);
@@ -115,8 +113,8 @@ fn approval_not_required() {
     world.take(vec![request("other", true), deny("other")]);
 }
 
-// Two executors take the same call. The second one must learn that it is running
-// already, before it writes a file twice.
+// Two executors take the same call. The second must learn that it is already running before
+// it, say, writes a file twice.
 #[test]
 fn call_already_started() {
     let mut world = with_call(false);
@@ -128,8 +126,7 @@ fn call_already_started() {
     world.take(vec![success("call"), request("call", false), start("call")]);
 }
 
-// A call that waits for approval, was denied, or waited too long must not run;
-// it can only fail or be cancelled.
+// A call that is pending, denied or expired must not run; it can only fail or be cancelled.
 #[test]
 fn call_not_approved() {
     let states = [
@@ -156,8 +153,8 @@ fn call_not_approved() {
     world.take(vec![approve("call"), start("call"), success("call")]);
 }
 
-// Someone approves `rm a`; the call that waits says `rm b`. The approval is for
-// exactly the arguments that were seen.
+// Someone approves `rm a`, but the pending call says `rm b`. An approval covers exactly the
+// arguments that were seen.
 #[test]
 fn arguments_changed() {
     let mut world = with_call(true);

@@ -1,9 +1,9 @@
 use super::world::{
     World, assistant, compact, create_from, first, id, name, request, success, user,
 };
-use crate::domain::{CompactionTrigger, EventBody, NewEvent, Revision, Rule};
+use crate::{CompactionTrigger, EventBody, NewEvent, Revision, Rule};
 
-/// A compaction that an import brings.
+/// An imported compaction.
 fn imported(cut: u64) -> NewEvent {
     let mut event = compact(cut);
     if let EventBody::Compacted(compacted) = &mut event.body {
@@ -12,8 +12,7 @@ fn imported(cut: u64) -> NewEvent {
     event
 }
 
-// A compaction that cuts inside a turn would part a call from its result, or a
-// question from its answer.
+// A cut inside a turn would separate a call from its result, or a question from its answer.
 #[test]
 fn not_a_turn_boundary() {
     let mut world = World::new();
@@ -35,8 +34,8 @@ fn not_a_turn_boundary() {
     world.take(vec![compact(8)]);
 }
 
-// Real sessions have calls that nobody ever answers. If one of them forbade every
-// later cut, the conversation could only grow until no model takes it.
+// Real sessions have calls that are never answered. If one of them blocked every later cut,
+// the conversation would grow until no model accepts it.
 #[test]
 fn an_abandoned_call_does_not_forbid_cuts() {
     let mut world = World::new();
@@ -52,13 +51,12 @@ fn an_abandoned_call_does_not_forbid_cuts() {
         assert!(matches!(refused, Rule::NotATurnBoundary { .. }), "{inside}");
     }
     world.take(vec![compact(6)]);
-    // Its answer may still come, and is kept.
+    // The result may still arrive, and is recorded.
     world.take(vec![success("lost")]);
 }
 
-// The message at the stored head ends its turn, unless the batch itself goes on
-// with a call: then a cut between the two, decided later in the same batch, must
-// be refused as it would be in two batches.
+// The message at the stored head ends its turn, unless the same batch continues with a call.
+// A later compaction in that batch must not cut between the two, just as in two batches.
 #[test]
 fn a_cut_before_a_call_of_the_same_batch() {
     let mut world = World::new();
@@ -74,8 +72,7 @@ fn a_cut_before_a_call_of_the_same_batch() {
     world.take(vec![user(), assistant(), compact(5)]);
 }
 
-// A second summary of what was summed up already would bring the old text back
-// into the window.
+// A second summary of an already compacted range would bring old text back into the window.
 #[test]
 fn cut_before_last_cut() {
     let mut world = World::new();
@@ -90,8 +87,8 @@ fn cut_before_last_cut() {
     world.take(vec![compact(6)]);
 }
 
-// A fork into a new conversation counts its revisions from 1 again. What its
-// parent's last cut was says nothing about its own.
+// A fork into a new conversation counts its revisions from 1 again, so its parent's last cut
+// does not apply to it.
 #[test]
 fn a_cut_counts_in_its_own_conversation() {
     let mut world = World::new();
@@ -103,9 +100,9 @@ fn a_cut_counts_in_its_own_conversation() {
     assert!(matches!(again.rule, Rule::CutBeforeLastCut { .. }));
 }
 
-// A source compacts when its window is full: before any turn has ended, and twice in
-// one turn. Its summary stands for all before it wherever the cut is, so it must be
-// taken; a cut inside a turn is refused as ever, and nothing that was cut comes back.
+// A source compacts when its window is full: before any turn has ended, and twice in one turn.
+// Its summary replaces everything before it wherever the cut is, so it must be accepted. A cut
+// inside a turn is still refused, and a cut never moves back.
 #[test]
 fn an_imported_compaction_may_cut_where_the_last_one_did() {
     let mut world = World::new();

@@ -4,14 +4,13 @@ use super::world::{
     World, assistant, compact, create, create_from, event, expecting, first, fork, id, name,
     request, start, success, user,
 };
-use crate::domain::{
+use crate::{
     AnnotationAdded, AppendCommand, ApprovalStatus, BranchId, EventBody, EventId, EventKind,
     ExpectedNewest, ExpectedRevision, Namespace, NewEvent, Revision, Rule, SummaryRecorded,
     ToolSnapshotRecorded,
 };
 
-// A client that sends nothing has a fault; it must hear so, not get an empty
-// success.
+// A client that sends an empty batch has a bug and must get an error, not an empty success.
 #[test]
 fn empty_batch() {
     let mut world = World::new();
@@ -21,7 +20,7 @@ fn empty_batch() {
     world.take(vec![user()]);
 }
 
-// A typing error in an id must not make a conversation without a beginning.
+// A typo in an id must not create a conversation without a first event.
 #[test]
 fn conversation_not_found() {
     let mut world = World::new();
@@ -35,8 +34,7 @@ fn conversation_not_found() {
     world.take(vec![create(2), stray]);
 }
 
-// An exact expectation of a conversation that is not there is a broken promise,
-// and is told before any event is looked at.
+// An exact expectation of a missing conversation fails, before any event is checked.
 #[test]
 fn an_expected_conversation_is_missing() {
     let mut world = World::new();
@@ -55,8 +53,8 @@ fn an_expected_conversation_is_missing() {
     assert!(world.append(&command).is_ok());
 }
 
-// Two clients create the same conversation; or one does so twice in a batch. The
-// second must not write into the first one's.
+// Two clients create the same conversation, or one batch does so twice. The second must not
+// write into the first.
 #[test]
 fn conversation_exists() {
     let mut world = World::new();
@@ -72,8 +70,8 @@ fn conversation_exists() {
     world.take(vec![create(2)]);
 }
 
-// "Must not exist" is about the conversation, and "any" is no check at all: an
-// unknown branch name must not turn either into something else.
+// `NoStream` is about the conversation and `Any` is no check at all: an unknown branch name
+// must not change either.
 #[test]
 fn expectations_that_do_not_depend_on_a_branch() {
     let mut world = World::new();
@@ -87,8 +85,8 @@ fn expectations_that_do_not_depend_on_a_branch() {
     assert!(world.append(&any).is_ok());
 }
 
-// Two agents read the same head and both append. The second one must be told
-// where the head is now, or their messages interleave unseen.
+// Two agents read the same head and both append. The second must be told the current head,
+// or their messages interleave unnoticed.
 #[test]
 fn revision_mismatch() {
     let mut world = World::new();
@@ -104,8 +102,8 @@ fn revision_mismatch() {
     assert!(world.append(&right).is_ok());
 }
 
-// A sealed conversation is evidence. Nothing may follow, not even in the batch
-// that seals it, but it may be forked into a new one.
+// A sealed conversation is evidence. Nothing may follow, not even in the batch that seals it,
+// but it may be forked into a new one.
 #[test]
 fn sealed() {
     let mut world = World::new();
@@ -130,7 +128,7 @@ fn sealed() {
     world.take(vec![create_from(2, 1, 3, true)]);
 }
 
-// A tree lives in one shard, so one batch must not span two of them.
+// A tree of conversations lives in one shard, so a batch must not span two trees.
 #[test]
 fn different_trees() {
     let mut world = World::new();
@@ -146,8 +144,8 @@ fn different_trees() {
     world.take(vec![user(), NewEvent::new(id(3), user().body)]);
 }
 
-// Content goes away only by the engine's own erasure, which also removes the
-// bytes. An event that merely says so would be a lie in the history.
+// Only the engine's own erasure removes content, including the bytes. A client's event that
+// claims an erasure would falsify the history.
 #[test]
 fn engine_only() {
     let mut world = World::new();
@@ -170,8 +168,7 @@ fn engine_only() {
     })]);
 }
 
-// A conversation that is its own parent would make every walk to the root
-// endless.
+// A conversation that is its own parent would make every walk to the root endless.
 #[test]
 fn own_parent() {
     let mut world = World::new();
@@ -182,8 +179,8 @@ fn own_parent() {
     world.take(vec![create_from(2, 1, 1, true)]);
 }
 
-// Sharing history needs to say whose. Without it the new conversation would look
-// whole and have lost its past.
+// Sharing history requires a parent. Without one the new conversation would look complete but
+// lack its past.
 #[test]
 fn parent_incomplete() {
     let mut world = World::new();
@@ -196,8 +193,8 @@ fn parent_incomplete() {
     world.take(vec![create_from(2, 1, 1, true)]);
 }
 
-// Annotations, snapshots and summaries point at events. One that points nowhere
-// would never be shown, and nobody would know why.
+// Annotations, snapshots and summaries refer to events. A dangling reference would never be
+// shown, without any sign of why.
 #[test]
 fn revision_missing() {
     let mut world = World::new();
@@ -243,8 +240,8 @@ fn revision_missing() {
     ]);
 }
 
-// A call belongs to the message that asked for it. With another revision the
-// request that is built later would pair them wrongly.
+// A call belongs to the message that requested it. A wrong revision would pair them wrongly in
+// a later request.
 #[test]
 fn message_missing() {
     let mut world = World::new();
@@ -258,8 +255,8 @@ fn message_missing() {
     world.take(vec![asked(3)]);
 }
 
-// Keys are looked up before anything is decided, so this rule has no state here;
-// its name and text are what clients see.
+// Idempotency keys are checked before `decide`, so this rule has no state here; clients see its
+// name and text.
 #[test]
 fn idempotency_conflict() {
     let rule = Rule::IdempotencyConflict;
@@ -273,8 +270,8 @@ fn idempotency_conflict() {
     );
 }
 
-// Clients tell rules apart by name: each has one of its own, in capitals, and a
-// text that says what happened.
+// Clients distinguish rules by name: each has its own, in capitals, and a text that says what
+// happened.
 #[test]
 fn every_rule_has_a_name_and_a_text_of_its_own() {
     let conversation = id(1);
@@ -398,8 +395,8 @@ fn every_rule_has_a_name_and_a_text_of_its_own() {
     assert!(names.iter().all(|name| name.chars().all(capital)));
 }
 
-// An import brings a whole conversation in one batch: rules must see the batch's
-// own earlier events, not only what was stored.
+// An import appends a whole conversation in one batch: rules must see the batch's own earlier
+// events, not only stored ones.
 #[test]
 fn a_batch_sees_its_own_events() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! The rules of appends: one story a rule, and random batches.
+//! The rules of appends: one test per rule, and random batches.
 
 mod batches;
 mod branch_rules;

@@ -1,7 +1,7 @@
-//! Sub-contexts: spawned, returned once, and not too deep.
+//! Rules for sub-contexts: spawned, returned once, and bounded in depth.
 
 use super::world::*;
-use crate::domain::{EventBody, NewEvent, Rule, SubContextReturned, SubContextSpawned};
+use crate::{EventBody, NewEvent, Rule, SubContextReturned, SubContextSpawned};
 
 fn spawn(child: u128, call_id: &str) -> NewEvent {
     event(EventBody::SubContextSpawned(SubContextSpawned {
@@ -19,8 +19,8 @@ fn returned(child: u128) -> NewEvent {
     }))
 }
 
-// A summary of work that this branch never asked for, or the same one twice,
-// would stand in its window as if it were its own.
+// A summary of work that this branch never requested, or the same one twice, would appear in
+// its window as its own.
 #[test]
 fn a_sub_context_returns_once_to_where_it_was_spawned() {
     let mut world = World::new();
@@ -38,13 +38,13 @@ fn a_sub_context_returns_once_to_where_it_was_spawned() {
     world.take(vec![fork("after", 0, 4)]);
     world.take(vec![returned(2)]);
     assert_eq!(first(world.refusal(vec![returned(2)])), stranger);
-    // A fork that was made meanwhile still waits, as it does for open calls.
+    // A fork made in between still waits for the sub-context, as it does for open calls.
     world.take(vec![returned(2).on_branch(name("after"))]);
     assert!(world.main(1).sub_contexts.is_empty());
 }
 
-// The call gets the sub-context's answer: it must be open and allowed to run,
-// and two sub-contexts cannot both answer it.
+// The sub-context answers its call: the call must be open and allowed to run, and two
+// sub-contexts cannot both answer it.
 #[test]
 fn a_call_has_one_sub_context_and_is_open() {
     let mut world = World::new();
@@ -66,8 +66,7 @@ fn a_call_has_one_sub_context_and_is_open() {
     assert!(world.main(1).sub_contexts.contains_key(&id(4)));
 }
 
-// An agent that asks an agent that asks an agent must come to an end; forks of
-// the same depth need not.
+// A chain of agents that ask agents must be bounded; forks do not add to its depth.
 #[test]
 fn sub_contexts_are_not_too_deep() {
     let mut world = World::new();
@@ -85,7 +84,7 @@ fn sub_contexts_are_not_too_deep() {
     };
     assert_eq!(first(refused), expected);
     world.take(vec![create_from(6, 5, 1, true)]);
-    // The chain within one batch counts as well.
+    // Nesting within one batch counts too.
     let batch = vec![create_from(7, 2, 1, false), create_from(8, 7, 1, false)];
     assert_eq!(world.refusal(batch).event_index, Some(1));
 }

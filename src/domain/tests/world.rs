@@ -1,12 +1,12 @@
-//! A small world in memory that decides as the engine does: ask, load what is
-//! missing, ask again, take over.
+//! A small in-memory store that decides as the engine does: decide, load what is missing,
+//! decide again, apply.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use crate::domain::{
+use crate::{
     AppendCommand, ApprovalDecided, BranchForked, BranchId, BranchName, BranchState, Compacted,
     CompactionTrigger, ContentHash, ConversationCreated, ConversationId, ConversationState,
     Decided, Decision, EventBody, EventKind, Expectation, ExpectedRevision, JsonText, Limits,
@@ -15,7 +15,7 @@ use crate::domain::{
     decide,
 };
 
-/// What a conversation's event left behind.
+/// The branch state after an event, with the event's kind.
 #[derive(Clone, Debug, PartialEq)]
 struct Past {
     branch: BranchId,
@@ -60,7 +60,7 @@ impl Lookup for View<'_> {
 }
 
 impl World {
-    /// Holds conversation 1 with one event.
+    /// Creates a world with conversation 1, which has one event.
     pub fn new() -> Self {
         let mut world = Self::empty();
         world.take(vec![create(1)]);
@@ -110,7 +110,7 @@ impl World {
         Ok(decided.events)
     }
 
-    /// Folds the accepted event once more, by itself.
+    /// Folds the accepted event independently, for comparison.
     pub fn record(&mut self, event: &NewEvent, placed: Placed) {
         let id = placed.at.conversation;
         let past = self.past.entry(id).or_default();
@@ -118,7 +118,7 @@ impl World {
         let mut after = match (before, &event.body) {
             (Some(past), _) => (*past.after).clone(),
             (None, EventBody::BranchForked(forked)) => {
-                let point = crate::domain::ForkPoint {
+                let point = crate::ForkPoint {
                     conversation: id,
                     branch: forked.parent,
                     revision: forked.fork_revision,
@@ -129,7 +129,7 @@ impl World {
             }
             (None, EventBody::ConversationCreated(created)) if created.shares_history => {
                 let parent = created.parent.clone().unwrap();
-                let point = crate::domain::ForkPoint {
+                let point = crate::ForkPoint {
                     conversation: parent.conversation,
                     branch: parent.branch,
                     revision: parent.revision,
@@ -150,7 +150,7 @@ impl World {
         assert_eq!(past.len() as u64, placed.at.revision.0, "a gap");
     }
 
-    /// What is true after each event but for the texts that it holds.
+    /// Returns the state after each event, without texts.
     pub fn without_texts(&self) -> Vec<BranchState> {
         let states = self.past.values().flatten().map(|past| {
             let mut state = (*past.after).clone();
@@ -167,7 +167,7 @@ impl World {
         states.collect()
     }
 
-    /// Nothing was ever appended to it.
+    /// Creates a world without conversations.
     pub fn empty() -> Self {
         Self {
             states: BTreeMap::new(),
@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// Looks along the branch, through its forks within the conversation.
+    /// Looks up a branch as of a revision, through its forks within the conversation.
     pub fn branch_at(
         &self,
         id: ConversationId,
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// The rule that refuses this batch, which must leave nothing behind.
+    /// Returns the rejection of this batch, and checks that it changed nothing.
     pub fn refusal(&mut self, events: Vec<NewEvent>) -> Rejection {
         self.refusal_of(&AppendCommand::new(Namespace::default(), events))
     }
@@ -226,8 +226,8 @@ impl World {
     }
 }
 
-/// The conversation whose past holds the branch's head: a branch that shares
-/// another's history has its own first event at least.
+/// Returns the conversation whose past holds the branch's head: a branch with shared history
+/// has at least its own first event.
 fn state_conversation(
     states: &BTreeMap<ConversationId, ConversationState>,
     state: &Arc<BranchState>,
@@ -248,7 +248,7 @@ pub fn name(name: &str) -> BranchName {
     BranchName::new(name).unwrap()
 }
 
-/// An event of conversation 1.
+/// Creates an event of conversation 1.
 pub fn event(body: EventBody) -> NewEvent {
     NewEvent::new(id(1), body)
 }
@@ -260,7 +260,7 @@ pub fn create(n: u128) -> NewEvent {
     )
 }
 
-/// A conversation from a place of another one's first branch.
+/// Creates a conversation forked or spawned from the first branch of another.
 pub fn create_from(n: u128, parent: u128, revision: u64, shares_history: bool) -> NewEvent {
     let created = ConversationCreated {
         parent: Some(ParentRef {
@@ -366,7 +366,7 @@ pub fn compact(cut: u64) -> NewEvent {
     }))
 }
 
-/// A message under the condition that a branch's head is as expected.
+/// Creates an append of one message with an expected revision.
 pub fn expecting(branch: Option<&str>, expected: ExpectedRevision) -> AppendCommand {
     let mut command = AppendCommand::new(Namespace::default(), vec![user()]);
     command.expectations.push(Expectation {
@@ -377,7 +377,7 @@ pub fn expecting(branch: Option<&str>, expected: ExpectedRevision) -> AppendComm
     command
 }
 
-/// The rule of a refusal about the batch's first event.
+/// Returns the rule that refused the batch's first event.
 pub fn first(rejection: Rejection) -> Rule {
     assert_eq!(rejection.event_index, Some(0));
     rejection.rule

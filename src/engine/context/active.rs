@@ -1,7 +1,7 @@
-//! Active context: of a branch, and of the namespace for the long term.
+//! Active context of a branch, and long-term context of a namespace.
 //!
-//! The long-term context is the active context of a conversation that everyone
-//! in the namespace finds by its id. It comes to be with its first key.
+//! The long-term context is the active context of a conversation with an id that follows from the
+//! namespace. Its first key creates the conversation.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -10,19 +10,18 @@ use futures::{StreamExt, stream::BoxStream};
 
 use super::ContextError;
 use crate::{
-    context::window::LongTermEntry,
-    domain::{
-        AppendCommand, AppendOutcome, BranchId, BranchName, BranchState, ContextSet,
-        ConversationCreated, ConversationId, EventBody, EventKind, EventRef, Expectation,
-        ExpectedRevision, JsonText, Namespace, NewEvent, Position, Rejection, Revision, Rule,
-    },
-    engine::{
-        Engine, Inner,
-        error::{AppendError, ReadError},
-        history::decode_body,
-        query::{NamedEvent, Source, StartAfter, SubscribeQuery, Subscribed},
-        work::{self, Lane},
-    },
+    Engine, Inner,
+    error::{AppendError, ReadError},
+    history::decode_body,
+    query::{NamedEvent, Source, StartAfter, SubscribeQuery, Subscribed},
+    work::{self, Lane},
+};
+use treering_context::window::LongTermEntry;
+use treering_domain::{
+    AppendCommand, AppendOutcome, BranchId, BranchName, BranchState, ContextSet,
+    ConversationCreated, ConversationId, ConversationKey, EventBody, EventKind, EventRef,
+    Expectation, ExpectedRevision, JsonText, Namespace, NewEvent, Position, Rejection, Revision,
+    Rule,
 };
 
 /// Label of the conversation that holds a namespace's long-term context.
@@ -30,17 +29,17 @@ pub const LONG_TERM_LABEL: &str = "treering.long_term";
 
 const LONG_TERM_TITLE: &str = "Long-term context";
 
-/// Whose active context.
+/// The owner of an active context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContextScope {
-    /// A branch's; none: the active one's.
+    /// A branch; `None` for the active one.
     Conversation {
-        /// Conversation.
+        /// The conversation.
         id: ConversationId,
-        /// Branch.
+        /// The branch.
         branch: Option<BranchName>,
     },
-    /// The namespace's, which every request of its conversations can have.
+    /// The namespace: its long-term context is available to every request of its conversations.
     LongTerm,
 }
 
@@ -53,20 +52,20 @@ impl ContextScope {
     }
 }
 
-/// Keys to set and to remove, in one step.
+/// A command to set and remove keys, in one step.
 #[derive(Clone, Debug)]
 pub struct SetContext {
-    /// Tenant.
+    /// The tenant.
     pub namespace: Namespace,
-    /// Whose context.
+    /// The owner of the context.
     pub scope: ContextScope,
-    /// New values.
+    /// Values to set.
     pub set: Vec<ContextSet>,
-    /// Keys that go.
+    /// Keys to remove.
     pub remove: Vec<String>,
     /// See [`AppendCommand::idempotency_key`].
     pub idempotency_key: Option<String>,
-    /// Who sets them, or empty.
+    /// The actor, or empty.
     pub actor: String,
 }
 
@@ -77,7 +76,7 @@ pub struct ContextEntry {
     pub key: String,
     /// Value.
     pub value: JsonText,
-    /// Who provides it, or empty.
+    /// Who provides the value, or empty.
     pub provider: String,
     /// The event that set it.
     pub at: EventRef,
@@ -86,18 +85,18 @@ pub struct ContextEntry {
 /// Values of an active context.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContextValues {
-    /// Those that are set, by key.
+    /// The values, ordered by key.
     pub entries: Vec<ContextEntry>,
-    /// Keys whose values had no room.
+    /// Keys whose values did not fit.
     pub left_out: Vec<String>,
-    /// The head of the branch that it was read at; 0: there is no long-term context.
+    /// The head of the branch at the time of the read; 0 if there is no long-term context.
     pub revision: Revision,
 }
 
-/// What a watch of an active context brings.
+/// An item of a watch on an active context.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ContextChange {
-    /// A key as it is now, or has become.
+    /// A key's current or new value.
     Set(ContextEntry),
     /// A key that was removed.
     Removed {
@@ -106,7 +105,7 @@ pub enum ContextChange {
         /// The event that removed it.
         at: EventRef,
     },
-    /// All keys as they were at this revision have been brought; live from here.
+    /// All keys as of this revision have been delivered; live changes follow.
     CaughtUp(Revision),
 }
 
@@ -121,12 +120,12 @@ impl ContextChange {
 }
 
 impl Engine {
-    /// Sets and removes keys of an active context, all or none. The first key of
-    /// a namespace's long-term context makes the conversation that holds it.
+    /// Sets and removes keys of an active context, all or none. The first key of a namespace's
+    /// long-term context creates the conversation that holds it.
     ///
     /// # Errors
-    /// [`ContextError::Invalid`] when there is nothing to do or a key comes
-    /// twice, [`ContextError::Append`] when a rule forbids it.
+    /// [`ContextError::Invalid`] when there is nothing to do or a key occurs twice,
+    /// [`ContextError::Append`] when a rule forbids it.
     pub async fn set_context(&self, command: SetContext) -> Result<AppendOutcome, ContextError> {
         check_keys(&command)?;
         let inner = &self.inner;
@@ -134,7 +133,7 @@ impl Engine {
         let (id, branch) = scope.place(namespace);
         let events = key_events(&command, id, branch);
         let long_term = *scope == ContextScope::LongTerm;
-        // Another writer may make the conversation first.
+        // Another writer may create the conversation first.
         let mut creates = long_term && inner.find_row(namespace, id)?.is_none();
         if long_term {
             let key = command.idempotency_key.as_ref();
@@ -155,11 +154,11 @@ impl Engine {
         }
     }
 
-    /// An active context, by key. That of a namespace without long-term context
-    /// is empty.
+    /// Returns an active context, ordered by key. It is empty for a namespace without long-term
+    /// context.
     ///
     /// # Errors
-    /// [`ReadError`] when the conversation or the branch is not there.
+    /// [`ReadError`] when the conversation or the branch does not exist.
     pub async fn active_context(
         &self,
         namespace: &Namespace,
@@ -176,11 +175,11 @@ impl Engine {
         self.on(Lane::Short, read).await
     }
 
-    /// The values of some keys of an active context; none named: of all. As many as have so
-    /// many bytes together, and at least one.
+    /// Returns the values of some keys of an active context; all if no keys are given. Returns as
+    /// many values as fit `bytes_max` bytes together, and at least one.
     ///
     /// # Errors
-    /// [`ReadError`] when the conversation or the branch is not there.
+    /// [`ReadError`] when the conversation or the branch does not exist.
     pub async fn context_values(
         &self,
         namespace: &Namespace,
@@ -194,7 +193,7 @@ impl Engine {
             let Some((id, branch)) = inner.watched(&namespace, &scope)? else {
                 return Ok(ContextValues::default());
             };
-            inner.check_whole(id, Revision(u64::MAX))?;
+            inner.check_whole(namespace.key(id), Revision(u64::MAX))?;
             let mut values = ContextValues {
                 revision: branch.head,
                 ..ContextValues::default()
@@ -222,10 +221,10 @@ impl Engine {
         self.on(Lane::Short, read).await
     }
 
-    /// Follows an active context: its keys as they are, then
-    /// [`ContextChange::CaughtUp`], then every change of that branch in order.
-    /// Only the given keys; none given: all. A slow reader reads on from the log
-    /// and misses nothing. The stream ends with an error only; drop it to stop.
+    /// Follows an active context: the current keys, then [`ContextChange::CaughtUp`], then every
+    /// change of that branch in order. Only the given keys; all if none are given. A slow reader
+    /// continues from the log and misses nothing. The stream ends only with an error; drop it to
+    /// stop.
     pub fn watch_context(
         &self,
         namespace: Namespace,
@@ -237,7 +236,7 @@ impl Engine {
         async_stream::try_stream! {
             let wanted = |key: &str| keys.is_empty() || keys.contains(key);
             let inner = &engine.inner;
-            let mut news = inner.news.of(scope.place(&namespace).0);
+            let mut news = inner.news.of(namespace.key(scope.place(&namespace).0));
             let mut watched = inner.watched(&namespace, &scope)?;
             let mut after = Revision::NONE;
             if let Some((_, branch)) = &watched {
@@ -249,7 +248,7 @@ impl Engine {
                 }
             }
             yield ContextChange::CaughtUp(after);
-            // A long-term context comes to be with its first key.
+            // The long-term context's conversation is created with its first key.
             while watched.is_none() {
                 if news.changed().await.is_err() {
                     return;
@@ -359,7 +358,7 @@ fn changes_of(
     }
 }
 
-/// The change that an event of a branch makes to its active context.
+/// Returns the change that an event of the branch makes to its active context.
 fn change(
     event: &NamedEvent,
     id: ConversationId,
@@ -374,7 +373,7 @@ fn change(
         conversation: id,
         revision: header.revision,
     };
-    // What is kept of it is not to keep the frame that it was read from.
+    // Copy the body, so that the value does not keep the whole frame in memory.
     let body = Bytes::copy_from_slice(&event.body);
     let body = decode_body(event.position.offset, header.kind, &body)?;
     Ok(match body {
@@ -384,7 +383,7 @@ fn change(
     })
 }
 
-/// The events that have set these keys; none named: that have set any.
+/// Returns the events that set these keys; all keys if none are given.
 fn wanted_of<'b>(branch: &'b BranchState, keys: &BTreeSet<String>) -> Vec<(&'b str, EventRef)> {
     let context = &branch.active_context;
     let place = |(key, at): (&'b String, &EventRef)| (key.as_str(), *at);
@@ -405,8 +404,7 @@ fn entry(set: ContextSet, at: EventRef) -> ContextEntry {
 }
 
 impl Inner {
-    /// The branch that a scope names; none: the namespace has no long-term
-    /// context yet.
+    /// Returns the branch of a scope; `None` if the namespace has no long-term context yet.
     fn watched(
         &self,
         namespace: &Namespace,
@@ -419,7 +417,7 @@ impl Inner {
         Ok(Some((id, self.branch(namespace, id, branch)?)))
     }
 
-    /// The keys of a branch's active context with their values.
+    /// Returns the keys of a branch's active context with their values.
     async fn context_entries(
         &self,
         namespace: &Namespace,
@@ -432,20 +430,20 @@ impl Inner {
         Ok(entries)
     }
 
-    /// What an event has set.
+    /// Returns the entry that an event set.
     async fn context_entry(
         &self,
         namespace: &Namespace,
         at: EventRef,
     ) -> Result<Option<ContextEntry>, ReadError> {
-        let event = self.window_event(Some(namespace), at).await?;
+        let event = self.window_event(namespace, at).await?;
         Ok(match &event.body {
             EventBody::ContextSet(set) => Some(entry(set.clone(), at)),
             _ => None,
         })
     }
 
-    /// The namespace's long-term context as of a position of the log.
+    /// Returns the namespace's long-term context as of a log position.
     pub(super) async fn long_term(
         &self,
         namespace: &Namespace,
@@ -459,8 +457,8 @@ impl Inner {
         if let Some(position) = as_of
             && row.last_position.offset > position.offset
         {
-            let reached = self.revision_at(id, row.head, position)?;
-            match self.branch_up_to(id, &branch, reached).await? {
+            let reached = self.revision_at(row.key(), row.head, position)?;
+            match self.branch_up_to(row.key(), &branch, reached).await? {
                 Some(past) => branch = past,
                 None => return Ok(Vec::new()),
             }
@@ -474,11 +472,10 @@ impl Inner {
         Ok(entries.into_iter().map(long_term).collect())
     }
 
-    /// The last revision of a conversation that is not after a position of the
-    /// log; 0 when all are.
+    /// Returns the last revision of a conversation at or before a log position; 0 if there is none.
     fn revision_at(
         &self,
-        id: ConversationId,
+        id: ConversationKey,
         head: Revision,
         position: Position,
     ) -> Result<Revision, ReadError> {
@@ -496,11 +493,11 @@ impl Inner {
         Ok(Revision(low))
     }
 
-    /// A branch as it was at the last revision of its history up to this one,
-    /// which may be another branch's.
+    /// Returns a branch's state at the last revision of its history up to `revision`, which may
+    /// belong to another branch.
     async fn branch_up_to(
         &self,
-        id: ConversationId,
+        id: ConversationKey,
         branch: &Arc<BranchState>,
         revision: Revision,
     ) -> Result<Option<Arc<BranchState>>, ReadError> {
@@ -522,7 +519,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{BranchForked, Limits};
+    use treering_domain::{BranchForked, Limits};
 
     fn learn(key: &str, json: &'static str) -> SetContext {
         SetContext {
@@ -546,8 +543,8 @@ mod tests {
         entries.into_iter().map(text).collect()
     }
 
-    // A request as of last week must hold what was known last week, whatever was
-    // learnt, forgotten, or tried on a fork of the long-term memory since.
+    // A request as of last week must contain what was known last week, whatever was learned,
+    // removed, or tried on a fork of the long-term context since.
     #[tokio::test]
     async fn long_term_context_is_as_it_was() {
         let engine = Engine::in_memory(Limits::default()).await.unwrap();

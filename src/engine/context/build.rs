@@ -1,4 +1,4 @@
-//! Building requests.
+//! Building of requests.
 
 use std::{
     future::Future,
@@ -7,61 +7,67 @@ use std::{
 
 use super::{BuildQuery, Built, ContextError, cache::SentTo};
 use crate::{
-    context::{
-        Draft, Explanation, SharedPrefix,
-        budget::{self, Fitted},
-        compaction, enhancer,
-        enhancers::KNOWLEDGE,
-        explain::{EnhancerReport, Telling, TokenBasis},
-        policy::{CONTEXT_POLICY, ContextPolicy},
-        prefix::SentUnits,
-        provider::{self, Check, Rendered, maker},
-        references, stopping,
-        tokens::{Counter, Tally, TokenMemo, calibrate},
-        window::WindowInput,
-    },
-    domain::{Position, Revision},
-    engine::{
-        Engine, Inner,
-        error::ReadError,
-        work::{self, Lane, Stop, lane_for},
-    },
+    Engine, Inner,
+    error::ReadError,
+    work::{self, Lane, Stop, lane_for},
 };
+use treering_context::{
+    Draft, Explanation, SharedPrefix,
+    budget::{self, Fitted},
+    compaction, enhancer,
+    enhancers::KNOWLEDGE,
+    explain::{EnhancerReport, Telling, TokenBasis},
+    policy::{CONTEXT_POLICY, ContextPolicy},
+    prefix::SentUnits,
+    provider::{self, Check, Rendered, maker},
+    references, stopping,
+    tokens::{Counter, Tally, TokenMemo, calibrate},
+    window::WindowInput,
+};
+use treering_domain::{Position, Revision};
 
-/// A draft before the budget, and what it was made of.
+/// A draft before the budget is applied, with its inputs.
 #[derive(Clone, Debug)]
 pub struct Assembled {
     /// The window.
     pub window: WindowInput,
-    /// The conversation's policy, with the call's merged over it.
+    /// The conversation's policy, with the call's policy merged over it.
     pub policy: ContextPolicy,
-    /// Everything that the window offers, counted.
+    /// All candidates of the window, with token counts.
     pub draft: Draft,
-    /// Counts as the draft was counted.
+    /// The token counter that was used for the draft.
     pub tally: Tally,
-    /// How well that counts.
+    /// The basis of the counts, which determines their accuracy.
     pub basis: TokenBasis,
     /// What each enhancer did.
     pub reports: Vec<EnhancerReport>,
 }
 
 impl Engine {
-    /// The next request of a branch, ready to be sent, with its explanation.
+    /// Builds the next request of a branch, ready to be sent, with its explanation.
     ///
     /// # Errors
-    /// [`ContextError`]: the branch is not there, a policy cannot be used, or the
-    /// provider takes no such request and the policy says to refuse.
+    /// [`ContextError`]: the branch does not exist, a policy is invalid, or the provider cannot
+    /// accept the request and the policy says to refuse.
     pub async fn build(&self, query: BuildQuery) -> Result<Built, ContextError> {
         self.built(query, Purpose::Send).await
     }
 
-    /// How the next request of a branch would come to be. It is compared with the
-    /// last one that was built, and is not remembered itself: nobody sends it.
+    /// Explains how the next request of a branch would be built. The request is compared with the
+    /// last one built, but not remembered itself, because it is not sent.
     ///
     /// # Errors
     /// As [`Engine::build`].
     pub async fn explain(&self, query: BuildQuery) -> Result<Explanation, ContextError> {
         Ok(self.built(query, Purpose::Look).await?.explanation)
+    }
+
+    /// Waits until reads have reached a log position.
+    ///
+    /// # Errors
+    /// [`ContextError`] when the store was closed meanwhile.
+    pub async fn wait_read(&self, position: Position) -> Result<(), ContextError> {
+        self.inner.wait_for(position).await
     }
 
     async fn built(&self, query: BuildQuery, purpose: Purpose) -> Result<Built, ContextError> {
@@ -71,13 +77,14 @@ impl Engine {
             let check = match inner
                 .contexts
                 .checks
-                .next(query.address.conversation, query.provider)
+                .next(query.address.key(), query.provider)
             {
                 _ if cfg!(debug_assertions) => Check::Body,
                 check => check,
             };
             let finished = gathered.assemble(&query)?.finish(check)?;
-            // A request of the past, or by another policy, is no one's next one.
+            // A request of the past, or with another policy, does not count as the branch's next
+            // request.
             let is_next = query.as_of.is_none() && query.policy.trim().is_empty();
             let shared = is_next.then(|| {
                 let to = SentTo {
@@ -102,11 +109,11 @@ impl Engine {
         self.on_window(query, build).await
     }
 
-    /// The same before it becomes a body: the draft within its budget, and its
-    /// explanation. Remembers nothing.
+    /// Returns the draft within its budget, before it becomes a body, and its explanation.
+    /// Remembers nothing.
     ///
     /// # Errors
-    /// [`ContextError`]: the branch is not there, or a policy cannot be used.
+    /// [`ContextError`]: the branch does not exist, or a policy is invalid.
     pub async fn draft(&self, query: BuildQuery) -> Result<(Draft, Explanation), ContextError> {
         let draft = |engine: Self, query: BuildQuery| async move {
             let mut assembled = engine.gathered(&query).await?.assemble(&query)?;
@@ -117,8 +124,8 @@ impl Engine {
         self.on_window(query, draft).await
     }
 
-    /// Works on a window in the lane that its size asks for, once reads have come
-    /// as far as the query wants.
+    /// Works on a window in the priority class for its size, once reads have reached the position
+    /// that the query requires.
     pub(super) async fn on_window<T, F>(
         &self,
         query: BuildQuery,
@@ -143,16 +150,15 @@ impl Engine {
         Box::pin(self.on(lane, |engine| work(engine, query))).await
     }
 
-    /// Everything that a branch's window offers for its next request, through the
-    /// enhancers and counted, before the budget.
+    /// Returns all candidates for a branch's next request, after the enhancers and with token
+    /// counts, before the budget is applied.
     pub(super) async fn assembled(&self, query: &BuildQuery) -> Result<Assembled, ContextError> {
         let mut gathered = self.gathered(query).await?;
         gathered.count_as = CountAs::ItsModel;
         gathered.assemble(query)
     }
 
-    /// What a request is made of. Knowledge is read only for a policy that asks
-    /// for it.
+    /// Gathers the input of a request. Knowledge is read only if the policy enables it.
     async fn gathered(&self, query: &BuildQuery) -> Result<Gathered, ContextError> {
         let mut gathered = self.inner.gathered(query).await?;
         let asked = gathered.policy.enhancers.get(KNOWLEDGE);
@@ -181,7 +187,7 @@ impl Inner {
         })
     }
 
-    /// Waits until reads have come to a position. Ends with the store.
+    /// Waits until reads have reached a log position, or the store closes.
     async fn wait_for(&self, position: Position) -> Result<(), ContextError> {
         let mut news = self.news.of_log();
         loop {
@@ -196,7 +202,7 @@ impl Inner {
         }
     }
 
-    /// Compares a request with what was sent before, and remembers what is sent.
+    /// Compares a request with the previous one, and remembers it if it is to be sent.
     fn shared_prefix(
         &self,
         to: SentTo,
@@ -215,14 +221,14 @@ impl Inner {
     }
 }
 
-/// What a request is built for.
+/// The purpose of building a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Send,
     Look,
 }
 
-/// What was read for a request. From here on nothing is.
+/// The input of a request. Nothing more is read after it is complete.
 struct Gathered {
     window: WindowInput,
     policy: ContextPolicy,
@@ -230,12 +236,12 @@ struct Gathered {
     count_as: CountAs,
 }
 
-/// For whose body tokens are counted.
+/// The provider for whose format tokens are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CountAs {
-    /// The one that is asked for.
+    /// The requested provider.
     Asked,
-    /// The one that its model is sent, when no body is made.
+    /// The maker of the model, when no body is rendered.
     ItsModel,
 }
 
@@ -285,7 +291,7 @@ impl Gathered {
     }
 }
 
-/// A body, with what its explanation needs.
+/// A rendered body, with the input for its explanation.
 struct Finished {
     assembled: Assembled,
     fitted: Fitted,
@@ -293,7 +299,7 @@ struct Finished {
 }
 
 impl Assembled {
-    /// Makes it fit its budget.
+    /// Fits the draft into its budget.
     pub(super) fn fit(&mut self) -> Result<Fitted, ReadError> {
         let (policy, tally, draft) = (&self.policy, &self.tally, &mut self.draft);
         references::reserve(&self.window, policy, tally, draft);
@@ -328,7 +334,7 @@ impl Assembled {
             budget_tokens: self.policy.budget_tokens,
         };
         let mut explanation = told.explain(&self.draft, shared);
-        // One that could cut nothing is due to nobody.
+        // A compaction that could cut nothing is not due.
         let keep = self.policy.compaction.keep_turns;
         explanation.compaction_due =
             explanation.compaction_due && compaction::cut(&self.window, keep).is_ok();
@@ -336,7 +342,7 @@ impl Assembled {
     }
 }
 
-/// Ends work that is not wanted any more.
+/// Returns a function that tells whether the current work is cancelled.
 pub(super) fn stops() -> impl Fn() -> bool + Send + Sync + 'static {
     let stop = work::current();
     move || stop.as_ref().is_some_and(Stop::is_set)

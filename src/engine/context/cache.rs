@@ -1,5 +1,5 @@
-//! What is kept in memory between requests: windows, token counts, and what was
-//! sent last. All of it is bounded, and none of it is needed.
+//! In-memory caches between requests: windows, token counts, and the requests sent last. All are
+//! bounded, and none is needed for correctness.
 
 use std::{
     collections::BTreeMap,
@@ -12,52 +12,52 @@ use std::{
 
 use quick_cache::{Weighter, sync::Cache};
 
-use crate::{
-    context::{
-        Provider,
-        called::CalledTools,
-        prefix::SentUnits,
-        provider::Check,
-        tokens::{TextKey, TokenMemo},
-        window::{Folded, LongTermEntry, WindowEvent},
-    },
-    domain::{BranchId, ConversationId, EventRef, Limits, Namespace, Revision},
-    engine::memory::{self, Shares},
+use crate::memory::{self, Shares};
+use treering_context::{
+    Provider,
+    called::CalledTools,
+    prefix::SentUnits,
+    provider::Check,
+    tokens::{TextKey, TokenMemo},
+    window::{Folded, LongTermEntry, WindowEvent},
+};
+use treering_domain::{
+    BranchId, ConversationId, ConversationKey, EventRef, Limits, Namespace, Revision,
 };
 
-/// Token counts that are remembered: those of some thousand windows' messages.
-/// In memory about 64 bytes each.
+/// Maximum number of cached token counts: enough for the messages of some thousand windows. About
+/// 64 bytes each.
 const COUNTS_MAX: usize = 1 << 17;
-/// Conversations whose first request is known to have been checked. In memory about
-/// 64 bytes each; of one that is forgotten another request is checked.
+/// Maximum number of conversations whose first request is known to have been checked. About 64
+/// bytes each. For an evicted one another request is checked.
 const BEGUN_MAX: usize = 1 << 14;
-/// What a namespace's entry takes beside its keys and values, in bytes.
+/// Size of a namespace's entry besides its keys and values, in bytes.
 const ENTRY_BYTES: u64 = 256;
-/// What a kept event takes beside its content, in bytes.
+/// Size of a cached event besides its content, in bytes.
 const EVENT_BYTES: u64 = 320;
 
-/// A branch's window as it was read last.
+/// A branch's window as last read.
 #[derive(Debug)]
 pub(super) struct KeptWindow {
     pub head: Revision,
     pub compaction: Option<EventRef>,
     pub events: Vec<Arc<WindowEvent>>,
     pub referred: BTreeMap<EventRef, Arc<WindowEvent>>,
-    /// The items of its messages and steps, with what requests have counted and told
-    /// of them.
+    /// The items of its messages and steps, with token counts and explanations computed for earlier
+    /// requests.
     pub folded: Arc<Folded>,
-    /// What calls behind the cut have shown, where no tools are defined.
+    /// What calls before the cut reveal of tools, if no tools are defined.
     pub earlier_tools: Arc<CalledTools>,
-    /// Estimate of what its events take.
+    /// Estimated size of its events, in bytes.
     pub bytes: u64,
-    /// Estimate of what its items take, once they were counted and told.
+    /// Estimated size of its items once counted and explained, in bytes.
     pub items_bytes: u64,
 }
 
-/// A branch, as long as nothing is erased: what was read before is not found afterwards.
+/// The cache key of a branch. An erasure changes it, so older entries are no longer found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct WindowKey {
-    conversation: ConversationId,
+    conversation: ConversationKey,
     branch: BranchId,
     erasures: u64,
 }
@@ -71,7 +71,7 @@ impl Weighter<WindowKey, Arc<KeptWindow>> for ByBytes {
     }
 }
 
-/// Weighs what was sent; never less than its part of the bound on their number.
+/// Weighs a remembered request: its size, but at least its share of the limit on their number.
 #[derive(Clone)]
 pub(super) struct SentWeight {
     least: u64,
@@ -97,7 +97,7 @@ impl Weighter<(Namespace, u64), Arc<KeptLongTerm>> for LongTermWeight {
     }
 }
 
-/// Whose last request is remembered.
+/// The key of a remembered request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SentTo {
     pub namespace: Namespace,
@@ -126,14 +126,13 @@ impl TokenMemo for Counts {
     }
 }
 
-/// Which finished bodies are read again, to check them against their provider's
-/// rules.
+/// Selects the rendered bodies to parse again and check against their provider's rules.
 pub(super) struct Checks {
-    /// One of so many; 0: none.
+    /// Check one in this many; 0 for none.
     one_in: u64,
     built: AtomicU64,
-    /// Those whose first request was checked.
-    begun: Cache<(ConversationId, Provider), ()>,
+    /// Conversations and providers whose first request was checked.
+    begun: Cache<(ConversationKey, Provider), ()>,
 }
 
 impl Checks {
@@ -145,8 +144,8 @@ impl Checks {
         }
     }
 
-    /// Whether to check the next request of a conversation.
-    pub fn next(&self, conversation: ConversationId, provider: Provider) -> Check {
+    /// Returns whether to check the next request of a conversation.
+    pub fn next(&self, conversation: ConversationKey, provider: Provider) -> Check {
         let to = (conversation, provider);
         let wanted = match self.one_in {
             0 => false,
@@ -167,11 +166,11 @@ impl Checks {
     }
 }
 
-/// All of it.
-pub(in crate::engine) struct ContextCaches {
+/// The caches.
+pub(crate) struct ContextCaches {
     pub(super) windows: Cache<WindowKey, Arc<KeptWindow>, ByBytes>,
     pub(super) sent: Cache<SentTo, Arc<SentUnits>, SentWeight>,
-    /// By namespace, as long as nothing is erased.
+    /// By namespace and number of erasures.
     pub(super) long_term: Cache<(Namespace, u64), Arc<KeptLongTerm>, LongTermWeight>,
     pub(super) checks: Checks,
     counts: Arc<Counts>,
@@ -189,9 +188,9 @@ impl fmt::Debug for ContextCaches {
 }
 
 impl ContextCaches {
-    pub(in crate::engine) fn new(limits: &Limits, shares: Shares) -> Self {
-        /// So few keep a cache in one piece: in several, none could hold a
-        /// window that is larger than its share.
+    pub(crate) fn new(limits: &Limits, shares: Shares) -> Self {
+        /// This small number keeps each cache in one shard: with several, none could hold a window
+        /// larger than its share.
         const WINDOWS_EXPECTED: usize = 32;
         let sent_bytes_max = shares.remembered_requests;
         let sent_weight = SentWeight {
@@ -207,8 +206,8 @@ impl ContextCaches {
         }
     }
 
-    /// Forgets everything: something was erased. What is being read is not kept either.
-    pub(in crate::engine) fn forget(&self) {
+    /// Clears all caches after an erasure. Content that is being read now is not cached either.
+    pub(crate) fn forget(&self) {
         self.erasures.fetch_add(1, Ordering::AcqRel);
         self.windows.clear();
         self.sent.clear();
@@ -216,13 +215,13 @@ impl ContextCaches {
         self.counts.0.clear();
     }
 
-    /// How often everything was forgotten.
+    /// Returns how often the caches were cleared.
     pub(super) fn erasures(&self) -> u64 {
         self.erasures.load(Ordering::Acquire)
     }
 
-    /// Under which a branch's window is kept that is read from now on.
-    pub(super) fn window_key(&self, conversation: ConversationId, branch: BranchId) -> WindowKey {
+    /// Returns the key for a branch's window that is read from now on.
+    pub(super) fn window_key(&self, conversation: ConversationKey, branch: BranchId) -> WindowKey {
         WindowKey {
             conversation,
             branch,
@@ -230,30 +229,28 @@ impl ContextCaches {
         }
     }
 
-    /// Those that share the store's memory.
-    pub(in crate::engine) fn shared(&self) -> [&dyn memory::Cache; 3] {
+    /// Returns the caches that share the store's memory.
+    pub(crate) fn shared(&self) -> [&dyn memory::Cache; 3] {
         [&self.windows, &self.sent, &self.long_term]
     }
 
-    /// Where token counts are kept.
+    /// Returns the cache of token counts.
     pub(super) fn counts(&self) -> Arc<dyn TokenMemo> {
         Arc::clone(&self.counts) as Arc<dyn TokenMemo>
     }
 }
 
-/// What an event takes in memory, from the length of its body.
+/// Estimates the memory size of an event from the length of its body.
 pub(super) fn event_bytes(body: u64) -> u64 {
-    // Text once, and its strings' own overhead.
+    // The text itself, and the overhead of its strings.
     EVENT_BYTES + body + body / 8
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        context::{Draft, Provider, provider::CacheUnit},
-        domain::Config,
-    };
+    use treering_context::{Draft, Provider, provider::CacheUnit};
+    use treering_domain::Config;
 
     fn sent(units: usize) -> Arc<SentUnits> {
         let draft = Draft {
@@ -272,16 +269,15 @@ mod tests {
         Arc::new(SentUnits::new(Revision(1), &draft, &vec![unit; units]))
     }
 
-    // Reading every body again took half of the time of making it. The first one of
-    // each conversation and provider is read, and then one of so many; all or none
-    // where that is asked for.
+    // Parsing every body again took half as long as building it. The first body for each
+    // conversation and provider is checked, then one in `one_in`; all or none if configured so.
     #[test]
     fn bodies_are_checked_as_the_limit_says() {
         let checked = |one_in: u32, requests: &[(u128, Provider)]| {
             let checks = Checks::new(u64::from(one_in));
             let check = |&(number, provider): &(u128, Provider)| {
                 let id = ConversationId(uuid::Uuid::from_u128(number));
-                checks.next(id, provider) == Check::Body
+                checks.next(Namespace::default().key(id), provider) == Check::Body
             };
             requests.iter().map(check).collect::<Vec<_>>()
         };
@@ -294,8 +290,8 @@ mod tests {
         assert_eq!(checked(0, &[a; 9]), [false; 9]);
     }
 
-    // Memory went on rising under a mixed load: what was sent was bounded by number,
-    // and a request of a large window is remembered with megabytes.
+    // Memory kept growing under a mixed load: remembered requests were bounded by number, but a
+    // request of a large window takes megabytes.
     #[test]
     fn requests_are_remembered_within_a_bound_of_bytes() {
         let limits = Limits {

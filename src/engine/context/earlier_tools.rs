@@ -1,41 +1,39 @@
-//! What calls behind a compaction's cut have shown of tools.
+//! Tools known only from calls before a compaction's cut.
 
 use std::collections::HashSet;
 
 use crate::{
-    context::called::CalledTools,
-    domain::{
-        BranchState, ConversationId, EventBody, EventKind, Namespace, Revision, ToolCallRequested,
-    },
-    engine::{
-        Inner,
-        error::ReadError,
-        history::{PAGE_BYTES, Segment, decode_body},
-    },
-    views::EventEntry,
+    Inner,
+    error::ReadError,
+    history::{PAGE_BYTES, Segment, decode_body},
 };
+use treering_context::called::CalledTools;
+use treering_domain::{
+    BranchState, ConversationKey, EventBody, EventKind, Namespace, Revision, ToolCallRequested,
+};
+use treering_projections::EventEntry;
 
-/// Calls behind a cut that are looked at: the last ones.
+/// Maximum number of calls before a cut that are read, latest first.
 const CALLS_MAX: usize = 1_024;
-/// So many in a row that show no other tool end the look: it is on the way of the first
-/// request after a start, and agents use few tools over and over.
+/// Maximum number of consecutive calls without a new tool: this runs on the first request after a
+/// start, and agents use few tools over and over.
 const CALLS_ALIKE: usize = 64;
-/// Events that are looked at together.
+/// Events per page.
 const EVENTS_PAGE: usize = 128;
-/// Bytes of their bodies.
+/// Maximum total size of the calls' bodies, in bytes.
 const BYTES_MAX: usize = 16 << 20;
-/// Events that are passed by to find them.
+/// Maximum number of events that are scanned.
 const EVENTS_MAX: usize = 32_768;
-/// Branches that are gone up to find them.
+/// Maximum number of segments that are scanned.
 const SEGMENTS_MAX: usize = 256;
 
 impl Inner {
-    /// The tools of the branch's calls behind its last compaction's cut. However long its
-    /// history is, what is read is bounded.
+    /// Returns the tools of the branch's calls before its last compaction's cut. The amount read is
+    /// bounded, however long the history is.
     pub(super) async fn earlier_tools(
         &self,
         namespace: &Namespace,
-        id: ConversationId,
+        id: ConversationKey,
         branch: &BranchState,
     ) -> Result<CalledTools, ReadError> {
         let mut calls: Vec<ToolCallRequested> = Vec::new();
@@ -78,16 +76,16 @@ impl Inner {
         Ok(CalledTools::of(calls.iter().rev()))
     }
 
-    /// The parts of a branch's history behind its last compaction's cut, newest first.
+    /// Returns the segments of a branch's history before its last compaction's cut, newest first.
     fn segments_behind(
         &self,
-        id: ConversationId,
+        id: ConversationKey,
         branch: &BranchState,
     ) -> Result<Vec<Segment>, ReadError> {
         let holds_cut = |segment: &Segment| {
             branch
                 .compaction
-                .is_some_and(|at| at.conversation == segment.conversation)
+                .is_some_and(|at| at.conversation == segment.conversation.id)
                 && segment.first <= branch.cut
         };
         let mut behind = 0;
@@ -102,7 +100,7 @@ impl Inner {
         Ok(segments)
     }
 
-    /// The calls that these entries are of.
+    /// Reads the calls of these entries.
     async fn calls_of(
         &self,
         namespace: &Namespace,

@@ -1,9 +1,8 @@
-//! What tool results have shown, of any branch as of any revision: the fold of
-//! `crate::context::knowledge` over the branch's history.
+//! Tool observations of any branch as of any revision: the fold of `treering_context::knowledge`
+//! over the branch's history.
 //!
-//! What was folded is kept in memory by branch and extended when the branch has
-//! grown. It is a cache and nothing more: dropping it loses no answer, and a
-//! fork folds the shared history for itself.
+//! Folds are cached by branch and extended when the branch has grown. The cache is not needed for
+//! correctness; a fork folds the shared history again.
 
 use std::sync::{
     Arc,
@@ -15,41 +14,39 @@ use quick_cache::{Weighter, sync::Cache};
 use tokio::sync::Mutex;
 
 use crate::{
-    context::knowledge::{KNOWLEDGE_POLICY, Knowledge, KnowledgePolicy, Suggested},
-    domain::{
-        BranchId, BranchState, ConversationId, EventBody, EventRef, Namespace, Revision,
-        ToolDefinition,
-    },
-    engine::{
-        Engine, Inner,
-        error::ReadError,
-        history::decode_body,
-        memory,
-        query::{BranchAddress, CallStatus, ReadQuery, Source, ToolCall, ToolHistoryQuery},
-        work::{Lane, lane_for},
-    },
+    Engine, Inner,
+    error::ReadError,
+    history::decode_body,
+    memory,
+    query::{BranchAddress, CallStatus, ReadQuery, Source, ToolCall, ToolHistoryQuery},
+    work::{Lane, lane_for},
+};
+use treering_context::knowledge::{KNOWLEDGE_POLICY, Knowledge, KnowledgePolicy, Suggested};
+use treering_domain::{
+    BranchId, BranchState, ConversationId, ConversationKey, EventBody, EventRef, Namespace,
+    Revision, ToolDefinition,
 };
 
-/// What an entry takes beside its knowledge, in bytes.
+/// Size of an entry besides its knowledge, in bytes.
 const ENTRY_BYTES: u64 = 512;
-/// About how much memory a branch's knowledge takes, to size the cache's table.
+/// Typical size of a branch's knowledge in bytes, to size the cache's table.
 const USUAL_BYTES: u64 = 16 << 10;
 
-/// Which knowledge.
+/// A query for a branch's knowledge.
 #[derive(Clone, Debug)]
 pub struct KnowledgeQuery {
     /// The branch.
     pub address: BranchAddress,
-    /// As the branch was at this revision; none: now.
+    /// As of this revision; `None` for now.
     pub as_of: Option<Revision>,
-    /// So many recent results, newest first.
+    /// Number of recent results to return, newest first.
     pub recent: usize,
-    /// Recent results of this tool only.
+    /// Only recent results of this tool.
     pub tool: Option<String>,
 }
 
 impl KnowledgeQuery {
-    /// What the active branch knows now, without recent results.
+    /// Creates a query for the branch's current knowledge, without recent results.
     #[must_use]
     pub fn new(address: BranchAddress) -> Self {
         Self {
@@ -61,41 +58,40 @@ impl KnowledgeQuery {
     }
 }
 
-/// What a branch's results have shown.
+/// A branch's knowledge.
 #[derive(Clone, Debug)]
 pub struct KnowledgeAnswer {
-    /// As of this revision.
+    /// The revision that it is as of.
     pub revision: Revision,
-    /// Files, variables, directory, outcomes.
+    /// Files, variables, working directory and outcomes.
     pub knowledge: Arc<Knowledge>,
     /// Calls that have returned, newest first.
     pub recent: Vec<ToolCall>,
 }
 
-/// What should have succeeded before a tool.
+/// The prerequisites of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prerequisites {
-    /// What has not.
+    /// Those that have not succeeded.
     pub missing: Vec<String>,
-    /// All that is configured.
+    /// All that are configured.
     pub configured: Vec<String>,
 }
 
 /// Knowledge by branch.
-pub(in crate::engine) struct KnowledgeCache {
+pub(crate) struct KnowledgeCache {
     cache: Cache<Key, Cached, Weight>,
-    /// How often all of it was forgotten.
+    /// Number of erasures, each of which clears the cache.
     erasures: AtomicU64,
 }
 
-/// A branch, as long as nothing is erased.
-type Key = (ConversationId, BranchId, u64);
+/// A branch and the number of erasures, so that older entries are no longer found.
+type Key = (ConversationKey, BranchId, u64);
 
-/// None: nothing was folded yet, or the fold was broken off.
+/// `None` if nothing was folded yet, or the fold was interrupted.
 type Entry = Mutex<Option<Folded>>;
 
-/// An entry with what it weighed when it was put in: the cache counts on a weight
-/// that does not change.
+/// An entry with its weight at insertion: the cache requires weights that do not change.
 #[derive(Clone, Default)]
 struct Cached {
     entry: Arc<Entry>,
@@ -117,7 +113,7 @@ impl Weighter<Key, Cached> for Weight {
 }
 
 impl KnowledgeCache {
-    pub(in crate::engine) fn new(bytes_max: u64) -> Self {
+    pub(crate) fn new(bytes_max: u64) -> Self {
         let entries = (bytes_max / USUAL_BYTES).max(16);
         let entries = usize::try_from(entries).unwrap_or(usize::MAX);
         Self {
@@ -126,17 +122,17 @@ impl KnowledgeCache {
         }
     }
 
-    /// Forgets everything: something was erased. What is being folded is not kept either.
-    pub(in crate::engine) fn forget(&self) {
+    /// Clears the cache after an erasure. Content that is being folded now is not cached either.
+    pub(crate) fn forget(&self) {
         self.erasures.fetch_add(1, Ordering::AcqRel);
         self.cache.clear();
     }
 
-    fn key(&self, conversation: ConversationId, branch: BranchId) -> Key {
+    fn key(&self, conversation: ConversationKey, branch: BranchId) -> Key {
         (conversation, branch, self.erasures.load(Ordering::Acquire))
     }
 
-    pub(in crate::engine) fn cache(&self) -> &impl memory::Cache {
+    pub(crate) fn cache(&self) -> &impl memory::Cache {
         &self.cache
     }
 
@@ -148,7 +144,7 @@ impl KnowledgeCache {
         }
     }
 
-    /// Takes what an entry holds now into account.
+    /// Updates the weight of an entry.
     fn weigh(&self, key: Key, entry: &Arc<Entry>, bytes: usize) {
         let cached = Cached {
             entry: Arc::clone(entry),
@@ -158,7 +154,7 @@ impl KnowledgeCache {
     }
 }
 
-/// A branch that is asked about, found and checked.
+/// A resolved query for a branch.
 #[derive(Clone)]
 struct Asked {
     namespace: Namespace,
@@ -167,13 +163,18 @@ struct Asked {
     policy: Arc<KnowledgePolicy>,
 }
 
+impl Asked {
+    fn key(&self) -> ConversationKey {
+        self.namespace.key(self.conversation)
+    }
+}
+
 impl Engine {
-    /// What the results of a branch have shown, and its last results.
+    /// Returns a branch's knowledge, and its last results.
     ///
     /// # Errors
-    /// [`ReadError`] when the branch or the revision is not there;
-    /// [`ReadError::Invalid`] when the conversation's `knowledge` policy cannot be
-    /// used.
+    /// [`ReadError`] when the branch or the revision does not exist; [`ReadError::Invalid`] when
+    /// the conversation's `knowledge` policy is invalid.
     pub async fn knowledge(&self, query: KnowledgeQuery) -> Result<KnowledgeAnswer, ReadError> {
         let asked = self.inner.asked(&query.address)?;
         let (revision, knowledge) = self.known(&asked, query.as_of).await?;
@@ -200,13 +201,12 @@ impl Engine {
         })
     }
 
-    /// The arguments of a call with files, variables and the working directory
-    /// filled in where they are null, empty, or missing although the tool's
-    /// definition on the branch names them.
+    /// Suggests a call's arguments: fills in files, variables and the working directory where
+    /// arguments are null, empty, or missing although the tool's definition on the branch names
+    /// them.
     ///
     /// # Errors
-    /// As [`Engine::knowledge`]; [`ReadError::Invalid`] when the arguments are no
-    /// JSON object.
+    /// As [`Engine::knowledge`]; [`ReadError::Invalid`] when the arguments are not a JSON object.
     pub async fn suggest_arguments(
         &self,
         address: &BranchAddress,
@@ -215,7 +215,7 @@ impl Engine {
     ) -> Result<Suggested, ReadError> {
         let asked = self.inner.asked(address)?;
         let (_, knowledge) = self.known(&asked, None).await?;
-        let tools = self.inner.definitions(&asked.branch).await?;
+        let tools = self.inner.definitions(&asked).await?;
         let definition = tools.iter().find(|definition| definition.name == tool);
         knowledge
             .suggest_arguments(arguments, definition)
@@ -224,8 +224,8 @@ impl Engine {
             })
     }
 
-    /// Tools that should have succeeded on the branch before this one, and have
-    /// not; and all that are configured for it.
+    /// Returns the tools that should have succeeded on the branch before this one but have not, and
+    /// all that are configured for it.
     ///
     /// # Errors
     /// As [`Engine::knowledge`].
@@ -242,14 +242,14 @@ impl Engine {
         })
     }
 
-    /// What to do next on a branch, in a sentence or two for a prompt; or empty.
+    /// Returns advice on the next step for a prompt, in a sentence or two; or an empty text.
     ///
     /// # Errors
     /// As [`Engine::knowledge`].
     pub async fn tool_guidance(&self, address: &BranchAddress) -> Result<String, ReadError> {
         let asked = self.inner.asked(address)?;
         let (_, knowledge) = self.known(&asked, None).await?;
-        let tools = self.inner.definitions(&asked.branch).await?;
+        let tools = self.inner.definitions(&asked).await?;
         let discovered = &asked.branch.memory.discovered_tools;
         let offered: Vec<String> = tools
             .into_iter()
@@ -259,8 +259,8 @@ impl Engine {
         Ok(knowledge.guidance(&offered))
     }
 
-    /// What a branch's results have shown, as text for a prompt, bounded by the
-    /// conversation's policy. Empty when nothing is known.
+    /// Returns a branch's knowledge as text for a prompt, bounded by the conversation's policy.
+    /// Empty when nothing is known.
     ///
     /// # Errors
     /// As [`Engine::knowledge`].
@@ -274,14 +274,14 @@ impl Engine {
         Ok(knowledge.summary_text())
     }
 
-    /// The knowledge of a branch, and the revision that it is as of.
+    /// Returns the knowledge of a branch, and the revision that it is as of.
     async fn known(
         &self,
         asked: &Asked,
         as_of: Option<Revision>,
     ) -> Result<(Revision, Arc<Knowledge>), ReadError> {
         let cache = &self.inner.knowledge;
-        let key = cache.key(asked.conversation, asked.branch.id);
+        let key = cache.key(asked.key(), asked.branch.id);
         let is_cached = as_of.is_none() && cache.cache.peek(&key).is_some();
         let lane = match is_cached {
             true => Lane::Short,
@@ -299,21 +299,21 @@ impl Engine {
     ) -> Result<(Revision, Arc<Knowledge>), ReadError> {
         let head = asked.branch.head;
         if let Some(revision) = as_of.filter(|revision| *revision != head) {
-            let (id, branch) = (asked.conversation, &asked.branch);
-            // Refuses what is not in the branch's history.
-            self.inner.as_of(id, branch, revision).await?;
+            let branch = &asked.branch;
+            // Fails if the revision is not in the branch's history.
+            self.inner.as_of(asked.key(), branch, revision).await?;
             let empty = self.nothing_known(asked);
             let knowledge = self.fold(asked, empty, Revision::NONE, revision).await?;
             return Ok((revision, Arc::new(knowledge)));
         }
         let cache = &self.inner.knowledge;
-        let key = cache.key(asked.conversation, asked.branch.id);
+        let key = cache.key(asked.key(), asked.branch.id);
         let entry = cache.entry(key);
         let mut folded = entry.lock().await;
         if let Some(known) = folded.as_ref().filter(|known| known.head >= head) {
             return Ok((known.head, Arc::clone(&known.knowledge)));
         }
-        // Taken out while it changes: a fold that breaks off leaves nothing behind.
+        // Taken out during the change, so that an interrupted fold leaves nothing behind.
         let (known, after) = match folded.take() {
             Some(known) => (Arc::unwrap_or_clone(known.knowledge), known.head),
             None => (self.nothing_known(asked), Revision::NONE),
@@ -334,7 +334,7 @@ impl Engine {
         Knowledge::new(Arc::clone(&asked.policy), items_max)
     }
 
-    /// Folds the branch's events after one revision, up to another, in.
+    /// Folds the branch's events after one revision, up to another.
     async fn fold(
         &self,
         asked: &Asked,
@@ -347,7 +347,7 @@ impl Engine {
             branch: Some(asked.branch.name.clone()),
         };
         let mut batches = self.read(ReadQuery {
-            // 0 reads what a forked conversation inherits, too.
+            // 0 also reads the history that a fork inherits from another conversation.
             from: match after {
                 Revision::NONE => 0,
                 after => after.next().0,
@@ -387,12 +387,12 @@ impl Inner {
         })
     }
 
-    /// The tools that were last defined on a branch.
-    async fn definitions(&self, branch: &BranchState) -> Result<Vec<ToolDefinition>, ReadError> {
-        let Some(at) = branch.tools_defined else {
+    /// Returns the tools last defined on a branch.
+    async fn definitions(&self, asked: &Asked) -> Result<Vec<ToolDefinition>, ReadError> {
+        let Some(at) = asked.branch.tools_defined else {
             return Ok(Vec::new());
         };
-        Ok(match &self.window_event(None, at).await?.body {
+        Ok(match &self.window_event(&asked.namespace, at).await?.body {
             EventBody::ToolsDefined { tools } => tools.clone(),
             _ => Vec::new(),
         })

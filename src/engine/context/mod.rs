@@ -1,6 +1,5 @@
-//! Requests: windows are read here and handed to `crate::context`, which is
-//! pure; and what is appended for the context: compactions, active context,
-//! sub-contexts.
+//! Requests and the events for them. Windows are read here and passed to `treering_context`, which
+//! is pure. Compactions, active context and sub-contexts are appended here.
 
 mod active;
 mod build;
@@ -33,37 +32,35 @@ use super::{
     error::{AppendError, ReadError},
     query::BranchAddress,
 };
-use crate::{
-    context::{
-        enhancer::Enhancer,
-        explain::Explanation,
-        policy::PolicyError,
-        provider::{Provider, RenderError},
-    },
-    domain::{Position, Revision},
+use treering_context::{
+    enhancer::Enhancer,
+    explain::Explanation,
+    policy::PolicyError,
+    provider::{Provider, RenderError},
 };
+use treering_domain::{Position, Revision};
 
-/// Which request.
+/// A query for a request.
 #[derive(Clone)]
 pub struct BuildQuery {
     /// The branch.
     pub address: BranchAddress,
-    /// As the branch was at this revision; none: now.
+    /// As of this revision; `None` for now.
     pub as_of: Option<Revision>,
-    /// Whose body.
+    /// The provider whose format the body has.
     pub provider: Provider,
-    /// The model it is for; none: the conversation's.
+    /// The target model; `None` for the conversation's.
     pub model: Option<String>,
-    /// JSON object, merged over the conversation's `context` policy; or empty.
+    /// A JSON object merged over the conversation's `context` policy; or empty.
     pub policy: String,
-    /// Wait until reads have come to this position.
+    /// Wait until reads have reached this log position.
     pub at_least: Option<Position>,
-    /// The caller's own steps, after the engine's.
+    /// The caller's own enhancers, run after the engine's.
     pub enhancers: Vec<std::sync::Arc<dyn Enhancer>>,
 }
 
 impl BuildQuery {
-    /// The next request of a conversation's active branch.
+    /// Creates a query for the next request of a branch.
     #[must_use]
     pub fn new(address: BranchAddress, provider: Provider) -> Self {
         Self {
@@ -78,34 +75,34 @@ impl BuildQuery {
     }
 }
 
-/// A request that can be sent.
+/// A request that is ready to be sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Built {
-    /// The body, JSON text.
+    /// The body as JSON text.
     pub request: Vec<u8>,
-    /// How it came to be.
+    /// The explanation of how it was built.
     pub explanation: Explanation,
 }
 
-/// Why there is no request, plan or compaction.
+/// Why a request, plan or compaction failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ContextError {
-    /// Something could not be read.
+    /// A read failed.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A policy cannot be used.
+    /// A policy is invalid.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The provider takes no such request.
+    /// The provider cannot accept such a request.
     #[error(transparent)]
     Render(#[from] RenderError),
-    /// Something could not be appended.
+    /// An append failed.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The request makes no sense, or not now.
+    /// The request is invalid, or not possible now.
     #[error("{message}")]
     Invalid {
-        /// What is wrong, and what to do.
+        /// The fault, and what to do.
         message: String,
     },
 }

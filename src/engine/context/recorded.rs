@@ -1,19 +1,17 @@
-//! What a batch with an idempotency key has appended, for operations that make
-//! their events from the state: their repetition must find the first ones.
+//! Reads the batch that an idempotency key was used for. Operations that derive their events from
+//! the state need it: a retry must find the first events.
 
-use crate::{
-    domain::{AppendOutcome, Appended, EventBody, Namespace, Position},
-    engine::{Inner, append::same_batch, error::ReadError},
-};
+use crate::{Inner, append::same_batch, error::ReadError};
+use treering_domain::{AppendOutcome, Appended, EventBody, Namespace, Position};
 
-/// A batch that was appended with a key.
-pub(in crate::engine) struct RecordedBatch {
-    /// In order.
+/// A batch that was appended with an idempotency key.
+pub(crate) struct RecordedBatch {
+    /// The events, in order.
     pub events: Vec<(Appended, EventBody)>,
 }
 
 impl RecordedBatch {
-    /// The answer to its repetition.
+    /// Returns the answer to a retry.
     pub fn repeated(self) -> AppendOutcome {
         AppendOutcome {
             events: self.events.into_iter().map(|(event, _)| event).collect(),
@@ -26,8 +24,8 @@ impl RecordedBatch {
 }
 
 impl Inner {
-    /// The batch that this key was used for, as far as the views have come.
-    pub(in crate::engine) async fn recorded_batch(
+    /// Returns the batch that this key was used for, as far as the projections have it.
+    pub(crate) async fn recorded_batch(
         &self,
         namespace: &Namespace,
         key: Option<&String>,

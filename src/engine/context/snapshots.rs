@@ -1,4 +1,4 @@
-//! Finished calls in short.
+//! Result digests of finished calls.
 
 use std::collections::HashMap;
 
@@ -6,50 +6,48 @@ use futures::StreamExt;
 
 use super::ContextError;
 use crate::{
-    context::{draft::full_result_ref, summary::result_summary},
-    domain::{
-        EventBody, EventKind, EventRef, JsonText, Revision, ToolCallRequested, ToolResultRecorded,
-    },
-    engine::{
-        Engine,
-        error::ReadError,
-        history::decode_body,
-        query::{BranchAddress, NamedEvent, ReadQuery, Source, ToolHistoryQuery},
-    },
+    Engine,
+    error::ReadError,
+    history::decode_body,
+    query::{BranchAddress, NamedEvent, ReadQuery, Source, ToolHistoryQuery},
+};
+use treering_context::{draft::full_result_ref, summary::result_summary};
+use treering_domain::{
+    EventBody, EventKind, EventRef, JsonText, Revision, ToolCallRequested, ToolResultRecorded,
 };
 
-/// Kinds of events that snapshots are made of.
+/// Kinds of events that digests are made from.
 const KINDS: [EventKind; 3] = [
     EventKind::ToolCallRequested,
     EventKind::ToolResultRecorded,
     EventKind::ToolSnapshotRecorded,
 ];
-/// Longest summary that the engine makes itself, in characters.
+/// Maximum length of a summary that the engine extracts, in characters.
 const SUMMARY_CHARS_MAX: usize = 300;
 
-/// A finished call in short.
+/// The result digest of a finished call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSnapshot {
     /// The call's id.
     pub call_id: String,
     /// Name of the tool.
     pub tool: String,
-    /// As the model wrote them.
+    /// The arguments as the model wrote them.
     pub arguments: JsonText,
-    /// The recorded summary, or the engine's extract.
+    /// The recorded summary, or the engine's extract of the result.
     pub result_summary: String,
-    /// Where the whole result is.
+    /// The event with the whole result.
     pub result: EventRef,
-    /// The tool did what was asked.
+    /// The call succeeded.
     pub success: bool,
-    /// The summary was recorded by someone; false: it is the engine's extract.
+    /// The summary was recorded by someone, not extracted by the engine.
     pub recorded: bool,
-    /// Where the call was requested.
+    /// The event that requested the call.
     pub request: EventRef,
 }
 
 impl ToolSnapshot {
-    /// Reference to the whole result: `treering:CONVERSATION/REVISION`.
+    /// Returns a reference to the whole result: `treering:CONVERSATION/REVISION`.
     #[must_use]
     pub fn full_result_ref(&self) -> String {
         full_result_ref(self.result)
@@ -57,11 +55,11 @@ impl ToolSnapshot {
 }
 
 impl Engine {
-    /// Snapshots of a branch's finished calls, newest first, at most `limit`.
-    /// Calls that ended without a result have none.
+    /// Returns result digests of a branch's finished calls, newest first, at most `limit`. Calls
+    /// that ended without a result have none.
     ///
     /// # Errors
-    /// [`ContextError::Read`] when the branch or the revision is not there.
+    /// [`ContextError::Read`] when the branch or the revision does not exist.
     pub async fn snapshots(
         &self,
         address: &BranchAddress,
@@ -82,7 +80,9 @@ impl Engine {
         let (conversation, as_of, limit) = (query.address.conversation, query.as_of, query.limit);
         let now = self.inner.branch_at(&query.address)?;
         if let Some(revision) = as_of {
-            self.inner.as_of(conversation, &now, revision).await?;
+            self.inner
+                .as_of(query.address.key(), &now, revision)
+                .await?;
         }
         let source = Source::Branch {
             conversation,
@@ -110,13 +110,12 @@ impl Engine {
     }
 }
 
-/// What was met of calls whose request comes earlier, when a branch is read from
-/// its end.
+/// The results and summaries met in a backward read whose requests are still to come.
 #[derive(Default)]
 struct Later {
     /// By call id: a result belongs to the last request before it.
     results: HashMap<String, (EventRef, ToolResultRecorded)>,
-    /// By call id and the request's revision: the last one counts.
+    /// By call id and revision of the request: the last summary counts.
     summaries: HashMap<(String, Revision), String>,
 }
 

@@ -1,58 +1,56 @@
-//! Sub-contexts: spawned from a conversation, returned to it. Both are one
-//! atomic batch over parent and child, so no crash leaves one without the other.
+//! Sub-contexts: spawning and returning. Each is one atomic batch over parent and child, so no
+//! crash leaves one without the other.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{ContextError, recorded::RecordedBatch};
 use crate::{
-    domain::{
-        AppendCommand, AppendOutcome, BranchState, Config, ContentPart, ConversationCreated,
-        ConversationId, ConversationRow, EventBody, EventKind, Expectation, ExpectedRevision,
-        MessageAppended, Namespace, NewEvent, ParentRef, PromptSet, Rejection, Role, Rule,
-        SubContextReturned, SubContextSpawned, TimestampMicros, ToolResultRecorded,
-    },
-    engine::{
-        Engine, Inner,
-        error::{AppendError, ReadError},
-        query::{BranchAddress, ReadQuery, Source},
-    },
+    Engine, Inner,
+    error::{AppendError, ReadError},
+    query::{BranchAddress, ReadQuery, Source},
 };
 use futures::StreamExt;
+use treering_domain::{
+    AppendCommand, AppendOutcome, BranchState, Config, ContentPart, ConversationCreated,
+    ConversationId, ConversationRow, EventBody, EventKind, Expectation, ExpectedRevision,
+    MessageAppended, Namespace, NewEvent, ParentRef, PromptSet, Rejection, Role, Rule,
+    SubContextReturned, SubContextSpawned, TimestampMicros, ToolResultRecorded,
+};
 
-/// How often an operation looks again when another writer was first.
+/// Maximum number of optimistic retries when another writer was first.
 const ATTEMPTS_MAX: usize = 16;
 
 const FAILED: &str = "the sub-context did not succeed";
 
-/// A sub-context to begin.
+/// A command to spawn a sub-context.
 #[derive(Clone, Debug)]
 pub struct Spawn {
     /// The parent's branch.
     pub address: BranchAddress,
-    /// The open call that asks for it, or empty.
+    /// The open call that requests it, or empty.
     pub call_id: String,
-    /// What it is to do. The parent keeps it.
+    /// Its task, recorded in the parent.
     pub purpose: String,
     /// The child's title.
     pub title: String,
-    /// The child's model settings; none: the parent's.
+    /// The child's model settings; `None` for the parent's.
     pub config: Option<Config>,
     /// The child's system prompt, or empty.
     pub system_prompt: String,
-    /// The child's policies: name to JSON text.
+    /// The child's policies, name to JSON text.
     pub policies: BTreeMap<String, String>,
     /// The child's labels.
     pub labels: BTreeMap<String, String>,
-    /// The child's id; none: the engine makes one.
+    /// The child's id; `None` to let the engine generate one.
     pub child: Option<ConversationId>,
     /// See [`AppendCommand::idempotency_key`].
     pub idempotency_key: Option<String>,
-    /// Who spawns it, or empty.
+    /// The actor, or empty.
     pub actor: String,
 }
 
 impl Spawn {
-    /// A sub-context of a conversation's active branch that no call asked for.
+    /// Creates a command to spawn a sub-context without a call.
     #[must_use]
     pub fn new(address: BranchAddress) -> Self {
         Self {
@@ -71,34 +69,34 @@ impl Spawn {
     }
 }
 
-/// A sub-context that was begun.
+/// The result of a spawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spawned {
     /// The child conversation.
     pub child: ConversationId,
-    /// What was appended.
+    /// The outcome of the append.
     pub outcome: AppendOutcome,
 }
 
-/// A sub-context to end.
+/// A command to return a sub-context.
 #[derive(Clone, Debug)]
 pub struct Return {
-    /// Tenant.
+    /// The tenant.
     pub namespace: Namespace,
     /// The child.
     pub child: ConversationId,
-    /// What it found. Empty: the last text that its assistant said.
+    /// A summary of its result; empty for the last text of its assistant.
     pub summary: String,
-    /// False: it failed, and so does the call that asked for it.
+    /// Whether it succeeded. If not, the call that requested it fails too.
     pub success: bool,
     /// See [`AppendCommand::idempotency_key`].
     pub idempotency_key: Option<String>,
-    /// Who ends it, or empty.
+    /// The actor, or empty.
     pub actor: String,
 }
 
 impl Return {
-    /// A success, with the child's own last words.
+    /// Creates a command that returns success with the last text of the child's assistant.
     #[must_use]
     pub fn new(namespace: Namespace, child: ConversationId) -> Self {
         Self {
@@ -113,14 +111,13 @@ impl Return {
 }
 
 impl Engine {
-    /// Begins a sub-context: a child conversation with its own settings and
-    /// prompt, which the parent's branch notes. It shares no history. The call
-    /// that asks for it must be open, allowed to run, and wait for no other.
+    /// Spawns a sub-context: a child conversation with its own settings and prompt, recorded on the
+    /// parent's branch. It shares no history. The call that requests it must be open, allowed to
+    /// run, and have no other running sub-context.
     ///
     /// # Errors
-    /// [`ContextError::Read`] when the parent is not there,
-    /// [`ContextError::Append`] when a rule forbids it: the call is not open, or
-    /// sub-contexts are nested too deep.
+    /// [`ContextError::Read`] when the parent does not exist, [`ContextError::Append`] when a rule
+    /// forbids it: the call is not open, or sub-contexts are nested too deep.
     pub async fn spawn(&self, spawn: Spawn) -> Result<Spawned, ContextError> {
         let inner = &self.inner;
         let namespace = &spawn.address.namespace;
@@ -147,15 +144,13 @@ impl Engine {
         }
     }
 
-    /// Ends a sub-context: seals the child and appends its summary to the branch
-    /// that it was spawned from, with the result of the call that asked for it.
-    /// When that call has ended meanwhile, it gets no result, and a warning says
-    /// so.
+    /// Returns a sub-context: seals the child and appends its summary to the branch that it was
+    /// spawned from, with the result of the call that requested it. If that call has ended
+    /// meanwhile, it gets no result, and the outcome has a warning.
     ///
     /// # Errors
-    /// [`ContextError::Invalid`] when the conversation is no sub-context or has
-    /// said nothing to return; [`ContextError::Append`] when it has returned
-    /// before, or another rule forbids it.
+    /// [`ContextError::Invalid`] when the conversation is not a sub-context or has no text to
+    /// return; [`ContextError::Append`] when it has returned before, or another rule forbids it.
     pub async fn return_sub_context(&self, end: Return) -> Result<AppendOutcome, ContextError> {
         let inner = &self.inner;
         let key = end.idempotency_key.as_ref();
@@ -182,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// Looks at the child and at the branch that waits for it.
+    /// Reads the child and the branch that waits for it.
     async fn ending(&self, end: &Return) -> Result<Ending, ContextError> {
         let inner = &self.inner;
         let child = inner.row(&end.namespace, end.child)?;
@@ -224,7 +219,7 @@ impl Engine {
         })
     }
 
-    /// What the child found, and its head when it was its last words.
+    /// Returns the summary; also the child's branch, if the summary is its last text.
     async fn summary_of(
         &self,
         end: &Return,
@@ -250,7 +245,7 @@ impl Engine {
             for event in batch? {
                 let event = event.event;
                 let (offset, kind) = (event.position.offset, event.header.kind);
-                let body = crate::engine::history::decode_body(offset, kind, &event.body)?;
+                let body = crate::history::decode_body(offset, kind, &event.body)?;
                 if let Some(text) = said(&body) {
                     return Ok((text, Some(branch)));
                 }
@@ -261,11 +256,11 @@ impl Engine {
     }
 }
 
-/// What a return is made of.
+/// The input of a return.
 struct Ending {
-    /// Where it was spawned, and the call that asked for it.
+    /// Where it was spawned, and the call that requested it.
     parent: ParentRef,
-    /// The branch that waits.
+    /// The branch that waits for it.
     waits: Arc<BranchState>,
     /// The child's branch, when the summary depends on it.
     child_head: Option<Arc<BranchState>>,
@@ -330,17 +325,17 @@ impl Ending {
 }
 
 impl Inner {
-    /// Waits until reads see something new, or a moment.
-    pub(in crate::engine) async fn next_news(&self) {
+    /// Waits until reads see something new, at most 20 ms.
+    pub(crate) async fn next_news(&self) {
         const MOMENT: std::time::Duration = std::time::Duration::from_millis(20);
         let mut news = self.news.of_log();
         news.mark_unchanged();
-        // Either way the caller looks again.
+        // The caller retries either way.
         let _ = tokio::time::timeout(MOMENT, news.changed()).await;
     }
 }
 
-/// The rule, when a batch was refused.
+/// Returns the violated rule, if the batch was rejected.
 fn rule(error: &AppendError) -> Option<&Rule> {
     match error {
         AppendError::Rejected(Rejection { rule, .. }) => Some(rule),
@@ -348,8 +343,8 @@ fn rule(error: &AppendError) -> Option<&Rule> {
     }
 }
 
-/// True when another writer was first, so that looking again can help: the same
-/// key is under way, or the branch got another name.
+/// Returns true when another writer was first, so that a retry can help: the same key is in flight,
+/// or the branch was renamed.
 fn spawn_was_outrun(error: &AppendError) -> bool {
     matches!(
         rule(error),
@@ -357,7 +352,7 @@ fn spawn_was_outrun(error: &AppendError) -> bool {
     )
 }
 
-/// The same for a return: the child went on, its call ended, or it returned.
+/// The same for a return: the child grew, its call ended, or it returned.
 fn return_was_outrun(error: &AppendError) -> bool {
     let changed = matches!(
         rule(error),
@@ -386,7 +381,7 @@ fn ran_ms(since: TimestampMicros) -> u64 {
     u64::try_from(micros / 1_000).unwrap_or(0)
 }
 
-/// The text of an assistant message, if it has any.
+/// Returns the text of an assistant message, if it has any.
 fn said(body: &EventBody) -> Option<String> {
     let EventBody::MessageAppended(MessageAppended { role, parts, .. }) = body else {
         return None;
@@ -396,7 +391,8 @@ fn said(body: &EventBody) -> Option<String> {
     (*role == Role::Assistant && !text.trim().is_empty()).then_some(text)
 }
 
-/// The child comes first: the decision then finds the parent's head as it is.
+/// Creates the events of a spawn. The child comes first, so that the decision finds the parent's
+/// head unchanged.
 fn spawn_events(spawn: &Spawn, parent: &BranchState, child: ConversationId) -> Vec<NewEvent> {
     let created = EventBody::ConversationCreated(ConversationCreated {
         title: spawn.title.clone(),
@@ -434,7 +430,7 @@ fn spawn_events(spawn: &Spawn, parent: &BranchState, child: ConversationId) -> V
     events
 }
 
-/// The answer to a repeated spawn, if it is one.
+/// Returns the answer to a repeated spawn; fails if the recorded batch is something else.
 fn recorded_spawn(spawn: &Spawn, recorded: RecordedBatch) -> Result<Spawned, ContextError> {
     let mut events = recorded.events.iter();
     let (Some((created_at, EventBody::ConversationCreated(created))), Some((spawned_at, last))) =
@@ -467,7 +463,7 @@ fn recorded_spawn(spawn: &Spawn, recorded: RecordedBatch) -> Result<Spawned, Con
     Ok(Spawned { child, outcome })
 }
 
-/// The answer to a repeated return, if it is one.
+/// Returns the answer to a repeated return; fails if the recorded batch is something else.
 fn recorded_return(end: &Return, recorded: RecordedBatch) -> Result<AppendOutcome, ContextError> {
     let [
         (sealed, EventBody::ConversationSealed { reason, summary }),

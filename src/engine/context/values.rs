@@ -1,19 +1,17 @@
-//! What a branch's state refers to: prompts, tools, summaries, the active context.
+//! The values that a branch's state refers to: prompts, tools, summaries, active context.
 
-use crate::{
-    domain::{
-        BranchState, Compacted, ContextSet, EventBody, EventRef, Namespace, PromptSet,
-        SummaryRecorded, ToolDefinition,
-    },
-    engine::{Engine, error::ReadError, work::Lane},
+use crate::{Engine, error::ReadError, work::Lane};
+use treering_domain::{
+    BranchState, Compacted, ContextSet, EventBody, EventRef, Namespace, PromptSet, SummaryRecorded,
+    ToolDefinition,
 };
 
 /// The values that a branch's state refers to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BranchValues {
-    /// The system prompt in force.
+    /// The current system prompt.
     pub system_prompt: Option<PromptSet>,
-    /// The user prompt in force.
+    /// The current user prompt.
     pub user_prompt: Option<PromptSet>,
     /// The tools on offer.
     pub tools_defined: Vec<ToolDefinition>,
@@ -21,13 +19,13 @@ pub struct BranchValues {
     pub summary: Option<SummaryRecorded>,
     /// The last compaction.
     pub compaction: Option<Compacted>,
-    /// The active context, by key.
+    /// The active context, ordered by key.
     pub active_context: Vec<ContextSet>,
-    /// What is set and had no room: names of the fields above, and `active_context.KEY`.
+    /// Values that did not fit: names of the fields above, and `active_context.KEY`.
     pub left_out: Vec<String>,
 }
 
-/// Which of them.
+/// A value that a state refers to.
 enum Wanted<'b> {
     SystemPrompt,
     UserPrompt,
@@ -50,7 +48,7 @@ impl Wanted<'_> {
     }
 }
 
-/// What a state refers to, shorter things first: they are what is wanted most.
+/// Returns the values that a state refers to, usually short and most wanted ones first.
 fn wanted_of(branch: &BranchState) -> impl Iterator<Item = (Wanted<'_>, EventRef)> {
     let fields = [
         (Wanted::SystemPrompt, branch.system_prompt),
@@ -66,7 +64,7 @@ fn wanted_of(branch: &BranchState) -> impl Iterator<Item = (Wanted<'_>, EventRef
     fields.chain(keys.map(|(key, at)| (Wanted::Key(key), *at)))
 }
 
-/// What a value counts against the room.
+/// Returns the size that a value counts against the limit, in bytes.
 fn size_of(body: &EventBody) -> usize {
     match body {
         EventBody::SystemPromptSet(prompt) | EventBody::UserPromptSet(prompt) => {
@@ -88,7 +86,7 @@ fn size_of(body: &EventBody) -> usize {
 }
 
 impl Engine {
-    /// The values that a state refers to, as many as have so many bytes together.
+    /// Returns the values that a state refers to, as many as fit `bytes_max` bytes together.
     ///
     /// # Errors
     /// [`ReadError`] when an event cannot be read.
@@ -107,7 +105,7 @@ impl Engine {
                     values.left_out.push(wanted.name());
                     continue;
                 }
-                let event = engine.inner.window_event(Some(&namespace), at).await?;
+                let event = engine.inner.window_event(&namespace, at).await?;
                 let size = size_of(&event.body);
                 if size > room {
                     values.left_out.push(wanted.name());

@@ -1,5 +1,5 @@
-//! Reading windows: the events after the last compaction's cut, and those that
-//! the branch's state refers to. What was read is kept, and read on from there.
+//! Reading of windows: the events after the last compaction's cut, and those that the branch's
+//! state refers to. Windows are cached and extended with later events.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,22 +11,22 @@ use super::{
     cache::{KeptLongTerm, KeptWindow, event_bytes},
 };
 use crate::{
-    context::{
-        stopping,
-        window::{Folded, LongTermEntry, WindowEvent, WindowInput},
-    },
-    domain::{BranchState, ConversationId, EventKind, EventRef, Namespace, Position, Revision},
-    engine::{
-        Inner,
-        error::ReadError,
-        history::{ENTRIES_PAGE, PAGE_BYTES, Segment, decode_body, first_own},
-        query::BranchAddress,
-        work,
-    },
-    views::EventEntry,
+    Inner,
+    error::ReadError,
+    history::{ENTRIES_PAGE, PAGE_BYTES, Segment, decode_body, first_own},
+    query::BranchAddress,
+    work,
 };
+use treering_context::{
+    stopping,
+    window::{Folded, LongTermEntry, WindowEvent, WindowInput},
+};
+use treering_domain::{
+    BranchState, ConversationKey, EventKind, EventRef, Namespace, Position, Revision,
+};
+use treering_projections::EventEntry;
 
-/// Kinds that say nothing to a model.
+/// Kinds without content for a model.
 const SILENT: [EventKind; 7] = [
     EventKind::AnnotationAdded,
     EventKind::Custom,
@@ -37,7 +37,7 @@ const SILENT: [EventKind; 7] = [
     EventKind::BranchArchived,
 ];
 
-/// Events, with what they take in memory.
+/// Events, with their memory size.
 #[derive(Default)]
 struct Read {
     events: Vec<Arc<WindowEvent>>,
@@ -45,14 +45,14 @@ struct Read {
 }
 
 impl Inner {
-    /// Everything that a request of a branch is made of, now or as of a revision.
+    /// Returns the complete input for a request of a branch, now or as of a revision.
     pub(super) async fn window(
         &self,
         address: &BranchAddress,
         as_of: Option<Revision>,
     ) -> Result<WindowInput, ReadError> {
-        let (namespace, id) = (&address.namespace, address.conversation);
-        let row = self.row(namespace, id)?;
+        let (namespace, id) = (&address.namespace, address.key());
+        let row = self.row(namespace, id.id)?;
         self.check_whole(id, as_of.unwrap_or(Revision(u64::MAX)))?;
         let now = self.branch_at(address)?;
         let past = match as_of {
@@ -72,7 +72,7 @@ impl Inner {
             None => self.long_term_now(namespace).await?,
         };
         Ok(WindowInput {
-            conversation: id,
+            conversation: id.id,
             info: Arc::clone(&row.info),
             revision: branch.head,
             branch: Arc::clone(branch),
@@ -85,11 +85,11 @@ impl Inner {
         })
     }
 
-    /// A branch's window as it is now: what is kept of it, and what came since.
+    /// Returns a branch's current window: the cached part, extended with later events.
     async fn kept_window(
         &self,
         namespace: &Namespace,
-        id: ConversationId,
+        id: ConversationKey,
         branch: &BranchState,
     ) -> Result<Arc<KeptWindow>, ReadError> {
         let key = self.contexts.window_key(id, branch.id);
@@ -106,7 +106,7 @@ impl Inner {
             None => self.read_window(namespace, id, branch).await?,
         };
         let window = Arc::new(window);
-        // Another task may have kept a later one meanwhile.
+        // Another task may have cached a later one meanwhile.
         let later = self.contexts.windows.peek(&key);
         if later.is_none_or(|later| later.head <= window.head) {
             self.contexts.windows.insert(key, Arc::clone(&window));
@@ -114,12 +114,12 @@ impl Inner {
         Ok(window)
     }
 
-    /// What came after a kept window is the branch's own: nothing is inherited
-    /// later.
+    /// Extends a cached window. All later events are the branch's own, because nothing is inherited
+    /// after a fork.
     async fn read_on(
         &self,
         namespace: &Namespace,
-        id: ConversationId,
+        id: ConversationKey,
         branch: &BranchState,
         kept: &KeptWindow,
     ) -> Result<KeptWindow, ReadError> {
@@ -142,7 +142,7 @@ impl Inner {
     async fn read_window(
         &self,
         namespace: &Namespace,
-        id: ConversationId,
+        id: ConversationKey,
         branch: &BranchState,
     ) -> Result<KeptWindow, ReadError> {
         let mut read = Read::default();
@@ -152,11 +152,11 @@ impl Inner {
         self.complete(namespace, id, branch, read, None).await
     }
 
-    /// Adds what the branch's state refers to.
+    /// Adds the events that the branch's state refers to.
     async fn complete(
         &self,
         namespace: &Namespace,
-        id: ConversationId,
+        id: ConversationKey,
         branch: &BranchState,
         read: Read,
         kept: Option<&KeptWindow>,
@@ -173,7 +173,7 @@ impl Inner {
             let event = match kept.and_then(|kept| kept.referred.get(&at)) {
                 Some(event) => Arc::clone(event),
                 None => {
-                    let (event, size) = self.sized_event(Some(namespace), at).await?;
+                    let (event, size) = self.sized_event(namespace, at).await?;
                     bytes += size;
                     event
                 }
@@ -207,19 +207,19 @@ impl Inner {
         })
     }
 
-    /// The parts of a branch's history after its last compaction's cut, oldest
-    /// first. Goes no further back than the cut.
+    /// Returns the segments of a branch's history after its last compaction's cut, oldest first.
+    /// Does not search further back than the cut.
     fn open_segments(
         &self,
-        id: ConversationId,
+        id: ConversationKey,
         branch: &BranchState,
     ) -> Result<Vec<Segment>, ReadError> {
-        // A cut counts in the revisions of the conversation that was compacted;
-        // what is inherited from another one is older.
+        // A cut is in revisions of the compacted conversation; segments inherited from another
+        // conversation are older.
         let cut_in = |segment: &Segment| {
             branch
                 .compaction
-                .is_some_and(|compaction| compaction.conversation == segment.conversation)
+                .is_some_and(|compaction| compaction.conversation == segment.conversation.id)
         };
         let starts_after_cut = |segment: &Segment| segment.first > branch.cut;
         let mut segments = self.history().lineage_while(id, branch, |segment| {
@@ -268,7 +268,7 @@ impl Inner {
                     read.bytes += event_bytes(body.len() as u64);
                     read.events.push(Arc::new(WindowEvent {
                         at: EventRef {
-                            conversation: segment.conversation,
+                            conversation: segment.conversation.id,
                             revision: entry.revision,
                         },
                         offset: entry.offset,
@@ -281,19 +281,19 @@ impl Inner {
         Ok(())
     }
 
-    /// One event, decoded. Without a namespace that of its conversation is looked up.
+    /// Returns one event, decoded.
     pub(super) async fn window_event(
         &self,
-        namespace: Option<&Namespace>,
+        namespace: &Namespace,
         at: EventRef,
     ) -> Result<Arc<WindowEvent>, ReadError> {
         Ok(self.sized_event(namespace, at).await?.0)
     }
 
-    /// One event, and what it takes in memory.
+    /// Returns one event and its memory size.
     async fn sized_event(
         &self,
-        namespace: Option<&Namespace>,
+        namespace: &Namespace,
         at: EventRef,
     ) -> Result<(Arc<WindowEvent>, u64), ReadError> {
         work::check()?;
@@ -317,8 +317,8 @@ impl Inner {
         Ok((Arc::new(event), event_bytes(body.len() as u64)))
     }
 
-    /// The namespace's long-term context as it is now; read anew only when its
-    /// conversation has grown.
+    /// Returns the namespace's current long-term context; read again only when its conversation has
+    /// grown.
     async fn long_term_now(&self, namespace: &Namespace) -> Result<Vec<LongTermEntry>, ReadError> {
         let row = self.find_row(namespace, namespace.long_term_conversation())?;
         let Some(head) = row.map(|row| row.head) else {

@@ -1,9 +1,9 @@
-//! Recording what goes, keeping it from readers, and taking it off the disk.
+//! Records an erasure, hides the content from readers, and removes it from the disk.
 //!
-//! The order is what makes it safe to be interrupted. The log's manifest says that an
-//! erasing is under way; events say what goes; then segments, views and index are made
-//! without it; and the manifest says that it is done. Whoever finds it under way does all
-//! that was recorded again.
+//! The order makes it safe to interrupt. First the log's manifest states that an erasure is
+//! running; then events record what is erased; then segments, projections and index are rewritten
+//! without it; then the manifest states that it is done. Whoever finds a running erasure repeats
+//! everything that was recorded.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,37 +14,34 @@ use super::{
     EraseCommand, EraseError, EraseOutcome, EraseTarget, Reports,
     plan::{Gone, Plan, Wanted, is_accepted, unread},
     receipt::{self, Recorded},
-    signature::Signer,
     tell, tell_progress,
 };
 use crate::{
-    domain::{
-        AppendCommand, AppendOutcome, ContentHash, ConversationId, EventBody, EventKind, Limits,
-        Namespace, NewEvent, PublicKey, Revision,
-    },
-    engine::{
-        Inner,
-        damage::{Lost, Stretch, stretch},
-        error::{AppendError, ReadError},
-        history::decode_body,
-        indexer,
-        prepare::Prepared,
-        rebuild::{Appends, rebuild_views},
-        reindex,
-        sequencer::WriteAnswer,
-    },
-    log::{Erasure, LogReader, RedbLog, Scrubbed},
+    Inner, Signer,
+    damage::{Lost, Stretch, stretch},
+    error::{AppendError, ReadError},
+    history::decode_body,
+    indexer,
+    prepare::Prepared,
+    rebuild::{Appends, rebuild_views},
+    reindex,
+    sequencer::WriteAnswer,
 };
+use treering_domain::{
+    AppendCommand, AppendOutcome, ContentHash, ConversationId, ConversationKey, EventBody,
+    EventKind, Limits, Namespace, NewEvent, PublicKey, Revision,
+};
+use treering_log::{Erasure, LogReader, RedbLog, Scrubbed};
 
-/// Revisions that one event says to be erased.
+/// Maximum number of revisions per erasure event.
 const REVISIONS_MAX: usize = 4_096;
-/// Such events that are appended at once.
+/// Maximum number of erasure events in flight.
 const APPENDS_MAX: usize = 512;
-/// Records that are read at once to find such events.
+/// Number of records per read when searching for erasure events.
 const RECORDS_MAX: usize = 4_096;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
 
-/// Erases what a plan says, and what came since it was made.
+/// Erases what a plan names, and matching events appended since it was made.
 pub(super) async fn carry_out(
     inner: &Arc<Inner>,
     files: &Arc<RedbLog>,
@@ -85,7 +82,7 @@ pub(super) async fn carry_out(
     })
 }
 
-/// Goes on with an erasing that was begun before and has not ended.
+/// Finishes an erasure that began earlier and did not end.
 pub(super) async fn finish_earlier(
     inner: &Arc<Inner>,
     files: &Arc<RedbLog>,
@@ -100,7 +97,7 @@ pub(super) async fn finish_earlier(
         if let Some(lost) = earlier.unread {
             return Err(unread(&lost));
         }
-        // It began, and nothing was recorded: there is nothing to go on with.
+        // The erasure began, but nothing was recorded: there is nothing to finish.
         if earlier.last == 0 {
             return Ok(());
         }
@@ -111,22 +108,22 @@ pub(super) async fn finish_earlier(
     Ok(())
 }
 
-/// What events say to be erased that was not yet.
+/// Recorded erasures that are not finished.
 pub(super) struct Earlier {
     pub erasure: Erasure,
-    /// The offset of the last event that says so; 0: there is none.
+    /// Offset of the last erasure event; 0 if there is none.
     pub last: u64,
-    /// Damage that nobody accepted, where such an event may be: the erasing has not ended.
+    /// Damage that was not accepted and may hide an erasure event: the erasure is not finished.
     pub unread: Option<Lost>,
 }
 
-/// Reads what is to be erased.
+/// Reads the recorded erasures that are not finished.
 pub(super) async fn recorded_since(
     reader: &LogReader,
     files: &RedbLog,
     head: u64,
 ) -> Result<Earlier, EraseError> {
-    let mut listed: HashMap<ConversationId, BTreeSet<Revision>> = HashMap::new();
+    let mut listed: HashMap<ConversationKey, BTreeSet<Revision>> = HashMap::new();
     let (mut next, mut last) = (files.erasing().unwrap_or(head + 1), 0);
     let accepted = files.accepted_losses();
     let mut unread = None;
@@ -134,7 +131,7 @@ pub(super) async fn recorded_since(
         let read = stretch(reader, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await;
         let records = match read.map_err(ReadError::from)? {
             Stretch::Records(records) => records,
-            // One bad place must not keep the rest from being served.
+            // One unreadable stretch must not keep the rest from being served.
             Stretch::Lost(lost) => {
                 next = lost.last + 1;
                 if !is_accepted(&lost, &accepted) {
@@ -154,7 +151,7 @@ pub(super) async fn recorded_since(
             let body = reader.body(record).await.map_err(ReadError::from)?;
             let body = decode_body(*offset, record.header.kind, &body)?;
             if let EventBody::ContentErased { revisions, .. } = body {
-                let of = listed.entry(record.header.conversation).or_default();
+                let of = listed.entry(record.header.key()).or_default();
                 of.extend(revisions);
                 last = *offset;
             }
@@ -171,7 +168,7 @@ pub(super) async fn recorded_since(
     })
 }
 
-/// Somebody may have gone on with a conversation while the log was read.
+/// Checks that the conversations are still due: one may have grown while the log was read.
 async fn check_still_due(
     inner: &Arc<Inner>,
     command: &EraseCommand,
@@ -190,7 +187,7 @@ async fn check_still_due(
     }
 }
 
-/// The key that the receipt will be signed with. A store that cannot have one erases nothing.
+/// Returns the key to sign the receipt with. Without a key nothing is erased.
 async fn signer(inner: &Inner) -> Result<Signer, EraseError> {
     let data = inner.options.data_dir.clone();
     let signer = tokio::task::spawn_blocking(move || Signer::of_store(&data)).await;
@@ -205,7 +202,7 @@ pub(super) async fn begin(files: &Arc<RedbLog>) -> Result<(), EraseError> {
     begun.map_err(|error| EraseError::Append(error.into()))
 }
 
-/// Records what goes, in the conversations that it goes from.
+/// Records what is erased, in the conversations concerned.
 pub(super) async fn record(
     inner: &Arc<Inner>,
     command: &EraseCommand,
@@ -245,7 +242,7 @@ pub(super) async fn record(
     Ok(recorded)
 }
 
-/// The events that say what goes.
+/// Returns the erasure events.
 fn events_of(command: &EraseCommand, plan: &Plan, signed_by: PublicKey) -> Vec<NewEvent> {
     let mut by_conversation: BTreeMap<ConversationId, Vec<&Gone>> = BTreeMap::new();
     for gone in plan.gone.values() {
@@ -269,8 +266,8 @@ fn events_of(command: &EraseCommand, plan: &Plan, signed_by: PublicKey) -> Vec<N
     events
 }
 
-/// BLAKE3 of stubs, each with its length before it.
-pub(crate) fn hash_of_stubs<'a>(stubs: impl Iterator<Item = &'a [u8]>) -> ContentHash {
+/// Returns BLAKE3 over stubs, each preceded by its length.
+pub fn hash_of_stubs<'a>(stubs: impl Iterator<Item = &'a [u8]>) -> ContentHash {
     let mut hasher = blake3::Hasher::new();
     for stub in stubs {
         hasher.update(&(stub.len() as u64).to_le_bytes());
@@ -279,7 +276,7 @@ pub(crate) fn hash_of_stubs<'a>(stubs: impl Iterator<Item = &'a [u8]>) -> Conten
     ContentHash(*hasher.finalize().as_bytes())
 }
 
-/// Takes what is hidden off the disk.
+/// Removes hidden content from the disk.
 async fn finish(
     inner: &Arc<Inner>,
     files: &Arc<RedbLog>,
@@ -291,7 +288,7 @@ async fn finish(
     let mut report = |done, total| tell_progress(reports, "views", done, total);
     let views = rebuild_views(inner, Appends::Wait, &mut report).await;
     views.map_err(EraseError::unfinished)?;
-    // The writer forgets what it knew when it is asked something.
+    // An empty request makes the writer discard its caches.
     inner.settled().await.map_err(EraseError::unfinished)?;
     let head = inner.published.load(Ordering::Acquire);
     let index = indexer::remake(inner, |done| tell_progress(reports, "index", done, head));
@@ -322,23 +319,23 @@ async fn scrub(
 }
 
 impl Inner {
-    /// Waits until all that was handed to the writer is answered, and so published. The
-    /// caller keeps others from handing in more.
-    pub(in crate::engine) async fn settled(&self) -> Result<(), AppendError> {
+    /// Waits until everything handed to the writer is answered, and thus published. The caller must
+    /// keep further appends out.
+    pub(crate) async fn settled(&self) -> Result<(), AppendError> {
         let nothing = AppendCommand::<EventBody>::new(Namespace::default(), Vec::new());
         let prepared = Prepared::new(nothing, &self.options.limits)?;
         let request = self.look_up(prepared).await?;
         match self.hand_over(request)?.await {
             Ok(WriteAnswer::Failed(AppendError::Rejected(_))) => Ok(()),
             Ok(WriteAnswer::Failed(error)) => Err(error),
-            // An empty batch is refused.
+            // An empty batch is always refused.
             Ok(_) => Err(AppendError::storage("the writer took an empty batch")),
             Err(_) => Err(AppendError::Closing),
         }
     }
 
-    /// What goes of a conversation's labels and metadata although only its title was to go,
-    /// as far as it has it now: to be said again.
+    /// Returns a change that restores labels and metadata erased together with a title, as far as
+    /// they are still current.
     fn described(
         &self,
         namespace: &Namespace,
@@ -359,14 +356,14 @@ impl Inner {
         Ok(is_some.then_some(EventBody::ConversationChanged(stays)))
     }
 
-    /// Hands in events that say what is erased, and what stays; what it returns waits for the
-    /// answer.
+    /// Submits events that record what is erased and what is kept; the returned future waits for
+    /// the answer.
     async fn record_erased(
         &self,
         namespace: &Namespace,
         events: Vec<NewEvent>,
     ) -> Result<impl Future<Output = Result<AppendOutcome, AppendError>> + use<>, AppendError> {
-        // What the engine says of itself has no bound that an operator sets.
+        // The engine's own records are not subject to configured limits.
         let limits = Limits::default();
         let mut command = AppendCommand::new(namespace.clone(), events);
         if let Some(pseudonyms) = &self.pseudonyms {
@@ -387,7 +384,7 @@ impl Inner {
         })
     }
 
-    /// Nobody is shown from now on what goes, and nothing new refers to it.
+    /// Hides erased content from all readers, and prevents new references to it.
     fn hide(&self, erasure: Erasure) {
         self.reader.hide(Arc::new(erasure));
         self.feed.clear();

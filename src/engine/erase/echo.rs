@@ -1,7 +1,7 @@
-//! What says again, in a title or in what a sub-context is to do, something that goes.
+//! Finds titles and sub-context purposes that repeat erased content.
 //!
-//! An import calls a conversation by its first prompt, and a fork is called by the title of
-//! what it leaves: erasing the message alone would leave the line that says most.
+//! An import titles a conversation by its first prompt, and a fork takes its parent's title:
+//! erasing only the message would leave the most telling line.
 
 use std::borrow::Cow;
 
@@ -9,26 +9,24 @@ use super::{
     EraseError,
     plan::{Known, Plan},
 };
-use crate::{
-    domain::{ConversationId, EventBody, Revision},
-    engine::{Inner, error::ReadError, history::decode_body},
-    log::Record,
-    search::searchable_text,
-};
+use crate::{Inner, error::ReadError, history::decode_body};
+use treering_domain::{ConversationId, EventBody, Revision};
+use treering_log::Record;
+use treering_search::searchable_text;
 
-/// Texts that go are held against later titles up to so many bytes each, of one conversation, and
-/// of all: titles are made from the beginning of what is said first.
+/// Maximum size of erased texts kept for comparison with later titles, in bytes: per text, per
+/// conversation, and in total. Titles are made from the beginning of the first texts.
 const TEXT_BYTES_MAX: usize = 2 << 10;
 const SAID_BYTES_MAX: usize = 8 << 10;
 pub(super) const ALL_BYTES_MAX: usize = 64 << 20;
-/// A shorter title is made from a text only when it is a line of it, in characters: the words
-/// of one stand in many texts.
+/// Minimum length, in characters, for a title to match inside a line. A shorter title matches only
+/// a whole line, because its words occur in many texts.
 const PART_CHARS_MIN: usize = 12;
 
-/// What a conversation said that goes, for titles that come later.
+/// Erased texts of a conversation, for comparison with later titles.
 #[derive(Debug, Default)]
 pub(super) struct Echo {
-    /// The title that it was created with; none: it was not looked up.
+    /// The title that it was created with; the outer `None` if it was not looked up.
     created: Option<Option<(u64, String)>>,
     said: Vec<String>,
     said_bytes: usize,
@@ -36,7 +34,7 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// True when a title says again what goes.
+    /// Returns true when a title repeats erased content.
     pub fn is_in_title(&self, title: &str) -> bool {
         let names = |gone: &String| title.starts_with(gone.as_str());
         !title.is_empty()
@@ -50,7 +48,7 @@ impl Echo {
         }
     }
 
-    /// `room` is left for what all conversations say, in bytes.
+    /// Adds a text. `room` is what is left for all conversations, in bytes.
     fn add(&mut self, text: &str, room: &mut usize) {
         let own = SAID_BYTES_MAX - self.said_bytes;
         let kept = &text[..text.floor_char_boundary(own.min(*room).min(TEXT_BYTES_MAX))];
@@ -62,11 +60,11 @@ impl Echo {
     }
 }
 
-/// Where the first title of a conversation is.
+/// The revision of a conversation's first title.
 const CREATED: Revision = Revision(1);
 
 impl Plan {
-    /// Finds what stands before a body that goes and says it again.
+    /// Finds events that precede an erased body and repeat it.
     pub(super) async fn look_around(
         &mut self,
         inner: &Inner,
@@ -96,7 +94,7 @@ impl Plan {
             return Ok(());
         };
         self.look_at_purpose(inner, id, &text).await?;
-        // Titles of what goes as a whole go anyway.
+        // If the first event is erased, so is its title.
         if self.of(id).gone.contains_key(&CREATED) {
             return Ok(());
         }
@@ -110,7 +108,7 @@ impl Plan {
         self.known.entry(id).or_default()
     }
 
-    /// The title that a conversation was created with.
+    /// Checks the title that a conversation was created with.
     async fn look_at_title(
         &mut self,
         inner: &Inner,
@@ -124,7 +122,8 @@ impl Plan {
         let created = match &known.echo.created {
             Some(created) => created.clone(),
             None => {
-                let offset = inner.views.load().offset(id, CREATED);
+                let key = self.namespace.clone().unwrap_or_default().key(id);
+                let offset = inner.views.load().offset(key, CREATED);
                 let created = match offset.map_err(ReadError::from)? {
                     Some(offset) => self.title_at(inner, offset).await?,
                     None => None,
@@ -152,7 +151,7 @@ impl Plan {
         })
     }
 
-    /// What the parent of a sub-context says that it is to do.
+    /// Checks the purpose that the parent of a sub-context states.
     async fn look_at_purpose(
         &mut self,
         inner: &Inner,
@@ -170,7 +169,7 @@ impl Plan {
         Ok(())
     }
 
-    /// A body of the same tenant that was not erased.
+    /// Returns a body of the same tenant that was not erased.
     async fn body_at(&self, inner: &Inner, offset: u64) -> Result<Option<EventBody>, EraseError> {
         let record: Record = inner.reader.record(offset).await.map_err(ReadError::from)?;
         let ours = self.namespace.as_ref();
@@ -182,8 +181,8 @@ impl Plan {
     }
 }
 
-/// True when a short text was made from a longer one: it is a line of it, or one of some length
-/// that stands in it, whether or not it was cut.
+/// Returns true when a short text was made from a longer one: it is a line of it, or is long enough
+/// and occurs in it, possibly truncated.
 fn is_made_from(short: &str, text: &str) -> bool {
     let stem = short.trim().trim_end_matches(['…', '.']);
     let stem = plain(stem);
@@ -199,14 +198,14 @@ fn is_made_from(short: &str, text: &str) -> bool {
             && (plain(text).contains(&stem) || plain(&without_tags(text)).contains(&stem)))
 }
 
-/// A text in one line, with one blank between words.
+/// Normalizes whitespace to single blanks.
 fn plain(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     let words = words.filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A command is written down with tags around its name and its arguments.
+/// Removes tags; commands are recorded with tags around their name and arguments.
 fn without_tags(text: &str) -> Cow<'_, str> {
     if !text.contains("</") {
         return text.into();
@@ -229,8 +228,8 @@ fn without_tags(text: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    // The title that an import gave stayed, with the secret in it; and one that says "Hi" must
-    // not go with whatever has these letters.
+    // An import's title stayed, with the secret in it. But a title "Hi" must not be erased with
+    // every text that contains these letters.
     #[test]
     fn a_title_is_known_by_what_it_was_made_from() {
         let prompt =

@@ -1,19 +1,19 @@
-//! A text that somebody wants gone, however JSON writes it.
+//! Finds a literal to be erased, in any JSON spelling.
 
 use std::borrow::Cow;
 
 use memchr::{memchr, memmem::Finder};
 
-/// A shorter text is in nearly every event, in bytes.
+/// Minimum length of a literal, in bytes: a shorter one occurs in nearly every event.
 pub(super) const LITERAL_BYTES_MIN: usize = 4;
-/// No text that is looked for is longer, in bytes.
+/// Maximum length of a literal, in bytes.
 pub(super) const LITERAL_BYTES_MAX: usize = 64 << 10;
-/// JSON within JSON within JSON is looked into: tools' arguments are that in what a source
-/// sent.
+/// Maximum nesting of JSON that is examined. JSON within JSON within JSON does occur: a tool's
+/// arguments inside what a source sent.
 const NESTED_MAX: usize = 3;
 
-/// Finds a text as it is, and as JSON writes it: writers differ in what they escape and how, so
-/// it is what is stored that is read as JSON, once for each level.
+/// Finds a text literally and as JSON writes it. Writers escape differently, so the stored bytes
+/// are unescaped, once per level of nesting, instead of the text being escaped.
 #[derive(Debug)]
 pub(super) struct Literal(Box<Finder<'static>>);
 
@@ -37,7 +37,7 @@ impl Literal {
     }
 }
 
-/// Bytes with what JSON's escapes stand for, from the first one on. What is no escape stays.
+/// Decodes JSON escapes from offset `first` on; invalid escapes stay as they are.
 fn unescaped(bytes: &[u8], first: usize) -> Vec<u8> {
     let mut read = Vec::with_capacity(bytes.len());
     read.extend_from_slice(&bytes[..first]);
@@ -56,7 +56,7 @@ fn unescaped(bytes: &[u8], first: usize) -> Vec<u8> {
     read
 }
 
-/// What stands behind a backslash, and in how many bytes.
+/// Decodes the escape after a backslash; returns the character and the number of bytes used.
 fn escape(behind: &[u8]) -> Option<(char, usize)> {
     Some(match behind.first()? {
         b'"' => ('"', 1),
@@ -72,7 +72,7 @@ fn escape(behind: &[u8]) -> Option<(char, usize)> {
     })
 }
 
-/// The character of four hexadecimal digits, or of a pair of such escapes.
+/// Decodes four hexadecimal digits, or a surrogate pair of such escapes.
 fn unicode(digits: &[u8]) -> Option<(char, usize)> {
     let first = unit(digits)?;
     if let Some(character) = char::from_u32(first) {
@@ -94,7 +94,7 @@ fn unit(digits: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// As writers have it that escape all but letters and digits: with digits of either case.
+    /// Escapes everything except letters and digits, with hex digits of either case.
     fn all_escaped(text: &str, upper: bool) -> String {
         let mut written = String::new();
         for character in text.chars() {
@@ -113,9 +113,9 @@ mod tests {
         written
     }
 
-    // A secret with a quote or an umlaut is stored in other bytes than it was typed in
-    // wherever it stands in JSON, and every writer of JSON has its own habits: whoever looks
-    // for some spellings only leaves the others there.
+    // In JSON, a secret with a quote or an umlaut is stored in other bytes than it was typed in,
+    // and every JSON writer escapes differently: a search for some spellings would leave the
+    // others.
     #[test]
     fn a_text_is_found_however_json_has_it() {
         let secret = "pass \"wörd\" <a&b>/🌲\\\n";
@@ -150,7 +150,7 @@ mod tests {
         assert!(Literal::new(&[0xff, 0, 1, 2]).is_in(&[7, 0xff, 0, 1, 2]));
     }
 
-    // What only looks like an escape is in no way special, and ends nothing early.
+    // Bytes that only look like an escape must be kept literally and not end the search.
     #[test]
     fn what_is_no_escape_stays() {
         let literal = Literal::new(b"C:\\users\\new");

@@ -1,8 +1,8 @@
-//! Erasing: the content of events goes, and what they were stays.
+//! Erasure of event content; ids and hashes stay.
 //!
-//! [`plan`] finds in the log what goes and what must go with it. [`carry_out`] records it,
-//! keeps it from every reader, and takes it off the disk; [`resume`] does the rest of one
-//! that was interrupted when a store is opened. `docs/decisions/0033` says why so.
+//! [`plan`] finds what is to be erased in the log, and what must be erased with it. [`carry_out`]
+//! records it, hides it from every reader, and removes it from the disk; [`resume`] finishes an
+//! interrupted erasure when a store is opened. `docs/decisions/0010-erasing.md` gives the reasons.
 
 mod carry_out;
 mod echo;
@@ -11,7 +11,6 @@ mod plan;
 mod receipt;
 mod resume;
 mod retention;
-mod signature;
 #[cfg(test)]
 mod tests;
 
@@ -26,11 +25,10 @@ use std::{
 
 use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
 
-pub(crate) use self::carry_out::hash_of_stubs;
+pub use self::carry_out::hash_of_stubs;
 pub use self::resume::ErasingAtOpen;
 pub(super) use self::resume::{FoundErasing, finish_erasing};
 pub use self::retention::Retention;
-pub use self::signature::{ReceiptError, receipt_signer};
 use self::{
     literal::{LITERAL_BYTES_MAX, LITERAL_BYTES_MIN, Literal},
     plan::{Plan, Wanted},
@@ -40,143 +38,143 @@ use super::{
     error::{AppendError, ReadError},
     query::Progress,
 };
-use crate::domain::{Cause, ConversationId, Namespace, Position, Revision};
+use treering_domain::{Cause, ConversationId, Namespace, Position, Revision};
 
-/// What is to be erased.
+/// The content to be erased.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EraseTarget {
-    /// Events of a conversation, on whatever branch they are.
+    /// Events of a conversation, on any branch.
     Revisions {
         /// The conversation.
         conversation: ConversationId,
-        /// Their revisions, both ends included.
+        /// Their revisions, both ends inclusive.
         revisions: Vec<RangeInclusive<u64>>,
     },
-    /// A conversation, and the sub-contexts that it spawned, and those that they did.
+    /// A conversation with all sub-contexts spawned from it, directly or indirectly.
     Conversation(ConversationId),
     /// Every event of the namespace.
     Namespace,
-    /// Every event of the namespace that holds these bytes, also as JSON writes them.
+    /// Every event of the namespace that contains these bytes, also in JSON-escaped form.
     Literal(Vec<u8>),
-    /// Every conversation that was kept as long as it is to be.
+    /// Every conversation whose retention period has ended.
     Due(Retention),
 }
 
-/// An erasing.
+/// A command to erase content.
 #[derive(Clone, Debug)]
 pub struct EraseCommand {
     /// The tenant.
     pub namespace: Namespace,
-    /// What goes.
+    /// The content to be erased.
     pub target: EraseTarget,
-    /// What was made from it stays: summaries, compactions, short forms of results.
+    /// Keep what was derived from it: summaries, compactions, result digests.
     pub keep_derived: bool,
-    /// Only tell what would go.
+    /// Only report what would be erased.
     pub dry_run: bool,
-    /// Why, for the history.
+    /// The reason, recorded in the history.
     pub reason: String,
-    /// Who erases, for the history.
+    /// The actor, recorded in the history.
     pub actor: String,
 }
 
-/// Why an event goes.
+/// Why an event is erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErasedWhy {
-    /// It was asked for.
+    /// It was requested.
     Asked,
-    /// It was made from what goes.
+    /// It was derived from erased content.
     Derived,
-    /// It holds a plain hash of what goes: a decision about a call.
+    /// It holds an unsalted hash of erased content: an approval decision about a call.
     Bound,
 }
 
-/// An event that goes.
+/// An event to be erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErasedEvent {
     /// Its conversation.
     pub conversation: ConversationId,
-    /// Its place there.
+    /// Its revision there.
     pub revision: Revision,
-    /// What it is about, as a number.
+    /// Its kind, as a number.
     pub kind: u16,
-    /// Why it goes.
+    /// Why it is erased.
     pub why: ErasedWhy,
 }
 
-/// A conversation that shares, as its own history, something that goes.
+/// A conversation that shares erased events as part of its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedBy {
     /// The fork.
     pub conversation: ConversationId,
-    /// What it was forked from.
+    /// The conversation that it was forked from.
     pub parent: ConversationId,
-    /// Where.
+    /// The fork revision.
     pub revision: Revision,
 }
 
-/// A large body that stays although an event of it goes: another one, with a life of its
-/// own, has the same content.
+/// A large body that is kept although one of its events is erased, because another event that stays
+/// has the same content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptBlob {
     /// The event under which it is stored.
     pub home: Position,
-    /// How long it is.
+    /// Its length in bytes.
     pub bytes: u64,
     /// The first event that still has it.
     pub used_by: Position,
 }
 
-/// What an erasing came to.
+/// The outcome of an erasure.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct EraseOutcome {
-    /// Events whose content went, or would go.
+    /// Number of events whose content was, or would be, erased.
     pub events: u64,
-    /// Of them, those that were made from the others.
+    /// Number of these that were not requested, but follow from the others.
     pub derived: u64,
-    /// Events of which the bytes that were looked for are in what stays: an actor, a
-    /// correlation id, an idempotency key, the id of a call.
+    /// Number of events with the searched bytes in parts that stay: an actor, a correlation id, an
+    /// idempotency key, a call id.
     pub stay: u64,
-    /// What vouches for it, JSON; none of a dry run, and when there was nothing to erase.
+    /// The signed receipt, JSON; `None` for a dry run or when there was nothing to erase.
     pub receipt: Option<String>,
 }
 
-/// What an erasing brings.
+/// An item of an erasure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EraseItem {
-    /// How far it is.
+    /// Progress.
     Progress(Progress),
-    /// What goes, before it does.
+    /// An event to be erased, reported beforehand.
     Event(ErasedEvent),
-    /// Who shares it.
+    /// A conversation that shares it.
     Shared(SharedBy),
-    /// What is kept of it, and why.
+    /// A body that is kept, and why.
     Kept(KeptBlob),
-    /// The end.
+    /// The final outcome.
     Outcome(EraseOutcome),
 }
 
-/// Why something was not erased.
+/// Why an erasure failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EraseError {
-    /// The request makes no sense. Nothing was erased.
+    /// The request is invalid. Nothing was erased.
     #[error("{message}")]
     Invalid {
-        /// What is wrong, and what to do.
+        /// The fault, and what to do.
         message: String,
     },
-    /// What is to be erased could not be read. Nothing was erased.
+    /// The content to be erased could not be read. Nothing was erased.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// What is to be erased could not be recorded. Nothing was erased.
+    /// The erasure could not be recorded. Nothing was erased.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// It is recorded, or some of it, and may still be on the disk.
+    /// The erasure is recorded, at least in part, and the content may still be on the disk.
     #[error(
         "the erasing has begun and has not ended: what it recorded is done when something is \
          erased again, or at the next start; until then it may be on the disk"
     )]
     Unfinished {
-        /// What failed.
+        /// The cause.
         source: Cause,
     },
 }
@@ -195,22 +193,22 @@ impl EraseError {
     }
 }
 
-/// Erasings that change what is read. While one does, log, views and index are not of one
-/// state: who compares them must know.
+/// Counts erasures that change what is read. During one, log, projections and index do not match,
+/// which matters to anyone who compares them.
 #[derive(Debug, Default)]
 pub(super) struct Erasings(AtomicU64);
 
-/// An erasing that changes what is read, until it is dropped.
+/// A running erasure that changes what is read, until it is dropped.
 struct Changing<'a>(&'a Erasings);
 
 impl Erasings {
-    /// Begins one. The caller sees to it that there is one at a time.
+    /// Begins an erasure. The caller must ensure that only one runs at a time.
     fn begin(&self) -> Changing<'_> {
         self.0.fetch_add(1, Ordering::SeqCst);
         Changing(self)
     }
 
-    /// A number that is another one after each erasing; none: one is under way.
+    /// Returns a number that changes with each erasure; `None` while one is running.
     pub fn settled(&self) -> Option<u64> {
         let number = self.0.load(Ordering::SeqCst);
         number.is_multiple_of(2).then_some(number)
@@ -226,15 +224,15 @@ impl Drop for Changing<'_> {
 type Reports = mpsc::Sender<Result<EraseItem, EraseError>>;
 
 impl Engine {
-    /// Erases content: of each event its ids, numbers and enums stay, as a stub, and its
-    /// hashes, so that the chain goes on to verify. First comes what goes; a dry run ends
-    /// there. When the outcome comes nothing of it is in the store's files any more, and
-    /// every read shows stubs. What is under way is finished whether or not anybody waits.
-    /// It waits its turn while another erasing, or a rebuild, runs.
+    /// Erases content. Of each event the stub (ids, numbers and enums) and the hashes stay, so the
+    /// chain still verifies. The stream first reports what is erased; a dry run ends there. When
+    /// the outcome arrives, the content is in none of the store's files and every read returns
+    /// stubs. A started erasure is finished even if nobody waits for it. It queues behind another
+    /// erasure or a rebuild.
     ///
-    /// Appends wait while it is recorded and while the views are replaced; reads go on.
-    /// Takes about as long as reading the log, writing the segments that hold it anew, and
-    /// making views and search index anew.
+    /// Appends wait while the erasure is recorded and while the projections are replaced; reads
+    /// continue. An erasure takes about as long as reading the log, rewriting the affected
+    /// segments, and rebuilding the projections and the search index.
     pub fn erase(
         &self,
         command: EraseCommand,
@@ -243,7 +241,7 @@ impl Engine {
         let (mut sender, receiver) = mpsc::channel(64);
         tokio::spawn(async move {
             let done = erase(&inner, command, &mut sender).await;
-            // Whoever asked may have gone; the work is done all the same.
+            // The caller may be gone; the work is done anyway.
             let _ = sender.send(done.map(EraseItem::Outcome)).await;
         });
         receiver.boxed()
@@ -264,7 +262,7 @@ async fn erase(
         return Err(AppendError::ReadOnly.into());
     }
     let mut wanted = wanted_by(inner, &command).await?;
-    // Another erasing and a rebuild make views and index anew, too: this one waits its turn.
+    // Another erasure or a rebuild also rebuilds projections and index: wait for it to end.
     let rebuilding = Arc::clone(&inner.rebuilding);
     let _one = match Arc::clone(&rebuilding).try_lock_owned() {
         Ok(one) => one,
@@ -273,7 +271,7 @@ async fn erase(
             if inner.closing.load(Ordering::Acquire) {
                 return Err(AppendError::Closing.into());
             }
-            // That is longer ago now.
+            // Time has passed: evaluate the target again.
             wanted = wanted_by(inner, &command).await?;
             one
         }
@@ -290,7 +288,7 @@ async fn erase(
         tell_progress(reports, "read", done, total);
     })
     .await?;
-    check_whole(inner, &plan)?;
+    check_whole(inner, &command.namespace, &plan)?;
     if command.dry_run {
         tell(&plan, reports).await;
         return Ok(plan.outcome());
@@ -298,11 +296,12 @@ async fn erase(
     carry_out::carry_out(inner, &files, &command, plan, reports).await
 }
 
-/// What is erased is recorded in its conversation, and a damaged one takes nothing.
-fn check_whole(inner: &Inner, plan: &Plan) -> Result<(), EraseError> {
+/// Refuses damaged conversations: an erasure is recorded in its conversation, and a damaged one
+/// accepts no events.
+fn check_whole(inner: &Inner, namespace: &Namespace, plan: &Plan) -> Result<(), EraseError> {
     let conversations = plan.gone.values().map(|gone| gone.event.conversation);
     for conversation in conversations.collect::<BTreeSet<_>>() {
-        if let Some(damage) = inner.marks.get(conversation) {
+        if let Some(damage) = inner.marks.get(namespace.key(conversation)) {
             let damaged = ReadError::ConversationDamaged {
                 conversation,
                 damage,
@@ -314,11 +313,11 @@ fn check_whole(inner: &Inner, plan: &Plan) -> Result<(), EraseError> {
 }
 
 fn tell_progress(reports: &mut Reports, what: &'static str, done: u64, total: u64) {
-    // A reader that is slow misses some progress, never the end.
+    // A slow reader may miss progress, but never the end.
     let _ = reports.try_send(Ok(EraseItem::Progress(Progress { what, done, total })));
 }
 
-/// Tells what goes. Nobody may listen any more.
+/// Reports what is erased. The receiver may be gone.
 async fn tell(plan: &Plan, reports: &mut Reports) {
     for item in plan.items() {
         if reports.send(Ok(item)).await.is_err() {
@@ -327,7 +326,7 @@ async fn tell(plan: &Plan, reports: &mut Reports) {
     }
 }
 
-/// What a command asks for, if that can be there.
+/// Validates a command's target.
 async fn wanted_by(inner: &Arc<Inner>, command: &EraseCommand) -> Result<Wanted, EraseError> {
     let namespace = &command.namespace;
     Ok(match &command.target {

@@ -1,9 +1,9 @@
-//! What goes, found by a pass through the log: what was asked for, what was made from it,
-//! and what would give it away.
+//! Finds what is to be erased in a pass through the log: what was requested, what was derived from
+//! it, and what would reveal it.
 //!
-//! One pass is enough as long as whatever comes from an event stands behind it. A title that an
-//! import gave and what an imported sub-context returned stand before: once such is found, a
-//! further pass takes it, too.
+//! One pass suffices if everything derived from an event follows it in the log. The title that an
+//! import gave and the result of an imported sub-context precede their sources: when such an event
+//! is found, another pass includes it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -19,66 +19,64 @@ use super::{
     literal::Literal,
 };
 use crate::{
-    codec,
-    domain::{
-        BranchId, ConversationChanged, ConversationCreated, ConversationId, EventBody, EventKind,
-        ForkPoint, Namespace, Position, Revision,
-    },
-    engine::{
-        Inner,
-        damage::{Lost, Stretch, stretch},
-        error::ReadError,
-        history::decode_body,
-    },
-    log::{Erasure, LogReader, Record, RecordBody, RedbLog},
+    Inner,
+    damage::{Lost, Stretch, stretch},
+    error::ReadError,
+    history::decode_body,
 };
+use treering_domain::{
+    BranchId, ConversationChanged, ConversationCreated, ConversationId, ConversationKey, EventBody,
+    EventKind, ForkPoint, Namespace, Position, Revision,
+};
+use treering_log::{Erasure, LogReader, Record, RecordBody, RedbLog};
+use treering_proto as codec;
 
-/// Records read at once, and their bytes.
+/// Maximum number of records per read, and their maximum size in bytes.
 const RECORDS_MAX: usize = 2_048;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
-/// So many events are erased at once: their stubs are in memory until they are on the disk.
+/// Maximum number of events per erasure: their stubs are in memory until they are on the disk.
 const EVENTS_MAX: usize = 1 << 20;
 
-/// What is looked for.
+/// The selection of events to erase.
 #[derive(Debug)]
 pub(super) enum Wanted {
     Everything,
-    /// These conversations, and what they spawned.
+    /// These conversations, and those that they spawned.
     Tree(HashSet<ConversationId>),
-    /// These, and nothing else.
+    /// These conversations only.
     These(HashSet<ConversationId>),
     Revisions(ConversationId, Vec<RangeInclusive<u64>>),
     Literal(Literal),
-    /// What was recorded as erased.
-    Recorded(HashMap<ConversationId, BTreeSet<Revision>>),
+    /// Events that were recorded as erased.
+    Recorded(HashMap<ConversationKey, BTreeSet<Revision>>),
 }
 
-/// An event that goes.
+/// An event to be erased.
 #[derive(Debug)]
 pub(super) struct Gone {
     pub event: ErasedEvent,
     pub stub: Bytes,
 }
 
-/// What is known of a conversation.
+/// What the plan knows of a conversation.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) gone: BTreeMap<Revision, BranchId>,
-    /// Where its branches left others.
+    /// The fork points of its branches.
     branches: HashMap<BranchId, ForkPoint>,
-    /// Calls of which the request or the result goes.
+    /// Calls whose request or result is erased.
     calls: HashSet<String>,
-    /// A history that is also its own.
+    /// The fork point of a history that it shares.
     inherits: Option<ForkPoint>,
-    /// The first that it says itself, where it inherits.
+    /// The first revision with content of its own, if it inherits.
     first_said: Option<Revision>,
     /// Calls that sub-contexts answer.
     pub(super) answered_by: HashMap<String, ConversationId>,
-    /// What it says again of what goes.
+    /// Texts of erased content, to find repetitions.
     pub(super) echo: Echo,
 }
 
-/// Who names a large body.
+/// The events that refer to a large body.
 #[derive(Debug, Default)]
 struct BlobUse {
     bytes: u64,
@@ -86,38 +84,39 @@ struct BlobUse {
     stays: Option<u64>,
 }
 
-/// What goes.
+/// The plan of an erasure.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// None: of whatever tenant.
+    /// `None` for all tenants, when the erased events are already known and nothing is derived from
+    /// them.
     pub(super) namespace: Option<Namespace>,
     wanted: Wanted,
     keep_derived: bool,
-    /// How far the log was read.
+    /// The offset up to which the log was read.
     reached: u64,
-    /// By offset.
+    /// The events to be erased, by offset.
     pub gone: BTreeMap<u64, Gone>,
     pub(super) known: HashMap<ConversationId, Known>,
     blobs: BTreeMap<u64, BlobUse>,
-    /// The batch with an idempotency key that is being read: its ends.
+    /// First and last offset of the batch with an idempotency key that is being read.
     batch: Option<(u64, u64)>,
     key_salts: BTreeSet<u64>,
     shared: Vec<SharedBy>,
     stay: u64,
-    /// Offsets of what stands before what it was made from: the next pass takes it.
+    /// Offsets of derived events that precede their source: the next pass includes them.
     pub(super) also: BTreeSet<u64>,
-    /// By sub-context: where its parent says what it is to do, and what it returned.
+    /// By sub-context: where its parent states its purpose, and where its results are.
     pub(super) spawned: HashMap<ConversationId, u64>,
     pub(super) answers: HashMap<ConversationId, Vec<u64>>,
-    /// Labels and metadata of conversations whose first event goes for its title only.
+    /// Labels and metadata of events that are erased only for the conversation's title.
     pub(super) described: BTreeMap<ConversationId, ConversationChanged>,
-    /// Left for texts that are held against titles, in bytes.
+    /// Remaining room for texts that are compared with titles, in bytes.
     pub(super) echo_room: usize,
 }
 
 impl Plan {
     pub fn new(namespace: Option<Namespace>, wanted: Wanted, keep_derived: bool) -> Self {
-        // What is kept in other conversations is theirs to keep.
+        // Content kept in other conversations has its own retention.
         let keep_derived = keep_derived || matches!(wanted, Wanted::These(_));
         Self {
             namespace,
@@ -143,10 +142,10 @@ impl Plan {
         self.gone.is_empty()
     }
 
-    /// Reads on up to what is published.
+    /// Reads the log up to the published head.
     ///
     /// # Errors
-    /// When not all can be read: what cannot be read may hold it.
+    /// When a part cannot be read: it may contain content to be erased.
     pub async fn scan(
         &mut self,
         inner: &Inner,
@@ -167,7 +166,7 @@ impl Plan {
         }
     }
 
-    /// What goes also stands behind something that was read: with it, all is read again.
+    /// Restarts the pass with the derived events that precede their source.
     fn begin_again(&mut self) {
         let wanted = std::mem::replace(&mut self.wanted, Wanted::Everything);
         *self = Self {
@@ -176,7 +175,7 @@ impl Plan {
         };
     }
 
-    /// Reads on up to an offset, and looks `around` for what says again what goes.
+    /// Reads the log up to an offset, and searches `around` for repetitions of erased content.
     ///
     /// # Errors
     /// As [`scan`](Self::scan).
@@ -262,7 +261,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The body, if it is to be looked at.
+    /// Reads the body, if it needs to be examined.
     async fn bytes_of(
         &self,
         reader: &LogReader,
@@ -289,7 +288,7 @@ impl Plan {
         }
     }
 
-    /// Notes what others come from.
+    /// Records the relations from which derived events are found.
     fn note(&mut self, offset: u64, record: &Record, body: &EventBody) {
         let header = &record.header;
         match body {
@@ -311,7 +310,7 @@ impl Plan {
             }
             EventBody::ToolCallRequested(call) => {
                 if let Some(known) = self.known.get_mut(&header.conversation) {
-                    // The id is used again, for another call.
+                    // The call id is reused for another call.
                     known.answered_by.remove(&call.call_id);
                 }
             }
@@ -319,13 +318,13 @@ impl Plan {
         }
     }
 
-    /// True when sub-contexts answer calls of a conversation.
+    /// Returns true when sub-contexts answer calls of a conversation.
     fn waits(&self, id: ConversationId) -> bool {
         let known = self.known.get(&id);
         known.is_some_and(|known| !known.answered_by.is_empty())
     }
 
-    /// Notes where a conversation that inherits begins to say something itself.
+    /// Records where an inheriting conversation begins to have content of its own.
     fn note_said(&mut self, record: &Record) {
         let header = &record.header;
         let says = matches!(
@@ -344,7 +343,7 @@ impl Plan {
         }
     }
 
-    /// The sub-context whose answer a body repeats.
+    /// Returns the sub-context whose result a body repeats.
     fn answer_of(&self, id: ConversationId, body: &EventBody) -> Option<ConversationId> {
         match body {
             EventBody::SubContextReturned(returned) => Some(returned.conversation),
@@ -356,7 +355,7 @@ impl Plan {
         }
     }
 
-    /// An import has the answer before the sub-context that it is of.
+    /// Records a result; in an import it precedes the sub-context that it comes from.
     fn note_answer(&mut self, offset: u64, record: &Record, body: &EventBody) {
         if let Some(child) = self.answer_of(record.header.conversation, body) {
             self.answers.entry(child).or_default().push(offset);
@@ -391,7 +390,7 @@ impl Plan {
         }
     }
 
-    /// True when something that goes is in the history of a branch up to a revision.
+    /// Returns true when an erased event is in the history of a branch up to a revision.
     fn is_touched(&self, mut at: ForkPoint) -> bool {
         while let Some(known) = self.known.get(&at.conversation) {
             let mut gone = known.gone.range(..=at.revision);
@@ -410,7 +409,7 @@ impl Plan {
         false
     }
 
-    /// Why an event goes, if it does.
+    /// Returns why an event is erased, if it is.
     fn why(
         &self,
         offset: u64,
@@ -419,7 +418,7 @@ impl Plan {
         body: Option<&EventBody>,
     ) -> Option<ErasedWhy> {
         let header = &record.header;
-        // It says what was erased before, and nothing else.
+        // Without a reason, the event records an earlier erasure and has no other content.
         if let Some(EventBody::ContentErased { reason, .. }) = body
             && reason.is_empty()
         {
@@ -437,7 +436,7 @@ impl Plan {
             }
             Wanted::Literal(literal) => bytes.is_some_and(|bytes| literal.is_in(bytes)),
             Wanted::Recorded(listed) => listed
-                .get(&header.conversation)
+                .get(&header.key())
                 .is_some_and(|revisions| revisions.contains(&header.revision)),
         };
         if asked {
@@ -460,7 +459,7 @@ impl Plan {
         }
     }
 
-    /// True when an event tells in other words what goes.
+    /// Returns true when an event repeats erased content in other words.
     fn is_derived(&self, record: &Record, body: &EventBody) -> bool {
         let header = &record.header;
         let up_to = |revision| ForkPoint {
@@ -478,7 +477,7 @@ impl Plan {
                 };
                 let range = summary.from_revision..=summary.to_revision;
                 let own = !range.is_empty() && known.gone.range(range).next().is_some();
-                // One from the beginning on is also of what is inherited.
+                // A summary from the beginning on also covers the inherited history.
                 let from = summary.from_revision;
                 let inherited = known
                     .inherits
@@ -510,7 +509,7 @@ impl Plan {
         }
     }
 
-    /// Looks at a conversation, and at those whose history it shares.
+    /// Checks a conversation and those whose history it shares.
     fn any_known(&self, id: ConversationId, found: impl Fn(&Known) -> bool) -> bool {
         let mut next = self.known.get(&id);
         while let Some(known) = next {
@@ -569,7 +568,7 @@ impl Plan {
         Ok(body)
     }
 
-    /// An event that goes for its title has labels and metadata that stay.
+    /// Records labels and metadata of an event that is erased for its title; these must be kept.
     fn note_described(&mut self, id: ConversationId, body: &EventBody) {
         let (labels, metadata) = match body {
             EventBody::ConversationCreated(created) => (&created.labels, &created.metadata),
@@ -581,7 +580,7 @@ impl Plan {
         described.set_metadata.extend(metadata.clone());
     }
 
-    /// Counts what stays of what is looked for.
+    /// Counts matches of the literal in parts that stay.
     fn note_header(&mut self, record: &Record, goes: bool) {
         let Wanted::Literal(literal) = &self.wanted else {
             return;
@@ -603,7 +602,7 @@ impl Plan {
         }
     }
 
-    /// For the log, what goes.
+    /// Returns the erasure for the log.
     pub fn erasure(&self) -> Erasure {
         let stubs = self
             .gone
@@ -618,7 +617,7 @@ impl Plan {
         }
     }
 
-    /// Large bodies that stay although an event of theirs goes.
+    /// Returns large bodies that are kept although one of their events is erased.
     pub fn kept(&self) -> impl Iterator<Item = KeptBlob> {
         let kept = self.blobs.iter().filter(|(_, of)| of.goes);
         kept.filter_map(|(home, of)| {
@@ -630,7 +629,7 @@ impl Plan {
         })
     }
 
-    /// What there is to be told, before it goes.
+    /// Returns what to report before erasing.
     pub fn items(&self) -> impl Iterator<Item = EraseItem> {
         let events = self.gone.values().map(|gone| EraseItem::Event(gone.event));
         let shared = self.shared.iter().copied().map(EraseItem::Shared);
@@ -649,7 +648,7 @@ impl Plan {
     }
 }
 
-/// Kinds of events that may go because others do.
+/// Returns true for kinds of events that may be erased because others are.
 fn follows_others(kind: EventKind) -> bool {
     matches!(
         kind,
@@ -663,7 +662,7 @@ fn follows_others(kind: EventKind) -> bool {
     )
 }
 
-/// True where it was accepted that something is lost: there is no file of it.
+/// Returns true if the loss of this stretch was accepted: no file of it exists.
 pub(super) fn is_accepted(lost: &Lost, accepted: &[(u64, u64)]) -> bool {
     (lost.first..=lost.last).all(|offset| {
         accepted
@@ -672,7 +671,7 @@ pub(super) fn is_accepted(lost: &Lost, accepted: &[(u64, u64)]) -> bool {
     })
 }
 
-/// What cannot be read may hold what is to be erased.
+/// Returns the error for an unreadable stretch, which may contain content to be erased.
 pub(super) fn unread(lost: &Lost) -> EraseError {
     EraseError::Read(ReadError::Damaged {
         position: Position::local(lost.first),

@@ -1,25 +1,23 @@
-//! Receipts: what was erased, where that is recorded, and what stays.
+//! Receipts: what was erased, where that is recorded, and what is kept.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use serde::Serialize;
 
-use super::{EraseCommand, EraseTarget, plan::Plan, signature::Signer};
-use crate::{
-    codec::rfc3339,
-    domain::{
-        AppendOutcome, ConversationId, EventBody, NewEvent, Position, Revision, TimestampMicros,
-    },
-    engine::{Inner, backups, error::ReadError},
-    log::{LOG_FOLDER, Scrubbed},
+use super::{EraseCommand, EraseTarget, plan::Plan};
+use crate::{Inner, Signer, backups, error::ReadError};
+use treering_domain::{
+    AppendOutcome, ConversationId, EventBody, NewEvent, Position, Revision, TimestampMicros,
 };
+use treering_log::{LOG_FOLDER, Scrubbed};
+use treering_proto::rfc3339;
 
-/// Of the form of a receipt.
+/// Version of the receipt format.
 const VERSION: u32 = 1;
-/// What folders are called into which a repair has put what it could not use.
+/// Name prefix of the folders into which a repair has quarantined unusable files.
 const SET_ASIDE: &str = "set-aside-";
 
-/// An event that says what is erased.
+/// An appended erasure event.
 #[derive(Clone, Debug)]
 pub(super) struct Recorded {
     pub conversation: ConversationId,
@@ -54,21 +52,21 @@ struct Receipt {
     actor: String,
     events: u64,
     derived: u64,
-    /// Events of which the bytes that were looked for are in what stays.
+    /// Number of events with the searched bytes in parts that stay.
     stay: u64,
     recorded: Vec<RecordedEvent>,
     log: Files,
     shared_bodies: Vec<SharedBody>,
-    /// Backups that may hold it until the next `treering backup` to the same place.
+    /// Backups that may contain the content until the next `treering backup` to the same place.
     backups: Vec<HeldByBackup>,
-    /// Folders of the store that hold what a repair has put aside: not looked at.
+    /// Quarantine folders of repairs in the store; they are not examined.
     not_looked_at: Vec<String>,
 }
 
 #[derive(Serialize)]
 struct RecordedEvent {
     conversation: String,
-    /// First and last of each range.
+    /// First and last revision of each range.
     revisions: Vec<[u64; 2]>,
     revision: u64,
     position: u64,
@@ -87,7 +85,7 @@ struct HeldByBackup {
     target: String,
     generation: u64,
     head: u64,
-    /// What removes it there, older generations that hold it included.
+    /// The command that removes the content there, including older generations.
     clean_up: String,
 }
 
@@ -98,7 +96,7 @@ struct SharedBody {
     used_by: u64,
 }
 
-/// A receipt, as JSON, signed.
+/// Creates a signed receipt, as JSON.
 pub(super) async fn make(
     inner: &Arc<Inner>,
     command: &EraseCommand,
@@ -161,7 +159,7 @@ fn described(target: &EraseTarget) -> String {
     }
 }
 
-/// Backups that reach what was erased: they were made before.
+/// Returns the backups that cover erased offsets, made before the erasure.
 fn held_by_backups(inner: &Inner, plan: &Plan) -> Vec<HeldByBackup> {
     let first = plan.gone.keys().next().copied().unwrap_or(u64::MAX);
     let notes = backups::notes(&inner.options.data_dir).into_iter();
@@ -175,7 +173,7 @@ fn held_by_backups(inner: &Inner, plan: &Plan) -> Vec<HeldByBackup> {
     held.collect()
 }
 
-/// Revisions that follow each other as one.
+/// Merges consecutive revisions into ranges.
 fn ranges(revisions: &[Revision]) -> Vec<[u64; 2]> {
     let mut ranges: Vec<[u64; 2]> = Vec::new();
     for revision in revisions {
@@ -187,7 +185,8 @@ fn ranges(revisions: &[Revision]) -> Vec<[u64; 2]> {
     ranges
 }
 
-/// What repairs have put aside: nothing reads it, and it may hold what is erased.
+/// Returns the quarantine folders of repairs: nothing reads them, and they may contain erased
+/// content.
 fn set_aside(data: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for (folder, shown) in [

@@ -1,29 +1,28 @@
-//! Erasings that were interrupted, when a store is opened.
+//! Interrupted erasures, when a store is opened.
 //!
-//! Whoever may write finishes them. Where that fails, on a full disk say, and where nothing may
-//! be written, the store opens to be read: what was erased is hidden, and said to be there.
+//! An opening with write access finishes them. Where that fails, for example on a full disk, and in
+//! read-only openings, the store is opened read-only, the erased content is hidden, and the state
+//! is reported.
 
 use std::{path::Path, sync::Arc};
 
 use super::carry_out::recorded_since;
 use crate::{
-    disk,
-    domain::{ShardId, with_causes},
-    engine::{
-        catch_up,
-        error::OpenError,
-        open::{INDEX_FOLDER, VIEWS_FILE, failed, log_refused},
-        rebuild, reindex,
-    },
-    log::{Erasure, LogError, LogReader, RedbLog},
-    search::SearchIndex,
-    views::Views,
+    catch_up,
+    error::OpenError,
+    open::{INDEX_FOLDER, VIEWS_FILE, failed, log_refused},
+    rebuild, reindex,
 };
+use treering_base::disk;
+use treering_domain::{ShardId, with_causes};
+use treering_log::{Erasure, LogError, LogReader, RedbLog};
+use treering_projections::Views;
+use treering_search::SearchIndex;
 
-/// Memory for frames that are read for it, in bytes.
+/// Cache size for frames read here, in bytes.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// What was found of an erasing that was interrupted.
+/// What opening found of an interrupted erasure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ErasingAtOpen {
     /// There was none.
@@ -31,10 +30,10 @@ pub enum ErasingAtOpen {
     None,
     /// It was finished.
     Finished,
-    /// What it erases is shown to nobody, but it is still in files: the store is open to be
-    /// read only.
+    /// The erased content is hidden from all readers, but is still in files: the store is open
+    /// read-only.
     Hidden {
-        /// What kept it from being finished; none: nothing was to be written.
+        /// What prevented finishing it; `None` if the opening was read-only.
         why: Option<String>,
     },
 }
@@ -46,11 +45,11 @@ pub(crate) enum FoundErasing {
     Hidden(Arc<Erasure>, Option<String>),
 }
 
-/// Does again what was recorded to be erased and may still be on the disk: the log is
-/// scrubbed, and views and index go, to be made anew from it.
+/// Repeats recorded erasures that may still be on the disk: scrubs the log, and removes the
+/// projections and the index, to be rebuilt from it.
 ///
 /// # Errors
-/// [`OpenError`] when it cannot be read what was recorded.
+/// [`OpenError`] when the recorded erasures cannot be read.
 pub(crate) async fn finish_erasing(
     dir: &Path,
     log: &Arc<RedbLog>,
@@ -86,7 +85,7 @@ pub(crate) async fn finish_erasing(
     let (log, path, goes) = (Arc::clone(log), dir.to_owned(), Arc::clone(&erasure));
     let done = tokio::task::spawn_blocking(move || {
         if last > 0 {
-            // They go first: what is written anew has their room.
+            // Remove these first: rewriting needs their space.
             wipe(&path)?;
             log.scrub(&goes, |_, _| {})
                 .map_err(|error| log_refused(&path, error))?;
@@ -97,7 +96,7 @@ pub(crate) async fn finish_erasing(
     match done.await.map_err(|error| failed(dir, error))? {
         Ok(()) if last == 0 => Ok(FoundErasing::Nothing),
         Ok(()) => Ok(FoundErasing::Finished),
-        // Nothing of it was recorded: that it began is taken back another time.
+        // Nothing was recorded, so clearing the mark can wait until the next start.
         Err(error) if last == 0 => {
             let error = with_causes(&error);
             tracing::warn!(%error, "that nothing is to be erased could not be noted");
@@ -111,7 +110,7 @@ pub(crate) async fn finish_erasing(
     }
 }
 
-/// Removes everything that was made from the log.
+/// Removes everything that is derived from the log.
 fn wipe(dir: &Path) -> Result<(), OpenError> {
     let views = dir.join(VIEWS_FILE);
     let verified = views.with_extension("verify.redb");

@@ -1,32 +1,30 @@
-//! What is due to be erased, by its age.
+//! Retention: finds conversations that are due to be erased by their age.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
-use crate::{
-    domain::{ConversationId, ConversationInfo, Namespace, TimestampMicros},
-    engine::{Inner, ListFilter, ListOrder, ListQuery, error::ReadError},
-};
+use crate::{Inner, ListFilter, ListOrder, ListQuery, error::ReadError};
+use treering_domain::{ConversationId, ConversationInfo, Namespace, TimestampMicros};
 
-/// Conversations that are looked at together.
+/// Conversations per page.
 const PAGE: usize = 1_000;
 const MICROS_A_DAY: i64 = 24 * 60 * 60 * 1_000_000;
 
-/// How long conversations are kept after the last event was appended to them. One that a
-/// conversation which is kept was forked from is kept with it.
+/// How long conversations are kept after their last append. A conversation is also kept while a
+/// fork of it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// Any conversation; none: for ever.
+    /// Days for any conversation; `None` for ever.
     pub keep_days: Option<u32>,
-    /// A sealed one; none: as any other.
+    /// Days for a sealed conversation; `None` for as long as any other.
     pub keep_sealed_days: Option<u32>,
-    /// Only conversations with all of these labels.
+    /// Applies only to conversations with all of these labels.
     pub labels: BTreeMap<String, String>,
 }
 
-/// Of a conversation, what decides.
+/// The properties of a conversation that retention depends on.
 struct Age<'a> {
     info: &'a ConversationInfo,
     sealed: bool,
@@ -34,7 +32,7 @@ struct Age<'a> {
 }
 
 impl Retention {
-    /// True when it says anything.
+    /// Returns true when a period is set.
     pub(super) fn says_something(&self) -> bool {
         self.keep_days.is_some() || self.keep_sealed_days.is_some()
     }
@@ -42,7 +40,7 @@ impl Retention {
     fn is_over(&self, age: &Age<'_>, now: TimestampMicros) -> bool {
         let has = |(name, value): (&String, &String)| age.info.labels.get(name) == Some(value);
         let days = match self.keep_sealed_days.filter(|_| age.sealed) {
-            // Whichever ends first.
+            // The shorter period applies.
             Some(sealed) => Some(self.keep_days.map_or(sealed, |any| any.min(sealed))),
             None => self.keep_days,
         };
@@ -68,7 +66,7 @@ impl std::fmt::Display for Retention {
 }
 
 impl Inner {
-    /// The conversations of a namespace that are due.
+    /// Returns the conversations of a namespace that are due.
     pub(super) async fn due(
         self: &Arc<Self>,
         namespace: &Namespace,
@@ -90,7 +88,7 @@ impl Inner {
     ) -> Result<HashSet<ConversationId>, ReadError> {
         let mut due = HashSet::new();
         let mut kept = Vec::new();
-        // By what each shares the history of.
+        // Parent by conversation, for shared histories.
         let mut forked_from = HashMap::new();
         let mut query = ListQuery {
             namespace: namespace.clone(),
@@ -108,7 +106,7 @@ impl Inner {
                     sealed: one.sealed,
                     updated_at: one.updated_at,
                 };
-                // A damaged one takes no event that says what is erased.
+                // A damaged conversation cannot record an erasure.
                 match one.damage.is_none() && retention.is_over(&age, now) {
                     true => _ = due.insert(one.id),
                     false => kept.push(one.id),
@@ -135,11 +133,11 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::ConversationCreated;
+    use treering_domain::ConversationCreated;
 
     const DAY: i64 = MICROS_A_DAY;
 
-    // A day too early, or with a label that nobody meant, and something is gone for ever.
+    // Erasing a day too early, or with an unintended label, cannot be undone.
     #[test]
     fn only_what_is_old_and_meant_is_over() {
         let created = ConversationCreated {
@@ -176,7 +174,7 @@ mod tests {
             };
             assert_eq!(meant.is_over(&after(91, false), now), expected);
         }
-        // A clock that went back, or a time of the far past.
+        // A clock that went back, or a time in the distant past.
         assert!(!any.is_over(&after(-9_999, false), now));
         assert!(any.is_over(
             &Age {

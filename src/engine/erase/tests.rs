@@ -1,5 +1,5 @@
-//! Needles are planted wherever a store keeps a text, erased, and looked for in every file,
-//! packed and unpacked.
+//! Tests of erasure: needles are planted wherever a store keeps text, erased, and searched for in
+//! every file, compressed and uncompressed.
 
 use std::{
     collections::BTreeMap,
@@ -16,20 +16,19 @@ use super::{
     plan::{Plan, Wanted},
 };
 use crate::{
-    codec::{arbitrary, body},
-    context::provider::Provider,
-    domain::*,
-    engine::{
-        self, BranchAddress, BuildQuery, Engine, EraseCommand, EraseError, EraseItem, EraseOutcome,
-        EraseTarget, ErasedEvent, ErasingAtOpen, LatestQuery, NamedEvent, OpenOptions, ReadQuery,
-        Retention, SearchRequest, SharedBy, Source, VerifyItem, receipt_signer, salvage,
-        store_formats,
-    },
-    log::{BlobRef, EventLog, OpenMode, Record, RecordBody, RedbLog, RedbLogOptions, frame},
-    search::searchable_text,
+    BranchAddress, BuildQuery, Engine, EraseCommand, EraseError, EraseItem, EraseOutcome,
+    EraseTarget, ErasedEvent, ErasingAtOpen, LatestQuery, NamedEvent, OpenOptions, ReadQuery,
+    Retention, SearchRequest, SharedBy, Source, VerifyItem, receipt_signer, salvage, store_formats,
 };
+use treering_context::provider::Provider;
+use treering_domain::*;
+use treering_log::{
+    BlobRef, EventLog, OpenMode, Record, RecordBody, RedbLog, RedbLogOptions, frame,
+};
+use treering_proto::body;
+use treering_search::searchable_text;
 
-/// What is planted, by where.
+/// The planted needles, named by place.
 const NEEDLES: [&str; 21] = [
     "needletitleqzx",
     "needlelabelqzx",
@@ -53,7 +52,7 @@ const NEEDLES: [&str; 21] = [
     "needlemetadataqzx",
     "needlebornwithqzx",
 ];
-/// Of them, those that are in the index.
+/// Those of them that are in the index.
 const SEARCHED: [&str; 8] = [
     "needletitleqzx",
     "needleretitledqzx",
@@ -64,7 +63,7 @@ const SEARCHED: [&str; 8] = [
     "needlesummaryqzx",
     "needlecustomqzx",
 ];
-/// Where the large body is in what is planted.
+/// The index of the large body among the planted events.
 const LARGE_AT: usize = 6;
 const CONVERSATION: u128 = 0x0190_0000_0000_7000_8000_0000_0000_0001;
 const OTHER: u128 = CONVERSATION + 1;
@@ -91,7 +90,7 @@ fn message(role: Role, text: &str) -> EventBody {
     EventBody::MessageAppended(MessageAppended::text(role, text))
 }
 
-/// A conversation with a needle in every place where a text can be.
+/// Returns the events of a conversation with a needle in every place that can hold text.
 fn planted() -> Vec<EventBody> {
     let mut call = body::tool_call(
         "call_1",
@@ -179,7 +178,7 @@ async fn append(engine: &Engine, of: ConversationId, bodies: Vec<EventBody>) {
     for (at, body) in bodies.into_iter().enumerate() {
         let mut event = NewEvent::new(of, body);
         event.actor = "tester".to_owned();
-        // With tags, the large body would not be the same as another one's.
+        // With tags, the large body would differ from the other conversation's.
         if of == id(CONVERSATION) && at != LARGE_AT {
             event.tags = Tags {
                 key: format!("needleeventkeyqzx/{at}"),
@@ -203,9 +202,9 @@ async fn open(dir: &Path) -> Engine {
     Engine::open(OpenOptions::new(dir)).await.unwrap()
 }
 
-/// The planted conversation, another one with the same large body, one that shares its
-/// history, and one that it spawned; with other events before, between and behind, in
-/// blocks and in frames.
+/// Creates a store with the planted conversation, another one with the same large body, a fork that
+/// shares its history, and a sub-context; with other events before, between and after, in blocks
+/// and in frames.
 async fn filled(dir: &Path) -> Engine {
     let engine = open(dir).await;
     let others = |from: u64, count: u64| {
@@ -281,14 +280,15 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What is packed somewhere in a file, unpacked: views pack their rows.
+/// Returns the decompressed form of everything compressed in a file, because projections compress
+/// their rows.
 fn unpacked(bytes: &[u8]) -> Vec<u8> {
     const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
     const BYTES_MAX: u64 = 1 << 20;
     let mut all = Vec::new();
     for at in memchr::memmem::find_iter(bytes, &MAGIC) {
         let packed = zstd::stream::read::Decoder::new(&bytes[at..]).unwrap();
-        // What follows on it is not of it.
+        // What follows does not belong to it.
         let _ends = packed.single_frame().take(BYTES_MAX).read_to_end(&mut all);
     }
     all
@@ -298,8 +298,8 @@ fn holds(bytes: &[u8], needle: &str) -> bool {
     memchr::memmem::find(bytes, needle.as_bytes()).is_some()
 }
 
-/// Where needles are: in files as they are, in the stored forms of records and dictionaries
-/// unpacked, and in large bodies.
+/// Returns where needles are found: literally in files, in decompressed records and dictionaries,
+/// and in large bodies.
 async fn found(dir: &Path, blobs: &[BlobRef]) -> Vec<String> {
     let mut found = Vec::new();
     let mut look = |place: &str, bytes: &[u8]| {
@@ -370,7 +370,7 @@ async fn check_sound(engine: &Engine) {
     }
 }
 
-/// All that is read of the conversation says nothing of it.
+/// Checks that no read of the conversation shows a needle.
 async fn check_reads(engine: &Engine) {
     let namespace = Namespace::default();
     let mut told = format!("{:?}", events(engine).await);
@@ -397,10 +397,10 @@ async fn check_reads(engine: &Engine) {
     assert_eq!(looked_up(engine).await, 0);
 }
 
-/// Nothing is found by what it was found by.
+/// Returns how many events are found by the planted keys and types.
 async fn looked_up(engine: &Engine) -> usize {
-    let keys = (0..12).map(|at| engine::Wanted::Key(format!("needleeventkeyqzx/{at}")));
-    let types = ["needletypeqzx", ERASED].map(|name| engine::Wanted::Type(name.to_owned()));
+    let keys = (0..12).map(|at| crate::Wanted::Key(format!("needleeventkeyqzx/{at}")));
+    let types = ["needletypeqzx", ERASED].map(|name| crate::Wanted::Type(name.to_owned()));
     let query = LatestQuery {
         namespace: Namespace::default(),
         conversations: vec![id(CONVERSATION), id(FORK)],
@@ -417,7 +417,8 @@ async fn looked_up(engine: &Engine) -> usize {
         .count()
 }
 
-/// Terms stand in the index by what tells them from the one before: it is asked for them.
+/// Searches for a needle. The index compresses terms by common prefixes, so its files cannot be
+/// searched for them.
 async fn hits(engine: &Engine, needle: &str) -> usize {
     let request = SearchRequest {
         at_least: Some(engine.head()),
@@ -426,9 +427,9 @@ async fn hits(engine: &Engine, needle: &str) -> usize {
     engine.search(request).await.unwrap().hits.len()
 }
 
-// A secret that somebody erased was still in a title, a search index, a free page of a
-// database or the dictionary that a segment is packed with. It must be in no file, and what
-// it was said in must be there all the same, in its place, with its hashes.
+// An erased secret was still in a title, the search index, a free database page or a segment's
+// compression dictionary. It must be in no file, and its events must still exist in place, with
+// their hashes.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_erased_is_in_no_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -436,7 +437,7 @@ async fn what_is_erased_is_in_no_file() {
     let before = events(&engine).await;
     let large = blobs(&engine).await;
     assert_eq!(large.len(), 1);
-    // What is at hand must go, too.
+    // Fill the caches: cached content must go, too.
     check_sound(&engine).await;
     let (items, outcome) = erase(
         &engine,
@@ -444,7 +445,7 @@ async fn what_is_erased_is_in_no_file() {
     )
     .await
     .unwrap();
-    // Thirteen, and two of the conversation that it spawned.
+    // Thirteen events, and two of the sub-context.
     assert_eq!((outcome.events, outcome.derived), (15, 0));
     let shared = SharedBy {
         conversation: id(FORK),
@@ -454,7 +455,7 @@ async fn what_is_erased_is_in_no_file() {
     assert!(items.contains(&EraseItem::Shared(shared)), "{items:?}");
     check_reads(&engine).await;
     check_sound(&engine).await;
-    // What the writer knew must not come back with what it writes next.
+    // The writer's cached content must not return with its next write.
     let event = NewEvent::new(id(CONVERSATION), message(Role::User, "and then?"));
     let appended = engine
         .append(AppendCommand::new(Namespace::default(), vec![event]))
@@ -478,7 +479,7 @@ async fn what_is_erased_is_in_no_file() {
     assert_eq!(found(dir.path(), &large).await, [""; 0]);
 }
 
-// Whoever plants needles must find them, or the test above proves nothing.
+// The needles must be found before the erasure, or the test above proves nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn needles_are_found_where_they_were_planted() {
     let dir = tempfile::tempdir().unwrap();
@@ -499,7 +500,7 @@ async fn needles_are_found_where_they_were_planted() {
     }
 }
 
-/// Records that the conversation goes, and no more than that.
+/// Records the erasure of the conversation, and does nothing more.
 async fn interrupted(engine: &Engine) {
     let files = engine.inner.files.clone().unwrap();
     let command = command(EraseTarget::Conversation(id(CONVERSATION)));
@@ -513,8 +514,8 @@ async fn interrupted(engine: &Engine) {
     engine.close().await;
 }
 
-// The power went after it was recorded what is to go, and before anything went. The next
-// opening must do it, before anybody reads.
+// The power failed after the erasure was recorded, and before anything was removed. The next
+// opening must finish it before anybody reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_recorded_is_erased_at_the_next_opening() {
     let dir = tempfile::tempdir().unwrap();
@@ -523,7 +524,7 @@ async fn what_was_recorded_is_erased_at_the_next_opening() {
     interrupted(&engine).await;
     assert!(!found(dir.path(), &large).await.is_empty());
 
-    // Nobody can finish it who may not write, and nobody is shown it.
+    // A read-only opening cannot finish it, but must hide the content.
     let read_only = Engine::open(OpenOptions::new(dir.path()).read_only())
         .await
         .unwrap();
@@ -532,7 +533,7 @@ async fn what_was_recorded_is_erased_at_the_next_opening() {
     check_reads(&read_only).await;
     read_only.close().await;
     assert!(store_formats(dir.path()).await.unwrap().erasing);
-    let looked = engine::repair(dir.path(), false).await.unwrap();
+    let looked = crate::repair(dir.path(), false).await.unwrap();
     assert!(looked.erasing && looked.log.is_whole());
     assert!(!found(dir.path(), &large).await.is_empty());
     let engine = open(dir.path()).await;
@@ -550,15 +551,16 @@ async fn what_was_recorded_is_erased_at_the_next_opening() {
     assert!(!store_formats(dir.path()).await.unwrap().erasing);
 }
 
-// The disk was full, the erasing could not be finished, and so the server did not start: nobody
-// could read anything any more. It must be read, without what was erased, and finished later.
+// The disk was full, so the erasure could not be finished, and the server did not start: nobody
+// could read anything. The store must be readable without the erased content, and the erasure
+// finished later.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_finished_is_hidden() {
     let dir = tempfile::tempdir().unwrap();
     let engine = filled(dir.path()).await;
     let large = blobs(&engine).await;
     interrupted(&engine).await;
-    // No file can be removed that is a folder.
+    // A folder in place of a file cannot be removed as one.
     let in_the_way = dir.path().join("views.verify.redb");
     std::fs::create_dir(&in_the_way).unwrap();
     let engine = open(dir.path()).await;
@@ -572,7 +574,7 @@ async fn what_cannot_be_finished_is_hidden() {
     let command = AppendCommand::new(Namespace::default(), vec![event]);
     let refused = engine.append(command.clone()).await;
     assert!(
-        matches!(refused, Err(engine::AppendError::ReadOnly)),
+        matches!(refused, Err(crate::AppendError::ReadOnly)),
         "{refused:?}"
     );
     engine.close().await;
@@ -585,7 +587,7 @@ async fn what_cannot_be_finished_is_hidden() {
     assert_eq!(found(dir.path(), &large).await, [""; 0]);
 }
 
-// Who takes what is sound of a damaged store must not bring back what was to go.
+// A salvage of a damaged store must not bring back erased content.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_salvaged_is_erased_too() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -601,7 +603,7 @@ async fn what_is_salvaged_is_erased_too() {
     assert_eq!(found(to.path(), &large).await, [""; 0]);
 }
 
-/// What goes, as `conversation#revision why`.
+/// Formats erased events as `conversation#revision why`.
 fn told(items: &[EraseItem]) -> Vec<String> {
     let event = |item: &EraseItem| match item {
         EraseItem::Event(ErasedEvent {
@@ -618,8 +620,8 @@ fn told(items: &[EraseItem]) -> Vec<String> {
     items.iter().filter_map(event).collect()
 }
 
-// What was made from what goes says it in other words, and a decision about a call has a
-// hash that gives its arguments away.
+// Derived events repeat erased content in other words, and an approval decision has a hash that
+// reveals the call's arguments.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_follows_goes_along() {
     let dir = tempfile::tempdir().unwrap();
@@ -655,7 +657,7 @@ async fn what_follows_goes_along() {
             .await
             .is_err()
     );
-    // Nothing was erased, and nothing is under way.
+    // Nothing was erased, and no erasure is running.
     assert!(engine.inner.files.as_ref().unwrap().erasing().is_none());
     assert!(
         events(&engine)
@@ -666,9 +668,8 @@ async fn what_follows_goes_along() {
     engine.close().await;
 }
 
-// Two conversations had the same large body. Erased from one, it must stay in the other;
-// erased from that, too, it must go; and who appends it once more must not be pointed to
-// where it was.
+// Two conversations had the same large body. Erased from one, it must stay in the other; erased
+// from both, it must be gone; and a later append of it must not refer to the old place.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shared_body_goes_with_the_last_that_has_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -714,7 +715,7 @@ async fn a_shared_body_goes_with_the_last_that_has_it() {
     engine.close().await;
 }
 
-// A receipt must say what the log says: where it is recorded, and the hash of what is left.
+// A receipt must agree with the log: where the erasure is recorded, and the hash of the stubs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receipt_says_what_the_log_says() {
     let dir = tempfile::tempdir().unwrap();
@@ -765,20 +766,19 @@ async fn a_receipt_says_what_the_log_says() {
 }
 
 proptest! {
-    // Whatever takes a body takes a stub: one that cannot be decoded would be damage, and
-    // one with a text would be found.
+    // Everything that accepts a body accepts a stub: one that cannot be decoded would be damage,
+    // and one with text would be found.
     #[test]
-    fn a_stub_is_a_body_of_its_kind_without_a_text(any in arbitrary::event_body(), branch: u64) {
+    fn a_stub_is_a_body_of_its_kind_without_a_text(any in treering_arbitrary::event_body(), branch: u64) {
         let stub = body::encode(&any.stub(BranchId(branch)));
         let decoded = body::decode(any.kind(), &stub).unwrap();
         prop_assert_eq!(searchable_text(&decoded), None);
-        // It is what is left of itself.
+        // The stub of a stub is the stub itself.
         prop_assert_eq!(body::encode(&decoded.stub(BranchId(branch))), stub);
     }
 }
 
-// Retention that erases what somebody still builds on, or the same things every day anew, would
-// be worse than none.
+// Retention must not erase what is still in use, nor erase the same events again every day.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_due_goes_and_what_is_built_on_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -808,7 +808,7 @@ async fn what_is_due_goes_and_what_is_built_on_stays() {
         keep_sealed_days: None,
         labels: [("team".to_owned(), "red".to_owned())].into(),
     };
-    // An event that says what was erased and why is due one day itself.
+    // An event that records an erasure and its reason also becomes due.
     let silently = |target| EraseCommand {
         reason: String::new(),
         ..command(target)
@@ -824,7 +824,8 @@ async fn what_is_due_goes_and_what_is_built_on_stays() {
         receipt["recorded"][0]["conversation"],
         id(OTHER).to_string()
     );
-    // Labels went with the content; without them, too, there is nothing more in it.
+    // The labels were erased with the content; without a label filter there is nothing more to
+    // erase either.
     let any = Retention {
         labels: BTreeMap::new(),
         ..due()
@@ -868,7 +869,7 @@ fn of(number: u128, revisions: std::ops::RangeInclusive<u64>) -> EraseTarget {
     }
 }
 
-/// Looks, erases, and looks into every file. What a dry run tells is what goes.
+/// Erases after a dry run, and searches every file. What a dry run reports must be what is erased.
 async fn gone_with(dir: &Path, engine: Engine, target: EraseTarget) -> (Vec<String>, Engine) {
     let dry = EraseCommand {
         dry_run: true,
@@ -885,9 +886,9 @@ async fn gone_with(dir: &Path, engine: Engine, target: EraseTarget) -> (Vec<Stri
     (told(&items), open(dir).await)
 }
 
-// An import calls a conversation by its first prompt, and a fork is called by its title: the
-// erased text went on to be the line by which everybody lists it. Labels have a life of their
-// own, and a policy finds conversations by them.
+// An import titles a conversation by its first prompt, and a fork takes its parent's title: erased
+// text stayed visible as the title in every list. Labels must be kept, because retention policies
+// select conversations by them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_title_goes_with_what_it_was_made_from() {
     let dir = tempfile::tempdir().unwrap();
@@ -949,8 +950,8 @@ fn call(call_id: &str, arguments: &str) -> EventBody {
     EventBody::ToolCallRequested(body::tool_call(call_id, "task", arguments).unwrap())
 }
 
-// What a sub-context found is copied into the result of the call that asked for it: erased in
-// the child, it stood in the parent.
+// A sub-context's result is copied into the result of the call that requested it: erased in the
+// child, it was still in the parent.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_sub_context_returned_goes_with_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -962,14 +963,14 @@ async fn what_a_sub_context_returned_goes_with_it() {
     ];
     append(&engine, id(CONVERSATION), bodies).await;
     let place = BranchAddress::active(Namespace::default(), id(CONVERSATION));
-    let spawn = engine::Spawn {
+    let spawn = crate::Spawn {
         call_id: "call_1".into(),
         child: Some(id(CHILD)),
-        ..engine::Spawn::new(place)
+        ..crate::Spawn::new(place)
     };
     engine.spawn(spawn).await.unwrap();
     append(&engine, id(CHILD), vec![message(Role::Assistant, SECRET)]).await;
-    let end = engine::Return::new(Namespace::default(), id(CHILD));
+    let end = crate::Return::new(Namespace::default(), id(CHILD));
     engine.return_sub_context(end).await.unwrap();
     let later = vec![
         call("call_1", "{}"),
@@ -984,8 +985,8 @@ async fn what_a_sub_context_returned_goes_with_it() {
     engine.close().await;
 }
 
-// An import has the parent first, its result included, and what the child is to do is the
-// beginning of the child's first message.
+// An import has the parent first, including the result, and the child's purpose is the beginning of
+// the child's first message.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_imported_sub_context_returned_goes_with_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -1037,8 +1038,8 @@ async fn what_an_imported_sub_context_returned_goes_with_it() {
     engine.close().await;
 }
 
-// A summary of a fork begins with what the fork inherits, and its range has numbers of the
-// fork only: the inherited text was erased and quoted there. One of a later part is not of it.
+// A summary in a fork covers what the fork inherits, but its range has only the fork's revisions:
+// erased inherited text was still quoted there. A summary of a later part must stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_summary_in_a_fork_goes_with_what_it_inherits() {
     let dir = tempfile::tempdir().unwrap();
@@ -1084,8 +1085,8 @@ async fn a_summary_in_a_fork_goes_with_what_it_inherits() {
     engine.close().await;
 }
 
-// A sub-context was due before its parent: the policy would have erased in the parent too, which
-// is not due, and so erased nothing, day after day.
+// A sub-context was due before its parent: the policy would also have erased events in the parent,
+// which was not due, and therefore erased nothing, day after day.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sub_context_that_is_due_goes_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -1093,14 +1094,14 @@ async fn a_sub_context_that_is_due_goes_alone() {
     let bodies = vec![EventBody::ConversationCreated(created("Boats"))];
     append(&engine, id(CONVERSATION), bodies).await;
     let place = BranchAddress::active(Namespace::default(), id(CONVERSATION));
-    let spawn = engine::Spawn {
+    let spawn = crate::Spawn {
         child: Some(id(CHILD)),
-        ..engine::Spawn::new(place)
+        ..crate::Spawn::new(place)
     };
     engine.spawn(spawn).await.unwrap();
-    let end = engine::Return {
+    let end = crate::Return {
         summary: "By the quay".into(),
-        ..engine::Return::new(Namespace::default(), id(CHILD))
+        ..crate::Return::new(Namespace::default(), id(CHILD))
     };
     engine.return_sub_context(end).await.unwrap();
     let due = EraseTarget::Due(Retention {
@@ -1114,8 +1115,7 @@ async fn a_sub_context_that_is_due_goes_alone() {
     engine.close().await;
 }
 
-// Somebody who erased while another erasing ran was refused, and had to ask again until it was
-// over. The second one must wait for its turn.
+// A second erasure was refused while another one ran, and had to be retried. It must queue instead.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_erasing_waits_for_its_turn() {
     let dir = tempfile::tempdir().unwrap();
@@ -1133,8 +1133,8 @@ async fn a_second_erasing_waits_for_its_turn() {
     engine.close().await;
 }
 
-// A deep verification read half of the store as it was before an erasing and half as it was
-// after, and called it damaged. What it says must be true of one state.
+// A deep verification read half of the store before an erasure and half after it, and reported
+// damage. Its result must be about one state.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_verification_beside_an_erasing_finds_nothing_wrong() {
     let dir = tempfile::tempdir().unwrap();
@@ -1156,7 +1156,7 @@ async fn a_verification_beside_an_erasing_finds_nothing_wrong() {
                 Ok(VerifyItem::Fault(fault)) => panic!("{fault:?}"),
                 Ok(VerifyItem::Outcome(outcome)) => assert!(outcome.sound),
                 Ok(VerifyItem::Progress(_)) => {}
-                Err(engine::ReadError::Busy { .. }) => break,
+                Err(crate::ReadError::Busy { .. }) => break,
                 Err(error) => panic!("{error}"),
             }
         }

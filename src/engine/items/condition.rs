@@ -1,4 +1,4 @@
-//! What items and paths are compared with.
+//! Conditions on items and paths.
 
 use serde_json::Value;
 
@@ -7,11 +7,11 @@ use super::name::ANY_LABEL;
 /// How a value is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
-    /// The same JSON; numbers by what they are worth.
+    /// Equal JSON; numbers are compared by value.
     Equal,
-    /// Another one, or none.
+    /// Different JSON, or missing.
     NotEqual,
-    /// Texts as texts, all else as numbers; what is neither does not fit.
+    /// Two texts are compared as texts, anything else as numbers; what is neither never matches.
     Greater,
     /// See [`Comparison::Greater`].
     GreaterOrEqual,
@@ -21,19 +21,20 @@ pub enum Comparison {
     LessOrEqual,
 }
 
-/// Something that must be so of an item's value.
+/// A condition on an item's value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ItemCondition {
-    /// Names from the value's outermost object to what is compared. What is not there is null.
+    /// Field names from the value's outermost object to the compared field. A missing field is
+    /// null.
     pub field: Vec<String>,
-    /// How.
+    /// The comparison.
     pub comparison: Comparison,
-    /// With what.
+    /// The value to compare with.
     pub value: Value,
 }
 
 impl ItemCondition {
-    /// Whether a value fits.
+    /// Returns whether a value meets the condition.
     #[must_use]
     pub fn fits(&self, value: &Value) -> bool {
         let mut found = Some(value);
@@ -52,7 +53,7 @@ impl ItemCondition {
     }
 }
 
-/// 1 and 1.0 are one number, also within lists and objects.
+/// Returns whether two values are equal; 1 and 1.0 are, also within lists and objects.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => {
@@ -90,17 +91,17 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// Where a path must have labels.
+/// A condition on a path's labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathMatch {
-    /// It begins with them.
+    /// The path begins with these labels.
     Prefix(Vec<String>),
-    /// It ends with them.
+    /// The path ends with these labels.
     Suffix(Vec<String>),
 }
 
 impl PathMatch {
-    /// Whether a path does. A label `*` is any one.
+    /// Returns whether a path meets the condition. The label `*` matches any label.
     #[must_use]
     pub fn fits(&self, path: &[String]) -> bool {
         let (Self::Prefix(wanted) | Self::Suffix(wanted)) = self;
@@ -122,8 +123,8 @@ mod tests {
 
     use super::*;
 
-    // What frameworks expect of a filter: one line each of value, field, comparison, with what,
-    // and whether it fits.
+    // Conditions must compare as frameworks expect. Each line: field, comparison, operand, and
+    // whether it matches.
     #[test]
     fn conditions_compare_as_frameworks_do() {
         use Comparison::*;

@@ -1,4 +1,4 @@
-//! Finding items: by name, under a path, by what their values say, by words.
+//! Finding items by name, under a path, by conditions on their values, and by words.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -9,45 +9,42 @@ use super::{
     name, stored::Kept,
 };
 use crate::{
-    codec,
-    domain::{
-        BranchId, BranchName, ConversationId, EventBody, EventKind, JsonText, Namespace, Revision,
-        TimestampMicros,
-        limits::{
-            ITEM_PATHS_DEFAULT, ITEM_SEARCH_DEFAULT, ITEMS_INDEX_WAIT_MAX, ITEMS_LOOKED_AT_MAX,
-        },
-    },
-    engine::{
-        Engine, Inner,
-        error::ReadError,
-        history::History,
-        lookup::record_of,
-        query::SearchRequest,
-        work::{self, Lane},
-    },
-    log::Record,
-    views::{EventEntry, Finding, KeyAfter, Within},
+    Engine, Inner,
+    error::ReadError,
+    history::History,
+    lookup::record_of,
+    query::SearchRequest,
+    work::{self, Lane},
 };
+use treering_domain::{
+    BranchId, BranchName, ConversationId, ConversationKey, EventBody, EventKind, JsonText,
+    Namespace, Revision, TimestampMicros,
+    limits::{ITEM_PATHS_DEFAULT, ITEM_SEARCH_DEFAULT, ITEMS_INDEX_WAIT_MAX, ITEMS_LOOKED_AT_MAX},
+};
+use treering_log::Record;
+use treering_projections::{EventEntry, Finding, KeyAfter, Within};
+use treering_proto as codec;
 
-/// Hits that one look into the index brings.
+/// Number of hits per index query.
 const HITS_PAGE: usize = 100;
-/// Hits that a search looks at: old values and what the filter leaves out are among them.
+/// Maximum number of hits that a search examines; they include outdated values and items that the
+/// filter rejects.
 const HITS_MAX: usize = 2_000;
-/// Keys that are looked up at once.
+/// Number of keys per look-up.
 const KEYS_PAGE: usize = 512;
 
 /// An item that was found, with its value.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub kept: Kept,
-    /// None: the answer has no room for it.
+    /// `None` if the answer has no room for it.
     pub value: Option<Bytes>,
     pub text: String,
     pub score: Option<f32>,
 }
 
 impl Found {
-    /// As it is told.
+    /// Converts to the public form.
     pub fn item(&self, name: &ItemName) -> RememberedItem {
         RememberedItem {
             name: name.clone(),
@@ -61,7 +58,7 @@ impl Found {
     }
 }
 
-/// Room for values in an answer.
+/// Space for values in an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     bytes_left: usize,
@@ -76,7 +73,7 @@ impl Room {
         }
     }
 
-    /// Whether a value still goes in. The first one does, whatever it takes.
+    /// Returns whether a value still fits, and counts it if so. The first value always fits.
     pub fn takes(&mut self, bytes: usize) -> bool {
         if bytes > self.bytes_left && !self.is_empty {
             return false;
@@ -87,7 +84,7 @@ impl Room {
     }
 }
 
-/// The newest event of a key.
+/// The newest event with a key.
 #[derive(Clone, Debug)]
 struct Newest {
     name: ItemName,
@@ -95,7 +92,7 @@ struct Newest {
 }
 
 impl Engine {
-    /// An item with its value, if it is there.
+    /// Returns an item with its value, if it exists.
     pub(super) async fn item(
         &self,
         namespace: &Namespace,
@@ -114,7 +111,8 @@ impl Engine {
         Ok(self.on(Lane::Short, read).await?)
     }
 
-    /// The name of the branch that items are on; none: their conversation is not there yet.
+    /// Returns the name of the branch that holds the items; `None` if their conversation does not
+    /// exist yet.
     pub(super) async fn first_branch(
         &self,
         namespace: &Namespace,
@@ -124,14 +122,17 @@ impl Engine {
         let read = |engine: Self| async move {
             let inner = &engine.inner;
             match inner.find_row(&namespace, id)? {
-                Some(_) => inner.history().branch_name(id, BranchId::MAIN).map(Some),
+                Some(_) => inner
+                    .history()
+                    .branch_name(namespace.key(id), BranchId::MAIN)
+                    .map(Some),
                 None => Ok::<_, ReadError>(None),
             }
         };
         Ok(self.on(Lane::Short, read).await?)
     }
 
-    /// Items that are looked for; true: there may be more, but enough was looked at.
+    /// Searches for items; true means that the scan limit was reached and there may be more.
     pub(super) async fn search_items(
         &self,
         namespace: &Namespace,
@@ -153,7 +154,8 @@ impl Engine {
             let history = inner.history();
             let beginning = name::beginning(&search.under).unwrap_or_default();
             let most = ITEMS_LOOKED_AT_MAX;
-            let (mut all, is_partial) = inner.newest_under(&history, id, &beginning, most)?;
+            let (mut all, is_partial) =
+                inner.newest_under(&history, namespace.key(id), &beginning, most)?;
             all.sort_unstable_by_key(|newest| std::cmp::Reverse(newest.entry.offset));
             for newest in all {
                 work::check()?;
@@ -183,7 +185,7 @@ impl Engine {
         request.conversation = Some(items_conversation(namespace));
         request.kinds = vec![EventKind::Custom];
         request.every_copy = true;
-        // Who has put something finds it.
+        // A caller finds what it has just put.
         request.at_least = Some(self.published());
         request.wait_max = Some(ITEMS_INDEX_WAIT_MAX);
         let mut is_partial = true;
@@ -224,7 +226,8 @@ impl Engine {
         Ok((page.found, is_partial))
     }
 
-    /// Paths under which items are; true: there may be more, but enough was looked at.
+    /// Lists paths that have items; true means that the scan limit was reached and there may be
+    /// more.
     pub(super) async fn paths_of_items(
         &self,
         namespace: &Namespace,
@@ -255,7 +258,7 @@ impl Engine {
     }
 }
 
-/// What a search keeps of what it looks at.
+/// The results that a search collects.
 struct Page {
     skip: usize,
     limit: usize,
@@ -280,7 +283,7 @@ impl Page {
         self.found.len() >= self.limit
     }
 
-    /// Takes an item if it is there and fits.
+    /// Adds an item if it is live and matches.
     async fn look_at(
         &mut self,
         inner: &Arc<Inner>,
@@ -301,7 +304,7 @@ impl Page {
                 return Ok(());
             }
             if self.skip == 0 {
-                // What has no room is not held either.
+                // Do not hold a value that has no room.
                 let room = &mut self.room;
                 found.value = found.value.filter(|value| room.takes(value.len()));
                 found.text = String::new();
@@ -322,7 +325,7 @@ fn fits(search: &ItemSearch, value: Option<&Bytes>) -> bool {
     value.is_some_and(|value| search.filter.iter().all(|condition| condition.fits(&value)))
 }
 
-/// Paths that are found while keys are gone through in their order.
+/// The paths found while keys are scanned in order.
 struct Paths<'a> {
     query: &'a PathsQuery,
     found: BTreeSet<Vec<String>>,
@@ -343,9 +346,10 @@ impl Paths<'_> {
             if self.looked_at >= ITEMS_LOOKED_AT_MAX {
                 return Ok(true);
             }
-            let page = history
-                .views
-                .newest_by_key(id, BranchId::MAIN, "", &after, 1)?;
+            let page =
+                history
+                    .views
+                    .newest_by_key(namespace.key(id), BranchId::MAIN, "", &after, 1)?;
             let Some((key, entry)) = page.into_iter().next() else {
                 return Ok(false);
             };
@@ -358,7 +362,7 @@ impl Paths<'_> {
         }
     }
 
-    /// Looks at an item; says what need not be looked at because it is of a path that was found.
+    /// Examines an item; returns the keys to skip because they are under a path already found.
     async fn look_at(
         &mut self,
         history: &History,
@@ -380,7 +384,7 @@ impl Paths<'_> {
                 self.found.insert(cut.clone());
             }
         }
-        // All under it are cut to the same path.
+        // All items under it are truncated to the same path.
         let is_done = depth == self.query.depth_max && self.found.contains(&cut);
         let passed = is_done.then(|| name::beginning(&cut).ok()).flatten();
         Ok(passed.map(KeyAfter::Beginning))
@@ -388,7 +392,7 @@ impl Paths<'_> {
 }
 
 impl Inner {
-    /// The newest event of an item, if there is one and it puts it.
+    /// Returns the newest event of an item, if that puts it.
     pub(super) async fn newest_of_item(
         &self,
         namespace: &Namespace,
@@ -397,10 +401,10 @@ impl Inner {
         let Ok(key) = name.event_key() else {
             return Ok(None);
         };
-        let id = items_conversation(namespace);
-        if self.find_row(namespace, id)?.is_none() {
+        let Some(row) = self.find_row(namespace, items_conversation(namespace))? else {
             return Ok(None);
-        }
+        };
+        let id = row.key();
         self.check_whole(id, Revision(u64::MAX))?;
         let history = self.history();
         let within = own_events(id);
@@ -412,7 +416,7 @@ impl Inner {
         Ok(kept.map(|kept| (record, kept)))
     }
 
-    /// The item that an event puts, if no later one puts it.
+    /// Returns the item that an event puts, if the event is the item's newest.
     async fn still_newest(
         &self,
         namespace: &Namespace,
@@ -420,6 +424,7 @@ impl Inner {
         revision: Revision,
     ) -> Result<Option<(ItemName, Record)>, ReadError> {
         let history = self.history();
+        let id = namespace.key(id);
         let Some(entry) = history.views.entry(id, revision)? else {
             return Ok(None);
         };
@@ -433,11 +438,11 @@ impl Inner {
         Ok(name.map(|name| (name, record)))
     }
 
-    /// The newest event of each item whose key begins so; true: there are more.
+    /// Returns the newest event of each item whose key has this prefix; true if there are more.
     fn newest_under(
         &self,
         history: &History,
-        id: ConversationId,
+        id: ConversationKey,
         beginning: &str,
         items_max: usize,
     ) -> Result<(Vec<Newest>, bool), ReadError> {
@@ -466,12 +471,12 @@ impl Inner {
         Ok((all, true))
     }
 
-    /// An item with its value.
+    /// Reads an item's value.
     async fn valued(&self, record: &Record, kept: Kept) -> Result<Found, ReadError> {
         let offset = record.header.id.offset();
         let (value, text) = match self.history().decode(offset, record).await? {
             EventBody::Custom(custom) => (custom.data, custom.text),
-            // Its header says that it is one.
+            // Cannot happen: the header says that it is a custom event.
             _ => (Bytes::new(), String::new()),
         };
         Ok(Found {
@@ -483,7 +488,7 @@ impl Inner {
     }
 }
 
-fn own_events(conversation: ConversationId) -> Within {
+fn own_events(conversation: ConversationKey) -> Within {
     Within {
         conversation,
         branch: Some(BranchId::MAIN),

@@ -1,9 +1,9 @@
-//! Items: what is remembered for long under a path and a key, as events of one conversation of
-//! the namespace.
+//! Items: long-lived values of a namespace under a path and a key, stored as events of one
+//! conversation.
 //!
-//! Each change is an event with the item's name as its key, so that the newest one is one look-up
-//! (`docs/decisions/0047`). Here lives what a batch of operations does; names, conditions and
-//! the stored form have files of their own, finding in `find`.
+//! Each change is an event with the item's name as its event key, so that the newest one takes one
+//! look-up (`docs/decisions/0016-items.md`). This module executes batches of operations; names,
+//! conditions and the stored form have modules of their own, searching is in `find`.
 
 mod condition;
 mod find;
@@ -31,71 +31,69 @@ use super::{
     error::{AppendError, ReadError, SearchError},
     work::Lane,
 };
-use crate::{
-    codec::json,
-    domain::{
-        AppendCommand, AppendOutcome, ConversationCreated, ConversationId, EventBody, EventRef,
-        JsonText, Namespace, NewEvent, Position, TimestampMicros,
-        limits::{ITEM_OPS_MAX, ITEM_SEARCH_DEFAULT, ITEM_SEARCH_MAX, ITEM_SEARCHES_MAX},
-    },
+use treering_domain::{
+    AppendCommand, AppendOutcome, ConversationCreated, ConversationId, EventBody, EventRef,
+    JsonText, Namespace, NewEvent, Position, TimestampMicros,
+    limits::{ITEM_OPS_MAX, ITEM_SEARCH_DEFAULT, ITEM_SEARCH_MAX, ITEM_SEARCHES_MAX},
 };
+use treering_proto::json;
 
 /// Label of the conversation that holds a namespace's items.
 pub const ITEMS_LABEL: &str = "treering.items";
 
-/// An item as it is.
+/// An item's current state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RememberedItem {
-    /// Its name.
+    /// The item's name.
     pub name: ItemName,
-    /// JSON text, as it was put; none: the answer had no room for it.
+    /// The value as JSON text, as it was put; `None` if the answer had no room for it.
     pub value: Option<JsonText>,
-    /// When it was first put, since it was last taken away.
+    /// When the item was first put, since its last deletion.
     pub created_at: TimestampMicros,
-    /// When it was last put.
+    /// When the item was last put.
     pub updated_at: TimestampMicros,
-    /// When it goes; none: never.
+    /// When the item expires; `None` for never.
     pub expires_at: Option<TimestampMicros>,
-    /// The event that says so.
+    /// The event that holds this state.
     pub at: EventRef,
-    /// How well it fits a query.
+    /// The search score.
     pub score: Option<f32>,
 }
 
-/// What is asked of items.
+/// An operation on items.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ItemOp {
-    /// One item.
+    /// Gets one item.
     Get {
         /// Its name.
         name: ItemName,
-        /// It lives on from now.
+        /// Restart the item's time to live.
         refresh: bool,
     },
-    /// Puts one, in the place of what is there.
+    /// Puts an item, replacing an existing one.
     Put {
         /// Its name.
         name: ItemName,
-        /// JSON text.
+        /// The value as JSON text.
         value: JsonText,
-        /// How long it lives; none: for ever.
+        /// Time to live; `None` for no expiry.
         ttl: Option<Duration>,
-        /// What a search finds it by; none: all texts in it.
+        /// The text that searches match; `None` for all texts in the value.
         text: Option<String>,
     },
-    /// Takes one away; none is there: nothing happens.
+    /// Deletes an item; a missing item is no error.
     Delete {
         /// Its name.
         name: ItemName,
     },
-    /// Looks for items.
+    /// Searches for items.
     Search(ItemSearch),
-    /// Paths under which there are items.
+    /// Lists the paths that have items.
     Paths(PathsQuery),
 }
 
 impl ItemOp {
-    /// True when it may change something.
+    /// Returns true when the operation may change an item.
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
@@ -110,119 +108,119 @@ impl ItemOp {
 /// A search for items: newest first, or with a query best first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ItemSearch {
-    /// Only under this path; empty: anywhere.
+    /// Only items under this path; empty for any.
     pub under: Vec<String>,
-    /// Words that are looked for; empty: none.
+    /// Words to search for; empty for none.
     pub query: String,
-    /// All of this must be so.
+    /// Conditions that must all hold.
     pub filter: Vec<ItemCondition>,
-    /// At most so many; 0: ten.
+    /// Maximum number of items; 0 for ten.
     pub limit: usize,
-    /// Passes over so many.
+    /// Number of items to skip.
     pub offset: usize,
-    /// What is found lives on from now.
+    /// Restart the time to live of the items found.
     pub refresh: bool,
 }
 
-/// A list of paths, in their order.
+/// A query for paths, in sort order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PathsQuery {
-    /// All of this must be so.
+    /// Conditions that must all hold.
     pub matches: Vec<PathMatch>,
-    /// Paths are cut to so many labels; 0: they are not.
+    /// Truncate paths to this many labels; 0 for no truncation.
     pub depth_max: usize,
-    /// At most so many; 0: a hundred.
+    /// Maximum number of paths; 0 for a hundred.
     pub limit: usize,
-    /// Passes over so many.
+    /// Number of paths to skip.
     pub offset: usize,
 }
 
-/// Operations that are one step.
+/// Operations that are executed as one step.
 #[derive(Clone, Debug)]
 pub struct ItemBatch {
-    /// Tenant.
+    /// The tenant.
     pub namespace: Namespace,
-    /// In the order in which they are answered.
+    /// The operations, answered in this order.
     pub ops: Vec<ItemOp>,
-    /// See [`AppendCommand::idempotency_key`]. Without changes it says nothing.
+    /// See [`AppendCommand::idempotency_key`]. Ignored when nothing changes.
     pub idempotency_key: Option<String>,
     /// See [`AppendCommand::key_life_seconds`].
     pub key_life_seconds: Option<NonZeroU32>,
-    /// Who does it, or empty.
+    /// The actor, or empty.
     pub actor: String,
-    /// Values in the answer, together, in bytes; one that is larger goes alone.
+    /// Maximum size of all values in the answer, in bytes; the first value is always included.
     pub bytes_max: usize,
 }
 
-/// What an operation came to.
+/// The answer to an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ItemAnswer {
-    /// Of a get; none: it is not there.
+    /// The answer to a get; `None` if the item does not exist.
     Got(Option<RememberedItem>),
-    /// Of a search.
+    /// The answer to a search.
     Found {
-        /// What was found.
+        /// The items found.
         items: Vec<RememberedItem>,
-        /// So much had to be looked at that there may be more.
+        /// The scan limit was reached; there may be more items.
         is_partial: bool,
     },
-    /// Of a list of paths.
+    /// The answer to a list of paths.
     Paths {
-        /// What was found.
+        /// The paths found.
         paths: Vec<Vec<String>>,
-        /// So much had to be looked at that there may be more.
+        /// The scan limit was reached; there may be more paths.
         is_partial: bool,
     },
-    /// Of a change.
+    /// The answer to a change.
     Changed,
 }
 
-/// What a batch came to.
+/// The answer to a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ItemAnswers {
-    /// In the order of the operations.
+    /// The answers, in the order of the operations.
     pub answers: Vec<ItemAnswer>,
-    /// The last event that was appended; none: nothing was.
+    /// Log position of the last appended event; `None` if nothing was appended.
     pub position: Option<Position>,
-    /// The key was used before: nothing was changed again.
+    /// The idempotency key was already known: this call changed nothing.
     pub repeated_key: bool,
 }
 
-/// Why a batch was not done. Nothing was changed.
+/// Why a batch failed. Nothing was changed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ItemsError {
-    /// An operation makes no sense.
+    /// An operation is invalid.
     #[error("ops[{index}]: {message}")]
     Invalid {
-        /// Which one.
+        /// The index of the operation.
         index: usize,
-        /// What is wrong, and what to do.
+        /// The fault, and what to do.
         message: String,
     },
-    /// The batch does.
+    /// The batch has too many operations.
     #[error("{operations} operations; at most {ITEM_OPS_MAX} go into one batch")]
     TooMany {
-        /// How many.
+        /// The number of operations.
         operations: usize,
     },
-    /// Something could not be read.
+    /// A read failed.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Something could not be searched.
+    /// A search failed.
     #[error(transparent)]
     Search(#[from] SearchError),
-    /// Something could not be appended.
+    /// An append failed.
     #[error(transparent)]
     Append(#[from] AppendError),
 }
 
-/// The conversation that has the items of a namespace. It is made with the first one.
+/// Returns the conversation that holds the items of a namespace. The first put creates it.
 #[must_use]
 pub fn items_conversation(namespace: &Namespace) -> ConversationId {
     derived_id(namespace, "items", &[])
 }
 
-/// A change that is to be made of an item.
+/// A change to an item.
 enum Change<'a> {
     Put {
         name: &'a ItemName,
@@ -233,15 +231,15 @@ enum Change<'a> {
     Delete {
         name: &'a ItemName,
     },
-    /// It was read, and lives longer for it.
+    /// The item was read with refresh: its time to live restarts.
     Refresh {
         name: ItemName,
     },
 }
 
 impl Engine {
-    /// Operations on items in one step: what is read is as it was before, what is changed is
-    /// changed all at once or not at all, and of several changes of one item the last counts.
+    /// Executes operations on items in one step. Reads see the state before the batch; all changes
+    /// are made or none; of several changes to one item the last one counts.
     ///
     /// # Errors
     /// [`ItemsError`]; nothing was changed.
@@ -268,7 +266,7 @@ impl Engine {
         Ok(done)
     }
 
-    /// What an operation reads; and what lives on for it.
+    /// Executes the read part of an operation; also returns the items to be refreshed.
     async fn answer(
         &self,
         namespace: &Namespace,
@@ -331,7 +329,7 @@ impl Engine {
             if let Some(mut event) = event {
                 bytes += stored::size_of(&event);
                 if bytes > max {
-                    // Before all of it is in memory: values that live on are read for it.
+                    // Stop before all of it is in memory: refreshing loads the values.
                     let (what, limit) = ("the batch, in bytes,", "batch_bytes_max");
                     let actual = bytes;
                     return Err(ItemsError::Append(AppendError::TooLarge {
@@ -363,7 +361,7 @@ impl Engine {
         Ok(Some(self.append(command).await?))
     }
 
-    /// The event of a change; none: nothing is to be changed.
+    /// Returns the event for a change; `None` if nothing changes.
     async fn change_event(
         &self,
         namespace: &Namespace,
@@ -415,7 +413,7 @@ impl Engine {
         }
     }
 
-    /// What is known of an item without its value, if it is there.
+    /// Returns an existing item's metadata without its value.
     async fn item_kept(
         &self,
         namespace: &Namespace,
@@ -430,13 +428,14 @@ impl Engine {
         Ok(self.on(Lane::Short, read).await?)
     }
 
-    /// The position up to which all is published.
+    /// Returns the log position up to which everything is published.
     fn published(&self) -> Position {
         Position::local(self.inner.published.load(Ordering::Acquire))
     }
 }
 
-/// Of several changes of one item the last counts; what is changed is not refreshed.
+/// Merges the changes of a batch: the last change of an item counts, and a changed item is not
+/// refreshed.
 fn changes(ops: &[ItemOp], refreshed: Vec<ItemName>) -> BTreeMap<String, Change<'_>> {
     let mut changes = BTreeMap::new();
     for name in refreshed {

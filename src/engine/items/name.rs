@@ -1,54 +1,54 @@
-//! What items are called: a path of labels and a key. In the log that is the key of an event:
-//! labels and key with slashes between them, `~` and `/` within them as `~0` and `~1`.
+//! Names of items: a path of labels and a key. The event key joins labels and key with slashes; `~`
+//! and `/` within them are escaped as `~0` and `~1`.
 
-use crate::domain::limits::{EVENT_KEY_BYTES_MAX, ITEM_PATH_LABELS_MAX};
+use treering_domain::limits::{EVENT_KEY_BYTES_MAX, ITEM_PATH_LABELS_MAX};
 
-/// Stands for any label where paths are matched.
+/// Matches any label in path conditions.
 pub const ANY_LABEL: &str = "*";
 
 /// The name of an item.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemName {
-    /// Where it is, from the top; at least one label.
+    /// The path from the top; at least one label.
     pub path: Vec<String>,
-    /// Which one it is there.
+    /// The key under that path.
     pub key: String,
 }
 
-/// Why there can be no item of a name, or none under a path.
+/// Why a name or path is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameFault {
-    /// No label.
+    /// The path has no label.
     #[error("the path is empty: an item is under at least one label")]
     NoPath,
-    /// Too many.
+    /// The path has too many labels.
     #[error("the path has {labels} labels; at most {ITEM_PATH_LABELS_MAX} are allowed")]
     TooDeep {
-        /// How many.
+        /// The number of labels.
         labels: usize,
     },
-    /// A part says nothing.
+    /// A label or the key is empty.
     #[error("a label of the path, or the key, is empty")]
     Empty,
-    /// A part has what no event's key has.
+    /// A label or the key has a NUL, which event keys cannot have.
     #[error("a label of the path, or the key, has a NUL character")]
     HasNul,
-    /// A label that stands for any.
+    /// A label is the wildcard.
     #[error("a label is {ANY_LABEL:?}, which stands for any label where paths are matched")]
     Any,
-    /// All together.
+    /// The name is too long.
     #[error(
         "path and key have {bytes} bytes together, with a separator for each label and two \
          bytes for each ~ and /; at most {EVENT_KEY_BYTES_MAX} are allowed"
     )]
     TooLong {
-        /// How many.
+        /// The length in bytes.
         bytes: usize,
     },
 }
 
 impl ItemName {
-    /// What its events are found by.
+    /// Returns the event key of the item's events.
     ///
     /// # Errors
     /// [`NameFault`].
@@ -65,7 +65,7 @@ impl ItemName {
         }
     }
 
-    /// The name that an event's key says; none: it is no item's.
+    /// Returns the name that an event key encodes; `None` if it is not an item's.
     #[must_use]
     pub fn of_event_key(key: &str) -> Option<Self> {
         let mut path: Vec<String> = key.split('/').map(unescape).collect::<Option<_>>()?;
@@ -76,7 +76,7 @@ impl ItemName {
     }
 }
 
-/// What the keys of all events under a path begin with.
+/// Returns the common prefix of the event keys of all items under a path.
 ///
 /// # Errors
 /// [`NameFault`].
@@ -148,8 +148,8 @@ mod tests {
     }
 
     proptest! {
-        // Two items must never have one name, and a path never what another one begins with by
-        // chance: "a/b" is one label, and not what is under "a".
+        // Two items must never share an event key, and a path's prefix must not match other paths
+        // by accident: "a/b" as one label is not under "a".
         #[test]
         fn names_come_back(path in prop::collection::vec(label(), 1..4), key in label()) {
             let name = ItemName { path: path.clone(), key };
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    // Each bound, and one past it; and keys of events that are no items.
+    // Test each limit and one past it, and event keys that are not items'.
     #[test]
     fn bounds_of_names() {
         let name = |labels: usize, key: &str| ItemName {

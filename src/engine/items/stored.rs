@@ -1,31 +1,30 @@
-//! Items as they are stored: a framework's event with the value as it came, its times in
-//! attributes where the event's own do not say them. Of an item that was taken away the newest
-//! event says so.
+//! The stored form of items: a custom event with the value as received, and attributes for times
+//! that differ from the event's own. The newest event of a deleted item records the deletion.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::{
-    codec::tags,
-    domain::{ConversationId, Custom, EventBody, EventRef, NewEvent, Tags, TimestampMicros},
-    log::Record,
+use treering_domain::{
+    ConversationId, Custom, EventBody, EventRef, NewEvent, Tags, TimestampMicros,
 };
+use treering_log::Record;
+use treering_proto::tags;
 
-/// Type name of the events that put an item.
+/// Type name of events that put an item.
 pub const ITEM_TYPE: &str = "treering.item";
-/// Type name of those that take one away.
+/// Type name of events that delete an item.
 pub const ITEM_DELETED_TYPE: &str = "treering.item.deleted";
 
-/// When it was first put, in microseconds since 1970; not there: with this event.
+/// When the item was first put, in microseconds since 1970; absent: with this event.
 const CREATED_AT: &str = "created_at";
-/// When it was last put; not there: with this event.
+/// When the item was last put; absent: with this event.
 const UPDATED_AT: &str = "updated_at";
-/// How long it lives after this event, in milliseconds; not there: for ever.
+/// Time to live from this event on, in milliseconds; absent: no expiry.
 const TTL_MS: &str = "ttl_ms";
 
-/// What an event says of an item, but for its value.
+/// An item's metadata, from its event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     pub at: EventRef,
@@ -36,8 +35,8 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// What is read of an event with headers only; none: it takes an item away, was erased, or
-    /// is no item's.
+    /// Decodes the metadata from a header and tags; `None` if the event deletes an item, was
+    /// erased, or is not an item's.
     pub fn of(record: &Record, found_by: &Bytes) -> Option<Self> {
         let (tags, body) = tags::split(found_by);
         let header = &record.header;
@@ -63,22 +62,22 @@ impl Kept {
         })
     }
 
-    /// False once its time is over.
+    /// Returns false once the item has expired.
     pub fn is_live(&self, now: TimestampMicros) -> bool {
         self.expires_at.is_none_or(|end| now < end)
     }
 }
 
-/// An event that puts an item.
+/// The content of an event that puts an item.
 pub(super) struct Putting<'a> {
     pub event_key: &'a str,
     pub value: Bytes,
-    /// What a search finds it by.
+    /// The text that searches match.
     pub text: String,
     pub ttl: Option<Duration>,
-    /// Of the item that is there.
+    /// The creation time of the existing item.
     pub created_at: Option<TimestampMicros>,
-    /// It is only to live longer.
+    /// Set when the event only refreshes the item: the time of the last put.
     pub updated_at: Option<TimestampMicros>,
 }
 
@@ -99,7 +98,7 @@ impl Putting<'_> {
             content_type: "application/json".to_owned(),
             data: self.value,
             text: self.text,
-            // The next value of an item is mostly like the one before.
+            // An item's next value is usually similar to the previous one.
             delta_of: self.event_key.to_owned(),
         };
         let mut event = NewEvent::new(conversation, EventBody::Custom(custom));
@@ -111,7 +110,7 @@ impl Putting<'_> {
     }
 }
 
-/// About how large an item's event is, in bytes.
+/// Returns the approximate size of an item's event, in bytes.
 pub(super) fn size_of(event: &NewEvent) -> usize {
     match &event.body {
         EventBody::Custom(custom) => custom.data.len() + custom.text.len(),
@@ -119,7 +118,7 @@ pub(super) fn size_of(event: &NewEvent) -> usize {
     }
 }
 
-/// An event that takes an item away.
+/// Creates an event that deletes an item.
 pub(super) fn deleting(conversation: ConversationId, event_key: &str) -> NewEvent {
     let custom = Custom {
         type_name: ITEM_DELETED_TYPE.to_owned(),
@@ -131,8 +130,7 @@ pub(super) fn deleting(conversation: ConversationId, event_key: &str) -> NewEven
     NewEvent::new(conversation, EventBody::Custom(custom)).with_key(event_key)
 }
 
-/// All texts of a value, a line each: what a search finds it by unless its author says
-/// something else.
+/// Returns all texts in a value, one per line: the default searchable text.
 pub(super) fn texts_of(value: &Value) -> String {
     let mut texts = Vec::new();
     collect(value, &mut texts);

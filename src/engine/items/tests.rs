@@ -1,4 +1,4 @@
-//! Items against a model that is a map; what they cost; what becomes of them.
+//! Tests of items: against a model that is a map, their cost, and their lifetime.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::{
-    domain::{Limits, Revision},
-    engine::{EraseCommand, EraseItem, EraseTarget, OpenOptions},
-};
+use crate::{EraseCommand, EraseItem, EraseTarget, OpenOptions};
+use treering_domain::{Limits, Revision};
 
 fn name(path: &str, key: &str) -> ItemName {
     ItemName {
@@ -112,7 +110,7 @@ fn under(path: &str) -> ItemSearch {
 enum Step {
     Put(usize, usize, u8),
     Delete(usize, usize),
-    /// Several at once, of which the last counts.
+    /// Several changes at once; the last one counts.
     Batch(Vec<(usize, usize, Option<u8>)>),
 }
 
@@ -133,9 +131,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    // Whatever is put and taken away, under paths that are the beginning of others and with
-    // keys that look like paths: gets, searches under every path, filters and lists of paths say
-    // what a map says.
+    // Items are put and deleted, under paths that are prefixes of others and with keys that look
+    // like paths. Gets, searches under every path, filters and path lists must agree with a map.
     #[test]
     fn items_are_a_map(steps in prop::collection::vec(step(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -250,9 +247,8 @@ async fn check(engine: &Engine, model: &BTreeMap<ItemName, u8>) {
     }
 }
 
-// A batch is one step: what it reads is as it was before, of several changes of one item the
-// last counts, times say when it was first and last put, and what is not there is not taken
-// away.
+// A batch is one step: its reads see the state before it, the last of several changes to an item
+// counts, the times are those of the first and last put, and deleting a missing item does nothing.
 #[tokio::test]
 async fn a_batch_is_one_step() {
     let engine = memory().await;
@@ -306,8 +302,8 @@ async fn a_batch_is_one_step() {
     assert!(again.created_at > first.created_at);
 }
 
-// A network that loses an answer must not lose what was put behind it: the same key again
-// changes nothing, also when somebody else has put something meanwhile.
+// A lost answer must not lose later puts: a retry with the same key changes nothing, even if
+// someone else has put something meanwhile.
 #[tokio::test]
 async fn a_repeated_batch_changes_nothing_again() {
     let engine = memory().await;
@@ -322,7 +318,7 @@ async fn a_repeated_batch_changes_nothing_again() {
     assert_eq!(got(&answers[0]).map(value_of), Some(json!(2)));
 }
 
-// Sixteen programs put the first items under one label at once: all of them are there.
+// Sixteen programs concurrently put the first items under one label: all must be stored.
 #[tokio::test(flavor = "multi_thread")]
 async fn first_items_may_come_at_once() {
     let engine = memory().await;
@@ -344,8 +340,8 @@ async fn first_items_may_come_at_once() {
     assert_eq!(search(&engine, under("")).await.len(), 32);
 }
 
-// What has lived its time is gone from every answer; what is read in time lives on, and is
-// otherwise what it was.
+// An expired item must disappear from every answer. An item refreshed in time must live on,
+// otherwise unchanged.
 #[tokio::test]
 async fn items_live_as_long_as_they_are_read() {
     const TTL_MS: u64 = 3_600_000;
@@ -391,7 +387,7 @@ async fn items_live_as_long_as_they_are_read() {
     };
     let answers = engine.items(batch(vec![ItemOp::Search(refreshing)])).await;
     assert!(answers.unwrap().position.is_some());
-    // What lives for ever need not be refreshed.
+    // An item without expiry needs no refresh.
     run(&engine, vec![put(item(), &json!(0))]).await;
     let read = ItemOp::Get {
         name: item(),
@@ -407,9 +403,8 @@ async fn items_live_as_long_as_they_are_read() {
     );
 }
 
-// Words are found in what an item says now: not in what it said before, nor after it was
-// taken away, nor in what is not to be found.
-#[cfg(feature = "search")]
+// Word searches must match an item's current value only: not an older value, not a deleted item,
+// and not a value that is excluded from search.
 #[tokio::test(flavor = "multi_thread")]
 async fn words_are_found_in_what_items_say_now() {
     let dir = tempfile::tempdir().unwrap();
@@ -479,8 +474,8 @@ async fn words_are_found_in_what_items_say_now() {
     engine.close().await;
 }
 
-// What was erased is not there, and neither is what it was before: an erasing must not bring
-// back an older value. And other tenants have nothing of all this.
+// An erased item must be gone, and its older value must not come back. Other tenants must see none
+// of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn erased_items_are_gone() {
     let dir = tempfile::tempdir().unwrap();
@@ -518,7 +513,7 @@ async fn erased_items_are_gone() {
     engine.close().await;
 }
 
-// Bad input changes nothing, and says which operation it is.
+// Invalid input must change nothing, and the error must name the operation.
 #[tokio::test]
 async fn what_makes_no_sense_changes_nothing() {
     let engine = memory().await;
@@ -559,7 +554,7 @@ async fn what_makes_no_sense_changes_nothing() {
     );
 }
 
-// Answers are bounded: what has no room is told, and the first value goes whatever it takes.
+// Answers are bounded: omitted values are marked, and the first value is always included.
 #[tokio::test]
 async fn values_that_have_no_room_are_told() {
     let engine = memory().await;

@@ -1,19 +1,17 @@
-//! The names of a batch's events: ids that their authors chose, idempotency keys, and what is
-//! expected of the newest event with a key.
+//! The names of a batch's events: chosen ids, idempotency keys, and expectations on the newest
+//! event with a key.
 
 use super::{EngineSequencer, Stop, WriteRequest};
 use crate::{
-    domain::{NewestWithKey, Rejection, Rule, Tags, TimestampMicros},
-    engine::{
-        error::AppendError,
-        recent::{EventWithId, KnownEvents, Names, key_in_views},
-    },
-    log::Record,
-    views::KeyEntry,
+    error::AppendError,
+    recent::{EventWithId, KnownEvents, Names, key_in_views},
 };
+use treering_domain::{NewestWithKey, Rejection, Rule, Tags, TimestampMicros};
+use treering_log::Record;
+use treering_projections::KeyEntry;
 
 impl EngineSequencer {
-    /// What a batch's key was used for, unless that has ended.
+    /// Returns the use of a batch's key, unless it has expired.
     pub(super) fn known_key(
         &self,
         request: &WriteRequest,
@@ -27,7 +25,7 @@ impl EngineSequencer {
         if let Some(entry) = self.recent.key(&command.namespace, key).filter(lives) {
             return Ok(Some(entry.clone()));
         }
-        // One that had ended may have been used again since.
+        // An expired key may have been used again since.
         let found = facts.entry.as_ref().filter(lives);
         if found.is_some() || self.recent.completes(facts.reached) {
             return Ok(found.cloned());
@@ -36,7 +34,7 @@ impl EngineSequencer {
         key_in_views(&self.cache.views(), key, &self.recent, now)
     }
 
-    /// Leaves out of a batch what is there already, and says what that is.
+    /// Removes already stored events from a batch and returns them.
     pub(super) fn pass_over(
         &self,
         request: &mut WriteRequest,
@@ -56,12 +54,12 @@ impl EngineSequencer {
         }
     }
 
-    /// The newest event with each expected key must be what it is expected to be.
+    /// Checks the expectations on the newest event with each key.
     pub(super) fn check_expected_keys(&self, request: &WriteRequest) -> Result<(), Stop> {
         let command = &request.prepared.command;
         for (index, wanted) in command.expected_keys.iter().enumerate() {
-            let state = self.cache.get(wanted.conversation);
-            let state = state.filter(|state| state.row.namespace == command.namespace);
+            let conversation = command.namespace.key(wanted.conversation);
+            let state = self.cache.get(conversation);
             let actual = match state.map(|state| state.branch(wanted.branch.as_ref())) {
                 None => None,
                 Some(None) => {
@@ -77,7 +75,9 @@ impl EngineSequencer {
                 }
                 Some(Some(branch)) => {
                     let looked_up = (request.names.reached, request.names.newest.get(index));
-                    let newest = self.recent.newest(wanted, branch.id, looked_up);
+                    let newest =
+                        self.recent
+                            .newest((&command.namespace, wanted), branch.id, looked_up);
                     newest.map_err(|_| Stop::LookAgain)?
                 }
             };
@@ -94,7 +94,7 @@ impl EngineSequencer {
         Ok(())
     }
 
-    /// Remembers what an event's names are: its id, its tags, an idempotency key.
+    /// Records an event's names: its id, its tags, and its idempotency key.
     pub(super) fn note_names(&mut self, record: &Record, tags: &Tags, offset: u64) {
         let header = &record.header;
         self.staged.header(header, offset);

@@ -1,22 +1,22 @@
-// The inspector without this is whole, but for what is live. Pages say by `data-` what they want:
+// The inspector works without this script, except for live updates. Pages request behaviour by
+// attributes:
 //
-//   data-live="/live?…" data-part="#id"   when something was appended, fetch this page again and
-//                                         put its #id in place of ours
-//   form data-instant="#id"               as one types, the same with the form's address
-//   details#id                            stays as it was left, by path and id
-//   data-item, with a[data-open]          j, k, Enter and o; a[data-own] is its own page where
-//                                         Enter unfolds it
-//   a[rel=next], a[rel=prev]              where j and k go on
-//   a[data-go=start], a[data-go=end]      g and G, of what has more than is here
+//   data-live="/live?…" data-part="#id"   after an append, fetches this page again and replaces #id
+//   form data-instant="#id"               does the same while typing, with the form's address
+//   details#id                            stays open or closed, by path and id
+//   data-item, with a[data-open]          j, k, Enter and o; a[data-own] is the item's own page if
+//                                         Enter unfolds the item
+//   a[rel=next], a[rel=prev]              where j and k continue
+//   a[data-go=start], a[data-go=end]      g and G, if there is more than the page shows
 //   data-end                              opens at its end
-//   ol.lines[data-at]                     a line that is clicked becomes `at=`
+//   ol.lines[data-at]                     a click on a line sets `at=`
 //   input[data-search]                    /
-//   time[data-ago]                        stays true
+//   time[data-ago]                        is kept up to date
 //   button[data-copy="TEXT"]              copies
-//   form[data-auto]                       sends itself when a field of it changes
-//   form[data-comes-back]                 its field `to` gets the place behind the address's #
-//   data-keep, with data-told="/…"        a call that waits: stays while it is the same; where
-//                                         what became of it is told
+//   form[data-auto]                       submits itself when a field changes
+//   form[data-comes-back]                 its field `to` gets the fragment of the address
+//   data-keep, with data-told="/…"        a pending call: stays while it is the same; data-told is
+//                                         the address of its outcome
 "use strict";
 
 const base = document.body.dataset.base || "";
@@ -30,8 +30,8 @@ async function part(address, signal) {
   return { made, ok: answer.ok };
 }
 
-// Puts new content in place of old without moving what the reader looks at: what is the same
-// stays the same element, with its focus and its folds.
+// Replaces content without moving what the reader looks at: equal elements stay, with their focus
+// and their folds.
 function put(old, fresh) {
   if (old.innerHTML === fresh.innerHTML) {
     old.dataset.filled = "1";
@@ -67,7 +67,7 @@ function put(old, fresh) {
   if (at && at.id) document.getElementById(at.id)?.classList.add("at");
   unfold(old);
   times();
-  // What went away above must not move what is read.
+  // Elements removed above must not move what is being read.
   const still = read && document.getElementById(read.id);
   if (still) scrollBy(0, still.getBoundingClientRect().top - top);
   if (follows) toEnd(); else if (isRead && come) tellBelow(come);
@@ -80,7 +80,7 @@ function toEnd() {
   scrollTo(0, document.body.scrollHeight);
 }
 
-// Says how much has come below what somebody reads.
+// Shows how many items were added below the visible part.
 let unseen = 0;
 const below = document.createElement("button");
 below.type = "button";
@@ -103,8 +103,8 @@ addEventListener("scroll", () => {
   below.parentElement.hidden = true;
 }, { passive: true });
 
-// What somebody may be typing into stays as it is while it is the same (data-keep); where one
-// is gone it says so, at its place, so that nothing moves under a hand.
+// Keeps elements that somebody may be typing into while they are the same (data-keep). One that is
+// gone keeps its place and says so, so that nothing moves under the pointer.
 function keep(old, fresh) {
   const now = new Map([...fresh.querySelectorAll("[data-keep]")].map((item) => [item.id, item]));
   let last = null;
@@ -124,8 +124,8 @@ function keep(old, fresh) {
     last = item;
   }
 }
-// A call that waits no more: its buttons stay where they are, and do nothing. What became of
-// it is asked for (data-told), unless it is known.
+// Ends a call that is no longer pending: its buttons stay where they are, disabled. Fetches its
+// outcome (data-told), unless it is known.
 function end(item, known) {
   item.classList.add("gone");
   for (const field of item.querySelectorAll("input, textarea, button")) field.disabled = true;
@@ -142,7 +142,7 @@ function end(item, known) {
   }).catch((error) => console.warn(error));
 }
 
-// What moved is no button for a moment: a click was meant for what stood there before.
+// Buttons that moved are inactive for a moment: a click was meant for what was there before.
 const SETTLES_MS = 1000;
 let settled;
 function places(within) {
@@ -158,7 +158,7 @@ function settle(within, stood) {
   settled = setTimeout(() => within.classList.remove("settling"), SETTLES_MS);
 }
 
-// What the tab and the sign of what is live say of a part (data-title, data-status).
+// Updates the tab title and the live indicator from a part (data-title, data-status).
 function say(part) {
   if (part.dataset?.title) document.title = part.dataset.title;
   const sign = document.querySelector(".live");
@@ -183,8 +183,7 @@ async function renew(selector, address) {
   }
 }
 
-// While it is searched for, what stands there is of other words. `typed` has what was typed and
-// not asked for yet.
+// Marks results as outdated during a search. `typed` has the input that was not sent yet.
 const typed = new Map();
 function searching(selector, isBusy, word) {
   const said = document.querySelector(`form[data-instant="${selector}"] [data-searching]`);
@@ -205,13 +204,13 @@ for (const place of document.querySelectorAll("[data-live]")) {
     sign.textContent = word;
   };
   const look = () => renew(place.dataset.part, location.pathname + location.search);
-  // A page that nobody sees keeps no connection: browsers have six of them for a server.
+  // A hidden page closes its connection: browsers allow only six per server.
   let source;
   const close = () => { source?.close(); source = undefined; say("lost", "not live"); };
   const open = () => {
     if (source || document.hidden) return;
     source = new EventSource(place.dataset.live);
-    // What was appended before the stream began is not told.
+    // The stream does not report appends from before it opened, so look once.
     source.addEventListener("open", () => { say("open", "live"); look(); });
     source.addEventListener("error", () => say("lost", "not live"));
     source.addEventListener("changed", look);
@@ -228,7 +227,7 @@ for (const place of document.querySelectorAll("[data-every]")) {
   }, Math.max(1, Number(place.dataset.every)) * 1000);
 }
 
-// Numbers that were not counted yet when the page was made.
+// Fetches numbers that were not counted yet when the page was made.
 let again = 0;
 function lookAgain() {
   const place = document.querySelector("[data-again]");
@@ -263,13 +262,13 @@ for (const form of document.querySelectorAll("form[data-auto]")) {
   let soon;
   form.addEventListener("change", ({ target }) => {
     clearTimeout(soon);
-    // Who moves a slider by its keys presses more than one.
+    // A slider that is moved by keys changes several times in a row.
     soon = setTimeout(() => {
       sessionStorage.setItem("focus", target.id);
       form.requestSubmit();
     }, target.type === "range" ? 350 : 0);
   });
-  // A slider that nobody has moved asks for no moment.
+  // A slider that was not moved must not select a revision.
   form.addEventListener("submit", () => {
     const isNow = !new URLSearchParams(location.search).has("at");
     const still = [...form.querySelectorAll("input[type=range]")].filter((one) => one.value === one.defaultValue);
@@ -279,8 +278,8 @@ for (const form of document.querySelectorAll("form[data-auto]")) {
   });
 }
 
-// A decision in the list leaves its card where it is, with what became of it: were the page
-// loaded again, the next call would stand under the hand.
+// A decided call keeps its place in the list and shows the outcome: if the page were reloaded, the
+// next call would move under the pointer.
 document.addEventListener("submit", async (event) => {
   const form = event.target.closest("#waiting form.decide");
   if (!form || !event.submitter) return;
@@ -317,7 +316,7 @@ function refuse(form, what, hint) {
   form.append(note);
 }
 
-// Whoever is asked for a key comes back to the place that the link named.
+// After the login, return to the fragment of the original link too.
 for (const form of document.querySelectorAll("form[data-comes-back]")) {
   const to = form.elements.to;
   const path = to.value;
@@ -346,7 +345,7 @@ document.addEventListener("toggle", (event) => {
 }, true);
 unfold(document);
 
-// Whoever follows a link to something that is folded wants to see it.
+// Unfolds the target of a link.
 function reveal() {
   const id = decodeURIComponent(location.hash.slice(1));
   const place = id && document.getElementById(id);
@@ -357,8 +356,8 @@ function reveal() {
 }
 addEventListener("hashchange", () => { reveal(); moveLine(); });
 
-// A page around one line whose other line is pointed at is of that one: both in one address
-// say two things.
+// When another line is selected by the fragment, sets `at` to it, so that the address does not name
+// two lines.
 function moveLine() {
   const lines = document.querySelector("ol.lines[data-at]");
   const line = lines && /^#L(\d+)$/.exec(location.hash);
@@ -390,7 +389,7 @@ function step(by) {
   }
   stand(all[at < 0 ? Math.max(0, first) : at + by], "nearest");
 }
-// Whatever can be focused without being opened by Enter: that unfolds it.
+// Selects and focuses an item: its link, an own tab stop, or the summary that Enter unfolds.
 function stand(item, block) {
   mark(item);
   item.scrollIntoView({ block });
@@ -398,7 +397,7 @@ function stand(item, block) {
   (item.querySelector("a[data-open]") || own || item).focus({ preventScroll: true });
 }
 
-// Goes to another part of what is read, and stands there at its first or last item.
+// Goes to another part and selects its first or last item there.
 function follow(link, where) {
   if (!link) return false;
   sessionStorage.setItem("arrive", where);

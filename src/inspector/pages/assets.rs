@@ -1,13 +1,13 @@
-//! The style sheet, the script and the icon, as they were built in.
+//! The style sheet, the script and the icon, which are compiled in.
 
 use std::sync::LazyLock;
 
 use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 
-use crate::inspector::{failure::PageFailure, visit::At};
+use crate::{failure::PageFailure, visit::At};
 
-/// One sheet: of the frame and what all pages have, then of single pages.
+/// One style sheet: first the frame and common parts, then single pages.
 const STYLE: &str = concat!(
     include_str!("../assets/style.css"),
     include_str!("../assets/pages.css")
@@ -26,7 +26,7 @@ const ASSETS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// Says which version of the assets it is: browsers keep them for ever.
+/// Version of the assets in their address, because browsers cache them indefinitely.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut hasher = blake3::Hasher::new();
     for (_, _, text) in ASSETS {
@@ -35,13 +35,13 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     hasher.finalize().to_hex()[..12].to_owned()
 });
 
-/// Where one of them is. They are the same in every namespace.
+/// Returns the address of an asset. It is the same in every namespace.
 #[must_use]
 pub fn address(name: &str) -> String {
     format!("/assets/{name}?v={}", *VERSION)
 }
 
-/// One of them.
+/// Returns an asset.
 ///
 /// # Errors
 /// When there is none of that name.

@@ -1,36 +1,34 @@
-//! The conversations of a namespace: a page of them, filtered and sorted by the address.
+//! The conversations of a namespace, by pages; filtered and sorted by the query.
 
 use std::collections::HashMap;
 
 use maud::{Markup, html};
 
 use crate::{
-    cli::{
-        text::{happened, is_undated},
-        time_arg::Moment,
+    bounds::{CONVERSATIONS, DIGEST_WAIT, LABELS_SHOWN, PAGES_LOOKED_AT, TITLE_CHARS},
+    digest::Digest,
+    failure::PageFailure,
+    frame::{Page, Tab},
+    parts::{
+        conversation::labels_of,
+        hostile::{headline, shown},
+        numbers::{cell, count, things},
+        pager::pager,
+        pieces::{Mood, badge, nothing},
+        time,
     },
-    codec::pb,
-    inspector::{
-        bounds::{CONVERSATIONS, DIGEST_WAIT, LABELS_SHOWN, PAGES_LOOKED_AT, TITLE_CHARS},
-        digest::Digest,
-        failure::PageFailure,
-        frame::{Page, Tab},
-        parts::{
-            conversation::labels_of,
-            hostile::{headline, shown},
-            numbers::{cell, count, things},
-            pager::pager,
-            pieces::{Mood, badge, nothing},
-            time,
-        },
-        visit::{PageQuery, Visit, path_part},
-    },
+    visit::{PageQuery, Visit, path_part},
 };
+use treering_present::{
+    text::{happened, is_undated, printable},
+    time_arg::Moment,
+};
+use treering_proto::pb;
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// What the store says, and filters that cannot be read.
+/// Those of the store, and when a filter cannot be parsed.
 pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let filter = Filter::of(&visit.asked)?;
     let (found, next) = list(&visit, &filter).await?;
@@ -64,8 +62,8 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     Ok(visit.page("Conversations", Tab::Conversations, body))
 }
 
-/// How many there are of what is asked for. How many are like a filter is known as far as the
-/// page goes; of how many is known always.
+/// Renders the number of matching conversations. With a filter, only those on this page are known;
+/// the total is always known.
 fn number(filter: &Filter, found: u64, has_more: bool, all: u64) -> Markup {
     let all = things(all, "conversation", "conversations");
     if !filter.leaves_out() {
@@ -82,7 +80,7 @@ fn number(filter: &Filter, found: u64, has_more: bool, all: u64) -> Markup {
     }
 }
 
-/// What is asked for.
+/// The requested filter.
 #[derive(Debug, Default)]
 struct Filter {
     title: String,
@@ -103,7 +101,7 @@ enum Order {
 }
 
 impl Filter {
-    /// True when it does not let everything through.
+    /// True when it excludes anything.
     fn leaves_out(&self) -> bool {
         let texts = [&self.title, &self.source];
         texts.iter().any(|text| !text.is_empty())
@@ -164,8 +162,8 @@ impl Filter {
     }
 }
 
-/// A page of them and the token of the next. The store looks through so many at a time: where
-/// few are what is asked for, it is asked a few times.
+/// Returns a page and the token of the next. The store tests a limited number at a time, so it is
+/// queried several times when few match.
 async fn list(
     visit: &Visit,
     filter: &Filter,
@@ -177,7 +175,7 @@ async fn list(
         let page = answer.into_inner();
         found.extend(page.conversations);
         token = page.next_page_token;
-        // A page is never cut: its token goes on behind all of it.
+        // A page is never cut, because its token continues after all of it.
         if token.is_empty() || !found.is_empty() {
             break;
         }
@@ -306,7 +304,7 @@ fn meta(visit: &Visit, summary: &pb::ConversationSummary) -> Markup {
         @for (name, value) in labels.iter().take(LABELS_SHOWN) {
             @let pair = format!("{name}={value}");
             a.label href={ (visit.link("/")) "?" (visit.asked.with("label", Some(&pair), &["page"])) }
-                title=(pair) { (shown(&pair)) } " "
+                title=(printable(&pair)) { (shown(&pair)) } " "
         }
         @if labels.len() > LABELS_SHOWN { span.dim { "+" (labels.len() - LABELS_SHOWN) } }
     }

@@ -1,24 +1,22 @@
-//! Events that belong together: those with one correlation id, in any conversation.
+//! Events with the same correlation id, in any conversation.
 
 use futures::StreamExt;
 use maud::html;
 
 use crate::{
-    cli::json::kind_name,
-    codec::pb,
-    inspector::{
-        bounds::EVENTS,
-        failure::PageFailure,
-        frame::{Page, Tab},
-        parts::{hostile::shown, numbers::things, pieces::nothing, time},
-        visit::{Visit, path_part},
-    },
+    bounds::EVENTS,
+    failure::PageFailure,
+    frame::{Page, Tab},
+    parts::{hostile::shown, numbers::things, pieces::nothing, time},
+    visit::{Visit, path_part},
 };
+use treering_present::json::kind_name;
+use treering_proto::pb;
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let Some(id) = visit.asked.text("id") else {
         return Err(PageFailure::asked(

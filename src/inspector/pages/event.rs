@@ -1,38 +1,36 @@
-//! One event: its header, its body, and where it stands.
+//! One event: its header, its body, and its context.
 
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
 use crate::{
-    cli::{
-        json::{self, kind_name},
-        text::say,
+    bounds::{EVENT_JSON_BYTES, EVENT_WHOLE_BYTES, TITLE_CHARS},
+    failure::PageFailure,
+    frame::Tab,
+    pages::call,
+    parts::{
+        hostile::{block, fitting, headline, shown},
+        json::pretty,
+        numbers::{count, size},
+        pieces::{Mood, badge},
+        place::moment,
+        time,
     },
-    codec::pb,
-    domain::hex,
-    inspector::{
-        bounds::{EVENT_JSON_BYTES, EVENT_WHOLE_BYTES, TITLE_CHARS},
-        failure::PageFailure,
-        frame::Tab,
-        pages::call,
-        parts::{
-            hostile::{block, fitting, headline, shown},
-            json::pretty,
-            numbers::{count, size},
-            pieces::{Mood, badge},
-            place::moment,
-            time,
-        },
-        recorded::{Piece, TextPart, TextPlace},
-        transcript::step::deed_of,
-        visit::{At, Visit, path_part, query},
-    },
+    recorded::{Piece, TextPart, TextPlace},
+    transcript::step::deed_of,
+    visit::{At, Visit, path_part, query},
 };
+use treering_domain::hex;
+use treering_present::{
+    json::{self, kind_name},
+    text::say,
+};
+use treering_proto::pb;
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn page(
     visit: Visit,
     At((id, revision)): At<(String, u64)>,
@@ -43,7 +41,7 @@ pub async fn page(
         branch: header.branch.clone(),
         revision,
     };
-    // A result may have more than a page can show, or is worth taking for it.
+    // A result may be larger than a page can show or should load.
     let text = Piece::read(
         &visit.store,
         &place,
@@ -95,10 +93,10 @@ pub async fn page(
     Ok(page.into_response())
 }
 
-/// By its id: to its own address.
+/// Redirects from an event id to the event's address.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn by_id(visit: Visit, At(id): At<String>) -> Result<Redirect, PageFailure> {
     let name = pb::EventName {
         by: Some(pb::event_name::By::EventId(id)),
@@ -108,10 +106,10 @@ pub async fn by_id(visit: Visit, At(id): At<String>) -> Result<Redirect, PageFai
     Ok(Redirect::to(&visit.link(&to)))
 }
 
-/// An event by its place.
+/// Finds an event by its place.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn find(
     visit: &Visit,
     id: &str,
@@ -159,7 +157,7 @@ fn is_of_call(kind: pb::EventKind) -> bool {
     )
 }
 
-/// The call that an event is of, and where that was asked for.
+/// Renders the call of an event, and where it was requested.
 fn call_of(visit: &Visit, event: &pb::Event, call: &pb::ToolCall) -> Markup {
     let id = &event.conversation_id;
     let asked = moment(visit, id, &call.branch, call.request_revision);
@@ -271,5 +269,5 @@ fn neighbours(visit: &Visit, event: &pb::Event) -> Markup {
     };
     let before = (event.revision > 1).then(|| (to(event.revision - 1), "event before"));
     let after = Some((to(event.revision + 1), "event after"));
-    crate::inspector::parts::pager::pager(before, after, &format!("#{}", count(event.revision)))
+    crate::parts::pager::pager(before, after, &format!("#{}", count(event.revision)))
 }

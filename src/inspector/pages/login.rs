@@ -1,25 +1,23 @@
-//! Logging in with a key, and out.
+//! Logging in with a key, and logging out.
 
 use axum::response::{IntoResponse, Redirect, Response};
 use http::{HeaderValue, StatusCode, header::SET_COOKIE};
 use maud::{Markup, html};
 
 use crate::{
-    access::{Holder, KeyRole},
-    domain::Namespace,
-    inspector::{
-        bounds::KEY_BYTES_MAX,
-        failure::PageFailure,
-        form::StrangerForm,
-        frame::{self, Page, Tab},
-        parts::hostile::shown,
-        session::{COOKIE, SESSION_COOKIE_SECONDS},
-        site::Site,
-        visit::Stranger,
-    },
+    bounds::KEY_BYTES_MAX,
+    failure::PageFailure,
+    form::StrangerForm,
+    frame::{self, Page, Tab},
+    parts::hostile::shown,
+    session::{COOKIE, SESSION_COOKIE_SECONDS},
+    site::Site,
+    visit::Stranger,
 };
+use treering_access::{Holder, KeyRole};
+use treering_domain::Namespace;
 
-/// The form.
+/// Returns the form.
 pub async fn page(stranger: Stranger) -> Page {
     form(&stranger, None)
 }
@@ -55,7 +53,7 @@ fn form(stranger: &Stranger, refused: Option<&str>) -> Page {
     frame::page(here, "Log in", Tab::None, body)
 }
 
-/// Whom the certificate of the connection names, for who has one.
+/// Renders the subject of the connection's certificate, if there is one.
 fn by_certificate(stranger: &Stranger) -> Markup {
     let Some(certificate) = &stranger.certificate else {
         return html! {};
@@ -72,10 +70,10 @@ fn by_certificate(stranger: &Stranger) -> Markup {
     }
 }
 
-/// Takes a key, and gives the browser a name for it.
+/// Accepts a key, and starts a session for the browser.
 ///
 /// # Errors
-/// When the form is not ours.
+/// When the form is not from our page.
 pub async fn log_in(StrangerForm(stranger): StrangerForm) -> Result<Response, PageFailure> {
     let site = &stranger.site;
     site.keys.look();
@@ -108,8 +106,8 @@ pub async fn log_in(StrangerForm(stranger): StrangerForm) -> Result<Response, Pa
     ))
 }
 
-/// Where somebody lands: where they wanted to go, if their key may read there; else in the one
-/// namespace that it is for, or where they choose.
+/// Returns where to go after the login: the requested page if the key may read there; else the only
+/// namespace of the key, or a choice of namespaces.
 fn landing(holder: &Holder, to: &str) -> String {
     let named = to.strip_prefix("/@").map(|rest| {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -125,7 +123,7 @@ fn landing(holder: &Holder, to: &str) -> String {
     }
 }
 
-/// Only addresses of ours: a link to the log-in must not lead elsewhere behind it.
+/// True for our own addresses: a link to the login page must not redirect elsewhere.
 fn is_ours(to: &str) -> bool {
     to.starts_with('/') && !to.starts_with("//") && !to.contains(['\\', '\r', '\n', '\t'])
 }
@@ -133,7 +131,7 @@ fn is_ours(to: &str) -> bool {
 /// Ends the session.
 ///
 /// # Errors
-/// When the form is not ours.
+/// When the form is not from our page.
 pub async fn log_out(StrangerForm(stranger): StrangerForm) -> Result<Response, PageFailure> {
     if let Some(name) = &stranger.session {
         stranger.site.sessions().end(name);
@@ -161,7 +159,7 @@ fn with_cookie(site: &Site, mut answer: Response, name: &str, seconds: u64) -> R
 mod tests {
     use super::*;
 
-    // A link to the log-in page that led to another site behind it would be a gift to phishers.
+    // A link to the login page that redirected to another site would help phishers.
     #[test]
     fn nobody_is_led_elsewhere() {
         for (to, ours) in [

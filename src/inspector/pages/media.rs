@@ -1,19 +1,17 @@
-//! An image of a message or a result, as it was recorded; only what browsers show as an image
-//! and nothing else.
+//! An image of a message or a result, as it was recorded; only formats that browsers show as an
+//! image and nothing else.
 
 use axum::response::{IntoResponse, Response};
-use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use prost::Message;
 
 use crate::{
-    codec::pb::{self, content_part::Part, event::Body, media::Source},
-    inspector::{
-        failure::PageFailure,
-        visit::{At, Visit},
-    },
+    failure::PageFailure,
+    visit::{At, Visit},
 };
+use treering_proto::pb::{self, content_part::Part, event::Body, media::Source};
 
-/// What is shown. SVG is not among it: that is a page with scripts.
+/// Formats that are shown. SVG is not among them, because it may contain scripts.
 pub const IMAGES: [&str; 5] = [
     "image/png",
     "image/jpeg",
@@ -22,7 +20,7 @@ pub const IMAGES: [&str; 5] = [
     "image/avif",
 ];
 
-/// The image.
+/// Returns the image.
 ///
 /// # Errors
 /// When there is none.
@@ -43,14 +41,13 @@ pub async fn image(
     };
     let headers = [
         (CONTENT_TYPE, *kind),
-        (CACHE_CONTROL, "private, max-age=3600"),
         (CONTENT_DISPOSITION, "inline"),
         (CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox"),
     ];
     Ok((headers, bytes).into_response())
 }
 
-/// The parts of a message or a result.
+/// Returns the parts of a message or a result.
 #[must_use]
 pub fn parts_of(event: &pb::Event) -> Option<Vec<pb::ContentPart>> {
     match event.body.as_ref()? {

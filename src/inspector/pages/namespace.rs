@@ -1,18 +1,18 @@
-//! Another namespace to look at.
+//! Selects another namespace.
 
 use maud::html;
 
-use crate::inspector::{
+use crate::{
     failure::PageFailure,
     frame::{self, Page, Tab},
     parts::hostile::shown,
     visit::Stranger,
 };
 
-/// The form, and where it leads.
+/// Returns the form.
 ///
 /// # Errors
-/// None today.
+/// None at present.
 pub async fn page(stranger: Stranger) -> Result<Page, PageFailure> {
     let here = &stranger.here;
     let own = stranger.namespaces();
@@ -41,13 +41,13 @@ pub async fn page(stranger: Stranger) -> Result<Page, PageFailure> {
     Ok(frame::page(here, "Namespace", Tab::None, body))
 }
 
-/// There.
+/// Redirects to the namespace.
 ///
 /// # Errors
-/// For what is no namespace.
+/// When the name is not a valid namespace.
 pub async fn go(stranger: Stranger) -> Result<axum::response::Redirect, PageFailure> {
     let to = stranger.asked.text("to").unwrap_or("default");
-    crate::domain::Namespace::new(to).map_err(|error| {
+    treering_domain::Namespace::new(to).map_err(|error| {
         PageFailure::asked(
             format!("`{to}` is no namespace: {error}"),
             "a namespace has 1 to 64 of a-z A-Z 0-9 . _ -",

@@ -1,26 +1,24 @@
-//! Search: as one types, with filters that a click sets and takes away.
+//! Search as you type, with filters that a click sets or removes.
 
 use maud::{Markup, PreEscaped, html};
 
 use crate::{
-    cli::{search::deed, text::address, time_arg::Moment},
-    codec::pb,
-    inspector::{
-        bounds::{CHIPS, HITS, HITS_OFFSET_MAX, SNIPPET_BYTES, TITLE_CHARS},
-        failure::PageFailure,
-        frame::{Page, Tab},
-        parts::{
-            hostile::{escaped, fitting, headline, shown},
-            numbers::{count, things},
-            pager::pager,
-            pieces::{Mood, badge, chip, nothing},
-            time,
-        },
-        visit::{Visit, path_part, query},
+    bounds::{CHIPS, HITS, HITS_OFFSET_MAX, SNIPPET_BYTES, TITLE_CHARS},
+    failure::PageFailure,
+    frame::{Page, Tab},
+    parts::{
+        hostile::{escaped, fitting, headline, shown},
+        numbers::{count, things},
+        pager::pager,
+        pieces::{Mood, badge, chip, nothing},
+        time,
     },
+    visit::{Visit, path_part, query},
 };
+use treering_present::{deed, text::address, time_arg::Moment};
+use treering_proto::pb;
 
-/// Where is looked: the value in the address, the word, the kinds.
+/// Where to search: value in the address, label, kinds.
 const PLACES: [(&str, &str, &[pb::EventKind]); 3] = [
     ("results", "results", &[pb::EventKind::ToolResultRecorded]),
     (
@@ -30,17 +28,17 @@ const PLACES: [(&str, &str, &[pb::EventKind]); 3] = [
     ),
     ("messages", "messages", &[pb::EventKind::MessageAppended]),
 ];
-/// Times that a click sets.
+/// Time ranges that a click sets.
 const SINCE: [(&str, &str); 3] = [
     ("1 h", "last hour"),
     ("1 day", "last day"),
     ("7 days", "last week"),
 ];
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let text = visit.asked.text("q").unwrap_or_default();
     let is_asked = !text.is_empty() || has_filter(&visit);
@@ -158,7 +156,7 @@ fn none(visit: &Visit, text: &str, found: &pb::SearchResponse) -> Markup {
     nothing("Nothing found.", &hint)
 }
 
-/// Filters: a click sets one, or takes it away.
+/// Renders filters: a click sets or removes one.
 fn chips(visit: &Visit, hits: &[pb::SearchHit]) -> Markup {
     let asked = &visit.asked;
     let to = |name: &str, value: Option<&str>| {
@@ -196,7 +194,7 @@ fn chips(visit: &Visit, hits: &[pb::SearchHit]) -> Markup {
     }
 }
 
-/// The conversations that have the most, to narrow it down to one of them.
+/// Renders the conversations with the most hits, to narrow the search to one of them.
 fn conversations(visit: &Visit, found: &pb::SearchResponse) -> Markup {
     if found.conversations.len() < 2 {
         return html! {};
@@ -227,7 +225,7 @@ fn hit(visit: &Visit, hit: &pb::SearchHit) -> Markup {
     );
     let around = query(&[branch[0], ("around", &hit.revision.to_string())]);
     let around = format!("{}?{around}#e{}", visit.link(&path), hit.revision);
-    let what = crate::cli::search::what(hit);
+    let what = treering_present::hit::what(hit);
     let deed = match (hit.command.as_str(), hit.path.as_str()) {
         ("", "") => None,
         ("", path) => Some(path.to_owned()),
@@ -260,7 +258,7 @@ fn conversation(hit: &pb::SearchHit) -> Markup {
     }
 }
 
-/// Text with what was looked for marked. Ranges are bytes of the text before it is escaped.
+/// Renders text with highlights. Ranges are bytes of the text before escaping.
 fn highlighted(text: &str, ranges: &[pb::Highlight]) -> PreEscaped<String> {
     let mut out = String::with_capacity(text.len() * 2);
     let mut done = 0;
@@ -310,8 +308,8 @@ fn pages(visit: &Visit, found: &pb::SearchResponse) -> Markup {
 mod tests {
     use super::*;
 
-    // A mark must not open markup that was recorded, nor be lost where ranges are not what they
-    // should be.
+    // A highlight must not break the escaping of recorded markup, and text must not be lost with
+    // invalid ranges.
     #[test]
     fn marks_stand_in_escaped_text() {
         let range = |start, end| pb::Highlight { start, end };

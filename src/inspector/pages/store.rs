@@ -1,34 +1,31 @@
-//! The store: what it holds and how it does, as the metrics say; what cannot be told by a table
-//! is drawn.
+//! The store: its content and its metrics; what a table cannot show is drawn.
 
 use std::sync::Arc;
 
 use maud::{Markup, html};
 
 use crate::{
-    codec::pb,
-    engine::Measures,
-    inspector::{
-        bounds::SAMPLE_EVERY,
-        failure::PageFailure,
-        frame::{Page, Tab},
-        parts::{
-            chart::{bars, curve, share},
-            hostile::shown,
-            numbers::{bytes_human, count, size},
-            pieces::figure,
-            time,
-        },
-        visit::Visit,
+    bounds::SAMPLE_EVERY,
+    failure::PageFailure,
+    frame::{Page, Tab},
+    parts::{
+        chart::{bars, curve, share},
+        hostile::shown,
+        numbers::{bytes_human, count, size},
+        pieces::figure,
+        time,
     },
+    visit::Visit,
 };
+use treering_engine::Measures;
+use treering_proto::pb;
 
 const MICROS: f64 = 1e6;
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let request = pb::StatsRequest {};
     let stats = visit.store.admin().stats(request).await?.into_inner();
@@ -38,7 +35,7 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
         div.head {
             h1 { "Store" }
             p.dim {
-                // Where it lies is for who looks after the machine.
+                // The path is only for administrators of the machine.
                 @if visit.may_all() { (shown(&stats.data_dir)) " · " }
                 "version " (stats.version) " · serving since " (time::ago(stats.started_at.as_ref()))
             }
@@ -53,7 +50,7 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     Ok(visit.page("Store", Tab::Store, body))
 }
 
-/// What somebody should look at.
+/// Renders what needs attention.
 fn troubles(stats: &pb::StatsResponse, now: Option<&Measures>) -> Markup {
     let is_full = now.is_some_and(|now| {
         now.disk
@@ -75,7 +72,7 @@ fn troubles(stats: &pb::StatsResponse, now: Option<&Measures>) -> Markup {
     }
 }
 
-/// What this namespace holds.
+/// Renders what this namespace contains.
 fn holds(visit: &Visit, stats: &pb::StatsResponse) -> Markup {
     html! {
         section {
@@ -94,8 +91,8 @@ fn holds(visit: &Visit, stats: &pb::StatsResponse) -> Markup {
     }
 }
 
-/// Each value with the one before it, a moment earlier.
-#[allow(clippy::cast_precision_loss)] // They are drawn.
+/// Returns the rate between each sample and the previous one.
+#[allow(clippy::cast_precision_loss)] // Only for drawing.
 fn rates(samples: &[Arc<Measures>], of: impl Fn(&Measures) -> u64) -> Vec<f64> {
     let seconds = SAMPLE_EVERY.as_secs_f64();
     let pairs = samples.windows(2);
@@ -104,7 +101,7 @@ fn rates(samples: &[Arc<Measures>], of: impl Fn(&Measures) -> u64) -> Vec<f64> {
         .collect()
 }
 
-#[allow(clippy::cast_precision_loss)] // They are drawn.
+#[allow(clippy::cast_precision_loss)] // Only for drawing.
 fn levels(samples: &[Arc<Measures>], of: impl Fn(&Measures) -> u64) -> Vec<f64> {
     samples.iter().map(|sample| of(sample) as f64).collect()
 }
@@ -156,9 +153,9 @@ fn chart(word: &str, value: &str, drawn: &Markup) -> Markup {
     }
 }
 
-type Distribution = crate::measure::Distribution;
+type Distribution = treering_base::measure::Distribution;
 
-/// The bound that a share of all was within.
+/// Returns the upper bound of the histogram bucket that contains this quantile.
 #[allow(clippy::cast_precision_loss)] // Two digits are shown.
 fn quantile(of: &Distribution, share: f64) -> String {
     let all = of.count();

@@ -1,33 +1,31 @@
-//! A recorded text by its lines: `/c/ID/text/REVISION?from=LINE`, `?at=LINE` with what stands
-//! around it, `?byte=BYTE` for what is on one line, `?last=1` for the last lines.
+//! A recorded text by lines: `/c/ID/text/REVISION?from=LINE`, `?at=LINE` with the lines around it,
+//! `?byte=BYTE` for a part of one line, `?last=1` for the last lines.
 
 use futures::future;
 use maud::{Markup, html};
 
 use crate::{
-    codec::pb,
-    inspector::{
-        bounds::{LINE_BYTES_SHOWN, LINES, LINES_BEFORE, TEXT_BYTES, TITLE_CHARS},
-        failure::PageFailure,
-        frame::{Page, Tab},
-        pages::call,
-        parts::{
-            hostile::{escaped, headline, shown},
-            numbers::{count, size},
-            pager::Ways,
-            pieces::{Mood, badge},
-            place::{event, link, moment},
-        },
-        recorded::{Piece, TextPart, TextPlace},
-        transcript::step::deed_of,
-        visit::{At, Visit},
+    bounds::{LINE_BYTES_SHOWN, LINES, LINES_BEFORE, TEXT_BYTES, TITLE_CHARS},
+    failure::PageFailure,
+    frame::{Page, Tab},
+    pages::call,
+    parts::{
+        hostile::{escaped, headline, shown},
+        numbers::{count, size},
+        pager::Ways,
+        pieces::{Mood, badge},
+        place::{event, link, moment},
     },
+    recorded::{Piece, TextPart, TextPlace},
+    transcript::step::deed_of,
+    visit::{At, Visit},
 };
+use treering_proto::pb;
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn page(
     visit: Visit,
     At((id, revision)): At<(String, u64)>,
@@ -73,7 +71,7 @@ pub async fn page(
     Ok(visit.page(&format!("{name} #{revision}"), Tab::Conversations, body))
 }
 
-/// The part that an address asks for.
+/// Reads the part that an address requests.
 async fn part(visit: &Visit, place: &TextPlace, at: Option<u64>) -> Result<Piece, PageFailure> {
     let from = visit.asked.number("from")?;
     let first = from
@@ -91,7 +89,7 @@ async fn part(visit: &Visit, place: &TextPlace, at: Option<u64>) -> Result<Piece
     Piece::read(&visit.store, place, part, TEXT_BYTES).await
 }
 
-/// The way back: to the conversation, to where in it the text stands, to its call and its event.
+/// Renders links to the conversation, the place in its transcript, the call and the event.
 fn crumbs(visit: &Visit, place: &TextPlace, call: Option<&pb::ToolCall>) -> Markup {
     let id = &place.conversation;
     let branch = match (place.branch.as_str(), call) {
@@ -111,7 +109,7 @@ fn crumbs(visit: &Visit, place: &TextPlace, call: Option<&pb::ToolCall>) -> Mark
     }
 }
 
-/// To a line that is typed.
+/// Renders a form to go to a line.
 fn jump(visit: &Visit) -> Markup {
     html! {
         form.jump action=(visit.link(&visit.here.path)) {
@@ -137,7 +135,7 @@ fn state(info: &pb::ResultInfo) -> Markup {
     }
 }
 
-/// The lines of a piece, each with its number and an address.
+/// Renders the lines of a piece, each with its number and an address.
 fn lines(visit: &Visit, piece: &Piece, at: Option<u64>) -> Markup {
     if piece.info.total_bytes == 0 {
         return html! { p.nothing { "It is empty." } };
@@ -154,7 +152,7 @@ fn lines(visit: &Visit, piece: &Piece, at: Option<u64>) -> Markup {
             (number, start, line.trim_end_matches('\n'))
         });
     html! {
-        // Of what a line's address replaces.
+        // The parameters that a line's address replaces.
         ol.lines data-at {
             @for (number, start, line) in lines {
                 li id=[number.map(|number| format!("L{number}"))] .hit[at.is_some() && number == at] {
@@ -169,7 +167,7 @@ fn lines(visit: &Visit, piece: &Piece, at: Option<u64>) -> Markup {
 }
 
 fn line_shown(visit: &Visit, line: &str, start: u64, piece: &Piece) -> Markup {
-    // By bytes a long line is what was asked for.
+    // Requested by bytes, the long line itself was asked for.
     let max = if piece.line == Some(1) || piece.line.is_some() {
         LINE_BYTES_SHOWN
     } else {

@@ -1,41 +1,37 @@
-//! A conversation to be read: a branch of it, now or as it was at any event.
+//! The transcript of a branch, now or as of any event.
 
 use axum::response::{IntoResponse, Redirect, Response};
 use futures::future;
 use maud::{Markup, html};
 
 use crate::{
-    cli::{
-        names,
-        text::{first_line, happened},
+    bounds::{LABELS_SHOWN, QUESTIONS, TITLE_CHARS, TRANSCRIPT_BYTES},
+    failure::PageFailure,
+    frame::Tab,
+    parts::{
+        conversation,
+        hostile::{first, headline, shown},
+        numbers::{count, things},
+        pager::pager,
+        pieces::{Mood, badge, nothing},
+        time,
     },
-    codec::pb,
-    inspector::{
-        bounds::{LABELS_SHOWN, QUESTIONS, TITLE_CHARS, TRANSCRIPT_BYTES},
-        failure::PageFailure,
-        frame::Tab,
-        parts::{
-            conversation,
-            hostile::{first, headline, shown},
-            numbers::{count, things},
-            pager::pager,
-            pieces::{Mood, badge, nothing},
-            time,
-        },
-        transcript::{
-            card::{self, Room},
-            step,
-            thread::{ThreadItem, thread},
-            window::{History, Place, Window},
-        },
-        visit::{At, Visit, path_part},
+    transcript::{
+        card::{self, Room},
+        step,
+        thread::{ThreadItem, thread},
+        window::{History, Place, Window},
     },
+    visit::{At, Visit, path_part},
 };
+use treering_client::names;
+use treering_present::text::{first_line, happened, printable};
+use treering_proto::pb;
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn page(visit: Visit, At(id): At<String>) -> Result<Response, PageFailure> {
     let at = visit.asked.number("at")?.unwrap_or(0);
     let place = Place::of(&visit.asked)?;
@@ -86,7 +82,7 @@ pub async fn page(visit: Visit, At(id): At<String>) -> Result<Response, PageFail
     Ok(page.into_response())
 }
 
-/// What somebody typed into the address: a part of an id, or `@last`.
+/// Redirects from a name that somebody typed into the address: a part of an id, or `@last`.
 async fn typed(visit: &Visit, text: &str) -> Result<Response, PageFailure> {
     let found = names::find(&visit.store, text).await?;
     Ok(to(visit, &found.id))
@@ -101,7 +97,7 @@ fn to(visit: &Visit, id: &str) -> Response {
     Redirect::to(&format!("{path}{query}")).into_response()
 }
 
-/// What people asked, the newest, oldest first. The index knows it; without it there is no list.
+/// Returns the newest questions of people, oldest first, from the index; none without it.
 async fn questions(visit: &Visit, history: &History) -> Vec<pb::SearchHit> {
     let request = pb::SearchRequest {
         conversation_id: history.conversation.clone(),
@@ -120,7 +116,7 @@ async fn questions(visit: &Visit, history: &History) -> Vec<pb::SearchHit> {
     hits
 }
 
-/// What a harness writes in a person's name: what a command of its own was and printed.
+/// Prefixes of texts that a harness writes in the role of the user: its commands and their output.
 const OF_HARNESS: [&str; 7] = [
     "<local-command-",
     "<command-name>",
@@ -200,20 +196,21 @@ impl View<'_> {
                     } " "
                 }
                 @for (name, value) in conversation::labels_of(summary).into_iter().take(LABELS_SHOWN) {
-                    span.label title={ (name) "=" (value) } { (shown(&format!("{name}={value}"))) } " "
+                    @let pair = format!("{name}={value}");
+                    span.label title=(printable(&pair)) { (shown(&pair)) } " "
                 }
             }
         }
     }
 
-    /// The last revision of the branch: those after it are of others, and no moment of this one.
+    /// Returns the last revision of the branch. Later ones belong to other branches.
     fn tip(&self) -> u64 {
         let mut branches = self.state.branches.iter();
         let own = branches.find(|branch| branch.name == self.history.branch);
         own.map_or(self.summary.head, |branch| branch.head)
     }
 
-    /// Which branch, and as of when: a form that works by itself, and sends itself.
+    /// Renders the choice of branch and revision: a form that sends itself.
     fn moment(&self) -> Markup {
         let (visit, tip) = (self.visit, self.tip());
         let shown_at = match self.history.at {
@@ -345,7 +342,7 @@ impl View<'_> {
 mod tests {
     use super::*;
 
-    // Beside a conversation, what its harness had printed stood among what a person had asked.
+    // The list of questions contained output of the harness's own commands.
     #[test]
     fn questions_are_of_people() {
         for noise in [

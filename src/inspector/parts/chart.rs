@@ -1,13 +1,13 @@
-//! Small curves and bars, as SVG without styles of their own.
+//! Small charts as SVG without inline styles.
 
 use maud::{Markup, html};
 
 const WIDTH: f64 = 240.0;
 const HEIGHT: f64 = 48.0;
 
-/// A curve of values over time, from zero to their largest; told to who cannot see it.
+/// Renders a curve of values over time, from zero to their maximum, with a text alternative.
 #[must_use]
-#[allow(clippy::cast_precision_loss)] // It is drawn.
+#[allow(clippy::cast_precision_loss)] // Only for drawing.
 pub fn curve(values: &[f64], told: &str) -> Markup {
     let most = values.iter().copied().fold(0.0, f64::max);
     let scale = if most > 0.0 {
@@ -41,9 +41,9 @@ pub fn curve(values: &[f64], told: &str) -> Markup {
     }
 }
 
-/// Bars of how many were how large: a name and a number each.
+/// Renders a histogram: bars with a name and a number each.
 #[must_use]
-#[allow(clippy::cast_precision_loss)] // It is drawn.
+#[allow(clippy::cast_precision_loss)] // Only for drawing.
 pub fn bars(bars: &[(String, u64)], told: &str) -> Markup {
     let most = bars
         .iter()
@@ -66,9 +66,9 @@ pub fn bars(bars: &[(String, u64)], told: &str) -> Markup {
     }
 }
 
-/// How much of how much, as a bar.
+/// Renders a share as a bar.
 #[must_use]
-#[allow(clippy::cast_precision_loss)] // It is drawn.
+#[allow(clippy::cast_precision_loss)] // Only for drawing.
 pub fn share(is: u64, of: u64, told: &str) -> Markup {
     let part = if of == 0 {
         0.0
@@ -87,7 +87,7 @@ pub fn share(is: u64, of: u64, told: &str) -> Markup {
 mod tests {
     use super::*;
 
-    // A curve of nothing, or of one value, must be drawn as well: it is what a new server has.
+    // A curve of no value or of one must be drawn too: a new server has no more.
     #[test]
     fn anything_can_be_drawn() {
         for values in [&[][..], &[0.0], &[0.0, 0.0], &[1.0, 5.0, 2.0]] {

@@ -1,16 +1,14 @@
-//! What the pages of one conversation have in common.
+//! Elements that the pages of one conversation share.
 
 use maud::{Markup, html};
 
-use crate::{
-    codec::pb,
-    inspector::visit::{Visit, path_part, query},
-};
+use crate::visit::{Visit, path_part, query};
+use treering_proto::pb;
 
-/// Labels of ours begin with this, and say nothing to people.
+/// Prefix of our own labels, which are not shown.
 const OWN: &str = "treering/";
 
-/// The labels that people gave.
+/// Returns the labels that users set.
 #[must_use]
 pub fn labels_of(summary: &pb::ConversationSummary) -> Vec<(&String, &String)> {
     let given = summary
@@ -20,7 +18,7 @@ pub fn labels_of(summary: &pb::ConversationSummary) -> Vec<(&String, &String)> {
     given.collect()
 }
 
-/// The pages of a conversation: name, what stands behind its address, word.
+/// The pages of a conversation: name, suffix of the address, label.
 const VIEWS: [(&str, &str, &str); 5] = [
     ("transcript", "", "Transcript"),
     ("branches", "/branches", "Branches"),
@@ -29,21 +27,21 @@ const VIEWS: [(&str, &str, &str); 5] = [
     ("diff", "/diff", "Compare"),
 ];
 
-/// What a page of a conversation is called.
+/// Returns the label of a page.
 #[must_use]
 pub fn word(name: &str) -> &'static str {
     let view = VIEWS.iter().find(|(one, ..)| *one == name);
     view.map_or("", |(_, _, word)| word)
 }
 
-/// Links to the pages of a conversation, of which `current` is shown.
+/// Renders links to the pages of a conversation; `current` is the one shown.
 #[must_use]
 pub fn tabs(visit: &Visit, id: &str, branch: &str, current: &str) -> Markup {
     let query = match query(&[("branch", branch)]) {
         query if query.is_empty() => query,
         query => format!("?{query}"),
     };
-    let search = crate::inspector::visit::query(&[("c", id)]);
+    let search = crate::visit::query(&[("c", id)]);
     html! {
         nav.views aria-label="Pages of this conversation" {
             @for (name, path, word) in VIEWS {

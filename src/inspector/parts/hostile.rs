@@ -1,16 +1,16 @@
-//! Recorded text as text. It was written by whoever could write to a page, a file or a terminal
-//! that some agent once read: markup in it is shown, not obeyed; control characters and what
-//! turns the order of letters are shown as signs; and it cannot turn the order of what stands
-//! beside it.
+//! Renders recorded text as text. Anyone who could write to a page, a file or a terminal that an
+//! agent read may have written it: markup in it is shown as text; control characters and direction
+//! overrides are shown as signs; and it cannot reorder the text beside it.
 
 use maud::{Markup, PreEscaped, html};
 
-use crate::cli::text::turns_order;
+use treering_present::text::{is_unseen, picture};
 
-/// How many bytes of a text make at most so many of markup: a letter can make fifty.
+/// Returns how many bytes of a text produce at most `markup_max` bytes of markup; one character can
+/// produce fifty.
 #[must_use]
 pub fn fitting(text: &str, markup_max: usize) -> usize {
-    // Nothing makes less than itself.
+    // No character produces less than its own length.
     let mut left = markup_max;
     for (at, c) in text.char_indices() {
         let bytes = match c {
@@ -18,7 +18,7 @@ pub fn fitting(text: &str, markup_max: usize) -> usize {
             '<' | '>' => 4,
             '"' => 6,
             '\n' | '\t' => 1,
-            c if is_unseen(c) => SIGN_BYTES,
+            c if is_sign(c) => SIGN_BYTES,
             c => c.len_utf8(),
         };
         if bytes > left {
@@ -29,16 +29,16 @@ pub fn fitting(text: &str, markup_max: usize) -> usize {
     text.len()
 }
 
-/// The most that [`sign`] makes.
+/// The largest markup of a sign, in bytes.
 const SIGN_BYTES: usize = 56;
 
-/// Recorded text within a line of ours.
+/// Renders recorded text within a line of ours.
 #[must_use]
 pub fn shown(text: &str) -> Markup {
     html! { bdi { (escaped(text)) } }
 }
 
-/// The same, its first line, cut to so many characters.
+/// Renders its first line, cut to `chars_max` characters.
 #[must_use]
 pub fn headline(text: &str, chars_max: usize) -> Markup {
     let first = first(text, chars_max);
@@ -48,7 +48,8 @@ pub fn headline(text: &str, chars_max: usize) -> Markup {
     }
 }
 
-/// The first line that says something, cut; what would be a sign in it is left to [`shown`].
+/// Returns the first line that is not blank, cut to `chars_max` characters; unsafe characters are
+/// left for [`shown`] to replace.
 #[must_use]
 pub fn first(text: &str, chars_max: usize) -> String {
     let mut lines = text.lines().map(str::trim);
@@ -60,13 +61,13 @@ pub fn first(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// Recorded text as it is, in lines of its own.
+/// Renders recorded text as a block with its own lines.
 #[must_use]
 pub fn block(text: &str) -> Markup {
     html! { pre.text dir="auto" tabindex="0" { (escaped(text)) } }
 }
 
-/// What stands for text in markup: signs for what is not to be seen, the rest escaped.
+/// Returns the markup of a text: signs for invisible characters, the rest escaped.
 #[must_use]
 pub fn escaped(text: &str) -> PreEscaped<String> {
     let mut out = String::with_capacity(text.len() + text.len() / 16);
@@ -80,29 +81,44 @@ pub fn escaped(text: &str) -> PreEscaped<String> {
             '\'' => out.push_str("&#39;"),
             '\n' | '\t' => out.push(c),
             '\r' if chars.peek() == Some(&'\n') => {}
-            c if is_unseen(c) => sign(&mut out, c),
+            c if is_sign(c) => sign(&mut out, c),
             c => out.push(c),
         }
     }
     PreEscaped(out)
 }
 
-fn is_unseen(c: char) -> bool {
-    c.is_control()
-        || turns_order(c)
-        || matches!(c, '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}' | '\u{2028}' | '\u{2029}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+/// Replaces characters that control a terminal or override the text direction in a finished page by
+/// character references, which browsers resolve; they come from values of forms. Browsers resolve
+/// references of C1 control characters to other characters, so these become signs.
+#[must_use]
+pub fn referenced(page: String) -> String {
+    let is_raw = |c: char| is_unseen(c) && !matches!(c, '\n' | '\t');
+    if !page.contains(is_raw) {
+        return page;
+    }
+    let mut out = String::with_capacity(page.len() + page.len() / 16);
+    for c in page.chars() {
+        match c {
+            '\0' | '\u{80}'..='\u{9f}' => out.push_str(&format!("&lt;U+{:04X}&gt;", u32::from(c))),
+            c if is_raw(c) => out.push_str(&format!("&#x{:x};", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// True for a character that is shown as a sign. On a page these include joiners, and the Unicode
+/// line and paragraph separators.
+fn is_sign(c: char) -> bool {
+    is_unseen(c) || matches!(c, '\u{200c}' | '\u{200d}' | '\u{2028}' | '\u{2029}')
 }
 
 fn sign(out: &mut String, c: char) {
     let number = u32::from(c);
-    let picture = match c {
-        '\u{7f}' => Some('\u{2421}'),
-        _ if number < 0x20 => char::from_u32(0x2400 + number),
-        _ => None,
-    };
-    let picture = picture.map_or_else(|| format!("U+{number:04X}"), String::from);
+    let shown = picture(c).map_or_else(|| format!("U+{number:04X}"), String::from);
     out.push_str(&format!(
-        "<span class=\"sign\" title=\"U+{number:04X}\">{picture}</span>"
+        "<span class=\"sign\" title=\"U+{number:04X}\">{shown}</span>"
     ));
 }
 
@@ -110,8 +126,8 @@ fn sign(out: &mut String, c: char) {
 mod tests {
     use super::*;
 
-    // A result was a page with a script in it; a name turned the letters after it around; a NUL
-    // ended the page for a parser. All of it must come out as what it is: text.
+    // A result was a page with a script; a name reversed the letters after it; a NUL ended the page
+    // for a parser. All of it must be output as text.
     #[test]
     fn hostile_text_stays_text() {
         let text = "<script>alert('x')</script>&amp;\u{202e}txt.exe\0\u{1b}[2J\r\nend\u{200b}\"";
@@ -124,8 +140,8 @@ mod tests {
         assert!(shown(text).into_string().starts_with("<bdi>"));
     }
 
-    // A page of letters that are shown as signs, or of quotes, was ten times as large as one of
-    // words: what is cut is cut by what it makes.
+    // A page of characters that become signs, or of quotes, was ten times as large as one of words:
+    // texts must be cut by the size of their markup.
     #[test]
     fn markup_fits() {
         for text in ["\0\u{202e}", "\"'&<>", "é\u{e0041}日", "plain \r\n\t"] {
@@ -140,7 +156,20 @@ mod tests {
         assert!(headline(&"\0".repeat(500), 100).into_string().len() < 900);
     }
 
-    // Words of any language are left as they are.
+    // The value of a form must be returned unchanged, so it contained characters that text shows as
+    // signs: whoever viewed a page with `curl` had their terminal controlled by it.
+    #[test]
+    fn values_come_back_and_drive_no_terminal() {
+        let page = html! { input value="a\u{1b}[2J\r\n\u{202e}\u{9b}m\0é"; }.into_string();
+        let page = referenced(page);
+        assert_eq!(
+            page,
+            "<input value=\"a&#x1b;[2J&#xd;\n&#x202e;&lt;U+009B&gt;m&lt;U+0000&gt;é\">"
+        );
+        assert_eq!(referenced(page.clone()), page);
+    }
+
+    // Words of any language must not be changed.
     #[test]
     fn plain_text_is_left_alone() {
         for text in ["שלום 日本 äöü 🙂", "a\tb\nc", ""] {

@@ -1,4 +1,4 @@
-//! JSON, laid out and coloured.
+//! Renders JSON, formatted and coloured.
 
 use std::borrow::Cow;
 
@@ -6,18 +6,17 @@ use maud::{Markup, PreEscaped, html};
 use serde::de::IgnoredAny;
 
 use super::hostile::{block, escaped};
-use crate::cli::text::pretty_json;
+use treering_present::text::pretty_json;
 
-/// What has more than so many is shown as it is: laid out and coloured it would be ten times as
-/// large.
+/// JSON with more tokens is shown as it is: formatted and coloured, it would be ten times as large.
 const TOKENS_MAX: usize = 2_500;
-/// So is what has less than so many bytes for each, unless it is short.
+/// JSON with fewer bytes per token is shown as it is too, unless it is short.
 const DENSE_BYTES: usize = 5;
 /// See [`DENSE_BYTES`].
 const SHORT_BYTES: usize = 100;
 
-/// JSON text laid out over lines, with its numbers and all of its members as they are: who
-/// decides about a call must see what its tool will. What is no JSON as it is.
+/// Renders formatted JSON with its numbers and all of its members unchanged: whoever decides about
+/// a call must see what its tool will see. Text that is not JSON is shown as it is.
 #[must_use]
 pub fn pretty(text: &str) -> Markup {
     let tokens = text.bytes().filter(|byte| b",:".contains(byte)).count();
@@ -32,7 +31,7 @@ pub fn pretty(text: &str) -> Markup {
     html! { pre.text.json tabindex="0" { (colored(&laid_out)) } }
 }
 
-/// JSON with its strings, names and numbers marked.
+/// Colours strings, names and numbers of JSON.
 fn colored(text: &str) -> PreEscaped<String> {
     let mut out = String::with_capacity(text.len() * 2);
     let mut rest = text;
@@ -67,7 +66,7 @@ fn span(text: &str, is_of_it: impl Fn(char) -> bool) -> usize {
     text.find(|c| !is_of_it(c)).unwrap_or(text.len())
 }
 
-/// Bytes of the string that a text begins with, quotes and all.
+/// Returns the length in bytes of the string at the start of a text, with its quotes.
 fn string_length(text: &str) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -85,7 +84,7 @@ fn string_length(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    // A call had its argument twice, and who approved it saw only the second.
+    // A call had an argument twice, and the person who approved it saw only the second.
     #[test]
     fn nothing_of_it_is_hidden() {
         let out = pretty(r#"{"run":"rm","run":"ls","n":1.10e2}"#).into_string();
@@ -96,7 +95,7 @@ mod tests {
         assert!(pretty("{ [  ]").into_string().contains("{ [  ]"));
     }
 
-    // Colouring must lose nothing of what it colours, whatever it is.
+    // Colouring must not lose any text, whatever it is.
     #[test]
     fn colours_lose_nothing() {
         for text in [

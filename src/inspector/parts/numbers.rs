@@ -1,16 +1,17 @@
-//! Numbers, which stand under each other.
+//! Numbers in columns.
 
 use maud::{Markup, html};
 
-pub use crate::cli::text::{bytes_human, count, things};
+pub use treering_present::text::{bytes_human, count, things};
 
-/// A number of a column; nothing for none. The word is shown where there is no room for columns.
+/// Renders a number of a column; empty for zero. The label is shown where there is no space for
+/// columns.
 #[must_use]
 pub fn cell(number: u64, word: &str) -> Markup {
     html! { td.number data-word=(word) { @if number > 0 { (count(number)) } } }
 }
 
-/// A size; the exact one on pointing at it.
+/// Renders a size, with the exact number as a tooltip.
 #[must_use]
 pub fn size(bytes: u64) -> Markup {
     html! { span.number title={ (count(bytes)) " bytes" } { (bytes_human(bytes)) } }

@@ -1,14 +1,14 @@
-//! Pages of what is long.
+//! Links between the pages of something long.
 
 use maud::{Markup, html};
 
 use super::numbers::count;
 
-/// Links to the neighbours of a page: address and word, where there is one.
+/// Renders links to the previous and next page: address and label, if there is one.
 #[must_use]
 pub fn pager(before: Option<(String, &str)>, after: Option<(String, &str)>, place: &str) -> Markup {
     html! {
-        // Above and below a list it stands twice: as a landmark it could not be told from itself.
+        // It appears above and below a list: as two landmarks, the two could not be told apart.
         div.pager role="group" aria-label="Pages of this list" {
             @match before {
                 Some((address, word)) => a href=(address) rel="prev" { "← " (word) },
@@ -23,21 +23,22 @@ pub fn pager(before: Option<(String, &str)>, after: Option<(String, &str)>, plac
     }
 }
 
-/// The ways through a long text, from a part of it: addresses, where there is something.
+/// Addresses of other parts of a long text, where they exist.
 #[derive(Debug, Default)]
 pub struct Ways {
-    /// To its beginning.
+    /// The beginning.
     pub first: Option<String>,
-    /// To what is before the part.
+    /// The part before.
     pub before: Option<String>,
-    /// To what is after it, and the line that that is of.
+    /// The part after, and its first line.
     pub after: Option<(String, Option<u64>)>,
-    /// To its end.
+    /// The end.
     pub last: Option<String>,
 }
 
 impl Ways {
-    /// Links; the page has them above the part and below it, and each says which.
+    /// Renders the links. A page has them above and below the part, and `place` tells the two
+    /// apart.
     #[must_use]
     pub fn markup(&self, place: &str) -> Markup {
         let Self {

@@ -1,22 +1,24 @@
-//! Small pieces that many pages have: chips, badges, figures, things that fold.
+//! Small elements that many pages use: chips, badges, figures, folds.
 
 use maud::{Markup, html};
 
-/// What a badge says at a glance.
+use super::hostile::escaped;
+
+/// The colour of a badge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
-    /// Nothing special.
+    /// Neutral.
     Plain,
-    /// It went well.
+    /// Success.
     Good,
-    /// It went wrong.
+    /// Failure.
     Bad,
-    /// It waits, or wants to be looked at.
+    /// Waiting, or needs attention.
     Wait,
 }
 
 impl Mood {
-    /// Its class in the style sheet.
+    /// Returns the CSS class.
     #[must_use]
     pub fn class(self) -> &'static str {
         match self {
@@ -28,13 +30,13 @@ impl Mood {
     }
 }
 
-/// A word on a coloured ground.
+/// Renders a badge.
 #[must_use]
 pub fn badge(mood: Mood, word: &str) -> Markup {
-    html! { span class={ "badge " (mood.class()) } { (word) } }
+    html! { span class={ "badge " (mood.class()) } { (escaped(word)) } }
 }
 
-/// A filter that a click sets or takes away.
+/// Renders a filter that a click sets or removes.
 #[must_use]
 pub fn chip(address: &str, word: &Markup, is_on: bool) -> Markup {
     html! {
@@ -44,19 +46,19 @@ pub fn chip(address: &str, word: &Markup, is_on: bool) -> Markup {
     }
 }
 
-/// A number with what it is a number of, for rows of them at the head of a page.
+/// Renders a number with its label, for the figures at the head of a page.
 #[must_use]
 pub fn figure(word: &str, number: &Markup) -> Markup {
     html! { div.figure { dt { (word) } dd { (number) } } }
 }
 
-/// Something that is folded until it is wanted. Whether it is open is kept by its id.
+/// Renders a folded part. The id stores whether it is open.
 #[must_use]
 pub fn fold(id: &str, is_open: bool, head: &Markup, body: &Markup) -> Markup {
     html! { details.fold #(id) open[is_open] { summary { (head) } (body) } }
 }
 
-/// Where there is nothing to show.
+/// Renders a note that there is nothing to show.
 #[must_use]
 pub fn nothing(what: &str, hint: &Markup) -> Markup {
     html! { div.nothing { p { (what) } p.hint { (hint) } } }

@@ -1,4 +1,4 @@
-//! Where in a conversation a page is: its title, and the way to its other pages.
+//! The conversation of a page: its title, and links to its other pages.
 
 use maud::{Markup, html};
 
@@ -7,34 +7,32 @@ use super::{
     hostile::{headline, shown},
 };
 use crate::{
-    codec::pb,
-    inspector::{
-        bounds::TITLE_CHARS,
-        failure::PageFailure,
-        visit::{Visit, path_part, query},
-    },
+    bounds::TITLE_CHARS,
+    failure::PageFailure,
+    visit::{Visit, path_part, query},
 };
+use treering_proto::pb;
 
-/// A conversation and a branch of it that a page is about.
+/// The conversation and branch of a page.
 #[derive(Clone, Debug)]
 pub struct ConversationPlace {
-    /// The conversation, as every call takes it.
+    /// The conversation's id, for calls.
     pub id: String,
-    /// What is known of it.
+    /// Its summary.
     pub summary: pb::ConversationSummary,
-    /// The branch that is looked at.
+    /// The branch that is shown.
     pub branch: pb::BranchState,
-    /// The first of its branches.
+    /// Its first branches.
     pub branches: Vec<pb::Branch>,
-    /// There are more branches than these.
+    /// Whether there are more branches.
     pub more_branches: bool,
 }
 
 impl ConversationPlace {
-    /// The conversation that an address names, on the branch that it asks for (`branch=`).
+    /// Finds the conversation in an address, and the branch in its query (`branch=`).
     ///
     /// # Errors
-    /// What the store says.
+    /// Those of the store.
     pub async fn of(visit: &Visit, id: &str) -> Result<Self, PageFailure> {
         let request = pb::GetConversationRequest {
             conversation_id: id.to_owned(),
@@ -53,35 +51,35 @@ impl ConversationPlace {
         })
     }
 
-    /// The title of a page about it, for the browser.
+    /// Returns the title of a page for the browser.
     #[must_use]
     pub fn titled(&self, word: &str) -> String {
         format!("{word} · {}", self.name())
     }
 
-    /// What it is called.
+    /// Returns its display name.
     #[must_use]
     pub fn name(&self) -> &str {
-        let id = crate::cli::text::short_id(&self.summary.source_id, &self.id);
+        let id = treering_present::text::short_id(&self.summary.source_id, &self.id);
         match self.summary.title.trim() {
             "" => id,
             title => title,
         }
     }
 
-    /// The address of one of its pages, with a query: pairs of names and values.
+    /// Returns the address of one of its pages, with a query of names and values.
     #[must_use]
     pub fn link(&self, visit: &Visit, tail: &str, pairs: &[(&str, &str)]) -> String {
         link(visit, &self.id, tail, pairs)
     }
 
-    /// Its title, and the way to its pages, of which this is one by its name.
+    /// Renders its title, and the links to its pages; `page` is the current one.
     #[must_use]
     pub fn heading(&self, visit: &Visit, page: &str) -> Markup {
         self.heading_of(visit, page, &html! { (conversation::word(page)) })
     }
 
-    /// The same of a page with a title of its own.
+    /// Like `heading`, for a page with its own title.
     #[must_use]
     pub fn heading_of(&self, visit: &Visit, page: &str, word: &Markup) -> Markup {
         html! {
@@ -95,14 +93,14 @@ impl ConversationPlace {
         }
     }
 
-    /// A choice of its branches, for a form.
+    /// Renders a choice of its branches for a form.
     #[must_use]
     pub fn branch_field(&self, name: &str, chosen: &str) -> Markup {
         let named = self.branches.iter().map(|branch| branch.name.as_str());
         let is_listed = named.clone().any(|name| name == chosen);
         html! {
             @if self.more_branches {
-                // More than can be chosen from: it is typed.
+                // Too many to choose from: the name is typed.
                 input name=(name) value=(chosen) required autocomplete="off" spellcheck="false";
             } @else {
                 select name=(name) {
@@ -123,7 +121,7 @@ impl ConversationPlace {
 /// Characters of a branch's name in a choice.
 const OPTION_CHARS: usize = 60;
 
-/// The address of a page of a conversation.
+/// Returns the address of a page of a conversation.
 #[must_use]
 pub fn link(visit: &Visit, id: &str, tail: &str, pairs: &[(&str, &str)]) -> String {
     let query = query(pairs);
@@ -131,7 +129,7 @@ pub fn link(visit: &Visit, id: &str, tail: &str, pairs: &[(&str, &str)]) -> Stri
     visit.link(&format!("/c/{}{tail}{mark}{query}", path_part(id)))
 }
 
-/// The address of an event where it stands in its transcript.
+/// Returns the address of an event in its transcript.
 #[must_use]
 pub fn moment(visit: &Visit, id: &str, branch: &str, revision: u64) -> String {
     let around = revision.to_string();
@@ -139,7 +137,7 @@ pub fn moment(visit: &Visit, id: &str, branch: &str, revision: u64) -> String {
     format!("{address}#e{revision}")
 }
 
-/// The address of an event's own page.
+/// Returns the address of an event's own page.
 #[must_use]
 pub fn event(visit: &Visit, id: &str, revision: u64) -> String {
     link(visit, id, &format!("/e/{revision}"), &[])

@@ -1,40 +1,37 @@
-//! Times: how long ago for people, the moment for whoever wants it; always UTC.
+//! Times: relative for people, with the exact time as a tooltip; always UTC.
 
 use maud::{Markup, html};
 use prost_types::Timestamp;
 
-use crate::cli::{
-    json::rfc3339,
-    text::{ago as ago_text, clock as clock_text, day_clock},
-};
+use treering_present::{json::rfc3339, text::Zone};
 
-/// How long ago; the moment itself on pointing at it.
+/// Renders how long ago a time was, with the time as a tooltip.
 #[must_use]
 pub fn ago(time: Option<&Timestamp>) -> Markup {
-    marked(time, &ago_text(time), true)
+    marked(time, &Zone::Utc.ago(time), true)
 }
 
-/// The time of day, to the millisecond.
+/// Renders the time of day, to the millisecond.
 #[must_use]
 pub fn clock(time: Option<&Timestamp>) -> Markup {
-    marked(time, &clock_text(time), false)
+    marked(time, &Zone::Utc.clock(time), false)
 }
 
-/// The day and the time of it.
+/// Renders the date and time.
 #[must_use]
 pub fn moment(time: Option<&Timestamp>) -> Markup {
-    marked(time, &day_clock(time), false)
+    marked(time, &Zone::Utc.day_clock(time), false)
 }
 
 fn marked(time: Option<&Timestamp>, text: &str, is_relative: bool) -> Markup {
     let Some(machine) = time.and_then(rfc3339) else {
         return html! { span.unknown { "—" } };
     };
-    let full = format!("{} UTC", day_clock(time));
+    let full = format!("{} UTC", Zone::Utc.day_clock(time));
     html! { time datetime=(machine) title=(full) data-ago[is_relative] { (text) } }
 }
 
-/// A length of time, from milliseconds.
+/// Formats a duration in milliseconds.
 #[must_use]
 #[allow(clippy::cast_precision_loss)] // Two digits are shown.
 pub fn took(milliseconds: u64) -> String {

@@ -1,37 +1,35 @@
-//! What was said, and what else happened, as cards.
+//! Renders messages and notes as cards.
 
 use maud::{Markup, html};
 
 use crate::{
-    cli::{
-        json::role_name,
-        output::Tone,
-        text::{parts_text, say},
+    bounds::{HEAD_BYTES, REASONING_BYTES, SAID_BYTES, TITLE_CHARS},
+    pages::media::IMAGES,
+    parts::{
+        hostile::{escaped, first, fitting, headline, shown},
+        json::pretty,
+        numbers::{bytes_human, count, things},
+        pieces::{Mood, badge},
+        time,
     },
-    codec::pb::{self, content_part::Part, media::Source},
-    inspector::{
-        bounds::{HEAD_BYTES, REASONING_BYTES, SAID_BYTES, TITLE_CHARS},
-        pages::media::IMAGES,
-        parts::{
-            hostile::{escaped, first, fitting, headline, shown},
-            json::pretty,
-            numbers::{bytes_human, count, things},
-            pieces::{Mood, badge},
-            time,
-        },
-        recorded::Piece,
-        visit::{Visit, path_part, query},
-    },
+    recorded::Piece,
+    visit::{Visit, path_part, query},
 };
+use treering_present::{
+    Tone,
+    json::role_name,
+    text::{parts_text, say},
+};
+use treering_proto::pb::{self, content_part::Part, media::Source};
 
-/// What a page has room for, in bytes of markup.
+/// The space left on a page, in bytes of markup.
 #[derive(Debug)]
 pub struct Room(pub usize);
 
 impl Room {
-    /// The beginning of a text that there is room for, and whether that is all of it.
+    /// Returns the beginning of a text that fits, and whether that is all of it.
     pub fn take<'a>(&mut self, text: &'a str, bytes_max: usize) -> (&'a str, bool) {
-        // What is left is shared: late events still get a line.
+        // No text may take all of the remaining space, so that later events still get a line.
         let most = bytes_max.min((self.0 / 8).max(LEAST_BYTES));
         let mut end = fitting(text, most);
         if end == text.len() {
@@ -45,7 +43,7 @@ impl Room {
         (&text[..end], false)
     }
 
-    /// The same of what is coloured, which takes more.
+    /// Like `take`, for coloured JSON, whose markup is larger.
     pub fn take_json<'a>(&mut self, text: &'a str, bytes_max: usize) -> (&'a str, bool) {
         let (text, is_whole) = self.take(text, bytes_max);
         self.0 = self.0.saturating_sub(2 * text.len());
@@ -53,17 +51,17 @@ impl Room {
     }
 }
 
-/// Bytes that each text gets, however little room is left.
+/// Bytes that each text gets, however little space is left.
 const LEAST_BYTES: usize = 120;
 
-/// The address of an event of this conversation.
+/// Returns the address of an event of this conversation.
 #[must_use]
 pub fn event_address(visit: &Visit, event: &pb::Event) -> String {
     let id = path_part(&event.conversation_id);
     visit.link(&format!("/c/{id}/e/{}", event.revision))
 }
 
-/// The address of an event's text.
+/// Returns the address of an event's text.
 #[must_use]
 pub fn text_address(visit: &Visit, event: &pb::Event) -> String {
     let path = format!(
@@ -77,7 +75,7 @@ pub fn text_address(visit: &Visit, event: &pb::Event) -> String {
     }
 }
 
-/// The number of an event, which leads to it.
+/// Renders the revision of an event as a link to it.
 #[must_use]
 pub fn number(visit: &Visit, event: &pb::Event) -> Markup {
     html! {
@@ -89,13 +87,13 @@ fn happened(event: &pb::Event) -> Option<&prost_types::Timestamp> {
     event.occurred_at.as_ref().or(event.recorded_at.as_ref())
 }
 
-/// The time of day of an event.
+/// Renders the time of day of an event.
 #[must_use]
 pub fn clock(event: &pb::Event) -> Markup {
     time::clock(happened(event))
 }
 
-/// A message.
+/// Renders a message.
 #[must_use]
 pub fn said(
     visit: &Visit,
@@ -104,14 +102,14 @@ pub fn said(
     room: &mut Room,
 ) -> Markup {
     let role = role_name(message.role);
-    // What a harness says is long, and the same in each conversation.
+    // Messages of a harness are long and the same in each conversation.
     let is_folded = matches!(message.role(), pb::Role::System | pb::Role::Developer);
     let parts = html! {
         @for (index, part) in message.parts.iter().enumerate() {
             (part_of(visit, event, index, part, room))
         }
     };
-    // An answer that only calls tools says nothing by itself.
+    // An answer with only calls has no text.
     let class = if parts.0.is_empty() {
         "said bare"
     } else {
@@ -155,8 +153,8 @@ fn about(message: &pb::MessageAppended) -> Markup {
     }
 }
 
-/// True for the reasons that answers end with when nothing is wrong, as providers and harnesses
-/// write them: `toolUse`, `tool_calls`, `end_turn`.
+/// True for finish reasons that are no warning, as providers and harnesses write them: `toolUse`,
+/// `tool_calls`, `end_turn`.
 fn is_usual(finish_reason: &str) -> bool {
     let letters = finish_reason.chars().filter(char::is_ascii_alphanumeric);
     let plain: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
@@ -173,7 +171,7 @@ fn is_usual(finish_reason: &str) -> bool {
     usual.contains(&plain.as_str())
 }
 
-/// A part of a message or a result.
+/// Renders a part of a message or a result.
 #[must_use]
 pub fn part_of(
     visit: &Visit,
@@ -252,7 +250,7 @@ fn image(visit: &Visit, event: &pb::Event, index: usize, media: &pb::Media) -> M
         name => name,
     };
     html! {
-        a.image href=(address) { img src=(address) alt=(crate::cli::text::first_line(name, TITLE_CHARS)) loading="lazy" decoding="async"; }
+        a.image href=(address) { img src=(address) alt=(treering_present::text::first_line(name, TITLE_CHARS)) loading="lazy" decoding="async"; }
     }
 }
 
@@ -272,13 +270,13 @@ fn attached(what: &str, media: &pb::Media) -> Markup {
     }
 }
 
-/// A message whose body is too large: its beginning.
+/// Renders the beginning of a message whose body is too large.
 #[must_use]
 pub fn large(visit: &Visit, event: &pb::Event, head: &Piece) -> Markup {
     html! {
         article.said id={ "e" (event.revision) } data-item tabindex="-1" {
             header {
-                strong.role { (crate::cli::json::kind_name(event.kind)) }
+                strong.role { (treering_present::json::kind_name(event.kind)) }
                 span.dim { (bytes_human(head.info.total_bytes)) }
                 span.end { (clock(event)) " " (number(visit, event)) }
             }
@@ -288,7 +286,7 @@ pub fn large(visit: &Visit, event: &pb::Event, head: &Piece) -> Markup {
     }
 }
 
-/// Anything else that happened, on a line.
+/// Renders any other event on one line.
 #[must_use]
 pub fn noted(visit: &Visit, event: &pb::Event, room: &mut Room) -> Markup {
     let said = say(event);
@@ -313,7 +311,7 @@ pub fn noted(visit: &Visit, event: &pb::Event, room: &mut Room) -> Markup {
     }
 }
 
-/// So many calls, in words.
+/// Returns a number of calls in words.
 #[must_use]
 pub fn calls_told(number: usize) -> String {
     things(number as u64, "call", "calls")
@@ -323,7 +321,7 @@ pub fn calls_told(number: usize) -> String {
 mod tests {
     use super::*;
 
-    // Each answer that called a tool bore a warning, because its harness writes `toolUse`.
+    // Every answer with a tool call had a warning, because its harness writes `toolUse`.
     #[test]
     fn a_usual_end_is_no_warning() {
         for usual in ["", "stop", "end_turn", "toolUse", "TOOL_CALLS", "tool_use"] {
@@ -334,8 +332,8 @@ mod tests {
         }
     }
 
-    // Ten thousand long answers on a page were a page that no browser shows: all of them
-    // together have a bound, and the last one still says something.
+    // A page with ten thousand long answers was too large for any browser: all texts together must
+    // have a limit, and even the last must show something.
     #[test]
     fn a_page_has_room_for_so_much() {
         let text = "line of it\n".repeat(1_000);

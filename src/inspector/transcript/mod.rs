@@ -1,5 +1,5 @@
-//! A conversation as people read it: `window` takes a part of a branch's history, `thread` makes
-//! messages and steps of its events, `card` and `step` show them.
+//! A conversation for readers: `window` reads a part of a branch's history, `thread` converts its
+//! events to messages and steps, `card` and `step` render them.
 
 pub mod card;
 pub mod step;

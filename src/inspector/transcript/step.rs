@@ -1,4 +1,4 @@
-//! Steps: calls of tools, side by side, each with its arguments and what came of it folded.
+//! Renders steps: tool calls side by side, each with its arguments and result folded.
 
 use std::{borrow::Cow, collections::HashMap, time::Duration};
 
@@ -11,28 +11,26 @@ use super::{
     window::Place,
 };
 use crate::{
-    cli::{
-        json::{cancel_name, moment},
-        search::deed,
-        text::parts_text,
+    bounds::{ARGUMENT_BYTES, HEAD_BYTES, TITLE_CHARS},
+    pages::{call::address_of as call_address, tools},
+    parts::{
+        hostile::{block, first, headline, shown},
+        json::pretty,
+        numbers::{bytes_human, count},
+        pieces::{Mood, badge},
+        time,
     },
-    codec::pb,
-    inspector::{
-        bounds::{ARGUMENT_BYTES, HEAD_BYTES, TITLE_CHARS},
-        pages::{call::address_of as call_address, tools},
-        parts::{
-            hostile::{block, first, headline, shown},
-            json::pretty,
-            numbers::{bytes_human, count},
-            pieces::{Mood, badge},
-            time,
-        },
-        recorded::Piece,
-        visit::Visit,
-    },
+    recorded::Piece,
+    visit::Visit,
 };
+use treering_present::{
+    deed,
+    json::{cancel_name, moment},
+    text::{parts_text, printable},
+};
+use treering_proto::pb;
 
-/// Beginnings of results that are too large, by place.
+/// By conversation and revision: beginnings of results that are too large.
 type Heads = HashMap<(String, u64), Piece>;
 
 /// Names of arguments that say what a call does, the best first.
@@ -55,12 +53,12 @@ const DEEDS: [&str; 16] = [
     "name",
 ];
 
-/// Of other arguments so many are told.
+/// This many of the other arguments are shown.
 const FIELDS_SHOWN: usize = 4;
-/// Characters of each.
+/// Characters of each of their values.
 const VALUE_CHARS: usize = 40;
 
-/// A step.
+/// Renders a step.
 #[must_use]
 pub fn step(
     visit: &Visit,
@@ -100,10 +98,10 @@ fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, place: &Place, room: &m
         ),
     };
     html! {
-        // What is told below of a call before the window has the name of its event.
+        // A call whose request is before the window is identified by its event.
         section id={ @if call.asked.is_some() { "e" } @else { "c" } (event.revision) }
             class={ "call " (mood.class()) } data-item tabindex="-1"
-            aria-label={ "call of " (first(tool, 40)) ", " (word) } {
+            aria-label={ "call of " (printable(&first(tool, 40))) ", " (word) } {
             header {
                 span.tool {
                     @match (tool, own_page(visit, call)) {
@@ -116,7 +114,7 @@ fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, place: &Place, room: &m
                 (lasted(call))
                 span.end { (clock(event)) " " (number(visit, event)) }
             }
-            // Each event of it has a place that links lead to.
+            // Each event of the call has an anchor for links.
             @if let Some(started) = &call.started { span id={ "e" (started.revision) } {} }
             @for revision in &call.summarised { span id={ "e" (revision) } {} }
             @if !arguments.is_empty() { (asked(event, tool, &arguments, room)) }
@@ -135,8 +133,8 @@ fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, place: &Place, room: &m
     }
 }
 
-/// How long it took: as its tool was measured, else the time between its two events, as their
-/// authors say when they happened.
+/// Renders the duration: as measured by the tool, else the time between the two events according to
+/// their authors.
 fn lasted(call: &ThreadCall) -> Markup {
     if let Some(Ended::Result(_, Some(result))) = &call.ended
         && let Some(milliseconds) = result.execution_time_ms
@@ -157,11 +155,11 @@ fn lasted(call: &ThreadCall) -> Markup {
     }
 }
 
-/// What a time is that nobody measured.
+/// Explains a duration that was not measured.
 pub const BETWEEN: &str =
     "the time between the events of the call and of its result: waiting may be in it";
 
-/// The address of the call's own page.
+/// Returns the address of the call's own page.
 fn own_page(visit: &Visit, call: &ThreadCall) -> Option<String> {
     let (event, asked) = call.asked.as_ref()?;
     let ended = match &call.ended {
@@ -169,7 +167,7 @@ fn own_page(visit: &Visit, call: &ThreadCall) -> Option<String> {
         None => None,
     };
     let id = event.conversation_id.as_str();
-    // A fork in the midst of a call ends it on a branch of its own.
+    // A fork during a call ends it on another branch.
     let ended = ended.filter(|ended| ended.conversation_id == id);
     let branch = ended.map_or(event.branch.as_str(), |ended| &ended.branch);
     let end = ended.map_or(0, |ended| ended.revision);
@@ -211,7 +209,7 @@ fn asked(event: &pb::Event, tool: &str, arguments: &str, room: &mut Room) -> Mar
     }
 }
 
-/// What a call does, on one line.
+/// Returns what a call does, on one line.
 #[must_use]
 pub fn deed_of(tool: &str, arguments: &str) -> String {
     let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(arguments) else {
@@ -292,7 +290,7 @@ fn returned(
                     (bytes_human(bytes))
                 }
             }
-            // A link to what is folded unfolds what is around it, not the link's end itself.
+            // A link into a folded part unfolds what is around its target, not the target itself.
             div.returned id={ "e" (event.revision) } {
                 @if !start.is_empty() { (block(start)) }
                 p.rest {
@@ -307,7 +305,7 @@ fn returned(
     }
 }
 
-/// Words that stand in a line which says what went wrong.
+/// Words of lines that describe an error.
 const FAULTS: [&str; 14] = [
     "error",
     "exception",
@@ -325,8 +323,8 @@ const FAULTS: [&str; 14] = [
     "timed out",
 ];
 
-/// Of what a failed call returned the line that says why: the first one that looks like it, else
-/// the last one.
+/// Returns the line of a failed call's result that says why: the first one that looks like an
+/// error, else the last one.
 #[must_use]
 pub fn fault_of(text: &str) -> &str {
     let is_fault = |line: &&str| {
@@ -369,7 +367,7 @@ fn media_of(
 mod tests {
     use super::*;
 
-    // Every failure said `Exit code 1` in the list, and none what had gone wrong.
+    // Every failure in the list was shown as `Exit code 1`, without the error.
     #[test]
     fn a_failure_says_why() {
         for (text, line) in [
@@ -385,7 +383,7 @@ mod tests {
         }
     }
 
-    // What a call does must be seen without unfolding it, whatever its tool calls its arguments.
+    // What a call does must be visible without unfolding it, whatever the names of its arguments.
     #[test]
     fn a_call_says_what_it_does() {
         for (tool, arguments, deed) in [

@@ -1,71 +1,70 @@
-//! Events as what a person reads: messages, steps with the calls of tools beside each other, and
-//! what else happened.
+//! Converts events to what a person reads: messages, steps with parallel calls side by side, and
+//! notes on other events.
 
 use std::collections::HashMap;
 
 use prost::Message;
 
-use crate::{
-    codec::pb::{self, event::Body},
-    inspector::recorded::Piece,
-};
+use crate::recorded::Piece;
+use treering_proto::pb::{self, event::Body};
 
-/// Something in a transcript.
+/// An item of a transcript.
 #[derive(Debug)]
 pub enum ThreadItem {
-    /// Somebody said something.
+    /// A message.
     Said(Box<pb::Event>, Box<pb::MessageAppended>),
-    /// Tools were called, together.
+    /// Tool calls that were made together.
     Step(Vec<ThreadCall>),
-    /// Anything else.
+    /// Any other event.
     Noted(Box<pb::Event>),
 }
 
-/// A call of a tool, with what became of it as far as the window shows it.
+/// A tool call, with its outcome as far as the window contains it.
 #[derive(Debug, Default)]
 pub struct ThreadCall {
-    /// The provider's id of it.
+    /// The provider's call id.
     pub call_id: String,
-    /// Where it was asked for; none: before the window.
+    /// The request; `None`: it is before the window.
     pub asked: Option<(pb::Event, pb::ToolCallRequested)>,
-    /// What was decided about it.
+    /// The decision about it.
     pub decided: Option<(pb::Event, pb::ApprovalDecided)>,
-    /// It was begun.
+    /// Set when it was started.
     pub started: Option<pb::Event>,
     /// How it ended.
     pub ended: Option<Ended>,
-    /// Where a summary of it was recorded: told by no words of its own.
+    /// Revisions of its result digests, which have no item of their own.
     pub summarised: Vec<u64>,
 }
 
 /// How a call ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// With a result; its body is none where it is too large.
+    /// With a result; the body is `None` when it is too large.
     Result(pb::Event, Option<pb::ToolResultRecorded>),
     /// It was cancelled.
     Cancelled(pb::Event, pb::ToolCallCancelled),
 }
 
-/// Where a call stands.
+/// The status of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
-    /// It was asked for, and has no result.
+    /// Requested, without a result.
     Open,
-    /// It waits for a person.
+    /// Waits for approval.
     Waits,
-    /// A person said no, or in time nothing.
+    /// Denied, or the approval expired.
     Denied,
-    /// It worked.
+    /// Successful result.
     Succeeded,
-    /// It did not.
+    /// Failed result.
     Failed,
     /// It was cancelled.
     Cancelled,
 }
 
 impl ThreadCall {
-    /// Where it stands. Of a result that is too large the beginning says whether it worked.
+    /// Returns the status. For a result that is too large, its stored beginning tells whether it
+    /// succeeded.
     #[must_use]
     pub fn stands(&self, large: Option<&pb::ResultInfo>) -> Stands {
         let decision = self.decided.as_ref().map(|(_, decided)| decided.decision());
@@ -91,7 +90,7 @@ impl ThreadCall {
         asked == Some(pb::ApprovalRequirement::Pending)
     }
 
-    /// The event that stands for it.
+    /// Returns the event that represents the call.
     #[must_use]
     pub fn event(&self) -> Option<&pb::Event> {
         let asked = self.asked.as_ref().map(|(event, _)| event);
@@ -102,7 +101,7 @@ impl ThreadCall {
     }
 }
 
-/// Items of events, in order. Of results that are too large `heads` has the beginning.
+/// Converts events to items, in order. `heads` has the beginnings of results that are too large.
 #[must_use]
 pub fn thread(events: Vec<pb::Event>, heads: &HashMap<(String, u64), Piece>) -> Vec<ThreadItem> {
     let mut thread = Thread::default();
@@ -164,7 +163,7 @@ impl Thread {
                     None => self.note(event),
                 }
             }
-            // What it says of a result is for the next request, not for readers of the result.
+            // A result digest is for the next request, not for readers of the result.
             Some(Body::ToolSnapshotRecorded(bytes)) => {
                 if let Some(snapshot) = decoded::<pb::ToolSnapshotRecorded>(&bytes) {
                     self.summarise(event.revision, &snapshot);
@@ -190,7 +189,7 @@ impl Thread {
         }
     }
 
-    /// Links to the event lead to its call, where that is in the window.
+    /// Records a result digest, so that links to it lead to its call, if that is in the window.
     fn summarise(&mut self, revision: u64, snapshot: &pb::ToolSnapshotRecorded) {
         let is_it = |call: &&mut ThreadCall| {
             let asked = call.asked.as_ref().map(|(event, _)| event.revision);
@@ -205,8 +204,8 @@ impl Thread {
         }
     }
 
-    /// The last call with this id that has not ended; one that was asked for before the window
-    /// stands where it is told of.
+    /// Returns the last open call with this id. If its request is before the window, a call is
+    /// created at the current place.
     fn open(&mut self, id: &str) -> &mut ThreadCall {
         let place = self.0.iter().enumerate().rev().find_map(|(index, item)| {
             let ThreadItem::Step(calls) = item else {
@@ -231,7 +230,7 @@ impl Thread {
     }
 }
 
-/// True for a call of the same answer as those before it.
+/// True when a call is of the same answer as the previous ones.
 fn belongs(calls: &[ThreadCall], call: &ThreadCall) -> bool {
     let of = |call: &ThreadCall| {
         call.asked
@@ -300,8 +299,8 @@ mod tests {
             .collect()
     }
 
-    // Calls of one answer stand beside each other and those of the next below them, whatever
-    // order their results came in; an id that comes again is another call.
+    // Calls of one answer must be side by side and those of the next below them, whatever the order
+    // of results; a repeated id is another call.
     #[test]
     fn calls_of_an_answer_stand_together() {
         let told = shape(vec![
@@ -323,7 +322,7 @@ mod tests {
         assert_eq!(told.len(), 1);
     }
 
-    // A result whose call is before the window must be seen, and not be taken for an open call.
+    // A result whose call is before the window must be shown, and not as an open call.
     #[test]
     fn a_result_without_its_call_is_shown() {
         let told = shape(vec![result(9, "x", true)]);

@@ -1,22 +1,20 @@
-//! A part of a branch's history, with what is shown of it. A result of megabytes is not taken
-//! whole: of what is large there is a beginning.
+//! A part of a branch's history with the content to show. Large results are not read completely:
+//! only their beginning.
 
 use std::collections::HashMap;
 
 use futures::{StreamExt, stream};
 
 use crate::{
-    cli::Connection,
-    codec::pb,
-    inspector::{
-        bounds::{EVENTS, EVENTS_BEFORE, HEAD_BYTES, HEADS_AT_ONCE},
-        failure::PageFailure,
-        recorded::{Piece, TextPart, TextPlace},
-        visit::PageQuery,
-    },
+    bounds::{EVENTS, EVENTS_BEFORE, HEAD_BYTES, HEADS_AT_ONCE},
+    failure::PageFailure,
+    recorded::{Piece, TextPart, TextPlace},
+    visit::PageQuery,
 };
+use treering_client::Connection;
+use treering_proto::pb;
 
-/// Whose history.
+/// Identifies a history.
 #[derive(Clone, Debug)]
 pub struct History {
     /// The conversation.
@@ -27,32 +25,32 @@ pub struct History {
     pub at: u64,
 }
 
-/// Which part of it.
+/// Selects a part of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// From its beginning.
+    /// From the beginning.
     Start,
-    /// Up to its end.
+    /// Up to the end.
     End,
     /// From this event on.
     From(Spot),
-    /// Up to before this event.
+    /// Up to, but not including, this event.
     Before(Spot),
-    /// This event, and what is around it.
+    /// This event and those around it.
     Around(Spot),
 }
 
-/// An event of a history: an inherited one is of another conversation.
+/// An event of a history; an inherited one belongs to another conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spot {
     /// Its revision.
     pub revision: u64,
-    /// Its conversation, when it is another than the history's.
+    /// Its conversation, when it is not the history's.
     pub of: String,
 }
 
 impl Spot {
-    /// As it stands in an address.
+    /// Returns the form used in addresses.
     #[must_use]
     pub fn text(&self) -> String {
         match self.of.is_empty() {
@@ -77,16 +75,16 @@ impl Spot {
 }
 
 impl Place {
-    /// True for the event that is meant.
+    /// True for the event of this spot.
     #[must_use]
     pub fn is_at(&self, revision: u64) -> bool {
         matches!(self, Self::Around(spot) if spot.revision == revision)
     }
 
-    /// What an address says.
+    /// Parses the query of an address.
     ///
     /// # Errors
-    /// For what is no event.
+    /// When an event is malformed.
     pub fn of(asked: &PageQuery) -> Result<Self, PageFailure> {
         let spot = |name| {
             asked
@@ -103,7 +101,7 @@ impl Place {
         if let Some(spot) = spot("before")? {
             return Ok(Self::Before(spot));
         }
-        // Who asks for a moment wants to see it: it is the end of what was there then.
+        // A past moment is shown by its end.
         let is_moment = asked.text("at").is_some() && !asked.is_set("start");
         Ok(match asked.is_set("end") || is_moment {
             true => Self::End,
@@ -115,21 +113,21 @@ impl Place {
 /// A part of a history.
 #[derive(Debug, Default)]
 pub struct Window {
-    /// Its events, with their bodies but for those in `heads`.
+    /// The events, with their bodies except those in `heads`.
     pub events: Vec<pb::Event>,
-    /// Of events that are too large: the beginning of their texts, by place.
+    /// By conversation and revision: the beginning of an event that is too large.
     pub heads: HashMap<(String, u64), Piece>,
-    /// There are events before it.
+    /// Whether there are events before it.
     pub has_before: bool,
-    /// There are events after it.
+    /// Whether there are events after it.
     pub has_after: bool,
 }
 
 impl Window {
-    /// Takes it from the store.
+    /// Reads a window from the store.
     ///
     /// # Errors
-    /// What the store says.
+    /// Those of the store.
     pub async fn read(
         store: &Connection,
         history: &History,
@@ -153,7 +151,7 @@ impl Window {
 
     async fn with_bodies(mut self, store: &Connection) -> Result<Self, PageFailure> {
         let is_result = |event: &pb::Event| event.kind() == pb::EventKind::ToolResultRecorded;
-        // Bodies come until there is enough: what was said goes before what was returned.
+        // Bodies are fetched up to a limit: messages before results.
         let mut order: Vec<usize> = (0..self.events.len()).collect();
         order.sort_by_key(|index| is_result(&self.events[*index]));
         let names = order.iter().map(|index| name_of(&self.events[*index]));
@@ -168,7 +166,7 @@ impl Window {
             if got.body_left_out {
                 left_out.push(place_of(&event));
             }
-            // The branch is told as the read told it.
+            // Keeps the branch as the first read returned it.
             let branch = std::mem::take(&mut self.events[index].branch);
             self.events[index] = pb::Event { branch, ..event };
         }
@@ -178,7 +176,7 @@ impl Window {
         });
         let mut heads = heads.buffer_unordered(HEADS_AT_ONCE);
         while let Some((place, head)) = heads.next().await {
-            // What has no text is shown by its header.
+            // An event without text is shown by its header.
             if let Ok(head) = head {
                 self.heads.insert(place, head);
             }
@@ -206,7 +204,7 @@ fn place_of(event: &pb::Event) -> TextPlace {
 }
 
 impl History {
-    /// Where an event stands in it.
+    /// Returns the spot of an event.
     #[must_use]
     pub fn spot(&self, event: &pb::Event) -> Spot {
         let is_own = event.conversation_id == self.conversation;
@@ -251,7 +249,7 @@ async fn headers(
     Ok(events)
 }
 
-/// From an event on. One more than is shown tells whether there is more.
+/// Reads from an event on. Reads one more than shown, to know whether there is more.
 async fn forward(
     store: &Connection,
     history: &History,
@@ -269,7 +267,7 @@ async fn forward(
     })
 }
 
-/// Up to an event and with it; oldest first.
+/// Reads up to and including an event; returns the oldest first.
 async fn backward(
     store: &Connection,
     history: &History,
@@ -289,7 +287,7 @@ async fn backward(
     })
 }
 
-/// Up to before an event.
+/// Reads up to, but not including, an event.
 async fn before(store: &Connection, history: &History, to: &Spot) -> Result<Window, PageFailure> {
     let mut window = backward(store, history, to, EVENTS + 1).await?;
     let last = window.events.last().map(|event| history.spot(event));
@@ -307,7 +305,7 @@ async fn before(store: &Connection, history: &History, to: &Spot) -> Result<Wind
 mod tests {
     use super::*;
 
-    // A link to a place of a history that was inherited lost whose event it meant.
+    // A link to an inherited place lost the conversation of its event.
     #[test]
     fn places_are_read_as_they_are_written() {
         let place = |query: &str| Place::of(&PageQuery::of(query));

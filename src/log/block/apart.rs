@@ -1,8 +1,6 @@
-//! Takes records apart into the columns of a block.
+//! Encodes records into the columns of a block.
 
 use std::{collections::HashMap, hash::Hash, iter::Peekable, vec::IntoIter};
-
-use uuid::Uuid;
 
 use super::{
     CHECK_BYTES,
@@ -13,21 +11,19 @@ use super::{
     },
 };
 use crate::{
-    domain::{ContentHash, EventHeader, EventId},
-    log::{
-        port::LogError,
-        record::{Record, RecordBody},
-        salt::{SaltNode, cover},
-    },
+    port::LogError,
+    record::{Record, RecordBody},
+    salt::{SaltNode, cover},
 };
+use treering_domain::{ContentHash, ConversationKey, EventHeader, EventId};
 
-/// A block's parts before they are compressed.
+/// A block's parts before compression.
 #[derive(Default)]
 pub(super) struct BlockParts {
     pub columns: Vec<u8>,
-    /// The ends of ids, checks, and then by record: node of salts, hash of a large body,
-    /// body hash, chain hash, causation id, hash of the batch's content and its salt.
-    /// Nothing of it packs.
+    /// The low bytes of ids, the checks, and then by record: salt node, hash of a large body, body
+    /// hash, chain hash, causation id, hash of the batch's content and its salt. None of it
+    /// compresses.
     pub plain: Vec<u8>,
     pub bodies: Vec<u8>,
 }
@@ -40,7 +36,7 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// A difference of numbers that wrap around, small when it is small either way.
+/// Writes a wrapping difference, zigzag-encoded so that small differences of either sign are short.
 fn put_difference(out: &mut Vec<u8>, number: u64, from: u64) {
     let difference = number.wrapping_sub(from) as i64;
     put(out, ((difference << 1) ^ (difference >> 63)) as u64);
@@ -51,7 +47,7 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The number of a row, made when it is not there.
+/// Returns the row number of a key, creating the row if it is missing.
 fn row<K: Hash + Eq>(rows: &mut HashMap<K, u64>, key: K, make: impl FnOnce()) -> u64 {
     let next = rows.len() as u64;
     *rows.entry(key).or_insert_with(|| {
@@ -60,7 +56,7 @@ fn row<K: Hash + Eq>(rows: &mut HashMap<K, u64>, key: K, make: impl FnOnce()) ->
     })
 }
 
-/// Takes records apart.
+/// The encoder of a block.
 pub(super) struct Writer<'a> {
     columns: [Vec<u8>; COLUMNS],
     id_lows: Vec<u8>,
@@ -68,7 +64,7 @@ pub(super) struct Writer<'a> {
     given: Vec<u8>,
     bodies: Vec<u8>,
     namespaces: HashMap<&'a str, u64>,
-    conversations: HashMap<Uuid, u64>,
+    conversations: HashMap<ConversationKey, u64>,
     texts: HashMap<&'a str, u64>,
     ids: HashMap<EventId, u64>,
     before: HashMap<u64, (Before, ContentHash)>,
@@ -79,10 +75,10 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// The parts of a block.
+    /// Encodes records into the parts of a block.
     ///
     /// # Errors
-    /// [`LogError::TooLarge`], as a frame had.
+    /// [`LogError::TooLarge`], as for frames.
     pub(super) fn parts(first_offset: u64, records: &'a [Record]) -> Result<BlockParts, LogError> {
         let mut writer = Self::new(first_offset, records);
         for record in records {
@@ -142,9 +138,9 @@ impl<'a> Writer<'a> {
 
     fn conversation(&mut self, header: &EventHeader) -> u64 {
         let ids = &mut self.columns[Column::Conversations as usize];
-        let id = header.conversation.0;
-        let number = row(&mut self.conversations, id, || {
-            ids.extend_from_slice(id.as_bytes());
+        // An id that occurs in two namespaces gets two rows.
+        let number = row(&mut self.conversations, header.key(), || {
+            ids.extend_from_slice(header.conversation.0.as_bytes());
         });
         self.put(Column::Conversation, number);
         let (before, _) = self.before.get(&number).copied().unwrap_or_default();
@@ -208,7 +204,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The node that begins with the record, if one does.
+    /// Writes the salt node that starts at this record, if there is one.
     fn salts(&mut self) {
         let index = self.index;
         let here = |(first, _): &(usize, SaltNode)| *first as u64 == index;
@@ -235,7 +231,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What does not follow of the hashes.
+    /// Writes the hashes that cannot be derived.
     fn hashes(
         &mut self,
         record: &Record,

@@ -1,47 +1,46 @@
-//! The headers of a block's records, field by field.
+//! The headers of a block's records as columns.
 //!
-//! Numbers are LEB128; differences wrap around and are zigzagged. What repeats
-//! (namespaces, conversations, texts) is in a table, and records have its number.
-//! What lives here is what writing ([`super::apart`]) and reading
-//! ([`super::together`]) share.
+//! Numbers are LEB128; differences wrap around and are zigzag-encoded. Repeated values (namespaces,
+//! conversations, texts) are stored in tables, and records hold their row numbers. This module has
+//! what encoding ([`super::apart`]) and decoding ([`super::together`]) share.
 
 use uuid::Uuid;
 
-/// The columns, in the order in which they are stored.
+/// The columns, in storage order.
 #[derive(Clone, Copy)]
 pub(super) enum Column {
     /// Tables: names, 16-byte ids, texts.
     Namespaces,
     Conversations,
     Texts,
-    /// What a record has; see the constants below.
+    /// Which fields a record has; see the constants below.
     Flags,
     Kind,
-    /// Numbers of rows of the tables; texts from 1 on, 0 is empty.
+    /// Row numbers in the tables; those of texts start at 1, and 0 is the empty text.
     Namespace,
     Conversation,
     Actor,
     Correlation,
-    /// Differences to the conversation's record before.
+    /// Differences from the previous record of the conversation.
     Branch,
     Revision,
-    /// Differences to the record before: of bytes 0 to 7 and 8 to 11 of the id, as
-    /// big-endian numbers, and of the time.
+    /// Differences from the previous record: of bytes 0 to 7 and 8 to 11 of the id, as big-endian
+    /// numbers, and of the time.
     IdHigh,
     IdMiddle,
     RecordedAt,
-    /// Difference to the last time of this sort, at first to the recorded one.
+    /// Difference from the last `occurred_at`; for the first one, from `recorded_at`.
     OccurredAt,
-    /// How many records back the one is that led to it; 0: its id is given.
+    /// How many records back the cause is; 0: its id is stored.
     Causation,
     BodyBytes,
-    /// Difference of the record's offset and its blob's home.
+    /// Difference between the record's offset and its blob's home.
     BlobHome,
-    /// Text, number of events, 1 if its salt is there.
+    /// Key text, number of events, and flags for the salt and the expiry (with the expiry, if any).
     AppendKey,
-    /// Bytes of what is left of a body.
+    /// Length of a stub, in bytes.
     Stub,
-    /// Of each node of salts: its height.
+    /// The height of each salt node.
     SaltHeight,
 }
 
@@ -56,21 +55,21 @@ pub(super) const FIRST_LINK: u8 = 1 << 5;
 pub(super) const CHAIN_GIVEN: u8 = 1 << 6;
 pub(super) const BODY_ERASED: u8 = 1 << 7;
 
-/// What an append key has.
+/// Flags of an append key.
 pub(super) const KEY_SALTED: u64 = 1;
 pub(super) const KEY_ENDING: u64 = 1 << 1;
 
-/// Bytes of the end of an id, which is noise.
+/// Length of the low part of an id, in bytes; it is random.
 pub(super) const ID_LOW_BYTES: usize = 4;
 
-/// What is known of a conversation from its last record in the block.
+/// State of a conversation after its last record in the block.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Before {
     pub branch: u64,
     pub revision: u64,
 }
 
-/// What is known from the record before.
+/// State after the previous record.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Previous {
     pub id_high: u64,
@@ -81,7 +80,7 @@ pub(super) struct Previous {
 
 pub(super) fn id_parts(id: Uuid) -> (u64, u32, [u8; ID_LOW_BYTES]) {
     let number = id.as_u128();
-    // Truncated to the parts that they name.
+    // The casts truncate to the named parts.
     let (high, middle) = ((number >> 64) as u64, (number >> 32) as u32);
     (high, middle, (number as u32).to_be_bytes())
 }

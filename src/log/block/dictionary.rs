@@ -1,4 +1,4 @@
-//! The dictionary that a segment's bodies are compressed with.
+//! The zstd dictionary for the bodies of a segment.
 
 use std::{
     fmt, io,
@@ -8,33 +8,33 @@ use std::{
 use bytes::Bytes;
 use zstd::bulk::{Compressor, Decompressor};
 
-use crate::log::frame::looks_incompressible;
+use crate::frame::looks_incompressible;
 
-/// Largest dictionary, in bytes.
+/// Maximum dictionary size, in bytes.
 pub const BYTES_MAX: usize = 100 * 1024;
-/// zstd's advice: a dictionary is trained on about a hundred times its size.
+/// zstd recommends training a dictionary on about a hundred times its size.
 const SAMPLES_FOR_EACH_BYTE: usize = 100;
-/// A smaller dictionary saves less than it takes, in bytes.
+/// A smaller dictionary saves less than it costs, in bytes.
 const BYTES_MIN: usize = 4 * 1024;
-/// Samples longer than this are cut: a dictionary is for beginnings. In bytes.
+/// Longer samples are cut, in bytes: a dictionary mostly helps with beginnings.
 const SAMPLE_BYTES_MAX: usize = 16 * 1024;
-/// So many contexts are kept for those who read at once. Each takes about as much
-/// as the dictionary and 160 KiB.
+/// Most idle contexts kept for concurrent reads. Each takes about the size of the dictionary plus
+/// 160 KiB.
 const IDLE_MAX: usize = 2;
 
-/// What is common to the bodies of a segment.
+/// A dictionary: content that the bodies of a segment have in common.
 pub struct Dictionary {
     bytes: Bytes,
     crc: u32,
-    /// A context that has loaded it, for whoever comes next.
+    /// Idle contexts that have the dictionary loaded.
     idle: Mutex<Vec<Decompressor<'static>>>,
 }
 
 impl Dictionary {
-    /// A dictionary that was trained before.
+    /// Loads a trained dictionary.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the bytes are not a dictionary.
     pub fn new(bytes: Bytes) -> io::Result<Self> {
         if bytes.is_empty() || bytes.len() > BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
@@ -42,7 +42,7 @@ impl Dictionary {
         let context = Decompressor::with_dictionary(&bytes)?;
         let crc = crc32c::crc32c(&bytes);
         if crc == 0 {
-            // That says that there is none.
+            // 0 means that a block needs no dictionary.
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(Self {
@@ -52,8 +52,8 @@ impl Dictionary {
         })
     }
 
-    /// Trains one on bodies. None: there is too little for one, or nothing that
-    /// they have in common.
+    /// Trains a dictionary on bodies. Returns `None` when there is too little data, or when the
+    /// bodies have nothing in common.
     #[must_use]
     pub fn train(samples: &Samples) -> Option<Self> {
         let bytes = samples.bytes.len() / SAMPLES_FOR_EACH_BYTE;
@@ -68,13 +68,13 @@ impl Dictionary {
             .ok()
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the dictionary.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Their CRC32C: blocks name it by that.
+    /// Returns the CRC32C of the bytes, by which blocks reference the dictionary.
     #[must_use]
     pub fn crc(&self) -> u32 {
         self.crc
@@ -117,7 +117,7 @@ impl fmt::Debug for Dictionary {
     }
 }
 
-/// Bodies that a dictionary is trained on, from all over a segment.
+/// Bodies to train a dictionary on, sampled from all over a segment.
 #[derive(Default)]
 pub struct Samples {
     bytes: Vec<u8>,
@@ -125,11 +125,11 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// More than this is not looked at, in bytes.
+    /// Samples beyond this total size are ignored, in bytes.
     pub const BYTES_MAX: usize = BYTES_MAX * SAMPLES_FOR_EACH_BYTE;
 
-    /// Takes a body, or its beginning; not one that looks like noise, which has
-    /// nothing in common with any other and costs as much time.
+    /// Adds a body, or its beginning. Skips bodies that look incompressible: they have nothing in
+    /// common with others and cost as much time.
     pub fn push(&mut self, body: &[u8]) {
         let body = &body[..body.len().min(SAMPLE_BYTES_MAX)];
         let full = self.bytes.len() + body.len() > Self::BYTES_MAX;
@@ -144,10 +144,10 @@ impl Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::testkit::samples;
+    use crate::testkit::samples;
 
-    // A segment of images and archives was trained on for half of the time that it
-    // took to write it anew, for a dictionary of nothing.
+    // For a segment of images and archives, half of the time to rewrite it was spent on training a
+    // useless dictionary.
     #[test]
     fn nothing_is_trained_on_noise() {
         let mut samples = Samples::default();

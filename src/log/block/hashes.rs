@@ -1,31 +1,29 @@
-//! The hashes of a block's records: of most, only a check is kept.
+//! The hashes of a block's records. For most records only a check is stored.
 
 use std::sync::{Arc, OnceLock};
 
 use super::{CHECK_BYTES, together::Unpacked};
-use crate::{
-    domain::{ChainHashes, ContentHash},
-    log::record::{Hashes, Record},
-};
+use crate::record::{Hashes, Record};
+use treering_domain::{ChainHashes, ContentHash};
 
-/// How a record's chain hash follows.
+/// How a record's chain hash is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
-    /// From the record of its conversation before it in the block.
+    /// Computed from the previous record of its conversation in the block.
     Previous,
-    /// It is the first of its conversation.
+    /// Computed as the first of its conversation.
     First,
-    /// It is in the block.
+    /// Stored in the block.
     Given(ContentHash),
 }
 
-/// What is there of a record's hashes.
+/// What is stored about a record's hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
-    /// None: it follows from the body and its salt.
+    /// `None`: computed from the body and its salt.
     pub body: Option<ContentHash>,
     pub link: Link,
-    /// Which conversation of the block it is of.
+    /// Index of its conversation in the block.
     pub conversation: usize,
 }
 
@@ -34,21 +32,21 @@ pub(super) struct Kept {
 struct WorkedOut {
     body: ContentHash,
     chain: ContentHash,
-    /// The chain hash that it was made from; none: it is given.
+    /// The chain hash from which it was computed; `None` when its own is stored.
     previous: Option<ContentHash>,
 }
 
-/// The hashes of a block's records, worked out when the first one is asked for.
-pub(in crate::log) struct BlockHashes {
+/// The hashes of a block's records, computed when the first one is requested.
+pub(crate) struct BlockHashes {
     unpacked: Unpacked,
     worked_out: OnceLock<Vec<WorkedOut>>,
 }
 
 impl BlockHashes {
-    /// The records of a block.
+    /// Decodes the records of a block.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why the block cannot be decoded.
     pub(super) fn records_of(unpacked: Unpacked) -> Result<Vec<Record>, &'static str> {
         let of = Arc::new(Self {
             unpacked,
@@ -74,12 +72,12 @@ impl BlockHashes {
     fn work_out(&self) -> Vec<WorkedOut> {
         let mut all = Vec::with_capacity(self.unpacked.count);
         let mut last: Vec<ContentHash> = Vec::new();
-        // It was read before; what is missing would be unsound.
+        // The block was decoded before, so this succeeds; a missing record would count as damaged.
         let _read = self.unpacked.read(|_, record, kept| {
             if last.len() <= kept.conversation {
                 last.resize(kept.conversation + 1, ContentHash::default());
             }
-            // One that neither is there nor follows is none that a check is of.
+            // A hash that is neither stored nor derivable is left zero, which matches no check.
             let body = kept.body.or_else(|| record.hash_of_body());
             let body = body.unwrap_or_default();
             let (previous, given) = match kept.link {
@@ -88,7 +86,7 @@ impl BlockHashes {
                 Link::Previous => (Some(last[kept.conversation]), ContentHash::default()),
             };
             let behind = |previous| record.expected_chain_hash(previous, body);
-            // One that cannot be made is none that a check is of.
+            // A hash that cannot be computed is left zero, which matches no check.
             let chain = previous.map_or(given, |previous| behind(previous).unwrap_or_default());
             last[kept.conversation] = chain;
             all.push(WorkedOut {
@@ -100,17 +98,18 @@ impl BlockHashes {
         all
     }
 
-    pub(in crate::log) fn body(&self, index: u32) -> ContentHash {
+    pub(crate) fn body(&self, index: u32) -> ContentHash {
         self.of(index).body
     }
 
-    /// The chain hash that a record's own was made from; none: its own is given.
-    pub(in crate::log) fn previous(&self, index: u32) -> Option<ContentHash> {
+    /// Returns the chain hash from which a record's own was computed; `None` when its own is
+    /// stored.
+    pub(crate) fn previous(&self, index: u32) -> Option<ContentHash> {
         self.of(index).previous
     }
 
-    /// True when the chain hash is the one that the record's check is of.
-    pub(in crate::log) fn is_sound(&self, index: u32) -> bool {
+    /// Returns true when the chain hash matches the record's check.
+    pub(crate) fn is_sound(&self, index: u32) -> bool {
         let chain = self.of(index).chain;
         self.unpacked.check(index) == Some(&chain.0[..CHECK_BYTES])
     }

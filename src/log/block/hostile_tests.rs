@@ -1,5 +1,5 @@
-//! Blocks of any bytes: read or refused, without a panic and without memory that
-//! the bytes could not fill.
+//! Blocks of arbitrary bytes are read or refused, without a panic and without using more memory
+//! than the bytes justify.
 
 use allocation_counter::measure;
 use proptest::prelude::*;
@@ -9,12 +9,12 @@ use super::{
     *,
 };
 
-/// What is held in memory for each byte of an unpacked block.
+/// Memory allowed for each byte of an unpacked block.
 const EACH_BYTE_MAX: u64 = 32;
-/// Records of the fewest bytes, and all that their texts may come to.
+/// Memory allowed for records of the minimum size, and for the maximum of their texts.
 const BASE_BYTES_MAX: u64 = (TEXTS_BYTES_MAX + HEADER_BYTES_MAX) as u64 * 2 + (64 << 10);
 
-/// Decodes with a checksum that fits, works hashes out, and checks what that took.
+/// Decodes with a valid checksum, computes the hashes, and checks the memory that this took.
 fn probe(block: &EncodedFrame, bytes: Vec<u8>) -> bool {
     let unpacked: usize = [20, 32]
         .iter()
@@ -42,8 +42,7 @@ fn small() -> EncodedFrame {
     pack(42, &conversations(9, 20), None).remove(0)
 }
 
-/// The same block with nothing compressed, so that every byte of it means
-/// something.
+/// Returns the same block uncompressed, so that every byte matters.
 pub(super) fn plain(block: &EncodedFrame) -> EncodedFrame {
     let header = Header::read(block).unwrap();
     let at = HEADER_BYTES + header.columns.stored_len;
@@ -70,8 +69,8 @@ pub(super) fn plain(block: &EncodedFrame) -> EncodedFrame {
     with_right_sum(block, bytes)
 }
 
-// Damaged bytes must not be believed that something long follows. Each place
-// claims much, in turn.
+// Damaged bytes must not be trusted to announce something long. Each place claims a large length in
+// turn.
 #[test]
 fn no_length_is_believed() {
     for block in [small(), plain(&small())] {
@@ -97,10 +96,10 @@ fn no_length_is_believed() {
     }
 }
 
-// One long text in a table could be named by every record.
+// One long text in a table could be referenced by every record.
 #[test]
 fn a_text_is_not_handed_out_for_ever() {
-    let mut records = crate::log::testkit::samples::records(1_000, 0);
+    let mut records = crate::testkit::samples::records(1_000, 0);
     for record in &mut records {
         record.header.actor = "x".repeat(10_000);
     }
@@ -118,7 +117,7 @@ fn a_text_is_not_handed_out_for_ever() {
 proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        // As they are, and behind the header of a block.
+        // The bytes alone, and after a valid block header.
         let block = small();
         let behind = [&block.bytes[..HEADER_BYTES], &bytes].concat();
         probe(&block, bytes);

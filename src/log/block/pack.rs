@@ -1,4 +1,4 @@
-//! Packs records into blocks, one after the other.
+//! Packs a sequence of records into blocks.
 
 use std::{io, sync::Arc};
 
@@ -10,19 +10,19 @@ use super::{
     apart::{BlockParts, Writer},
     crc_of,
 };
-use crate::log::{
+use crate::{
     frame::{COMPRESS_BYTES_MIN, RAW_BYTES_MAX, looks_incompressible},
     port::{EncodedFrame, LogError},
     record::Record,
 };
 
-/// Of sealed segments, which are written once and read often.
+/// Level for sealed segments, which are written once and read often.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Takes records in order and gives out blocks.
+/// Takes records in order and returns blocks as they fill.
 pub struct Packer {
     dictionary: Option<Arc<Dictionary>>,
-    /// None: the parts stay as they are.
+    /// `None`: the parts are stored uncompressed.
     compressors: Option<Compressors>,
     first_offset: u64,
     waiting: Vec<Record>,
@@ -36,7 +36,7 @@ struct Compressors {
 }
 
 impl Packer {
-    /// A packer for the records from an offset on.
+    /// Creates a packer for the records from an offset on.
     ///
     /// # Errors
     /// When zstd has no memory, or cannot load the dictionary.
@@ -56,8 +56,7 @@ impl Packer {
         })
     }
 
-    /// A packer of blocks that are not compressed, for those who compress many of them at
-    /// once.
+    /// Creates a packer of uncompressed blocks, for callers that compress many of them together.
     #[must_use]
     pub fn plain(first_offset: u64) -> Self {
         Self {
@@ -70,10 +69,11 @@ impl Packer {
         }
     }
 
-    /// Takes the next record; gives out the block that it does not fit into.
+    /// Adds the next record. When it does not fit into the current block, returns that block and
+    /// starts a new one.
     ///
     /// # Errors
-    /// [`LogError::TooLarge`] for a record that no frame could hold either.
+    /// [`LogError::TooLarge`] for a record that would not fit in a frame either.
     pub fn push(&mut self, record: Record) -> Result<Option<EncodedFrame>, LogError> {
         let body = record.body.here().len();
         if body > RAW_BYTES_MAX {
@@ -100,7 +100,7 @@ impl Packer {
         Ok(full)
     }
 
-    /// The block of what waits, if anything does.
+    /// Returns the block of the pending records, if there are any.
     ///
     /// # Errors
     /// When it cannot be compressed.
@@ -163,7 +163,7 @@ impl Packer {
     }
 }
 
-/// Compresses a part if that pays, and is wanted.
+/// Compresses a part if that pays and a compressor is given.
 fn pack(
     compressor: Option<&mut Compressor<'static>>,
     codec: u8,

@@ -5,14 +5,12 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
-    domain::{ContentHash, ConversationId, EventId, Revision, TimestampMicros},
-    log::{
-        frame::tests::{a_record, documented, hex_lines},
-        record::{AppendKey, Record, RecordBody},
-        salt::{KeySalt, Salt, SaltSource},
-        testkit::samples,
-    },
+    frame::tests::{a_record, documented, hex_lines},
+    record::{AppendKey, Record, RecordBody},
+    salt::{KeySalt, Salt, SaltSource},
+    testkit::samples,
 };
+use treering_domain::{ContentHash, ConversationId, EventId, Revision, TimestampMicros};
 
 /// Packs records into blocks.
 pub(super) fn pack(
@@ -34,13 +32,13 @@ fn unpack_all(blocks: &[EncodedFrame]) -> Vec<Record> {
     blocks.flat_map(|block| block.records).collect()
 }
 
-/// Conversations that take turns, each chained as an engine does it; some records
-/// with a cause, a key, a time of their own.
+/// Returns interleaved conversations, chained as an engine does it; some records have a cause, a
+/// key, or a time of their own.
 pub(super) fn conversations(count: usize, body_bytes: usize) -> Vec<Record> {
     conversations_from(1, count, body_bytes)
 }
 
-/// The same, with the salts of the offsets from one on.
+/// Like `conversations`, with the salts of the offsets from `first_offset` on.
 pub(super) fn conversations_from(
     first_offset: u64,
     count: usize,
@@ -98,13 +96,13 @@ proptest! {
         first in 1_u64..1 << 60,
         hashes in any::<[u8; 32]>(),
     ) {
-        // Any header, any body, hashes that follow from nothing: what is read is
-        // what was written, and offsets follow each other.
+        // For any headers, bodies and underivable hashes, decoding returns what was encoded, and
+        // offsets are consecutive.
         let mut records = records;
         for record in records.iter_mut().step_by(5) {
             if matches!(record.body, RecordBody::Inline(_)) {
-                // As of a record whose body has gone.
-                record.hashes = crate::log::record::Hashes::Known {
+                // As for a record whose body is gone.
+                record.hashes = crate::record::Hashes::Known {
                     body: ContentHash(hashes),
                     chain: record.expected_chain_hash(ContentHash::default(), ContentHash(hashes)).unwrap(),
                 };
@@ -124,23 +122,23 @@ proptest! {
             prop_assert_eq!(read, record);
         }
         prop_assert_eq!(read.len(), records.len());
-        // What was read is packed to the same bytes.
+        // Packing the decoded records again gives the same bytes.
         prop_assert!(pack(first, &read, None) == blocks);
     }
 }
 
 #[test]
 fn chained_conversations_keep_no_hashes() {
-    // 64 bytes of hashes for each record were a quarter of the log. Of events that
-    // follow each other only 8 are kept, and all hashes come back.
+    // The 64 bytes of hashes for each record were a quarter of the log. Of consecutive events only
+    // 8 are stored, and all hashes come back.
     let records = conversations_from(42, 1_000, 300);
     let with = dictionary();
     for dictionary in [None, Some(&with)] {
         let blocks = pack(42, &records, dictionary);
         assert!(blocks.len() > 2);
         let plain = Unpacked::of(&blocks[1]);
-        // Ends of ids, checks, one hash for each of three conversations, those of keys
-        // (with their salts) and causes, and a few nodes of salts.
+        // Low bytes of ids, checks, one hash for each of three conversations, those of keys (with
+        // their salts) and causes, and a few salt nodes.
         let count = blocks[1].count as usize;
         let nodes = 2 * count.ilog2() as usize * 16;
         assert!(plain.len() < count * (4 + 8) + 3 * 32 + count / 6 * 49 + count / 4 * 17 + nodes);
@@ -166,7 +164,7 @@ impl Unpacked {
 
 #[test]
 fn a_record_that_was_changed_with_its_checksum_is_unsound() {
-    // A check sum can be made to fit; the check of each record then does not.
+    // The checksum can be forged to match; the check of each record then fails.
     let records = conversations(60, 40);
     let block = pack(1, &records, None).remove(0);
     let header = Header::read(&block).unwrap();
@@ -178,8 +176,8 @@ fn a_record_that_was_changed_with_its_checksum_is_unsound() {
     for (index, (read, record)) in read.iter().zip(&records).enumerate() {
         assert_eq!(read.hashes.clone(), record.hashes);
         let sound = match &read.hashes {
-            crate::log::record::Hashes::Block { of, index } => of.is_sound(*index),
-            crate::log::record::Hashes::Known { .. } => false,
+            crate::record::Hashes::Block { of, index } => of.is_sound(*index),
+            crate::record::Hashes::Known { .. } => false,
         };
         assert_eq!(sound, index != 20);
     }
@@ -198,7 +196,7 @@ pub(super) fn with_right_sum(block: &EncodedFrame, mut bytes: Vec<u8>) -> Encode
 
 #[test]
 fn a_flipped_bit_is_found() {
-    // Any bit of a block: an error with its place, never other records.
+    // Flipping any bit of a block gives an error with its place, never other records.
     let block = pack(7, &conversations(12, 60), None).remove(0);
     for at in 0..block.bytes.len() {
         let mut bytes = block.bytes.to_vec();
@@ -207,7 +205,7 @@ fn a_flipped_bit_is_found() {
             bytes: bytes.into(),
             ..block.clone()
         };
-        let error = crate::log::frame::decode(&damaged).unwrap_err();
+        let error = crate::frame::decode(&damaged).unwrap_err();
         assert!(
             matches!(error, LogError::Damaged { offset: 7, .. }),
             "byte {at}: {error}"
@@ -236,8 +234,7 @@ fn a_newer_version_is_refused_as_such() {
 
 #[test]
 fn a_block_needs_its_own_dictionary() {
-    // Another dictionary unpacks to other bytes, or to none; neither may be
-    // handed out.
+    // A different dictionary gives other bytes or an error; neither may be returned as records.
     let ours = dictionary();
     let mut samples = Samples::default();
     (0..900).for_each(|_| samples.push(&samples::prose(700)));
@@ -260,8 +257,7 @@ fn a_block_needs_its_own_dictionary() {
 
 #[test]
 fn blocks_keep_to_their_bounds() {
-    // Bodies at the bound of frames, very many empty ones, and texts as long as
-    // they may be.
+    // Bodies at the limit of frames, very many empty ones, and texts of the maximum length.
     let large: Vec<_> = [0, 1, 65_535, 65_536, 65_537, 250_000, 10]
         .map(samples::noisy_record)
         .to_vec();
@@ -285,13 +281,13 @@ fn blocks_keep_to_their_bounds() {
     }
 }
 
-/// The block of the record of `docs/FORMAT.md`, as version 2 writes it.
+/// The block of the record in `docs/FORMAT.md`, as version 2 writes it.
 const GOLDEN: &str = include_str!("golden_v2.hex");
 
 #[test]
 fn the_format_does_not_change() {
-    // A segment that was written must be read for ever. So small that nothing of it
-    // is compressed, because another zstd may pack the same bytes otherwise.
+    // A written segment must stay readable for ever. The block is too small to be compressed,
+    // because another zstd version may compress the same bytes differently.
     let block = pack(42, &[documented()], None).remove(0);
     assert_eq!(hex_lines(&block.bytes), GOLDEN);
     let golden: Vec<u8> = GOLDEN
@@ -305,10 +301,13 @@ fn the_format_does_not_change() {
     assert_eq!(decode(&golden).unwrap().records, [documented()]);
 }
 
-// The fuzz target starts from these; they must be what is read today.
+// The fuzz target starts from these seeds; they must be readable today.
 #[test]
 fn the_fuzzers_seeds_are_read() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/fuzz/block");
+    let folder = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/fixtures/fuzz/block"
+    );
     let blocks = [
         pack(42, &[documented()], None).remove(0),
         pack(42, &conversations(9, 20), None).remove(0),

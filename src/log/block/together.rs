@@ -1,5 +1,4 @@
-//! Puts the records of a block together again, from bytes that nobody vouches for
-//! but a checksum.
+//! Decodes the records of a block. Its bytes are untrusted apart from a checksum.
 
 use std::sync::Arc;
 
@@ -16,15 +15,13 @@ use super::{
     hashes::{Kept, Link},
 };
 use crate::{
-    domain::{
-        BranchId, ContentHash, ConversationId, EventHeader, EventId, Namespace, Revision,
-        TimestampMicros,
-    },
-    log::{
-        codec::HEADER_BYTES_MAX,
-        record::{AppendKey, BlobRef, Hashes, Record, RecordBody, Stub},
-        salt::{KeySalt, Salt, SaltNode},
-    },
+    codec::HEADER_BYTES_MAX,
+    record::{AppendKey, BlobRef, Hashes, Record, RecordBody, Stub},
+    salt::{KeySalt, Salt, SaltNode},
+};
+use treering_domain::{
+    BranchId, ContentHash, ConversationId, EventHeader, EventId, Namespace, Revision,
+    TimestampMicros,
 };
 
 /// A block's parts, unpacked.
@@ -36,31 +33,32 @@ pub(super) struct Unpacked {
     pub bodies: Bytes,
 }
 
-/// Why a block cannot be read.
+/// Why a block cannot be decoded.
 type Fault = &'static str;
 
 const SHORT: Fault = "a column that ends early";
-/// Most bytes of a header's texts, so that the header has no more than it may.
+/// Maximum total length of a record's header texts, in bytes, so that the header stays within its
+/// limit.
 const TEXTS_OF_A_HEADER: usize = HEADER_BYTES_MAX - 512;
 const NO_ROW: Fault = "a number that no row of a table has";
 
 impl Unpacked {
-    /// The check of a record.
+    /// Returns the check of a record.
     pub(super) fn check(&self, index: u32) -> Option<&[u8]> {
         let at = self.count * ID_LOW_BYTES + index as usize * CHECK_BYTES;
         self.plain.get(at..at + CHECK_BYTES)
     }
 
-    /// Hands out the records in order, with no hashes in them, and what is there
-    /// of those.
+    /// Passes the records to `take` in order, without hashes, together with the stored information
+    /// about their hashes.
     ///
     /// # Errors
-    /// What is wrong; records before that may have been handed out.
+    /// Why the block cannot be decoded; earlier records may have been passed already.
     pub(super) fn read(&self, mut take: impl FnMut(u32, Record, Kept)) -> Result<(), Fault> {
         let mut reader = Reader::new(self)?;
         for index in 0..self.count {
             let (record, kept) = reader.next(index)?;
-            // A block has at most 1024.
+            // A block has at most 1024 records.
             take(index as u32, record, kept);
         }
         reader.finish()
@@ -127,7 +125,7 @@ struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
-    /// No table has more rows than records can name.
+    /// Reads the tables. A table must not have more rows than records can reference.
     fn read(columns: &[Cursor<'a>; COLUMNS], records: usize) -> Result<Self, Fault> {
         const TEXTS_OF_A_RECORD: usize = 2;
         let mut tables = Self {
@@ -159,7 +157,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Puts records together again.
+/// The decoder of a block.
 struct Reader<'a> {
     of: &'a Unpacked,
     columns: [Cursor<'a>; COLUMNS],
@@ -167,12 +165,12 @@ struct Reader<'a> {
     id_lows: Cursor<'a>,
     given: Cursor<'a>,
     bodies_at: usize,
-    /// Bytes of texts that may still be handed out: a small table could be named
-    /// over and over.
+    /// Remaining total length of texts, in bytes: otherwise all records could reference one long
+    /// text of a small table.
     texts_left: usize,
     ids: Vec<EventId>,
     previous: Previous,
-    /// What the last salt was below.
+    /// The node of the last salt.
     salts: Option<Arc<SaltNode>>,
 }
 
@@ -215,7 +213,7 @@ impl<'a> Reader<'a> {
         self.column(column).number()
     }
 
-    /// A number that is the place of something in memory.
+    /// Reads a number that is used as an index.
     fn place(&mut self, column: Column) -> Result<usize, Fault> {
         usize::try_from(self.number(column)?).map_err(|_| NO_ROW)
     }
@@ -323,7 +321,7 @@ impl<'a> Reader<'a> {
         let before = self.previous;
         let high = self.column(Column::IdHigh).difference(before.id_high)?;
         let difference = self.column(Column::IdMiddle).difference(0)?;
-        // Written as one of 32 bits.
+        // The difference was encoded as 32 bits.
         let middle = before.id_middle.wrapping_add(difference as u32);
         let low = u32::from_be_bytes(self.id_lows.array()?);
         self.previous.id_high = high;
@@ -358,7 +356,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The salt of the record at an offset: below the node before, or the next one.
+    /// Returns the salt of the record at an offset: below the current node, or below the next one.
     fn salt(&mut self, offset: u64) -> Result<Salt, Fault> {
         let covers = |node: &Arc<SaltNode>| node.covers(offset);
         if !self.salts.as_ref().is_some_and(covers) {
@@ -373,7 +371,7 @@ impl<'a> Reader<'a> {
     fn body(&mut self, index: usize, flags: u8) -> Result<RecordBody, Fault> {
         let bytes_len = self.number(Column::BodyBytes)?;
         if flags & BODY_IN_BLOBS != 0 {
-            // Below the last offset, as the block's header was checked.
+            // Does not overflow: the block's header was checked.
             let offset = self.of.first_offset + index as u64;
             let back = self.column(Column::BlobHome).difference(0)?;
             return Ok(RecordBody::Blob(BlobRef {
@@ -390,7 +388,7 @@ impl<'a> Reader<'a> {
         self.here(bytes_len).map(RecordBody::Inline)
     }
 
-    /// The next of the bodies that are in the block.
+    /// Returns the next body that is stored in the block.
     fn here(&mut self, len: u64) -> Result<Bytes, Fault> {
         let end = usize::try_from(len)
             .ok()
@@ -440,7 +438,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Everything was of some record.
+    /// Checks that every byte belonged to some record.
     fn finish(self) -> Result<(), Fault> {
         let per_record = &self.columns[Column::Flags as usize..];
         let left = per_record.iter().any(|column| !column.0.is_empty());

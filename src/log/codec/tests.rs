@@ -1,12 +1,12 @@
-//! The bytes of a header, held to the library that wrote them first.
+//! The encoding of a header, compared with that of bincode, which wrote it first.
 
 use bincode::Encode;
 use proptest::prelude::*;
 
 use super::*;
-use crate::log::frame::tests::a_record;
+use crate::frame::tests::a_record;
 
-/// The fields as `docs/FORMAT.md` lists them.
+/// The fields as listed in `docs/FORMAT.md`.
 #[derive(Encode)]
 struct Fields<'a> {
     id: [u8; 16],
@@ -21,13 +21,13 @@ struct Fields<'a> {
     causation_id: Option<[u8; 16]>,
     correlation_id: &'a str,
     body_bytes: u64,
-    /// 0: none, and nothing behind it; 2: there is an end, too.
+    /// 0: no key, and nothing follows; 2: the key has an expiry.
     key: u8,
     append_key: Present<(&'a str, u32, [u8; 32])>,
     key_ends_at: Present<i64>,
 }
 
-/// Nothing, where there is none.
+/// Encodes nothing when there is no value.
 struct Present<T>(Option<T>);
 
 impl<T: Encode> Encode for Present<T> {
@@ -69,8 +69,8 @@ impl<'a> Fields<'a> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    // Headers are written by hand; one byte that is another than before would break
-    // every chain hash of every store.
+    // Headers are encoded by hand; a single different byte would break every chain hash of every
+    // store.
     #[test]
     fn a_header_has_the_bytes_that_bincode_gives_it(record in a_record()) {
         let fixed = bincode::config::standard().with_fixed_int_encoding();
@@ -79,15 +79,14 @@ proptest! {
         prop_assert_eq!(found, wanted);
     }
 
-    // What is read must be what was written, to the last byte, and a header that
-    // ends early is none.
+    // Decoding must return exactly what was encoded, and reject a truncated or longer header.
     #[test]
     fn a_header_that_ends_early_is_refused(record in a_record(), cut in any::<prop::sample::Index>()) {
         let bytes = with_header_bytes(&record, <[u8]>::to_vec).unwrap();
         let (header, body_bytes, key) = RecordReader::default().header(&bytes).unwrap();
         prop_assert_eq!(&header, &record.header);
         prop_assert_eq!(body_bytes, record.body.bytes_len());
-        // Its salt is not in the header: the chain would keep it for ever.
+        // The salt is not in the header: the chain would keep it for ever.
         let wanted = record.append_key.clone().map(AppendKey::without_salt);
         prop_assert_eq!(key, wanted);
         let cut = cut.index(bytes.len());
@@ -97,8 +96,8 @@ proptest! {
     }
 }
 
-// A frame holds records of several namespaces: the last one is remembered, and must
-// not be taken for another.
+// A frame can hold records of several namespaces: the cached last namespace must not be used for a
+// different name.
 #[test]
 fn each_record_has_its_own_namespace() {
     let names = ["a", "b", "b", "a"].map(|name| Namespace::new(name).unwrap());

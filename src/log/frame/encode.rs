@@ -1,4 +1,4 @@
-//! Making frames of records.
+//! Encoding records into frames.
 
 use std::{cell::RefCell, ops::Range};
 
@@ -8,7 +8,7 @@ use super::{
     CODEC_NONE, CODEC_ZSTD, FORMAT_VERSION, HEADER_BYTES, MAGIC, RAW_BYTES_MAX, RAW_BYTES_TARGET,
     STORED_BYTES_MAX,
 };
-use crate::log::{
+use crate::{
     codec,
     port::{EncodedFrame, LogError},
     record::{Record, RecordBody},
@@ -16,19 +16,19 @@ use crate::log::{
 };
 
 const ZSTD_LEVEL: i32 = 1;
-/// Compression is not tried below this, in bytes: a zstd frame's own header
-/// eats what could be saved.
-pub(in crate::log) const COMPRESS_BYTES_MIN: usize = 96;
-/// The quick check looks at this many bytes at most.
+/// Smaller payloads are not compressed, in bytes: a zstd frame's own header would use up the
+/// savings.
+pub(crate) const COMPRESS_BYTES_MIN: usize = 96;
+/// Most bytes in a sample for the entropy check.
 const SAMPLE_BYTES: usize = 4096;
-/// Under this many bytes a sample says nothing about entropy.
+/// Fewer bytes than this say nothing about entropy.
 const SAMPLE_BYTES_MIN: usize = 512;
-/// More bits a byte than this in the sample: random or compressed already.
-/// Base64 has 6, random bytes over 7.5 even in the smallest sample.
+/// Above this entropy, in bits per byte, data counts as random or already compressed. Base64 has 6;
+/// random bytes have over 7.5 even in the smallest sample.
 const INCOMPRESSIBLE_BITS: f32 = 7.3;
 
 thread_local! {
-    /// A context is several hundred KiB: one for each thread.
+    /// One context per thread, because each takes several hundred KiB.
     static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> =
         const { RefCell::new(None) };
 }
@@ -36,7 +36,7 @@ thread_local! {
 /// Packs records, the first of which has `first_offset`, into frames.
 ///
 /// # Errors
-/// [`LogError::TooLarge`] when a record is over what a frame can hold.
+/// [`LogError::TooLarge`] when a record exceeds what a frame can hold.
 pub fn encode_group(first_offset: u64, records: &[Record]) -> Result<Vec<EncodedFrame>, LogError> {
     let mut noise = InPlace::with_room_for(records);
     let taken = noise.take(first_offset, records)?;
@@ -72,14 +72,15 @@ fn encode_record(record: &Record, out: &mut Vec<u8>) -> Result<(), LogError> {
     Ok(())
 }
 
-/// What a record takes, or more, unless the texts of its header are long.
+/// Returns an upper estimate of a record's encoded size, in bytes, unless the texts of its header
+/// are long.
 fn bytes_about(record: &Record) -> usize {
     const HEADER_AND_HASHES: usize = 320;
     HEADER_AND_HASHES + record.body.here().len()
 }
 
-/// Frames of records that do not compress: each is written where it stays, in one
-/// buffer, and nothing is copied again.
+/// Frames of incompressible records: each record is written once, into one shared buffer, and not
+/// copied again.
 struct InPlace {
     out: Vec<u8>,
     frames: Vec<FrameAt>,
@@ -97,7 +98,7 @@ impl InPlace {
             Some(first) if may_be_noise(first) => records.iter().map(bytes_about).sum(),
             _ => 0,
         };
-        // Frames end where a record would not fit: they may be half full.
+        // Frames end where a record would not fit, so they may be half full.
         let headers = (2 * bytes / STORED_BYTES_MAX + 1) * HEADER_BYTES;
         Self {
             out: Vec::with_capacity(bytes + headers),
@@ -105,8 +106,7 @@ impl InPlace {
         }
     }
 
-    /// Makes frames until one looks as if it would compress; says how many records
-    /// are in them.
+    /// Writes frames until one looks compressible. Returns the number of records written.
     fn take(&mut self, first_offset: u64, records: &[Record]) -> Result<usize, LogError> {
         let mut taken = 0;
         loop {
@@ -118,7 +118,7 @@ impl InPlace {
         }
     }
 
-    /// Makes a frame of the next records; 0: there are none for it.
+    /// Writes one frame of the next records; returns 0 when they look compressible.
     fn frame(&mut self, first_offset: u64, records: &[Record]) -> Result<usize, LogError> {
         if !records.first().is_some_and(may_be_noise) {
             return Ok(0);
@@ -173,13 +173,13 @@ impl InPlace {
     }
 }
 
-/// True when a record's body does not look as if it would compress.
+/// Returns true when a record's body looks incompressible.
 fn may_be_noise(record: &Record) -> bool {
     matches!(&record.body, RecordBody::Inline(body) if looks_incompressible(body))
 }
 
-/// Cuts encoded records into frames. How well one packs says where to cut the
-/// next.
+/// Cuts encoded records into frames. The compression ratio of each frame determines where to cut
+/// the next.
 fn pack(
     first_offset: u64,
     records: &[Record],
@@ -199,7 +199,7 @@ fn pack(
         }
         let payload = Payload::of(&raw[bytes.range.clone()])?;
         let stored = payload.bytes(&raw[bytes.range.clone()]).len() + salts.salts.bytes().len();
-        // A sixteenth of slack: the next run may pack a little worse.
+        // A sixteenth of slack, because the next run may compress a little worse.
         let fitting = bytes.range.len() * room / stored.max(1) / 16 * 15;
         if stored > room && bytes.len > 1 {
             target = fitting.min(bytes.range.len() - 1);
@@ -218,13 +218,13 @@ fn pack(
     Ok(frames)
 }
 
-/// The salts of a frame, and of how many records they are.
+/// The salts of a frame, and how many records they cover.
 struct Salted {
     salts: FrameSalts,
     records: usize,
 }
 
-/// Those of the records that one frame can have.
+/// Collects the salts of as many records as fit in one frame.
 fn salts(first_offset: u64, records: &[Record]) -> Salted {
     let mut salts = FrameSalts::default();
     let fit = |(offset, record): &(u64, &Record)| salts.push(*offset, record.salt.as_ref());
@@ -247,7 +247,7 @@ impl Run {
     }
 }
 
-/// The records from `first` on that fit in `target` bytes; at least one.
+/// Returns the records from `first` on that fit in `target` bytes; at least one.
 fn run(ends: &[usize], first: usize, target: usize) -> Run {
     let start = if first == 0 { 0 } else { ends[first - 1] };
     let fitting = ends[first..].partition_point(|end| end - start <= target);
@@ -290,7 +290,8 @@ pub(crate) fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     })
 }
 
-/// Entropy of a sample from all over the bytes: cheaper than to try.
+/// Estimates the entropy of a sample spread over all bytes, which is cheaper than trying to
+/// compress.
 pub(crate) fn looks_incompressible(raw: &[u8]) -> bool {
     if raw.len() < SAMPLE_BYTES_MIN {
         return false;
@@ -332,7 +333,7 @@ pub(super) fn seal_frame(
             Payload::Zstd(_) => CODEC_ZSTD,
         },
         first_offset,
-        // The bounds of a frame keep count and lengths far below u32::MAX.
+        // The limits of a frame keep count and lengths far below u32::MAX.
         count: count as u32,
         raw_len: raw.len(),
         salts: salts.count(),
@@ -346,23 +347,23 @@ pub(super) fn seal_frame(
     }
 }
 
-/// What a frame's header says of its payload.
+/// What a frame's header states about its payload.
 struct Head {
     codec: u8,
     first_offset: u64,
     count: u32,
     raw_len: usize,
-    /// How many nodes of salts.
+    /// Number of salt nodes.
     salts: usize,
 }
 
 impl Head {
-    /// Writes a header, into zeros, for a payload and salts as stored.
+    /// Writes the header into zeroed bytes, for a payload and salts as stored.
     fn write(&self, out: &mut [u8], payload: &[u8], salts: &[u8]) {
         out[..3].copy_from_slice(&MAGIC);
         out[3] = FORMAT_VERSION;
         out[4] = self.codec;
-        // A frame has too few records for more.
+        // A frame has too few records for the cast to truncate.
         out[6..8].copy_from_slice(&(self.salts as u16).to_le_bytes());
         out[8..16].copy_from_slice(&self.first_offset.to_le_bytes());
         out[16..20].copy_from_slice(&self.count.to_le_bytes());

@@ -1,20 +1,20 @@
-//! Frames and records of any bytes: read or refused, without a panic and without
-//! memory that the bytes could not fill.
+//! Frames and records of arbitrary bytes are read or refused, without a panic and without using
+//! more memory than the bytes justify.
 
 use allocation_counter::measure;
 use proptest::prelude::*;
 
 use super::*;
-use crate::log::{salt::FrameSalts, testkit::samples};
+use crate::{salt::FrameSalts, testkit::samples};
 
-/// What is held in memory for each byte of unpacked records: a record of the
-/// fewest bytes is some hundred in memory.
+/// Memory allowed for each byte of unpacked records: a record of the minimum size takes about a
+/// hundred bytes in memory.
 const EACH_BYTE_MAX: u64 = 16;
-/// An error's text, and small change.
+/// Memory allowed for an error's text and small allocations.
 const BASE_BYTES_MAX: u64 = 4 << 10;
 
-/// Decodes, and checks what that took. A compressed frame may unpack to what its
-/// header says, which is bounded.
+/// Decodes, and checks the memory that this took. A compressed frame may unpack to the size in its
+/// header, which is bounded.
 fn probe(bytes: &[u8], count: u32) -> bool {
     let frame = EncodedFrame {
         first_offset: 42,
@@ -31,7 +31,7 @@ fn probe(bytes: &[u8], count: u32) -> bool {
     read
 }
 
-/// The same bytes with a CRC32C that fits: what is behind it is to be tried.
+/// Replaces the CRC32C by a valid one, so that the code behind the check is tested.
 fn with_right_sum(bytes: &[u8]) -> Bytes {
     let mut bytes = bytes.to_vec();
     if bytes.len() >= HEADER_BYTES {
@@ -42,7 +42,7 @@ fn with_right_sum(bytes: &[u8]) -> Bytes {
     bytes.into()
 }
 
-/// Frames as they are written: small and not packed, and packed.
+/// Frames as written: a small uncompressed one and a compressed one.
 fn frames() -> Vec<EncodedFrame> {
     let mut plain = samples::records(1, 20);
     plain[0].header.actor = "someone".to_owned();
@@ -51,7 +51,7 @@ fn frames() -> Vec<EncodedFrame> {
     vec![small, packed[0].clone()]
 }
 
-/// A frame that is not compressed.
+/// Encodes an uncompressed frame.
 fn pack_plain(records: &[Record]) -> EncodedFrame {
     let mut raw = Vec::new();
     for record in records {
@@ -64,8 +64,8 @@ fn pack_plain(records: &[Record]) -> EncodedFrame {
     seal_frame(42, records.len(), &raw, &Payload::Raw, &salts)
 }
 
-// Eight damaged bytes in a header must not be believed that a long text follows.
-// Each place claims much, in turn.
+// Eight damaged bytes in a header must not be trusted to announce a long text. Each place claims a
+// large length in turn.
 #[test]
 fn no_length_is_believed() {
     for frame in frames() {
@@ -83,7 +83,7 @@ fn no_length_is_believed() {
     }
 }
 
-// A frame that says that it has as many records as could fit, all empty.
+// A frame that claims as many records as could fit, all empty.
 #[test]
 fn no_count_is_believed() {
     let raw = vec![0; RAW_BYTES_MAX];
@@ -99,7 +99,7 @@ proptest! {
         start in 0..2_usize,
         bytes in prop::collection::vec(any::<u8>(), 0..400),
     ) {
-        // As they are, and behind the header of a frame.
+        // The bytes alone, and after a valid frame header.
         let frame = frames().swap_remove(start);
         let behind = [&frame.bytes[..HEADER_BYTES], &bytes].concat();
         probe(&bytes, 1);

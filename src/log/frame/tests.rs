@@ -1,4 +1,4 @@
-//! Frames and records as bytes: round trips, bounds, and hostile input.
+//! Frames and records as bytes: round trips, limits, and hostile input.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -6,15 +6,13 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
-    domain::{
-        BranchId, ContentHash, ConversationId, EventHeader, EventId, Namespace, Revision,
-        TimestampMicros,
-    },
-    log::{
-        record::{AppendKey, BlobRef, RecordBody},
-        salt::{FrameSalts, KeySalt, Salt, SaltSource},
-        testkit::samples,
-    },
+    record::{AppendKey, BlobRef, RecordBody},
+    salt::{FrameSalts, KeySalt, Salt, SaltSource},
+    testkit::samples,
+};
+use treering_domain::{
+    BranchId, ContentHash, ConversationId, EventHeader, EventId, Namespace, Revision,
+    TimestampMicros,
 };
 
 fn a_header() -> impl Strategy<Value = EventHeader> {
@@ -41,7 +39,7 @@ fn a_header() -> impl Strategy<Value = EventHeader> {
     })
 }
 
-pub(in crate::log) fn a_record() -> impl Strategy<Value = Record> {
+pub(crate) fn a_record() -> impl Strategy<Value = Record> {
     let body = prop_oneof![
         4 => prop::collection::vec(any::<u8>(), 0..600).prop_map(|b| RecordBody::Inline(b.into())),
         2 => (0..5_000_usize).prop_map(|len| RecordBody::Inline(samples::prose(len))),
@@ -99,8 +97,8 @@ proptest! {
         records in prop::collection::vec(a_record(), 1..120),
         first in 1_u64..1 << 60,
     ) {
-        // Any header, any body: what is read is what was written, offsets
-        // follow each other, and frames keep to their bound.
+        // For any headers and bodies, decoding returns what was encoded, offsets are consecutive,
+        // and frames stay within their limit.
         let frames = encode_group(first, &records).unwrap();
         let mut next = first;
         for frame in &frames {
@@ -114,7 +112,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_an_error_or_a_frame(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        // Hostile bytes never panic.
+        // Hostile bytes never cause a panic.
         let frame = EncodedFrame { first_offset: 1, count: 1, bytes: bytes.into(), dictionary: None };
         prop_assert!(decode(&frame).is_err());
     }
@@ -126,7 +124,7 @@ proptest! {
         codec in 0_u8..4,
         raw_len in any::<u32>(),
     ) {
-        // A CRC can be made to fit: lengths and counts in it are not believed.
+        // A CRC can be forged to match: lengths and counts are not trusted.
         let frame = forged(&payload, count, codec, raw_len);
         prop_assert!(decode(&frame).is_err());
     }
@@ -138,7 +136,7 @@ proptest! {
         to in any::<u8>(),
         cut in any::<bool>(),
     ) {
-        // The record codec by itself, behind the CRC.
+        // The record codec alone, behind a valid CRC.
         let mut raw = Vec::new();
         codec::encode_record(&record, &mut raw).unwrap();
         let at = at.index(raw.len());
@@ -149,8 +147,7 @@ proptest! {
 
     #[test]
     fn the_chain_holds_every_field(record in a_record(), previous in any::<[u8; 32]>()) {
-        // Nothing of a header or a body can change, and no record can move,
-        // without breaking the chain.
+        // No header or body can change, and no record can move, without breaking the chain.
         let previous = ContentHash(previous);
         prop_assume!(record.salt.is_some());
         let plain = match &record.body {
@@ -175,7 +172,7 @@ proptest! {
         let mut changed = sealed.clone();
         changed.salt = Some(Salt::random());
         prop_assert!(!changed.verify_chain(previous));
-        // What is left of an erased one stays in the chain.
+        // The stub of an erased record stays in the chain.
         let erased = sealed.clone().erased(Bytes::from_static(b"a stub"));
         prop_assert!(erased.verify_chain(previous) && erased.body_hash() == sealed.body_hash());
         let mut changed = erased;
@@ -184,7 +181,7 @@ proptest! {
     }
 }
 
-/// A frame with a right CRC around anything.
+/// Builds a frame with a valid CRC around any payload.
 fn forged(payload: &[u8], count: u32, codec: u8, raw_len: u32) -> EncodedFrame {
     let mut bytes = Vec::new();
     bytes.extend_from_slice(&MAGIC);
@@ -213,8 +210,7 @@ fn with_bytes(frame: &EncodedFrame, bytes: Vec<u8>) -> EncodedFrame {
 
 #[test]
 fn every_flipped_bit_and_every_cut_is_an_error() {
-    // A disk that changes or loses a byte anywhere in a frame must be noticed,
-    // compressed or not.
+    // A disk that changes or loses a byte anywhere in a frame must be detected, compressed or not.
     for records in [samples::records(3, 200), vec![samples::noisy_record(700)]] {
         let frame = encode_group(7, &records).unwrap().remove(0);
         let sound = frame.bytes.to_vec();
@@ -238,8 +234,7 @@ fn every_flipped_bit_and_every_cut_is_an_error() {
 
 #[test]
 fn frames_are_filled_well_whatever_they_hold() {
-    // A frame that is much below its bound wastes the page it is stored in; one
-    // above costs two.
+    // A frame far below the limit wastes the page it is stored in; one above costs two.
     for (records, fill) in [
         ((0..500).map(|_| samples::noisy_record(1024)).collect(), 85),
         (samples::records(2_000, 1024), 60),
@@ -268,8 +263,8 @@ fn frames_are_filled_well_whatever_they_hold() {
 
 #[test]
 fn the_salts_of_a_group_come_back() {
-    // Of one tree a frame keeps one node; of several it keeps those, in as many frames
-    // as they need: none may take a salt of another tree for its own.
+    // Salts of one tree need one node per frame; salts of several trees need several nodes, in as
+    // many frames as necessary: no record may get the salt of another tree.
     for noisy in [false, true] {
         let mut source = SaltSource::default();
         let mut records = Vec::new();
@@ -298,14 +293,14 @@ fn the_salts_of_a_group_come_back() {
             nodes.clone().sum::<usize>() <= frames.len() + 4,
             "{nodes:?}"
         );
-        // Written again they are the same.
+        // Encoding the decoded records again gives the same frames.
         assert!(encode_group(65_400, &read).unwrap() == frames);
     }
 }
 
 #[test]
 fn a_large_record_has_a_frame_of_its_own() {
-    // It must not drag its neighbours over the bound.
+    // A large record must not push its neighbours over the limit.
     let records = [
         samples::noisy_record(100),
         samples::noisy_record(64 * 1024),
@@ -319,7 +314,7 @@ fn a_large_record_has_a_frame_of_its_own() {
 
 #[test]
 fn what_the_format_cannot_hold_is_refused_when_it_is_written() {
-    // Found out when reading, it would be too late.
+    // An oversized header must be rejected when writing; when reading it would be too late.
     let mut header = samples::header(1);
     header.actor = "x".repeat(100_000);
     let body = RecordBody::Inline(Bytes::new());
@@ -337,11 +332,12 @@ fn what_the_format_cannot_hold_is_refused_when_it_is_written() {
 
 #[test]
 fn a_newer_version_is_told_apart_from_damage() {
-    // The user needs a newer program then, not a backup.
+    // A newer format must not be reported as damage: the user needs a newer program then, not a
+    // backup.
     let frame = encode_group(1, &samples::records(1, 10)).unwrap().remove(0);
     let mut newer = frame.bytes.to_vec();
     newer[3] = FORMAT_VERSION + 1;
-    // A flipped bit looks like this, too, but for the CRC.
+    // A flipped bit looks the same, but its CRC does not match.
     let error = decode(&with_bytes(&frame, newer.clone()));
     assert!(matches!(error, Err(LogError::Damaged { .. })), "{error:?}");
     let crc = super::crc_of(&newer).to_le_bytes();
@@ -353,8 +349,8 @@ fn a_newer_version_is_told_apart_from_damage() {
     ));
 }
 
-/// The record of `docs/FORMAT.md`.
-pub(in crate::log) fn documented() -> Record {
+/// Returns the record in `docs/FORMAT.md`.
+pub(crate) fn documented() -> Record {
     let body = Bytes::from_static(b"\x12\x09Be brief.");
     let mut header = samples::header(1);
     header.id = EventId(Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001));
@@ -382,10 +378,10 @@ pub(in crate::log) fn documented() -> Record {
     .unwrap()
 }
 
-/// The frame of `docs/FORMAT.md`, as version 2 writes it.
+/// The frame in `docs/FORMAT.md`, as version 2 writes it.
 const GOLDEN: &str = include_str!("golden_v2.hex");
 
-pub(in crate::log) fn hex_lines(bytes: &[u8]) -> String {
+pub(crate) fn hex_lines(bytes: &[u8]) -> String {
     let line = |chunk: &[u8]| {
         let hex: Vec<_> = chunk.iter().map(|byte| format!("{byte:02x}")).collect();
         hex.join(" ") + "\n"
@@ -395,9 +391,9 @@ pub(in crate::log) fn hex_lines(bytes: &[u8]) -> String {
 
 #[test]
 fn the_format_does_not_change() {
-    // A log that was written must be read for ever: these bytes were written by
-    // version 2. If this fails, a released format was changed.
-    // Not compressed, because another zstd may pack the same bytes otherwise.
+    // A written log must stay readable for ever. These bytes were written by version 2; if this
+    // fails, a released format was changed. Not compressed, because another zstd version may
+    // compress the same bytes differently.
     let mut raw = Vec::new();
     let record = documented();
     codec::encode_record(&record, &mut raw).unwrap();

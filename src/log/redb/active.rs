@@ -1,4 +1,4 @@
-//! The last segment: made, opened, measured, given room.
+//! The last segment: creating, opening and measuring it, and reserving space.
 
 use ::redb::{Database, StorageBackend};
 
@@ -7,29 +7,29 @@ use super::{
     folder::{Access, Folder},
     segment::{self, End, Reader},
 };
-use crate::log::port::{FrameBatch, LogError, LogIdentity};
+use crate::port::{FrameBatch, LogError, LogIdentity};
 
 pub(super) struct Active<F: Folder> {
     pub(super) first_offset: u64,
-    /// Its name in the folder.
+    /// Its file name.
     pub(super) file: String,
-    /// None after a failure, until it can be opened again.
+    /// `None` after a failure, until it can be opened again.
     pub(super) open: Option<Open<F>>,
-    /// Its file, once nothing names that any more: the only way left to what it holds.
+    /// A handle of its file after the file was removed: the only way to reach its content.
     unnamed: Option<F::File>,
 }
 
 pub(super) struct Open<F: Folder> {
     pub(super) database: Database,
-    /// None: opened without writing to its file.
+    /// `None`: opened without writing to its file.
     pub(super) storage: Option<F::File>,
-    /// About how many bytes its pages take.
+    /// Approximate size of its pages, in bytes.
     pub(super) used_bytes: u64,
-    /// What of that is room that redb made ahead, in a new file.
+    /// The part of that which redb allocated in advance in a new file.
     pub(super) empty_bytes: u64,
 }
 
-/// The pages that a value of this size takes in redb.
+/// Returns the size of the pages that redb uses for a value of this size, in bytes.
 fn page_bytes(value: usize) -> u64 {
     const PAGE: usize = 4096;
     // Key, lengths and the page's own header.
@@ -40,13 +40,13 @@ fn page_bytes(value: usize) -> u64 {
     (value + ROW).next_power_of_two().max(PAGE) as u64
 }
 
-/// What a batch takes at most.
+/// Returns an upper bound of the space that a batch takes, in bytes.
 pub(super) fn batch_bytes(batch: &FrameBatch) -> u64 {
     let blobs = batch.blobs.iter().map(|b| blob_bytes(b.bytes.len() as u64));
     frames_bytes(batch) + blobs.sum::<u64>()
 }
 
-/// What it took, once it is known how its large bodies are stored.
+/// Returns the space that a batch took, given the stored size of its large bodies.
 pub(super) fn written_bytes(batch: &FrameBatch, stored: u64) -> u64 {
     let blobs = match batch.blobs.len() as u64 {
         0 => 0,
@@ -60,7 +60,8 @@ fn frames_bytes(batch: &FrameBatch) -> u64 {
     frames.map(|frame| page_bytes(frame.bytes.len())).sum()
 }
 
-/// Small ones share a page, the last page of a large one is half empty.
+/// Allowance for each large body: small ones share a page, and the last page of a large one is half
+/// empty on average.
 const BLOB_ROW_BYTES: u64 = 1024;
 
 fn blob_bytes(stored: u64) -> u64 {
@@ -77,7 +78,7 @@ impl<F: Folder> Active<F> {
         }
     }
 
-    /// Opens it to append, after closing it if it is open; says where it ends.
+    /// Opens the segment for appending, closing it first if it is open. Returns its end.
     pub(super) fn open_to_append(
         &mut self,
         folder: &F,
@@ -95,7 +96,7 @@ impl<F: Folder> Active<F> {
         self.keep(database, Some(storage), used_bytes, end)
     }
 
-    /// Opens it so that its file stays as it is.
+    /// Opens the segment without changing its file. Returns its end.
     pub(super) fn open_to_read(&mut self, folder: &F, cache_bytes: usize) -> Result<End, LogError> {
         self.close_or_note();
         let database = match &self.unnamed {
@@ -119,13 +120,13 @@ impl<F: Folder> Active<F> {
                     database,
                     storage,
                     used_bytes,
-                    // Closing has cut it off.
+                    // Closing truncated the unused space.
                     empty_bytes: 0,
                 });
                 Ok(end)
             }
             Err(error) => {
-                // Not by dropping it: redb may panic on damage there, too.
+                // Closed explicitly, because dropping it may panic on damage.
                 let _worse = segment::close(database, self.first_offset);
                 Err(error)
             }
@@ -153,7 +154,7 @@ impl<F: Folder> Active<F> {
         }
     }
 
-    /// True when a sync of its file has failed: nothing may be built on it.
+    /// Returns true when a sync of its file has failed, so that nothing may depend on the file.
     pub(super) fn is_distrusted(&self) -> bool {
         let storage = self.open.as_ref().and_then(|open| open.storage.as_ref());
         storage.is_some_and(SegmentFile::is_distrusted)
@@ -161,16 +162,15 @@ impl<F: Folder> Active<F> {
 }
 
 impl<F: Folder> Open<F> {
-    /// About how many bytes of frames and large bodies it has.
+    /// Returns the approximate size of its frames and large bodies, in bytes.
     pub(super) fn frames_bytes(&self) -> u64 {
         self.used_bytes.saturating_sub(self.empty_bytes)
     }
 
-    /// Asks whether there is room for a batch before redb does, because redb
-    /// takes no more commits after a failed write. A full disk that shows only
-    /// then costs opening the segment again, and nothing else.
+    /// Checks for space before redb writes, because redb accepts no more commits after a failed
+    /// write. A full disk that is noticed only then costs reopening the segment, and nothing else.
     pub(super) fn ensure_room(&self, batch_bytes: u64) -> Result<(), LogError> {
-        /// What a commit writes besides: pages of its trees, copied.
+        /// What a commit writes in addition: copied pages of its trees, in bytes.
         const COMMIT_BYTES: u64 = 128 << 10;
         match &self.storage {
             Some(storage) => storage
@@ -181,8 +181,8 @@ impl<F: Folder> Open<F> {
     }
 }
 
-/// Makes an empty segment, on disk under a name that nothing else has: a copy
-/// number of at least `copy`. The manifest does not name it yet.
+/// Creates an empty, durable segment under an unused name with a copy number of at least `copy`.
+/// The manifest does not name it yet.
 pub(super) fn create_segment<F: Folder>(
     folder: &F,
     identity: LogIdentity,
@@ -215,7 +215,7 @@ pub(super) fn create_segment<F: Folder>(
             unnamed: None,
         }),
         Err(error) => {
-            // Nothing names it; what stays is cleared away at the next opening.
+            // No manifest names it; if this fails, the next opening removes it.
             let _left = folder.remove(&file);
             Err(error)
         }
@@ -239,8 +239,8 @@ pub(super) fn create_file<F: Folder>(
 
 const SUFFIX: &str = ".redb";
 
-/// The name of a segment's file: its first offset in 16 hexadecimal digits, and
-/// the number of the copy if it was written anew.
+/// Returns the file name of a segment: its first offset in 16 hexadecimal digits, and the copy
+/// number if it was rewritten.
 fn file_name(first_offset: u64, copy: u32) -> String {
     match copy {
         0 => format!("{first_offset:016x}{SUFFIX}"),
@@ -248,7 +248,7 @@ fn file_name(first_offset: u64, copy: u32) -> String {
     }
 }
 
-/// The first offset and the copy that a name speaks of, if it is a segment's.
+/// Parses a segment's file name into its first offset and copy number.
 pub(super) fn parse_name(name: &str) -> Option<(u64, u32)> {
     let stem = name.strip_suffix(SUFFIX)?;
     let (digits, copy) = match stem.split_once('-') {
@@ -259,7 +259,7 @@ pub(super) fn parse_name(name: &str) -> Option<(u64, u32)> {
     (file_name(offset, copy) == name).then_some((offset, copy))
 }
 
-/// The number that the next copy of a segment gets.
+/// Returns the number of the next copy of a segment.
 pub(super) fn next_copy(file: &str) -> u32 {
     parse_name(file).map_or(0, |(_, copy)| copy.saturating_add(1))
 }

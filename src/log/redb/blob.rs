@@ -1,12 +1,12 @@
-//! Large bodies as rows: compressed or as patches, and cut so that redb, which rounds values
-//! up to powers of two, wastes nothing. A patch stands in the segment of its base, so that a
-//! segment that is lost takes nothing of another one with it.
+//! Large bodies as rows: compressed or as patches, and cut into pieces so that redb, which rounds
+//! values up to powers of two, wastes no space. A patch is stored in the segment of its base, so
+//! that losing a segment does not affect bodies in another one.
 
 use std::io::Read;
 
 use bytes::Bytes;
 
-use crate::log::{
+use crate::{
     frame::{self, STORED_BYTES_MAX},
     patch::{self, BodyPatch, CHAIN_BYTES_MAX, PATCHED_BYTES_MAX, PATCHES_MAX},
     port::LogError,
@@ -17,14 +17,14 @@ const MAGIC: [u8; 3] = *b"TRB";
 const FORMAT_VERSION: u8 = 1;
 const CODEC_NONE: u8 = 0;
 const CODEC_ZSTD: u8 = 1;
-/// The home of another body, and a patch on it.
+/// The content is the home offset of another body, and a patch on it.
 const CODEC_PATCH: u8 = 2;
 const HEADER_BYTES: usize = 24;
-/// The home of a patch's base.
+/// Length of the base's home offset, in bytes.
 const BASE_BYTES: usize = 8;
 
-/// The key of a piece: the offset of the record that first named the body, and the
-/// piece's number, both big-endian so that pieces sort.
+/// Returns the key of a piece: the offset of the record that first referenced the body, and the
+/// number of the piece, both big-endian so that pieces sort.
 pub(super) fn key(home_offset: u64, piece: u32) -> [u8; 12] {
     let mut key = [0; 12];
     key[..8].copy_from_slice(&home_offset.to_be_bytes());
@@ -32,18 +32,18 @@ pub(super) fn key(home_offset: u64, piece: u32) -> [u8; 12] {
     key
 }
 
-/// The home of the body that a piece is of, by the piece's key; none: that is no key.
+/// Returns the home offset in the key of a piece; `None` when it is not such a key.
 pub(super) fn home(key: &[u8]) -> Option<u64> {
     let (home, _) = key.split_first_chunk::<8>()?;
     Some(u64::from_be_bytes(*home))
 }
 
-/// Whether it is a body's first piece, by its key.
+/// Returns whether a key is that of a body's first piece.
 pub(super) fn is_first(key: &[u8]) -> bool {
     key.len() == 12 && key[8..] == [0; 4]
 }
 
-/// Header and, if that pays, compressed content.
+/// Encodes a body: a header and the content, compressed if that pays.
 pub(super) fn encode(raw: &[u8]) -> Result<Vec<u8>, LogError> {
     let packed = if frame::looks_incompressible(raw) {
         None
@@ -58,7 +58,8 @@ pub(super) fn encode(raw: &[u8]) -> Result<Vec<u8>, LogError> {
     })
 }
 
-/// Header and patch; none: on this base it may not be kept, so the body is kept whole.
+/// Encodes a patch: a header and the patch. Returns `None` when the limits forbid a patch on this
+/// base, so that the body must be stored whole.
 pub(super) fn encode_patch(raw_len: usize, patch: &BodyPatch, base: Depth) -> Option<Vec<u8>> {
     let patches = base.patches + 1;
     let unpacked = (raw_len as u64).max(base.raw_len) * (u64::from(patches) + 1);
@@ -83,27 +84,27 @@ fn stored([codec, patches]: [u8; 2], raw_len: usize, content: &[&[u8]]) -> Vec<u
     stored
 }
 
-/// The rows of an encoded body: number and bytes.
+/// Returns the rows of an encoded body: number and bytes.
 pub(super) fn pieces(stored: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
     (0..).zip(stored.chunks(STORED_BYTES_MAX))
 }
 
-/// The most bytes that the stored form of a body takes: it is compressed only where
-/// that makes it smaller.
+/// Returns the maximum size of a body's stored form, in bytes: it is compressed only where that
+/// makes it smaller.
 pub(super) fn stored_bytes_max(body_bytes: u64) -> u64 {
     body_bytes.saturating_add(HEADER_BYTES as u64)
 }
 
-/// How much stands behind a body: what a patch on it must know.
+/// The patch depth of a body: what a patch on it must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Depth {
     /// Patches that are applied to read it.
     pub patches: u8,
-    /// Its bytes.
+    /// Its length, in bytes.
     pub raw_len: u64,
 }
 
-/// A stored body, taken apart.
+/// A parsed stored body.
 #[derive(Debug)]
 pub(super) struct Stored<'a> {
     codec: u8,
@@ -112,7 +113,7 @@ pub(super) struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// Of all pieces of a body. Damage is that of the body whose home is told.
+    /// Parses all pieces of a body. Damage is reported at the home offset.
     pub(super) fn of(stored: &'a [u8], home_offset: u64) -> Result<Self, LogError> {
         let damaged = |what: &str| LogError::damaged(home_offset, what);
         if stored.is_empty() {
@@ -145,8 +146,8 @@ impl<'a> Stored<'a> {
         Ok(read)
     }
 
-    /// What its first piece says, which is enough to put a patch on it. None: it says nothing
-    /// that can be trusted.
+    /// Reads the depth from a body's first piece, which is enough to put a patch on it. Returns
+    /// `None` when the header cannot be trusted.
     pub(super) fn depth_of(first_piece: &[u8]) -> Option<Depth> {
         let header = first_piece.first_chunk::<HEADER_BYTES>()?;
         let known = header[..3] == MAGIC && header[3] == FORMAT_VERSION;
@@ -156,14 +157,14 @@ impl<'a> Stored<'a> {
         })
     }
 
-    /// Home of the body that it is a patch on; none: it is whole.
+    /// Returns the home offset of the body that it is a patch on; `None` when it is whole.
     pub(super) fn base_home(&self) -> Option<u64> {
         let home = self.content.first_chunk::<BASE_BYTES>();
         let home = home.filter(|_| self.codec == CODEC_PATCH)?;
         Some(u64::from_le_bytes(*home))
     }
 
-    /// The body, on its base if it has one. Its hash is not looked at.
+    /// Unpacks the body, given its base if it is a patch. Does not check its hash.
     pub(super) fn unpack(&self, base: Option<&[u8]>, home_offset: u64) -> Result<Bytes, LogError> {
         let damaged = |what: &str| LogError::damaged(home_offset, what);
         let raw_len = self.depth.raw_len;
@@ -188,7 +189,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Home of what a body is a patch on, by its first piece; none: it is whole.
+/// Returns the home offset of the base, from a body's first piece; `None` when the body is whole.
 pub(super) fn base_of(first_piece: &[u8]) -> Option<u64> {
     let (header, content) = first_piece.split_first_chunk::<HEADER_BYTES>()?;
     let home = content.first_chunk::<BASE_BYTES>();
@@ -196,8 +197,8 @@ pub(super) fn base_of(first_piece: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*home))
 }
 
-/// Whether a stored body has the length that its record says: what is stored is not asked for
-/// it.
+/// Checks that a stored body has the length in its record, so that the length in the stored form is
+/// not trusted.
 pub(super) fn check_length(stored: &Stored<'_>, wanted: &BlobRef) -> Result<(), LogError> {
     if stored.depth.raw_len != wanted.bytes_len {
         return Err(LogError::damaged(
@@ -208,7 +209,7 @@ pub(super) fn check_length(stored: &Stored<'_>, wanted: &BlobRef) -> Result<(), 
     Ok(())
 }
 
-/// Whether a body is the one that its record says.
+/// Checks that a body matches the hash in its record.
 pub(super) fn check_hash(raw: &[u8], wanted: &BlobRef) -> Result<(), LogError> {
     if Record::hash_body(raw) != wanted.hash {
         return Err(LogError::damaged(
@@ -223,7 +224,7 @@ fn word(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
-/// Grows with what comes out: no more than the record's length is ever held.
+/// Decompresses into a growing buffer: never holds more than the record's length.
 fn decompress(content: &[u8], raw_len: u64) -> std::io::Result<Bytes> {
     let mut raw = Vec::new();
     zstd::stream::read::Decoder::with_buffer(content)?
@@ -251,9 +252,9 @@ mod tests {
         }
     }
 
-    // A stored header that claims another length than its record was believed: 4 KiB
-    // of zstd were inflated to 64 MiB before the hash was looked at. One may be
-    // inflated only to what the record says, and not at all when they disagree.
+    // A stored header that claimed a different length than its record was trusted: 4 KiB of zstd
+    // were inflated to 64 MiB before the hash was checked. A body may be inflated only to the
+    // length in its record, and not at all when the two disagree.
     #[test]
     fn the_record_says_how_long_a_body_is() {
         let body = vec![7; 64 << 20];
@@ -275,8 +276,8 @@ mod tests {
         assert!(matches!(error, LogError::Damaged { .. }), "{error:?}");
     }
 
-    // A patch says how many it stands on, so that no read goes on for ever; too many, or too
-    // much to unpack, and the body is kept whole.
+    // A patch stores its depth, so that every read ends. When the depth or the data to unpack
+    // exceeds a limit, the body is stored whole.
     #[test]
     fn chains_are_bounded() {
         let patch = BodyPatch {

@@ -1,5 +1,5 @@
-//! Rows of a segment that are copied as they are stored; and large bodies that are stored anew
-//! because what they are patches on goes.
+//! Copies rows of a segment as they are stored, and re-encodes large bodies whose patch base is
+//! dropped.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,13 @@ use super::{
     blob,
     segment::{self, BLOBS, FRAMES, Readable, StoreError, guarded},
 };
-use crate::log::port::LogError;
+use crate::port::LogError;
 
-/// A commit of a copy holds about this much, in bytes: redb keeps a transaction's
-/// pages in memory.
+/// Approximate size of each commit of a copy, in bytes: redb keeps a transaction's pages in memory.
 const COPY_COMMIT_BYTES: usize = 8 << 20;
 
-/// Copies frames and large bodies of a segment, as they are stored, into an empty
-/// one, up to and with the frame that ends at `last`.
+/// Copies frames and large bodies of a segment, as stored, into an empty one, up to and including
+/// the frame that ends at `last`.
 pub(super) fn copy(
     from: &impl Readable,
     into: &Database,
@@ -26,23 +25,24 @@ pub(super) fn copy(
     guarded(first_offset, "writing a segment anew", || {
         let read = from.begin()?;
         copy_rows(&read, into, FRAMES, |offset| offset <= last)?;
-        // What comes next may have a body of fewer pieces in the same place.
+        // A body that is appended later at the same offset may have fewer pieces, so no old pieces
+        // may remain.
         copy_rows(&read, into, BLOBS, |key| {
             blob::home(key).is_none_or(|home| home <= last)
         })
     })
 }
 
-/// Which large bodies of a segment stay, and how.
+/// Which large bodies of a segment are kept, and how.
 pub(super) struct KeptBlobs<'a> {
-    /// None: all of them.
+    /// `None`: all are kept.
     keeps: Option<Box<dyn Fn(u64) -> bool + 'a>>,
-    /// Homes of those that are patches on what goes: they are kept whole.
+    /// Home offsets of patches on dropped bodies: these are stored whole.
     cut_off: BTreeSet<u64>,
 }
 
 impl<'a> KeptBlobs<'a> {
-    /// All stay, as they are stored.
+    /// Keeps all as stored.
     pub(super) fn all() -> Self {
         Self {
             keeps: None,
@@ -50,7 +50,8 @@ impl<'a> KeptBlobs<'a> {
         }
     }
 
-    /// Those stay whose homes are to be kept; what stands on one that goes is kept whole.
+    /// Keeps the bodies whose home offsets `keeps` accepts; a patch on a dropped body is stored
+    /// whole.
     pub(super) fn of(
         segment: &impl Readable,
         keeps: impl Fn(u64) -> bool + 'a,
@@ -77,7 +78,7 @@ impl<'a> KeptBlobs<'a> {
         })
     }
 
-    /// True when a row stays.
+    /// Returns true when a row is kept.
     fn keeps(&self, key: &[u8]) -> bool {
         match (&self.keeps, blob::home(key)) {
             (Some(keeps), Some(home)) => keeps(home),
@@ -85,7 +86,7 @@ impl<'a> KeptBlobs<'a> {
         }
     }
 
-    /// True when a row stays as it is stored.
+    /// Returns true when a row is kept as stored.
     fn copies(&self, key: &[u8]) -> bool {
         let is_cut_off = blob::home(key).is_some_and(|home| self.cut_off.contains(&home));
         self.keeps(key) && !is_cut_off
@@ -113,8 +114,8 @@ pub(super) fn copy_blobs(
     Ok(())
 }
 
-/// Fails unless a segment has the large bodies of another one that are to be kept, as they
-/// are to be stored, and none that is not.
+/// Checks that a segment has exactly the kept large bodies of another one, in the form in which
+/// they are to be stored.
 pub(super) fn check_blobs(
     original: &impl Readable,
     copied: &impl Readable,

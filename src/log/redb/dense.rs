@@ -1,9 +1,8 @@
-//! A sealed segment's dense form: blocks, one behind the other, in rows that fill
-//! redb's pages, and an index of them.
+//! The block form of a sealed segment: a stream of blocks, stored in rows that fill redb's pages,
+//! and an index of the blocks.
 //!
-//! redb gives a value that is larger than a page so many pages as the next power
-//! of two has. Blocks of any length would waste a third; so they are one stream,
-//! which is cut where pages end.
+//! redb rounds a value that is larger than a page up to a power of two of pages. Storing each block
+//! as a value would waste a third; so the blocks form one stream, which is cut at page boundaries.
 
 use std::{io, sync::Arc};
 
@@ -16,44 +15,40 @@ use super::{
     copying::{self, KeptBlobs},
     segment::{self, BLOBS, META, Readable, StoreError, guarded},
 };
-use crate::log::{
+use crate::{
     block::{self, Dictionary},
     port::{EncodedFrame, LogError, LogIdentity},
 };
 
-/// Row of `meta` that says how a segment keeps its records; none: as frames.
+/// Row of `meta` with the form in which a segment stores its records; absent: frames.
 const META_FORM: &str = "form";
 /// The newest form that this program reads: blocks.
 const FORM_BLOCKS: u32 = 1;
-/// Row of `meta` with the place of the dictionary in the stream, its length and
-/// its CRC32C.
+/// Row of `meta` with the position of the dictionary in the stream, its length and its CRC32C.
 const META_DICTIONARY: &str = "dictionary";
-/// First offset of a block to its place in the stream, its length and how many
-/// records it has.
+/// First offset of a block to its position in the stream, its length and its number of records.
 const BLOCKS: TableDefinition<u64, &[u8; ROW_BYTES]> = TableDefinition::new("blocks");
 const ROW_BYTES: usize = 16;
-/// Place in the stream to its bytes from there on.
+/// Position in the stream to the bytes from there on.
 const EXTENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("extents");
 
-/// redb's page, in bytes.
+/// Size of redb's pages, in bytes.
 const PAGE_BYTES: usize = 4096;
-/// What redb keeps in the page of a lone row besides its value: the page's kind
-/// and count, the value's end, the key.
+/// What redb stores in the page of a single row besides its value: the page's kind and count, the
+/// value's end, the key.
 const PAGE_OVERHEAD_BYTES: usize = 4 + 4 + 8;
-/// A whole extent, with which a page of 64 KiB is full. Whoever reads one block
-/// reads as much.
+/// Size of a full extent, which fills a page of 64 KiB. Reading one block reads that much.
 const EXTENT_BYTES: usize = 16 * PAGE_BYTES - PAGE_OVERHEAD_BYTES;
-/// redb keeps the pages of a transaction in memory; so much goes into one, in
-/// bytes.
+/// Size of one transaction, in bytes; redb keeps its pages in memory.
 const COMMIT_BYTES: usize = 8 << 20;
 
-/// What is known of a segment of blocks once it is open.
+/// What is loaded when a segment of blocks is opened.
 #[derive(Debug)]
 pub(super) struct DenseSegment {
     dictionary: Option<Arc<Dictionary>>,
 }
 
-/// Where a block is.
+/// The location of a block in the stream.
 #[derive(Clone, Copy)]
 struct Row {
     at: u64,
@@ -80,7 +75,7 @@ impl Row {
     }
 }
 
-/// What a segment is in its dense form; none: it keeps frames.
+/// Reads the block form of a segment; `None` when it stores frames.
 ///
 /// # Errors
 /// [`LogError::NewerFormat`] for a form that a newer version writes.
@@ -116,7 +111,7 @@ pub(super) fn of(
             ));
         }
     }
-    // Blocks that need one that cannot be read are damaged, and no others.
+    // If the dictionary is unreadable, only the blocks that need it are damaged.
     let dictionary = read_dictionary(segment, first_offset, &place).unwrap_or_else(|error| {
         tracing::error!(%error, "the dictionary of a segment cannot be read");
         None
@@ -139,7 +134,7 @@ fn read_dictionary(
         Stream::new(&extents).fetch(place)
     })?;
     let bytes = bytes.ok_or_else(damaged)?;
-    // The count's place holds the checksum here.
+    // For the dictionary, the count field holds the checksum.
     if crc32c::crc32c(&bytes) != place.count {
         return Err(damaged());
     }
@@ -147,12 +142,11 @@ fn read_dictionary(
     Ok(Some(Arc::new(dictionary)))
 }
 
-/// Reads the stream. Blocks that follow each other share extents: each of those is
-/// looked up once.
+/// Reads the stream. Consecutive blocks share extents; each extent is looked up once.
 struct Stream<'a, T> {
     extents: &'a T,
     here: Option<Extent<'a>>,
-    /// Those behind it, once they were asked for.
+    /// Iterator over the following extents, once they were needed.
     behind: Option<Range<'a, u64, &'static [u8]>>,
 }
 
@@ -162,7 +156,7 @@ struct Extent<'a> {
 }
 
 impl Extent<'_> {
-    /// What it has from a place on; none: the place is in another one.
+    /// Returns the bytes from a position on; `None` when the position is in another extent.
     fn from(&self, at: u64) -> Option<&[u8]> {
         let within = usize::try_from(at.checked_sub(self.at)?).ok()?;
         let there = self.bytes.value().get(within..)?;
@@ -183,7 +177,7 @@ impl<'a, T: ReadableTable<u64, &'static [u8]>> Stream<'a, T> {
         }
     }
 
-    /// A part of it; none: it is not there.
+    /// Returns a part of the stream; `None` when it is missing.
     fn fetch(&mut self, row: Row) -> Result<Option<Bytes>, StoreError> {
         let len = row.len as usize;
         if len > block::STORED_BYTES_MAX {
@@ -209,7 +203,7 @@ impl<'a, T: ReadableTable<u64, &'static [u8]>> Stream<'a, T> {
         self.here.as_ref()?.from(at)
     }
 
-    /// Goes to the extent that a place is in, if there is one.
+    /// Moves to the extent that contains a position, if there is one.
     fn move_to(&mut self, at: u64) -> Result<(), StoreError> {
         let row = if self.here.as_ref().is_some_and(|here| here.end() == at) {
             let behind = match self.behind.take() {
@@ -230,8 +224,8 @@ impl<'a, T: ReadableTable<u64, &'static [u8]>> Stream<'a, T> {
 }
 
 impl DenseSegment {
-    /// The blocks from the one that holds `from` on, until they have `bytes_max`
-    /// bytes together. Each is there, or is damaged.
+    /// Returns the blocks from the one that contains `from` on, until they have `bytes_max` bytes
+    /// in total. Each is a block or its damage.
     pub(super) fn read(
         &self,
         segment: &impl Readable,
@@ -288,7 +282,7 @@ impl DenseSegment {
         })
     }
 
-    /// The last block; none: there is none.
+    /// Returns the last block; `None` when there is none.
     pub(super) fn last(
         &self,
         segment: &impl Readable,
@@ -309,7 +303,7 @@ impl DenseSegment {
     }
 }
 
-/// The first offset of the first block behind `after`.
+/// Returns the first offset of the first block after `after`.
 pub(super) fn next_block(segment: &impl Readable, after: u64) -> Result<Option<u64>, LogError> {
     guarded(after, "looking for the next block", || {
         let table = segment.begin()?.open_table(BLOCKS)?;
@@ -318,19 +312,19 @@ pub(super) fn next_block(segment: &impl Readable, after: u64) -> Result<Option<u
     })
 }
 
-/// Fills an empty file with a segment of blocks.
+/// Writes a segment of blocks into an empty file.
 pub(super) struct Writer<'a> {
     database: &'a Database,
     first_offset: u64,
     transaction: Option<WriteTransaction>,
-    /// The end of the stream that is in no extent yet, and where it begins.
+    /// The end of the stream that is not in an extent yet, and its position.
     tail: Vec<u8>,
     tail_at: u64,
     uncommitted: usize,
 }
 
 impl<'a> Writer<'a> {
-    /// Makes the tables, and writes down what the segment is of.
+    /// Creates the tables and records the segment's identity.
     pub(super) fn new(
         database: &'a Database,
         identity: LogIdentity,
@@ -368,7 +362,7 @@ impl<'a> Writer<'a> {
         Ok(writer)
     }
 
-    /// Runs an operation in the transaction that is open, or in a new one.
+    /// Runs an operation in the open transaction, or in a new one.
     fn run<T>(
         &mut self,
         operation: impl FnOnce(&WriteTransaction) -> Result<T, StoreError>,
@@ -380,7 +374,7 @@ impl<'a> Writer<'a> {
                 Some(transaction) => transaction,
                 None => {
                     let mut begun = database.begin_write()?;
-                    // The last one makes all of them durable.
+                    // The final commit makes all of them durable.
                     begun.set_durability(Durability::None)?;
                     transaction.insert(begun)
                 }
@@ -389,7 +383,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Puts a block behind those before.
+    /// Appends a block.
     pub(super) fn push(&mut self, block: &EncodedFrame) -> Result<(), LogError> {
         let row = Row {
             at: self.tail_at + self.tail.len() as u64,
@@ -442,9 +436,9 @@ impl<'a> Writer<'a> {
         copying::copy_blobs(from, self.database, kept, self.first_offset)
     }
 
-    /// Puts everything on disk.
+    /// Writes the rest and makes everything durable.
     pub(super) fn finish(mut self) -> Result<(), LogError> {
-        // What is left goes into rows that fill smaller pages.
+        // The rest goes into rows that fill smaller pages.
         while !self.tail.is_empty() {
             let mut len = PAGE_BYTES - PAGE_OVERHEAD_BYTES;
             while len * 2 + PAGE_OVERHEAD_BYTES <= self.tail.len() {

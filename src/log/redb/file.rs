@@ -1,5 +1,4 @@
-//! A segment's file: locked while it is open, and asked for space before it
-//! grows.
+//! A segment's file: locked while it is open, and checked for space before it grows.
 
 use std::{
     fs::{File, TryLockError},
@@ -14,35 +13,34 @@ use std::{
 use redb::{StorageBackend, backends::FileBackend};
 
 use super::folder::Access;
-use crate::measure::{Histogram, Total};
+use treering_base::measure::{Histogram, Total};
 
-/// A segment's bytes; a clone is the same file.
+/// A segment's file; clones share it.
 pub trait SegmentFile: StorageBackend + Clone {
-    /// Makes sure, as far as that can be known, that `bytes` more can be written.
+    /// Makes sure, as far as possible, that `bytes` more can be written.
     ///
     /// # Errors
-    /// `StorageFull` when there is no room; nothing has changed then.
+    /// `StorageFull` when there is no space; nothing has changed then.
     fn ensure_room(&self, bytes: u64) -> io::Result<()>;
 
-    /// True once a sync has failed. The system may then hold pages for written
-    /// that never came to the disk, and a later sync does not tell (PostgreSQL
-    /// learned that in 2018): nothing that is read back proves anything, and
-    /// nothing more may be built on this file.
+    /// Returns true once a sync has failed. The system may then treat pages as written that never
+    /// reached the disk, and a later sync does not report it (PostgreSQL found this in 2018):
+    /// reading data back proves nothing, and nothing more may depend on this file.
     fn is_distrusted(&self) -> bool;
 
-    /// True once a sync found that no folder names this file any more: somebody removed
-    /// it. What it holds goes when it is closed.
+    /// Returns true once a sync found that the file was removed from its folder. Its content is
+    /// lost when it is closed.
     fn is_unnamed(&self) -> bool {
         false
     }
 }
 
-/// What the files of a folder have done since it was opened.
+/// I/O measurements of a folder's files since it was opened.
 #[derive(Debug)]
 pub struct FileMeasures {
-    /// How long a segment took to be synced, in microseconds.
+    /// Time to sync a segment, in microseconds.
     pub sync_micros: Histogram,
-    /// Syncs that failed.
+    /// Number of failed syncs.
     pub failed_syncs: Total,
 }
 
@@ -55,7 +53,7 @@ impl Default for FileMeasures {
     }
 }
 
-/// A file of a real disk.
+/// A file on a real disk.
 #[derive(Debug, Clone)]
 pub struct DiskFile(Arc<Inner>);
 
@@ -70,7 +68,7 @@ struct Inner {
 }
 
 impl DiskFile {
-    /// Takes a file, and its lock: the system's, which goes with the process.
+    /// Takes a file and locks it with the system's lock, which ends with the process.
     pub(super) fn new(file: File, access: Access, measures: Arc<FileMeasures>) -> io::Result<Self> {
         let locked = match access {
             Access::Read => file.try_lock_shared(),
@@ -79,7 +77,7 @@ impl DiskFile {
         match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
-            // A file system without locks: the folder's lock has to do.
+            // On a file system without locks, the folder's lock must suffice.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(error),
         }
@@ -98,7 +96,7 @@ impl DiskFile {
         })))
     }
 
-    /// Syncs the file, and makes sure that it can be found again.
+    /// Syncs the file, and checks that it still has a name.
     fn sync_named(&self) -> io::Result<()> {
         self.0.backend.sync_data()?;
         if is_unnamed(&self.0.file)? {
@@ -112,14 +110,14 @@ impl DiskFile {
     }
 }
 
-/// True when no folder names an open file.
+/// Returns true when no folder entry refers to an open file.
 #[cfg(unix)]
 fn is_unnamed(file: &File) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     Ok(file.metadata()?.nlink() == 0)
 }
 
-/// An open file cannot be removed there.
+/// On these systems an open file cannot be removed.
 #[cfg(not(unix))]
 fn is_unnamed(_: &File) -> io::Result<bool> {
     Ok(false)
@@ -129,7 +127,7 @@ impl SegmentFile for DiskFile {
     #[cfg(target_os = "linux")]
     fn ensure_room(&self, bytes: u64) -> io::Result<()> {
         let disk = rustix::fs::fstatvfs(&self.0.file)?;
-        // Some file systems do not say how large they are.
+        // Some file systems do not report their size.
         if disk.f_blocks > 0 && disk.f_bavail.saturating_mul(disk.f_frsize) < bytes {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -168,7 +166,7 @@ impl StorageBackend for DiskFile {
             return Err(io::Error::other("an earlier sync of this file failed"));
         }
         let started = Instant::now();
-        let synced = crate::traced!("append.fsync").in_scope(|| self.sync_named());
+        let synced = treering_base::traced!("append.fsync").in_scope(|| self.sync_named());
         if synced.is_err() {
             self.0.sync_failed.store(true, Ordering::Release);
             self.0.measures.failed_syncs.add_one();

@@ -1,5 +1,5 @@
-//! Where the log's files are: a folder of a disk, or, for tests, whatever fails
-//! and forgets in the ways that disks do.
+//! The folder of the log's files: on a disk or, for tests, a simulation that fails and forgets in
+//! the ways that disks do.
 
 use std::{
     fmt,
@@ -15,97 +15,95 @@ use by_handle as names;
 #[cfg(not(unix))]
 use by_path as names;
 
-/// What a file is opened for.
+/// The purpose for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing of it may change. Shares the file with others who read.
+    /// For reading only. The file is shared with other readers.
     Read,
-    /// It is the last segment, or has to be repaired. Alone.
+    /// For writing, exclusively: the last segment, or a file that must be repaired.
     Write,
 }
 
-/// A folder. Names last once [`Folder::sync`] has answered, and not before.
+/// A folder. File names are durable only once [`Folder::sync`] has returned.
 pub trait Folder: fmt::Debug + Send + Sync + 'static {
-    /// A segment's bytes.
+    /// A segment's file.
     type File: SegmentFile;
 
-    /// Names of all that is there, in no order.
+    /// Returns the names of all entries, in no order.
     ///
     /// # Errors
     /// When they cannot be listed.
     fn names(&self) -> io::Result<Vec<String>>;
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     ///
     /// # Errors
-    /// When it is missing or cannot be opened; `WouldBlock` when another process
-    /// holds it.
+    /// When it is missing or cannot be opened; `WouldBlock` when another process holds it.
     fn open(&self, name: &str, access: Access) -> io::Result<Self::File>;
 
-    /// Makes an empty file under a name that nothing has.
+    /// Creates an empty file under a new name.
     ///
     /// # Errors
-    /// `AlreadyExists`, or when it cannot be made.
+    /// `AlreadyExists`, or when it cannot be created.
     fn create(&self, name: &str) -> io::Result<Self::File>;
 
-    /// All bytes of a file of at most `bytes_max`.
+    /// Returns all bytes of a file of at most `bytes_max` bytes.
     ///
     /// # Errors
     /// When it is missing, cannot be read, or is larger (`InvalidData`).
     fn read(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>>;
 
-    /// Writes a whole file, anew if it is there, and puts its bytes on disk.
+    /// Writes a whole file, replacing an existing one, and syncs its content.
     ///
     /// # Errors
-    /// What the system says; part of it may be there then.
+    /// I/O errors; the file may then be partly written.
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
 
-    /// Gives a file another name, in place of what had it: at once, or not at all.
+    /// Renames a file, replacing the target atomically.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Puts the names on disk. Must not need what may have run out, such as a
-    /// handle: it is asked when there is no way back.
+    /// Syncs the names. Must not need a resource that may have run out, such as a handle: it is
+    /// called when there is no way back.
     ///
     /// # Errors
-    /// What the system says. What changed since the last success is then not to
-    /// be trusted, whatever a later sync says.
+    /// I/O errors. Changes since the last successful sync must then not be trusted, whatever a
+    /// later sync returns.
     fn sync(&self) -> io::Result<()>;
 
-    /// Bytes that all of it takes.
+    /// Returns the disk space of the whole folder, in bytes.
     ///
     /// # Errors
-    /// When that cannot be found out.
+    /// When it cannot be determined.
     fn bytes(&self) -> io::Result<u64>;
 
-    /// How long a file is, in bytes.
+    /// Returns the length of a file, in bytes.
     ///
     /// # Errors
     /// When it is missing.
     fn bytes_of(&self, name: &str) -> io::Result<u64>;
 }
 
-/// A folder of a real disk. Its files are reached through a handle of the folder, so
-/// that they are the same ones when the folder is moved, and never those of another folder
-/// that took its path.
+/// A folder on a real disk. Its files are accessed through a handle of the folder, so that they
+/// stay the same when the folder is moved, and are never those of another folder at its path.
 #[derive(Debug)]
 pub struct DiskFolder {
     path: PathBuf,
-    /// Kept open: a sync needs no new handle either.
+    /// Kept open, so that a sync needs no new handle either.
     handle: names::Handle,
     measures: Arc<FileMeasures>,
 }
 
 impl DiskFolder {
-    /// Opens a folder that is there.
+    /// Opens an existing folder.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -117,13 +115,13 @@ impl DiskFolder {
         })
     }
 
-    /// What its files have done.
+    /// Returns the I/O measurements of its files.
     #[must_use]
     pub fn measures(&self) -> &FileMeasures {
         &self.measures
     }
 
-    /// Where it was when it was opened.
+    /// Returns the path at which it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -194,14 +192,14 @@ impl Folder for DiskFolder {
     }
 }
 
-/// Names in a folder, reached through its handle.
+/// File operations relative to a folder's handle.
 #[cfg(unix)]
 mod by_handle {
     use std::{fs::File, io, path::Path};
 
     use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 
-    /// Files are their owner's alone.
+    /// Only the owner may access the files.
     const FILE_MODE: u32 = 0o600;
 
     pub(super) type Handle = File;
@@ -210,9 +208,9 @@ mod by_handle {
     pub(super) enum Open {
         Read,
         Write,
-        /// A new file, under a name that nothing has.
+        /// A new file; the name must not exist.
         Create,
-        /// An empty file, new or in place of what was there.
+        /// An empty file, new or replacing an existing one.
         Replace,
     }
 
@@ -235,7 +233,7 @@ mod by_handle {
     pub(super) fn list(folder: &Handle) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(folder)? {
-            // Ours are plain; a strange name of somebody else is none of them.
+            // The log's file names are valid UTF-8, so other names are not its files.
             if let Ok(name) = entry?.file_name().to_str()
                 && name != "."
                 && name != ".."
@@ -259,7 +257,7 @@ mod by_handle {
     }
 
     pub(super) fn allocated_bytes(folder: &Handle) -> io::Result<u64> {
-        /// Of `st_blocks`, whatever the file system's own unit is.
+        /// The unit of `st_blocks`, whatever the file system's own unit is.
         const BLOCK_BYTES: u64 = 512;
         let mut bytes = 0;
         for name in list(folder)? {
@@ -270,7 +268,7 @@ mod by_handle {
     }
 }
 
-/// Names in a folder, reached through its path: where an open folder cannot be moved.
+/// File operations by path, for systems on which an open folder cannot be moved.
 #[cfg(not(unix))]
 mod by_path {
     use std::{
@@ -285,9 +283,9 @@ mod by_path {
     pub(super) enum Open {
         Read,
         Write,
-        /// A new file, under a name that nothing has.
+        /// A new file; the name must not exist.
         Create,
-        /// An empty file, new or in place of what was there.
+        /// An empty file, new or replacing an existing one.
         Replace,
     }
 

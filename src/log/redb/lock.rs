@@ -1,10 +1,9 @@
-//! The lock on a data folder: one process that writes, or any number that read.
+//! The lock on a data folder: one writing process, or any number of reading ones.
 //!
-//! The lock is the operating system's, on the file `LOCK`; it goes away with the
-//! process, however that ends. The file's text only says who holds it. Somebody
-//! may take the file for a stale one and delete it: segments are locked one by
-//! one, too ([`super::file`]), so that the log is safe all the same, and the
-//! holder puts the file back.
+//! It is an operating system lock on the file `LOCK`, released when the process ends, however that
+//! happens. The file's text only says who holds the lock. Somebody may delete the file as stale;
+//! therefore segments are locked individually too ([`super::file`]), so that the log stays safe,
+//! and the holder restores the file.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -13,33 +12,34 @@ use std::{
 };
 
 use crate::{
-    disk,
-    log::port::{Announced, LockHolder, LogError},
+    holder::HolderSecret,
+    port::{LockHolder, LogError},
 };
+use treering_base::disk;
 
-/// Name of the lock file.
+/// File name of the lock.
 pub const LOCK_FILE: &str = "LOCK";
 
-/// No holder writes more than this, in bytes.
+/// Most bytes that a holder writes into it.
 const TEXT_BYTES_MAX: u64 = 4096;
-/// How often a lock file may go away while it is being locked.
+/// How often the lock file may disappear while it is being locked.
 const TRIES_MAX: u32 = 16;
 
-/// A data folder that this process holds.
+/// The lock on a data folder, held by this process.
 #[derive(Debug)]
 pub struct FolderLock {
     file: File,
     path: PathBuf,
-    /// The data folder, wherever it is now.
+    /// A handle of the data folder, valid even if it is moved.
     #[cfg(unix)]
     folder: File,
     address: Option<String>,
-    metrics: Option<String>,
+    secret: Option<HolderSecret>,
 }
 
 impl Drop for FolderLock {
-    /// Lets the lock go, not only this file: a process that is being started holds a copy
-    /// of the file, and closing waits for that one, too.
+    /// Unlocks explicitly instead of only closing the file: a child process that is being started
+    /// holds a copy of the file handle, and the lock would last until that is closed too.
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {
             tracing::debug!(%error, "the folder's lock goes when its file is closed");
@@ -48,11 +48,11 @@ impl Drop for FolderLock {
 }
 
 impl FolderLock {
-    /// Takes a folder's lock to write. The folder is there.
+    /// Acquires a folder's lock for writing. The folder must exist.
     ///
     /// # Errors
-    /// [`LogError::Locked`] when another process holds it, [`LogError::ReadOnly`]
-    /// when it cannot be written.
+    /// [`LogError::Locked`] when another process holds it, [`LogError::ReadOnly`] when it is not
+    /// writable.
     pub fn acquire(folder: &Path) -> Result<Self, LogError> {
         let path = folder.join(LOCK_FILE);
         let open = || disk::file_options().open(&path);
@@ -62,11 +62,11 @@ impl FolderLock {
         Ok(lock)
     }
 
-    /// Shares a folder's lock with others who read. None: the folder has no lock
-    /// file, and a reader makes none.
+    /// Acquires a folder's lock for reading, shared with other readers. Returns `None` when the
+    /// folder has no lock file, because a reader does not create one.
     ///
     /// # Errors
-    /// [`LogError::Locked`] when another process holds it to write.
+    /// [`LogError::Locked`] when another process holds it for writing.
     pub fn share(folder: &Path) -> Result<Option<Self>, LogError> {
         let path = folder.join(LOCK_FILE);
         let open = || OpenOptions::new().read(true).open(&path);
@@ -88,29 +88,27 @@ impl FolderLock {
             folder: File::open(folder).map_err(|error| refused(folder, error))?,
             path,
             address: None,
-            metrics: None,
+            secret: None,
         })
     }
 
-    /// Lets others read where this process serves the folder.
+    /// Publishes where this process serves the folder.
     ///
     /// # Errors
-    /// When the file cannot be written. The lock is held all the same.
-    pub fn announce(&mut self, announced: Announced<'_>) -> Result<(), LogError> {
-        match announced {
-            Announced::Services(address) => self.address = Some(address.to_owned()),
-            Announced::Metrics(address) => self.metrics = Some(address.to_owned()),
-        }
+    /// When the file cannot be written. The lock is still held.
+    pub fn announce(&mut self, address: &str, secret: &HolderSecret) -> Result<(), LogError> {
+        self.address = Some(address.to_owned());
+        self.secret = Some(secret.clone());
         self.write_holder()
     }
 
-    /// Checks that the folder at its path is still the one that this process holds, and
-    /// puts the lock file back if somebody has deleted it.
+    /// Checks that the folder at its path is still the one that this process holds, and restores
+    /// the lock file if it was deleted.
     ///
     /// # Errors
-    /// [`LogError::FolderMoved`] when another folder, or none, is at the path;
-    /// [`LogError::Locked`] when another process has locked the folder since its lock file
-    /// was deleted. Whoever gets one of these must not write.
+    /// [`LogError::FolderMoved`] when another folder, or none, is at the path; [`LogError::Locked`]
+    /// when another process has locked the folder since its lock file was deleted. After either,
+    /// this process must not write.
     pub fn check(&mut self) -> Result<(), LogError> {
         if is_at(&self.file, &self.path) {
             return Ok(());
@@ -130,7 +128,7 @@ impl FolderLock {
             "the lock file of a store in use was deleted or replaced; it is put back. \
              Never delete it: the lock goes with its process"
         );
-        let (address, metrics) = (self.address.take(), self.metrics.take());
+        let (address, secret) = (self.address.take(), self.secret.take());
         let folder = self.path.parent().map(Path::to_owned);
         let outcome = match folder.map(|folder| Self::acquire(&folder)) {
             Some(Ok(lock)) => {
@@ -140,14 +138,14 @@ impl FolderLock {
             Some(Err(error @ (LogError::Locked { .. } | LogError::FolderMoved { .. }))) => {
                 Err(error)
             }
-            // Nobody else holds it: the locks of the segments have to do.
+            // Nobody else holds it; the locks of the segments must suffice.
             Some(Err(error)) => {
                 tracing::error!(%error, "the lock file could not be put back");
                 Ok(())
             }
             None => Ok(()),
         };
-        (self.address, self.metrics) = (address, metrics);
+        (self.address, self.secret) = (address, secret);
         if outcome.is_ok()
             && let Err(error) = self.write_holder()
         {
@@ -158,20 +156,27 @@ impl FolderLock {
 
     fn write_holder(&self) -> Result<(), LogError> {
         let mut text = format!("pid {}\n", std::process::id());
-        for (key, value) in [("address", &self.address), ("metrics", &self.metrics)] {
+        let secret = self.secret.as_ref().map(HolderSecret::text);
+        for (key, value) in [("address", &self.address), ("secret", &secret)] {
             if let Some(value) = value {
                 let value = value.chars().filter(|c| !c.is_control());
                 text.extend(key.chars().chain([' ']).chain(value).chain(['\n']));
             }
         }
         let write = |mut file: &File| {
+            #[cfg(unix)]
+            if secret.is_some() {
+                // A copied lock file may be readable by everybody.
+                use std::os::unix::fs::PermissionsExt;
+                file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+            }
             file.set_len(0)?;
             file.seek(SeekFrom::Start(0))?;
             file.write_all(text.as_bytes())
         };
         match write(&self.file) {
-            // A full disk must not keep anyone from reading; the lock is the
-            // system's, its text only a courtesy.
+            // The lock is the system's and its text only informative, so a full disk must not keep
+            // anyone from reading.
             Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
             result => result.map_err(|error| refused(&self.path, error)),
         }
@@ -188,7 +193,7 @@ fn take(
         let file = open().map_err(|error| not_opened(path, error))?;
         match lock(&file) {
             Ok(()) if is_at(&file, path) => return Ok(file),
-            // Deleted meanwhile: another process may hold the one that came after.
+            // Deleted meanwhile: another process may hold its successor.
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(LogError::Locked {
@@ -220,7 +225,7 @@ fn not_opened(path: &Path, error: io::Error) -> LogError {
     refused(path, error)
 }
 
-/// True when an open file is the one that its path leads to.
+/// Returns true when an open file is the one at its path.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -232,16 +237,16 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 #[cfg(not(unix))]
 fn is_at(_: &File, path: &Path) -> bool {
-    // An open file cannot be deleted there.
+    // On these systems an open file cannot be deleted.
     path.exists()
 }
 
-/// Who holds a data folder, as far as its lock file says.
+/// Returns the holder of a data folder, according to its lock file.
 pub fn holder_of(folder: &Path) -> LockHolder {
     File::open(folder.join(LOCK_FILE)).map_or_else(|_| LockHolder::default(), |f| read_holder(&f))
 }
 
-/// Who holds it, as far as its text can be read.
+/// Reads the holder from the file's text, as far as possible.
 fn read_holder(mut file: &File) -> LockHolder {
     let mut text = String::new();
     let read = file
@@ -257,11 +262,27 @@ fn read_holder(mut file: &File) -> LockHolder {
     LockHolder {
         pid: value("pid").and_then(|pid| pid.parse().ok()),
         address: value("address").map(str::to_owned),
-        metrics: value("metrics").map(str::to_owned),
+        secret: value("secret").and_then(HolderSecret::read),
+        is_private: is_private(file),
     }
 }
 
-/// An error on something that must be writable.
+/// Returns true when a file belongs to this user and nobody else can read or write it.
+#[cfg(unix)]
+fn is_private(file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let user = rustix::process::geteuid().as_raw();
+    let own = file.metadata().ok();
+    own.is_some_and(|it| it.uid() == user && it.mode() & 0o077 == 0)
+}
+
+#[cfg(not(unix))]
+fn is_private(_: &File) -> bool {
+    // On these systems a user's folders are private.
+    true
+}
+
+/// Converts an error of opening something that must be writable.
 pub(super) fn refused(path: &Path, error: io::Error) -> LogError {
     match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => LogError::ReadOnly {
@@ -275,16 +296,17 @@ pub(super) fn refused(path: &Path, error: io::Error) -> LogError {
 mod tests {
     use super::*;
 
+    fn secret() -> HolderSecret {
+        HolderSecret::read(&"07".repeat(32)).unwrap()
+    }
+
     #[test]
     fn a_second_holder_is_told_who_the_first_is() {
-        // Two processes on one folder would destroy it; the second one must be
-        // turned away with what it needs to reach the first.
+        // Two processes on one folder would destroy it; the second must be refused, with the
+        // information that it needs to reach the first.
         let folder = tempfile::tempdir().unwrap();
         let mut first = FolderLock::acquire(folder.path()).unwrap();
-        first
-            .announce(Announced::Services("http://127.0.0.1:7171"))
-            .unwrap();
-        first.announce(Announced::Metrics("http://h:1")).unwrap();
+        first.announce("http://127.0.0.1:7171", &secret()).unwrap();
         let error = FolderLock::acquire(folder.path()).unwrap_err();
         let LogError::Locked { path, holder } = &error else {
             panic!("{error}");
@@ -292,7 +314,9 @@ mod tests {
         assert_eq!(path, &folder.path().join(LOCK_FILE));
         assert_eq!(holder.pid, Some(std::process::id()));
         assert_eq!(holder.address.as_deref(), Some("http://127.0.0.1:7171"));
-        assert_eq!(holder.metrics.as_deref(), Some("http://h:1"));
+        assert_eq!(holder.secret, Some(secret()));
+        assert!(holder.is_private);
+        assert!(!format!("{error} {error:?}").contains("0707"));
         assert!(error.to_string().contains("http://127.0.0.1:7171"));
         drop(first);
         FolderLock::acquire(folder.path()).unwrap();
@@ -300,8 +324,8 @@ mod tests {
 
     #[test]
     fn readers_share_and_make_nothing() {
-        // `treering ls` beside `treering ls` is fine; beside a writer it is not.
-        // A reader of a folder without a lock file must not make one.
+        // `treering ls` may run beside `treering ls`, but not beside a writer. A reader of a folder
+        // without a lock file must not create one.
         let folder = tempfile::tempdir().unwrap();
         assert!(FolderLock::share(folder.path()).unwrap().is_none());
         assert!(!folder.path().join(LOCK_FILE).exists());
@@ -319,14 +343,11 @@ mod tests {
 
     #[test]
     fn a_deleted_lock_file_is_put_back() {
-        // Deleted as stale under a running server, it left the next process alone
-        // with the folder, and nobody could say who else was there.
+        // When the lock file of a running server was deleted as stale, the next process could lock
+        // the folder, and nothing told who else used it.
         let folder = tempfile::tempdir().unwrap();
         let mut first = FolderLock::acquire(folder.path()).unwrap();
-        first
-            .announce(Announced::Services("http://127.0.0.1:7171"))
-            .unwrap();
-        first.announce(Announced::Metrics("http://h:1")).unwrap();
+        first.announce("http://127.0.0.1:7171", &secret()).unwrap();
         std::fs::remove_file(folder.path().join(LOCK_FILE)).unwrap();
         first.check().unwrap();
         let error = FolderLock::acquire(folder.path()).unwrap_err();
@@ -334,14 +355,35 @@ mod tests {
             panic!("{error}");
         };
         assert_eq!(holder.address.as_deref(), Some("http://127.0.0.1:7171"));
-        assert_eq!(holder.metrics.as_deref(), Some("http://h:1"));
+        assert_eq!(holder.secret, Some(secret()));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_lock_file_that_others_reach_is_not_private() {
+        // A secret in a file that others can read is no secret, and one in a file that others can
+        // write proves nothing.
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let _lock = FolderLock::acquire(folder.path()).unwrap();
+        let path = folder.path().join(LOCK_FILE);
+        for (mode, private) in [
+            (0o600, true),
+            (0o640, false),
+            (0o604, false),
+            (0o620, false),
+        ] {
+            let mode_of = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&path, mode_of).unwrap();
+            assert_eq!(holder_of(folder.path()).is_private, private, "{mode:o}");
+        }
     }
 
     #[cfg(unix)]
     #[test]
     fn check_fails_when_the_folder_was_moved_or_taken() {
-        // A folder was moved under its server and a new server was started at the old
-        // path: the old one put its lock file into the new store and went on writing.
+        // A folder was moved while a server used it, and a new server was started at the old path:
+        // the old one put its lock file into the new store and continued to write.
         let above = tempfile::tempdir().unwrap();
         let path = above.path().join("data");
         std::fs::create_dir(&path).unwrap();
@@ -364,9 +406,8 @@ mod tests {
 
     #[test]
     fn a_lock_goes_with_its_holder_and_not_with_its_copies() {
-        // A process that is being started holds a copy of every open file until it runs
-        // its own program: who opened the folder again just then was told that it is in
-        // use, by itself.
+        // A child process holds a copy of every open file until it executes its own program:
+        // reopening the folder just then failed because it was still locked, by this very process.
         let folder = tempfile::tempdir().unwrap();
         let first = FolderLock::acquire(folder.path()).unwrap();
         let _copy = first.file.try_clone().unwrap();

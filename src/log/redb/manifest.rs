@@ -1,9 +1,9 @@
-//! The manifest: what the log's folder must hold.
+//! The manifest: what the log's folder must contain.
 //!
-//! A folder cannot say that something of it is missing; this file can. It names
-//! the store, its timelines and every segment, and a place that the log is known
-//! to have reached. It is small, and always replaced whole: written beside, put
-//! on disk, renamed, and the folder put on disk. `docs/FORMAT.md` gives the bytes.
+//! A folder cannot report that a part of it is missing; the manifest can. It names the store, its
+//! timelines and every segment, and a position that the log is known to have reached. It is small
+//! and always replaced as a whole: written to a temporary file, synced, renamed, and the folder
+//! synced. `docs/FORMAT.md` specifies the byte format.
 
 use std::io;
 
@@ -11,85 +11,80 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::folder::Folder;
-use crate::{
-    domain::{ContentHash, TimestampMicros},
-    log::port::{LogError, LogIdentity},
-};
+use crate::port::{LogError, LogIdentity};
+use treering_domain::{ContentHash, TimestampMicros};
 
-/// Name of the manifest in the log's folder.
+/// File name of the manifest in the log's folder.
 pub const MANIFEST: &str = "MANIFEST";
-/// The manifest while it is written.
+/// Temporary file name while the manifest is written.
 pub(super) const MANIFEST_NEW: &str = "MANIFEST.new";
-/// The newest format that this program reads, and the one it writes.
+/// The newest format version that this program reads, and the one it writes.
 pub const FORMAT: u32 = 2;
-/// A segment that keeps blocks.
+/// The form of a segment that stores blocks.
 pub(super) const FORM_BLOCKS: &str = "blocks";
-/// No manifest is larger, in bytes: a line of about 200 for each segment of a log
-/// of 20 TiB.
+/// Maximum size of a manifest, in bytes: about 200 for each segment of a log of 20 TiB.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// What must be there.
+/// What the log's folder must contain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of this file and of the folder that it describes.
     pub format: u32,
-    /// The store that the log is of: in every segment, in the views and the index.
+    /// The store of the log. Also recorded in every segment, the projections and the index.
     pub store: Uuid,
-    /// In order; the last one is what is written now.
+    /// Timelines in order; the last one is current.
     pub timelines: Vec<Timeline>,
-    /// In the order of their offsets; the last one is written to.
+    /// Segments in the order of their offsets; the last one is written to.
     pub segments: Vec<SegmentEntry>,
-    /// A place that the log had reached when this was written. It may have gone
-    /// on since.
+    /// A position that the log had reached when this was written. It may have grown since.
     pub reached: Mark,
-    /// Of the last erasing that was carried out to the end: the offset of the record
-    /// that says what was to be erased. 0: there was none.
+    /// The offset of the record that requested the last completed erasure; 0: there was none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub erased: u64,
-    /// An erasing is under way: what is to be erased is said by records from this offset
-    /// on, if it came so far. None: none is.
+    /// Set while an erasure is in progress: the records from this offset on, as far as they exist,
+    /// say what to erase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erasing: Option<u64>,
 }
 
-/// As serde asks for it.
+/// Takes a reference because serde requires it.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(offset: &u64) -> bool {
     *offset == 0
 }
 
-/// A time in which the log only grew. A new one begins where a loss was accepted.
+/// A period in which the log only grew. A new one begins when a loss is accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// Tells it from all others.
+    /// Unique id.
     pub id: Uuid,
-    /// The first offset that belongs to it.
+    /// The first offset of the timeline.
     pub from: u64,
     /// When it began, in microseconds since 1970-01-01 UTC.
     pub began_at: i64,
 }
 
-/// A segment.
+/// A segment in the manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentEntry {
     /// Offset of its first record.
     pub first: u64,
-    /// Its file; none: it was lost, and that was accepted.
+    /// Its file name; `None`: it was lost, and the loss was accepted.
     pub file: Option<String>,
-    /// Where it ends; none: it is the last one.
+    /// Where it ends; `None`: it is the last segment.
     pub sealed: Option<Mark>,
-    /// How it keeps its records: none, as frames; or [`FORM_BLOCKS`]. Its file says
-    /// so, too.
+    /// How it stores its records: `None` as frames, or [`FORM_BLOCKS`]. The file itself records
+    /// this too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<String>,
 }
 
-/// A place in the log, and what is there.
+/// A log position and the chain hash of its record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Offset of a record; 0: before the first.
+    /// Offset of the record; 0: before the first.
     pub offset: u64,
-    /// Its chain hash, in hexadecimal digits; none: not known.
+    /// Its chain hash in hexadecimal digits; `None`: unknown.
     pub chain_hash: Option<String>,
 }
 
@@ -103,7 +98,7 @@ impl Mark {
 }
 
 impl Manifest {
-    /// Of a new store with one segment that nothing was appended to.
+    /// Creates the manifest of a new store with one empty segment.
     pub(super) fn new(file: String) -> Self {
         Self {
             format: FORMAT,
@@ -132,7 +127,7 @@ impl Manifest {
         }
     }
 
-    /// True for a timeline that the log is of, or was once.
+    /// Returns true when the log has, or once had, this timeline.
     pub(super) fn knows_timeline(&self, id: Uuid) -> bool {
         self.timelines.iter().any(|timeline| timeline.id == id)
     }
@@ -145,7 +140,7 @@ impl Manifest {
         });
     }
 
-    /// The segment that is written to.
+    /// Returns the segment that is written to.
     pub(super) fn last(&self) -> Option<&SegmentEntry> {
         self.segments.last()
     }
@@ -156,9 +151,9 @@ impl Manifest {
             .any(|segment| segment.file.as_deref() == Some(file))
     }
 
-    /// The manifest's bytes: a line of JSON and a line with its BLAKE3.
+    /// Encodes the manifest: a line of JSON and a line with its BLAKE3 hash.
     pub(super) fn encode(&self) -> Vec<u8> {
-        // A struct of texts and numbers has no value that JSON lacks.
+        // A struct of texts and numbers always serializes.
         let mut bytes = serde_json::to_vec(self).unwrap_or_default();
         let sum = blake3::hash(&bytes).to_hex();
         bytes.push(b'\n');
@@ -167,8 +162,10 @@ impl Manifest {
         bytes
     }
 
+    /// Decodes and checks a manifest.
+    ///
     /// # Errors
-    /// [`LogError::Damaged`], [`LogError::NewerFormat`], [`LogError::OlderFormat`].
+    /// [`LogError::WentBack`] for damage, [`LogError::NewerFormat`], [`LogError::OlderFormat`].
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, LogError> {
         let damaged = |what: &str| LogError::manifest(what);
         let text = bytes
@@ -207,8 +204,8 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Segments follow each other from the first record on, and only the last one
-    /// is open.
+    /// Checks that segments are consecutive from the first record on, and that only the last one is
+    /// not sealed.
     fn check(&self) -> Result<(), LogError> {
         let damaged = |what: &str| Err(LogError::manifest(what));
         if self.timelines.is_empty() {
@@ -247,7 +244,7 @@ impl Manifest {
     }
 }
 
-/// What is in the folder in place of a manifest.
+/// The result of looking for a manifest in the folder.
 #[derive(Debug)]
 pub(super) enum Found {
     Manifest(Manifest),
@@ -269,20 +266,21 @@ pub(super) fn read<F: Folder>(folder: &F) -> Result<Found, LogError> {
     }
 }
 
-/// How a replacement ended that did not fail.
+/// The outcome of a replacement that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Replaced {
-    /// On disk.
+    /// The new manifest is durable.
     Lasting,
-    /// It is in place, but whether it outlives the power is not known.
+    /// The new manifest is in place, but it may not survive a power loss.
     InPlace,
 }
 
-/// Puts a manifest in the place of the one before.
+/// Replaces the manifest.
 ///
 /// # Errors
-/// The one before is in place. [`LogError::UnknownOutcome`]: one of the two is.
+/// The previous manifest is still in place; with [`LogError::UnknownOutcome`], either of the two
+/// is.
 pub(super) fn replace<F: Folder>(folder: &F, manifest: &Manifest) -> Result<Replaced, LogError> {
     let doing = "replacing the manifest";
     let bytes = manifest.encode();
@@ -290,8 +288,7 @@ pub(super) fn replace<F: Folder>(folder: &F, manifest: &Manifest) -> Result<Repl
         .write(MANIFEST_NEW, &bytes)
         .map_err(|error| LogError::from_io(doing, error))?;
     if let Err(failed) = folder.rename(MANIFEST_NEW, MANIFEST) {
-        // A rename that fails has not happened, says POSIX; not every file
-        // system on a network knows that.
+        // According to POSIX a failed rename has not happened; some network file systems disagree.
         match folder.read(MANIFEST, BYTES_MAX) {
             Ok(there) if there == bytes => {}
             Ok(_) => return Err(LogError::from_io(doing, failed)),
@@ -333,8 +330,8 @@ mod tests {
 
     #[test]
     fn any_changed_byte_is_noticed() {
-        // A manifest that is believed although it changed would make the log
-        // forget segments, or take those of another store.
+        // Trusting a changed manifest would make the log forget segments, or use those of another
+        // store.
         let bytes = sample().encode();
         assert_eq!(Manifest::decode(&bytes).unwrap(), sample_of(&bytes));
         for at in 0..bytes.len() {
@@ -352,7 +349,7 @@ mod tests {
 
     #[test]
     fn one_that_cannot_be_is_refused_although_its_checksum_fits() {
-        // A gap between segments would answer reads with other records.
+        // A gap between segments would answer reads with the wrong records.
         let changes: [fn(&mut Manifest); 6] = [
             |m| m.segments.clear(),
             |m| m.timelines.clear(),

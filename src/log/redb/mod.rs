@@ -1,10 +1,9 @@
-//! The durable log: redb files, cut into segments of bounded size.
+//! The durable log: redb files, one per segment of bounded size.
 //!
-//! Only the last segment is written, so only that one is repaired after a crash;
-//! `docs/decisions/0001-segments-or-quick-repair.md` has the numbers. What lives
-//! here: the manifest and what it proves, locks, opening, sealing and repairing
-//! segments, and going on after failures. What does not: the bytes of frames and
-//! records, which are those of every backend.
+//! Only the last segment is written to, so only that one needs repair after a crash;
+//! `docs/decisions/0001-log-segments.md` has the numbers. What lives here: the manifest and its
+//! checks, locks, opening, sealing and repairing segments, and recovery from failures. What does
+//! not: the byte formats of frames and records, which all backends share.
 
 mod active;
 mod blob;
@@ -22,8 +21,8 @@ mod rewriting;
 mod scrubbing;
 mod sealing;
 mod segment;
-#[cfg(test)]
-pub(crate) mod simulated;
+#[cfg(any(test, feature = "testkit"))]
+pub mod simulated;
 mod sources;
 
 use std::{
@@ -61,27 +60,25 @@ pub use self::{
 };
 
 use super::{
-    port::{
-        Acquired, Announced, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity,
-        LogStats,
-    },
+    holder::HolderSecret,
+    port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats},
     record::BlobRef,
 };
-use crate::domain::ShardId;
+use treering_domain::ShardId;
 
-/// Folder of the segments, in the data folder.
+/// Folder of the segments, inside the data folder.
 pub const LOG_FOLDER: &str = "log";
 
-/// What can be set.
+/// Options of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedbLogOptions {
-    /// A segment takes no more batches once its file has about this many bytes.
+    /// A segment takes no more batches once its file has about this size, in bytes.
     pub segment_bytes_max: u64,
-    /// Memory for pages of the last segment, in bytes.
+    /// Page cache of the last segment, in bytes.
     pub cache_bytes: usize,
-    /// Memory for pages of each open sealed segment, in bytes.
+    /// Page cache of each open sealed segment, in bytes.
     pub sealed_cache_bytes: usize,
-    /// Most sealed segments that are open at once.
+    /// Most sealed segments open at once.
     pub sealed_open_max: usize,
 }
 
@@ -96,33 +93,31 @@ impl Default for RedbLogOptions {
     }
 }
 
-/// A log in redb files. It is one shard, number 0.
+/// A log in redb files. It has one shard, number 0.
 pub struct RedbLog<F: Folder = DiskFolder> {
     folder: F,
     options: RedbLogOptions,
     mode: OpenMode,
     owner: Mutex<Owner>,
-    /// As it is on disk, or may be where [`RedbLog::distrusted`] is set.
+    /// The manifest as on disk; while [`RedbLog::distrusted`] is set, the one on disk may differ.
     manifest: RwLock<Manifest>,
-    /// The last segment. Held for writing only while it is opened or replaced.
+    /// The last segment. Locked for writing only while it is opened or replaced.
     active: RwLock<Active<F>>,
-    /// A sync failed: the last segment is written anew, elsewhere, before
-    /// anything is appended.
+    /// A sync failed: the last segment must be rewritten to a new file before the next append.
     distrusted: AtomicBool,
-    /// Open sealed segments by their files, the last used one at the end.
+    /// Open sealed segments by file name, the most recently used last.
     sealed: Mutex<Vec<(String, Arc<Sealed>)>>,
-    /// Bodies that patches stand on.
+    /// Recently read bodies that patches are based on.
     recent: RecentBodies,
     /// Held while the manifest is changed.
     manifest_turn: Mutex<()>,
-    /// Held while the log is opened to append: leftovers are removed then.
+    /// Held while the log is opened for appending, when leftover files are removed.
     opening: Mutex<()>,
-    /// Files that are removed once the manifest that does not name them lasts.
+    /// Files to remove once a manifest that does not name them is durable.
     stale: Mutex<Vec<String>>,
-    /// Held while segments are written anew.
+    /// Held while segments are rewritten.
     rewriting: Mutex<()>,
-    /// First offsets of sealed segments that cannot be written anew: they are
-    /// damaged.
+    /// First offsets of sealed segments that cannot be rewritten because they are damaged.
     unfit: Mutex<HashSet<u64>>,
     head: watch::Sender<Head>,
     lock: Mutex<Option<FolderLock>>,
@@ -151,7 +146,7 @@ impl<F: Folder> std::fmt::Debug for RedbLog<F> {
 }
 
 fn lock_of<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a lock holds here is changed in single steps.
+    // The locked values change in single steps, so a poisoned lock is still consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -167,8 +162,8 @@ impl<F: Folder> RedbLog<F> {
         Ok(head.offset)
     }
 
-    /// Checks that the data folder is still this process's: its files are reached through
-    /// open folders, but whoever looks at the path would not find what is appended.
+    /// Checks that the data folder is still this process's. Its files are accessed through open
+    /// folder handles, but if the folder was moved, nobody would find new appends at its path.
     fn check_lock(&self) -> Result<(), LogError> {
         match &mut *lock_of(&self.lock) {
             Some(lock) if !self.mode.is_read_only() => lock.check(),
@@ -199,7 +194,7 @@ impl<F: Folder> RedbLog<F> {
         self.distrusted.load(Ordering::Acquire)
     }
 
-    /// The last segment, opened again if a failure has closed it.
+    /// Returns the last segment, reopening it if a failure has closed it.
     fn active(&self) -> Result<RwLockReadGuard<'_, Active<F>>, LogError> {
         let active = self.read_active();
         if active.open.is_some() {
@@ -223,8 +218,7 @@ impl<F: Folder> RedbLog<F> {
         Ok(self.read_active())
     }
 
-    /// Appends to the last segment; the caller holds the owner's lock and has
-    /// checked the batch.
+    /// Appends to the last segment. The caller holds the owner's lock and has checked the batch.
     fn append_batch(&self, head: u64, batch: &FrameBatch) -> Result<u64, LogError> {
         let wanted = batch.new_head(head);
         let bytes = batch_bytes(batch);
@@ -259,7 +253,7 @@ impl<F: Folder> RedbLog<F> {
         }
     }
 
-    /// The segment that holds an offset.
+    /// Returns the segment that contains an offset.
     fn segment_of(&self, offset: u64) -> Result<SegmentEntry, LogError> {
         let manifest = self.manifest();
         let behind = manifest
@@ -271,10 +265,10 @@ impl<F: Folder> RedbLog<F> {
             .ok_or_else(|| LogError::damaged(offset, "no segment holds this record"))
     }
 
-    /// A sealed segment, to be read. One that was sealed just now may still be open
-    /// to be written: that is waited for.
+    /// Returns a sealed segment for reading. A segment that was sealed just now may still be open
+    /// for writing; this waits until it is closed.
     fn sealed(&self, entry: &SegmentEntry) -> Result<Arc<Sealed>, LogError> {
-        /// So long closing a segment may take, on a disk that is slow just then.
+        /// How long closing a segment may take on a slow disk.
         const CLOSING_MAX: Duration = Duration::from_secs(2);
         let started = Instant::now();
         loop {
@@ -311,13 +305,13 @@ impl<F: Folder> RedbLog<F> {
         Ok(database)
     }
 
-    /// Runs `read` on the segment that holds an offset.
+    /// Runs `read` on the segment that contains an offset.
     fn in_segment<T>(
         &self,
         offset: u64,
         read: impl Fn(segment::Reader<'_>) -> Result<T, LogError>,
     ) -> Result<T, LogError> {
-        /// So often a segment may be sealed or written anew under a read.
+        /// How often a segment may be sealed or rewritten during one read.
         const TRIES_MAX: u32 = 100;
         let mut tries = 0;
         loop {
@@ -347,20 +341,20 @@ impl<F: Folder> RedbLog<F> {
 }
 
 impl RedbLog {
-    /// The version of its format.
+    /// Returns the format version of the log.
     #[must_use]
     pub fn format(&self) -> u32 {
         self.manifest().format
     }
 
-    /// What its files have done since it was opened.
+    /// Returns the I/O measurements of its files since it was opened.
     #[must_use]
     pub fn file_measures(&self) -> &FileMeasures {
         self.folder.measures()
     }
 }
 
-/// True when a file is still open to be written: a segment that was sealed just now.
+/// Returns true when a segment that was sealed just now is still open for writing.
 fn is_held(error: &LogError) -> bool {
     matches!(error, LogError::Io { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
 }
@@ -393,8 +387,7 @@ impl<F: Folder> EventLog for RedbLog<F> {
                 head: self.head.borrow().offset,
             });
         }
-        // A failed append may have left the segment closed or distrusted, and
-        // the head unknown.
+        // A failed append may have left the segment closed or untrusted, and the head unknown.
         let head = self.head.borrow().offset;
         self.write_anew_if_distrusted(head)?;
         self.open_to_write()?;
@@ -458,7 +451,7 @@ impl<F: Folder> EventLog for RedbLog<F> {
             };
             match found {
                 Ok(mut found) => {
-                    // A batch whose outcome is not known may stand behind the head.
+                    // A batch whose outcome is unknown may follow the head.
                     found.retain(|frame| frame.last_offset() <= head);
                     if found.is_empty() {
                         break;
@@ -467,7 +460,7 @@ impl<F: Folder> EventLog for RedbLog<F> {
                     next = found.last().map_or(next, |frame| frame.last_offset() + 1);
                     frames.extend(found);
                 }
-                // The next read starts at the damage and names it.
+                // The next read starts at the damage and reports it.
                 Err(_) if !frames.is_empty() => break,
                 Err(error) => return Err(error),
             }
@@ -532,7 +525,7 @@ impl<F: Folder> EventLog for RedbLog<F> {
         }
         let noted = self.note_reached();
         self.head.send_modify(|head| head.closed = true);
-        // Others may open the folder once its lock is gone: a pass ends before.
+        // Wait for a running rewrite to end: others may open the folder once its lock is released.
         let _turn = lock_of(&self.rewriting);
         let mut active = self.write_active();
         let closed = active.close();
@@ -543,57 +536,56 @@ impl<F: Folder> EventLog for RedbLog<F> {
 }
 
 impl RedbLog<DiskFolder> {
-    /// True when it was opened to read.
+    /// Returns true when the log was opened for reading only.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.mode.is_read_only()
     }
 
-    /// Writes into the lock file where this process serves the folder, or its metrics, so
-    /// that another one can say how to reach it.
+    /// Writes the address of this process's server into the lock file, so that other processes can
+    /// report it.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn announce(&self, announced: Announced<'_>) -> Result<(), LogError> {
+    pub fn announce(&self, address: &str, secret: &HolderSecret) -> Result<(), LogError> {
         match &mut *lock_of(&self.lock) {
-            Some(lock) => lock.announce(announced),
+            Some(lock) => lock.announce(address, secret),
             None => Err(LogError::Closed),
         }
     }
 
-    /// The last used offset; 0 when it is empty. Opening has found it, and nothing
-    /// was changed for that.
+    /// Returns the last used offset; 0 when the log is empty. Opening determines it without
+    /// changing anything.
     #[must_use]
     pub fn head(&self) -> u64 {
         self.head.borrow().offset
     }
 
-    /// Puts the folder's lock file back if somebody has deleted it, and logs it when the
-    /// folder is not this process's any more: appends are refused then.
-    pub fn keep_lock(&self) {
-        if let Err(error) = self.check_lock() {
+    /// Restores the folder's lock file if it was deleted. Returns false, and logs an error, when
+    /// the folder no longer belongs to this process; appends are refused then.
+    pub fn keep_lock(&self) -> bool {
+        let kept = self.check_lock();
+        if let Err(error) = &kept {
             tracing::error!(%error, "this process does not hold its data folder any more");
         }
+        kept.is_ok()
     }
 
-    /// Opens the log of a data folder and holds the folder until it is closed or
-    /// dropped.
+    /// Opens the log of a data folder and holds the folder until the log is closed or dropped.
     ///
     /// # Errors
-    /// [`LogError::Locked`] when another process holds the folder,
-    /// [`LogError::NoStore`] when there is none and none may be made,
-    /// [`LogError::ReadOnly`] when it cannot be written, [`LogError::WentBack`]
-    /// when something of it is missing, [`LogError::Damaged`] when its end cannot
-    /// be trusted.
+    /// [`LogError::Locked`] when another process holds the folder, [`LogError::NoStore`] when there
+    /// is no store and `mode` does not create one, [`LogError::ReadOnly`] when it is not writable,
+    /// [`LogError::WentBack`] when a part of it is missing, [`LogError::Damaged`] when its end
+    /// cannot be trusted.
     pub fn open(data: &Path, options: RedbLogOptions, mode: OpenMode) -> Result<Self, LogError> {
         open::open(data, options, mode)
     }
 
-    /// Opens what is left of a data folder's log, whatever is missing, to read
-    /// only: for those who take away what is sound.
+    /// Opens what is left of a data folder's log, read-only, whatever is missing. For salvage.
     ///
     /// # Errors
-    /// [`LogError::Locked`], [`LogError::NoStore`], and what the system says.
+    /// [`LogError::Locked`], [`LogError::NoStore`], and I/O errors.
     pub fn open_remains(data: &Path, options: RedbLogOptions) -> Result<Self, LogError> {
         open::open_remains(data, options)
     }

@@ -1,4 +1,4 @@
-//! Opening a log: what is there is held against what the manifest says must be.
+//! Opening a log: compares the folder with its manifest.
 
 use std::{
     io,
@@ -22,34 +22,31 @@ use super::{
     segment::{self, End, Reader},
 };
 use crate::{
-    disk,
-    log::{
-        frame,
-        port::{LockHolder, LogError, LogIdentity},
-    },
+    frame,
+    port::{LockHolder, LogError, LogIdentity},
 };
+use treering_base::disk;
 
-/// What a log is opened for.
+/// The purpose for which a log is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// To append, and made if it is not there.
+    /// To append; the log is created if it is missing.
     Create,
-    /// To append to one that is there.
+    /// To append to an existing log.
     Append,
     /// To read: nothing in the folder changes, and it may be read-only.
     Read,
 }
 
 impl OpenMode {
-    /// True when nothing may be written.
+    /// Returns true when nothing may be written.
     #[must_use]
     pub fn is_read_only(self) -> bool {
         self == Self::Read
     }
 }
 
-/// Entries of a data folder that are made from a log, and so prove that there was
-/// one.
+/// Entries of a data folder that are derived from a log, and so prove that there was one.
 const MADE_FROM_A_LOG: [&str; 2] = ["views.redb", "index"];
 
 pub(super) fn open(
@@ -88,7 +85,7 @@ pub(super) fn open_remains(
     Ok(log)
 }
 
-/// What is left of a log whose folder's lock the caller holds.
+/// Opens what is left of a log. The caller holds the folder's lock.
 pub(super) fn remains_of(
     path: &Path,
     options: RedbLogOptions,
@@ -102,7 +99,7 @@ pub(super) fn remains_of(
     ))
 }
 
-/// What the system means that lets nobody write to a segment, or not us.
+/// Converts the I/O errors that mean that the folder is read-only or in use.
 fn refusal(error: LogError, path: &Path, holder: impl Fn() -> LockHolder) -> LogError {
     let path = path.to_owned();
     match error {
@@ -124,7 +121,7 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// Where no manifest is, a log may be begun only where none was.
+/// Checks that a folder without a manifest never had a log, so that a new one may be created.
 fn refuse_to_begin(data: &Path, path: &Path, mode: OpenMode) -> Result<(), LogError> {
     for name in MADE_FROM_A_LOG {
         if data.join(name).exists() {
@@ -142,7 +139,7 @@ fn refuse_to_begin(data: &Path, path: &Path, mode: OpenMode) -> Result<(), LogEr
     };
     match mode {
         OpenMode::Create => Ok(()),
-        // What an interrupted beginning left is for the next beginning.
+        // Files of an interrupted creation are reused by the next creation.
         OpenMode::Append | OpenMode::Read if !path.is_dir() => Err(none()),
         OpenMode::Append | OpenMode::Read => {
             let folder = DiskFolder::open(path).map_err(|error| lock::refused(path, error))?;
@@ -158,7 +155,7 @@ pub(super) fn names<F: Folder>(folder: &F) -> Result<Vec<String>, LogError> {
         .map_err(|error| LogError::from_io("listing the segments", error))
 }
 
-/// Refuses a folder without a manifest that has segments with something in them.
+/// Refuses a folder without a manifest that has segments with records.
 fn refuse_used_segments<F: Folder>(folder: &F, names: &[String]) -> Result<(), LogError> {
     let used = names
         .iter()
@@ -171,10 +168,10 @@ fn refuse_used_segments<F: Folder>(folder: &F, names: &[String]) -> Result<(), L
     }
 }
 
-/// True when a segment's file holds a frame, as far as that can be said. One that
-/// was being made when the power went may be unreadable, and holds none.
+/// Returns true when a segment's file contains a frame or may contain one. A file that was being
+/// created during a power loss may be unreadable although it has none.
 fn looks_used<F: Folder>(folder: &F, file: &str) -> bool {
-    /// An empty segment is smaller, in bytes.
+    /// Maximum size of an empty segment's file, in bytes.
     const EMPTY_BYTES_MAX: u64 = 8 << 20;
     let first_offset = active::parse_name(file).map_or(1, |(first, _)| first);
     match look(folder, file, first_offset) {
@@ -187,18 +184,18 @@ fn looks_used<F: Folder>(folder: &F, file: &str) -> bool {
     }
 }
 
-/// What a segment's file says of itself.
+/// What a segment's file says about itself.
 pub(super) struct Seen {
     pub identity: LogIdentity,
     pub first: u64,
     pub end: End,
-    /// It holds a frame or a block.
+    /// It contains a frame or a block.
     pub used: bool,
-    /// It keeps blocks.
+    /// It stores blocks.
     pub is_dense: bool,
 }
 
-/// Looks into a segment's file without changing it.
+/// Inspects a segment's file without changing it.
 pub(super) fn look<F: Folder>(folder: &F, file: &str, first: u64) -> Result<Seen, LogError> {
     const CACHE_BYTES: usize = 1 << 20;
     let open = segment::open_unchanged(folder, file, first, CACHE_BYTES)?;
@@ -217,8 +214,7 @@ pub(super) fn look<F: Folder>(folder: &F, file: &str, first: u64) -> Result<Seen
 }
 
 impl<F: Folder> RedbLog<F> {
-    /// Opens a log in any folder; nothing keeps another process away from it but
-    /// the locks of its segments.
+    /// Opens a log in any folder. Only the locks of its segments keep other processes away.
     ///
     /// # Errors
     /// As [`RedbLog::open`].
@@ -237,7 +233,7 @@ impl<F: Folder> RedbLog<F> {
         }
     }
 
-    /// Makes a new log.
+    /// Creates a new log.
     fn begin(folder: F, options: RedbLogOptions, mode: OpenMode) -> Result<Self, LogError> {
         clear_away(&folder, None)?;
         let mut manifest = Manifest::new(String::new());
@@ -264,8 +260,8 @@ impl<F: Folder> RedbLog<F> {
             None => (1, String::new()),
         };
         let mut active = Active::closed(first, file);
-        // To read, whatever it is opened for: until the log was held against all that
-        // must be in it, its files stay as they are. See `open_to_write`.
+        // Opened for reading, whatever the mode: its files stay unchanged until the log has been
+        // compared with everything that it must contain. See `open_to_write`.
         let end = active.open_to_read(&folder, options.cache_bytes)?;
         if let Some(open) = &active.open {
             segment::check_identity(&open.database, manifest.store, first)?;
@@ -276,8 +272,8 @@ impl<F: Folder> RedbLog<F> {
         ))
     }
 
-    /// Opens the last segment to append, if it was opened to read, and removes what
-    /// an earlier process left.
+    /// Reopens the last segment for appending, if it was opened for reading, and removes what an
+    /// earlier process left behind.
     pub(super) fn open_to_write(&self) -> Result<(), LogError> {
         let read_only = |active: &Active<F>| {
             let open = active.open.as_ref();
@@ -286,7 +282,7 @@ impl<F: Folder> RedbLog<F> {
         if self.is_distrusted() || !read_only(&self.read_active()) {
             return Ok(());
         }
-        // Whoever comes second must not clear away what the first one has created since.
+        // A second caller must not remove files that the first one has created since.
         let _turn = super::lock_of(&self.opening);
         if !read_only(&self.read_active()) {
             return Ok(());
@@ -302,7 +298,7 @@ impl<F: Folder> RedbLog<F> {
                 self.head.send_modify(|state| state.offset = end.offset);
                 Ok(())
             }
-            // Its data may be whole where redb's own notes are not.
+            // The data may be intact although redb's own metadata is damaged.
             Err(LogError::Damaged { .. }) => {
                 let end = active.open_to_read(&self.folder, cache_bytes)?;
                 drop(active);
@@ -347,8 +343,8 @@ impl<F: Folder> RedbLog<F> {
     }
 }
 
-/// Every file that the manifest names, and none beside them that says that the
-/// manifest is an old one.
+/// Checks that every file in the manifest exists, and that no other file shows that the manifest is
+/// outdated.
 fn check_files<F: Folder>(folder: &F, manifest: &Manifest) -> Result<(), LogError> {
     let names = names(folder)?;
     for entry in &manifest.segments {
@@ -361,7 +357,7 @@ fn check_files<F: Folder>(folder: &F, manifest: &Manifest) -> Result<(), LogErro
                 what: format!("{file}, its last segment, is missing"),
             });
         }
-        // Reads that come to it say so; everything else can be served.
+        // Reads that reach the segment report it; everything else can be served.
         tracing::error!(file, "a segment of the log is missing");
     }
     for name in &names {
@@ -386,8 +382,8 @@ fn check_files<F: Folder>(folder: &F, manifest: &Manifest) -> Result<(), LogErro
     Ok(())
 }
 
-/// True for a file that has events of this store which the manifest should name,
-/// and does not.
+/// Returns true for a file that has events of this store, but that the manifest should name and
+/// does not.
 pub(super) fn is_unknown<F: Folder>(
     folder: &F,
     manifest: &Manifest,
@@ -398,9 +394,8 @@ pub(super) fn is_unknown<F: Folder>(
     !leftover(folder, manifest, name) && ours() && looks_used(folder, name)
 }
 
-/// True for a file that the manifest does not name because nothing is lost with
-/// it: a copy that another one took the place of, one that was not finished, or a
-/// segment that nothing came into.
+/// Returns true for a file that can be removed without loss, although the manifest does not name
+/// it: a replaced copy, an unfinished copy, or a segment without records.
 pub(super) fn leftover<F: Folder>(folder: &F, manifest: &Manifest, name: &str) -> bool {
     let Some((first, copy)) = active::parse_name(name) else {
         return name == MANIFEST_NEW;
@@ -419,12 +414,12 @@ pub(super) fn leftover<F: Folder>(folder: &F, manifest: &Manifest, name: &str) -
     if active::parse_name(file).is_some_and(|(_, current)| copy < current) {
         return true;
     }
-    // A later copy that is not named was not finished; finished, it holds no less
-    // than the one it was made from.
+    // A later copy that is not named was not finished; a finished one contains at least as much as
+    // its original.
     let end = |file: &str| look(folder, file, first).map(|seen| seen.end.offset);
     match (end(name), end(file)) {
         (Ok(copied), Ok(original)) if copied <= original => true,
-        // One in which several segments were to become one.
+        // The target file of a join of several segments.
         (Ok(_), Ok(_)) => {
             look(folder, name, first).is_ok_and(|seen| is_covered(folder, manifest, first, &seen))
         }
@@ -433,9 +428,8 @@ pub(super) fn leftover<F: Folder>(folder: &F, manifest: &Manifest, name: &str) -
     }
 }
 
-/// True when all that a file holds is in sealed segments that are there: what
-/// several segments were written to as one before the manifest named it, or one of
-/// those that another one took the place of.
+/// Returns true when all records of a file are in sealed segments that exist: it is the target of
+/// an unfinished join, or one of the segments that a join replaced.
 fn is_covered<F: Folder>(folder: &F, manifest: &Manifest, first: u64, seen: &Seen) -> bool {
     if seen.identity.store != manifest.store || seen.first != first {
         return false;
@@ -470,16 +464,16 @@ fn is_covered<F: Folder>(folder: &F, manifest: &Manifest, first: u64, seen: &See
     false
 }
 
-/// Removes what an earlier process left.
+/// Removes the files that an earlier process left behind.
 fn clear_away<F: Folder>(folder: &F, manifest: Option<&Manifest>) -> Result<(), LogError> {
     let mut leftovers = names(folder)?;
     leftovers.retain(|name| match manifest {
-        // Looked at before: nothing is in them.
+        // Inspected before: they have no records.
         None => name == MANIFEST_NEW || active::parse_name(name).is_some(),
         Some(manifest) => !manifest.names(name) && leftover(folder, manifest, name),
     });
-    // A manifest whose folder was not synced may go back with the power to one that
-    // names them.
+    // If the folder was not synced, a power loss may restore an older manifest that names these
+    // files.
     if let Some(manifest) = manifest
         && leftovers.iter().any(|name| name != MANIFEST_NEW)
     {
@@ -496,7 +490,7 @@ fn clear_away<F: Folder>(folder: &F, manifest: Option<&Manifest>) -> Result<(), 
     Ok(())
 }
 
-/// The log has come as far as it had when the manifest was written.
+/// Checks that the log reaches at least the position in the manifest.
 fn check_reached(manifest: &Manifest, end: End) -> Result<(), LogError> {
     let reached = &manifest.reached;
     if end.offset < reached.offset {

@@ -1,5 +1,5 @@
-//! Bodies that were unpacked or appended last and that patches stand on: the next one of a
-//! chain is most likely read or appended next, and need not be unpacked from its beginning.
+//! Cache of recently unpacked or appended bodies that are bases of patches: the next body of a
+//! chain is likely read or appended next, and need not be unpacked from the start of the chain.
 
 use std::{
     collections::VecDeque,
@@ -8,17 +8,16 @@ use std::{
 
 use bytes::Bytes;
 
-/// What is kept, in bytes; and the newest whatever it takes.
+/// Maximum cache size, in bytes; the newest body is kept even if it is larger.
 const BYTES_MAX: usize = 8 << 20;
 
-/// Some bodies, by their homes. They are no proof of anything: whoever reads one checks what
-/// comes of it.
+/// Cached bodies by home offset. They prove nothing: callers must check the result.
 #[derive(Debug, Default)]
 pub(super) struct RecentBodies(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The last used at the end.
+    /// Bodies with their home offsets, the most recently used last.
     bodies: VecDeque<(u64, Bytes)>,
     bytes: usize,
     generation: u64,
@@ -26,11 +25,11 @@ struct Kept {
 
 impl RecentBodies {
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // Worst, something is kept that is counted wrongly.
+        // After a panic, at worst the size is counted wrongly.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often everything was forgotten: what was read before is not kept.
+    /// Returns how often the cache was cleared. A body read before that is not cached.
     pub(super) fn generation(&self) -> u64 {
         self.kept().generation
     }
@@ -44,7 +43,7 @@ impl RecentBodies {
         Some(bytes)
     }
 
-    /// Keeps a body, unless all was forgotten meanwhile.
+    /// Caches a body, unless the cache was cleared meanwhile.
     pub(super) fn keep(&self, home: u64, body: Bytes, generation: u64) {
         let mut kept = self.kept();
         if kept.generation != generation {
@@ -64,7 +63,7 @@ impl RecentBodies {
         }
     }
 
-    /// Forgets everything: something was erased, or a place may be taken by another body.
+    /// Clears the cache, because something was erased or an offset may be reused for another body.
     pub(super) fn forget(&self) {
         let mut kept = self.kept();
         kept.bodies.clear();
@@ -77,8 +76,8 @@ impl RecentBodies {
 mod tests {
     use super::*;
 
-    // Its memory is bounded, what was used last stays, and nothing that was read before
-    // something was erased comes back.
+    // The cache is bounded, keeps the most recently used bodies, and does not accept a body that
+    // was read before an erasure.
     #[test]
     fn the_last_ones_are_kept_until_all_is_forgotten() {
         let recent = RecentBodies::default();

@@ -1,5 +1,5 @@
-//! Going on after a loss: the only way in which a log gets shorter, and only
-//! when somebody says so.
+//! Repair: continuing after a loss. This is the only way in which a log gets shorter, and it
+//! happens only on request.
 
 use std::path::{Path, PathBuf};
 
@@ -11,57 +11,55 @@ use super::{
     manifest::{self, FORM_BLOCKS, Found, Manifest, Mark, SegmentEntry, Timeline},
     open::{self, is_unknown, leftover, look, names},
 };
-use crate::{
-    domain::{ContentHash, TimestampMicros},
-    log::port::{LogError, LogIdentity},
-};
+use crate::port::{LogError, LogIdentity};
+use treering_domain::{ContentHash, TimestampMicros};
 
-/// Memory for pages of a segment while it is looked at, in bytes.
+/// Page cache of a segment during inspection, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// Offsets whose records are lost, both ends inclusive.
+/// A range of offsets whose records are lost, both ends inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostRange {
-    /// The first.
+    /// The first offset.
     pub from: u64,
-    /// The last.
+    /// The last offset.
     pub to: u64,
 }
 
-/// What a repair finds, and does if it is told to.
+/// What a repair found, and what it did if it was told to.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LogRepair {
-    /// The last event that is kept; the next one comes right behind it.
+    /// Offset of the last event that is kept; the next one follows it directly.
     pub head: u64,
-    /// What is lost, in order.
+    /// Lost ranges in order.
     pub lost: Vec<LostRange>,
-    /// Files of the log's folder that cannot be used, and why.
+    /// Unusable files in the log's folder, and why.
     pub unusable: Vec<(String, String)>,
-    /// The manifest itself was missing or damaged.
+    /// The manifest was missing or damaged.
     pub manifest_lost: bool,
-    /// The segments said all again that it had said, and it was written anew.
+    /// The manifest was rebuilt completely from the segments and written.
     pub manifest_rebuilt: bool,
-    /// They can say it, and it was not written yet.
+    /// The manifest can be rebuilt from the segments, but was not written yet.
     pub can_be_rebuilt: bool,
-    /// Why they cannot, where nothing else is lost.
+    /// Why the manifest cannot be rebuilt, when nothing else is lost.
     pub unproven: Option<String>,
-    /// What proves that the log is not the one that it was, as the witnesses say
-    /// it; which events that cost is not known.
+    /// Evidence from the witnesses that the log was replaced by another version of it; how many
+    /// events are lost is unknown.
     pub contradiction: Option<String>,
-    /// The loss was accepted: a new timeline goes on behind what is kept.
+    /// The loss was accepted: a new timeline begins after what is kept.
     pub went_on: bool,
-    /// Where the unusable files were put; none: nothing was moved.
+    /// Where unusable files were moved; `None`: nothing was moved.
     pub moved_to: Option<String>,
 }
 
 impl LogRepair {
-    /// True when the log is what it was, as far as that can be known.
+    /// Returns true when the log is complete, as far as that can be determined.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.loses_nothing() && (!self.manifest_lost || self.manifest_rebuilt)
     }
 
-    /// How many events are known to be lost.
+    /// Returns how many events are known to be lost.
     #[must_use]
     pub fn events_lost(&self) -> u64 {
         self.lost.iter().map(|lost| lost.to - lost.from + 1).sum()
@@ -72,34 +70,34 @@ impl LogRepair {
     }
 }
 
-/// What views and index, which are made from the log, know of it.
+/// What projections and index, which are derived from the log, know about it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Witness {
-    /// There is one, of the log as it is now.
+    /// At least one exists and belongs to this log.
     pub is_there: bool,
-    /// The last event that they have seen.
+    /// Offset of the last event that they have processed.
     pub reached: u64,
-    /// What they know that cannot be if the log is the one that it was.
+    /// What contradicts the assumption that the log is unchanged.
     pub contradiction: Option<String>,
 }
 
-/// A log that is looked at, or mended, while nobody else changes it.
+/// A log under a lock, to be inspected or repaired.
 ///
-/// Witnesses are to be heard under the same lock: what they know of a log that
-/// another process mends meanwhile is no longer true of it.
+/// The witness must be determined under the same lock: another process could repair the log
+/// meanwhile, and what the witness knows would be outdated.
 #[derive(Debug)]
 pub struct Repairing {
     data: PathBuf,
     log: PathBuf,
-    /// None: there is no lock file, and who only looks makes none.
+    /// `None`: there is no lock file, and an inspection does not create one.
     _lock: Option<FolderLock>,
 }
 
 impl Repairing {
-    /// To look at it, beside others who do.
+    /// Locks a folder for inspection, shared with other readers.
     ///
     /// # Errors
-    /// [`LogError::Locked`], [`LogError::NoStore`], and what the system says.
+    /// [`LogError::Locked`], [`LogError::NoStore`], and I/O errors.
     pub fn to_look(data: &Path) -> Result<Self, LogError> {
         if !data.is_dir() {
             return Err(no_store(data));
@@ -107,10 +105,10 @@ impl Repairing {
         Ok(Self::holding(data, FolderLock::share(data)?))
     }
 
-    /// To mend it, alone. Only for a folder that was found to hold a store.
+    /// Locks a folder exclusively for repair. Only for a folder that was found to contain a store.
     ///
     /// # Errors
-    /// [`LogError::Locked`], [`LogError::ReadOnly`], and what the system says.
+    /// [`LogError::Locked`], [`LogError::ReadOnly`], and I/O errors.
     pub fn to_mend(data: &Path) -> Result<Self, LogError> {
         Ok(Self::holding(data, Some(FolderLock::acquire(data)?)))
     }
@@ -123,7 +121,8 @@ impl Repairing {
         }
     }
 
-    /// The log, or what is left of it, to read; none: nothing tells which one it is.
+    /// Opens the log, or what is left of it, for reading. Returns `None` when nothing identifies
+    /// it.
     #[must_use]
     pub fn log(&self) -> Option<RedbLog<DiskFolder>> {
         let options = RedbLogOptions::default();
@@ -136,10 +135,10 @@ impl Repairing {
         (left.head() > 0).then_some(left)
     }
 
-    /// Finds out what is lost. Changes nothing.
+    /// Determines what is lost. Changes nothing.
     ///
     /// # Errors
-    /// [`LogError::NoStore`], [`LogError::NewerFormat`], and what the system says.
+    /// [`LogError::NoStore`], [`LogError::NewerFormat`], and I/O errors.
     pub fn look(&self, witness: &Witness) -> Result<LogRepair, LogError> {
         if self.log.is_dir() {
             let (found, mut outcome) = assess(&open_folder(&self.log)?, witness)?;
@@ -156,20 +155,19 @@ impl Repairing {
         })
     }
 
-    /// Writes a manifest anew that is lost, and nothing with it, from what the
-    /// segments say. With `accept`, lets the log go on without what is lost, in a
-    /// new timeline; what cannot be used is moved aside, nothing is deleted.
+    /// Rebuilds the manifest from the segments, if only the manifest is lost. With `accept`,
+    /// continues the log without the lost records, in a new timeline; unusable files are moved
+    /// aside, and nothing is deleted.
     ///
     /// # Errors
-    /// As [`Repairing::look`]; nothing has changed then, unless it failed on the
-    /// way, and then it can be repeated.
+    /// As [`Repairing::look`], with nothing changed. If it fails halfway, it can be repeated.
     pub fn mend(&self, witness: &Witness, accept: bool) -> Result<LogRepair, LogError> {
         let told = self.look(witness)?;
         if !told.can_be_rebuilt && (!accept || told.is_whole()) {
             return Ok(told);
         }
         let path = &self.log;
-        crate::disk::make_folder(path).map_err(|error| lock::refused(path, error))?;
+        treering_base::disk::make_folder(path).map_err(|error| lock::refused(path, error))?;
         let folder = open_folder(path)?;
         let (found, mut outcome) = assess(&folder, witness)?;
         if let Some(manifest) = found.rebuilt() {
@@ -197,7 +195,7 @@ fn open_folder(path: &Path) -> Result<DiskFolder, LogError> {
     DiskFolder::open(path).map_err(|error| lock::refused(path, error))
 }
 
-/// What is left of a log, with every segment sealed, and where that ends.
+/// Returns the manifest of what is left of a log, with every segment sealed, and its head.
 pub(super) fn remains<F: Folder>(folder: &F) -> Result<(Manifest, u64), LogError> {
     let (left, outcome) = assess(folder, &Witness::default())?;
     let mut manifest = left.manifest;
@@ -219,18 +217,18 @@ fn lost_up_to(from: u64, to: u64) -> Vec<LostRange> {
 
 /// What is left of a log.
 struct Left {
-    /// Its manifest without what cannot be used, every segment sealed.
+    /// The manifest without unusable segments, every segment sealed.
     manifest: Manifest,
-    /// The chain hash of its last record.
+    /// The chain hash of the last record.
     last_chain: Option<ContentHash>,
-    /// A last segment that nothing has come into.
+    /// An empty last segment.
     empty_last: Option<SegmentEntry>,
-    /// The manifest is what the segments say, and they prove it.
+    /// The manifest was derived from the segments, and they prove it.
     is_proven: bool,
 }
 
 impl Left {
-    /// The manifest as it was before it was lost, if the segments prove it.
+    /// Returns the manifest as it was before the loss, if the segments prove it.
     fn rebuilt(&self) -> Option<Manifest> {
         if !self.is_proven {
             return None;
@@ -244,7 +242,8 @@ impl Left {
             }),
             None => {
                 let last = manifest.segments.last_mut()?;
-                // Blocks were written because another segment followed, which is gone.
+                // A segment is rewritten as blocks only once another segment follows; that one is
+                // lost.
                 if last.form.is_some() {
                     return None;
                 }
@@ -275,7 +274,7 @@ fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, LogRepair),
     let mut kept = Vec::new();
     for entry in std::mem::take(&mut manifest.segments) {
         let Some(file) = entry.file.clone() else {
-            // Whether a gap was accepted once, only the manifest could say.
+            // Only the lost manifest could tell whether a gap was accepted before.
             if outcome.manifest_lost
                 && let Some(end) = &entry.sealed
             {
@@ -312,7 +311,7 @@ fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, LogRepair),
                 outcome.lost.extend(lost_up_to(entry.first, should_end));
                 outcome.unusable.push((file, error.to_string()));
                 last_chain = None;
-                // What was never sealed and is gone leaves no place behind.
+                // A lost segment that was never sealed leaves no entry.
                 if entry.sealed.is_some() {
                     kept.push(SegmentEntry {
                         file: None,
@@ -334,7 +333,7 @@ fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, LogRepair),
         .last()
         .and_then(|entry| entry.sealed.as_ref())
         .map_or(0, |mark| mark.offset);
-    // What came behind the end is one loss, whichever files it was in.
+    // Everything lost after the end is one range, whichever files it was in.
     let last = outcome.lost.last().map_or(0, |lost| lost.to).max(reached);
     outcome.lost.retain(|lost| lost.to <= outcome.head);
     outcome.lost.extend(lost_up_to(outcome.head + 1, last));
@@ -355,8 +354,8 @@ fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, LogRepair),
     Ok((left, outcome))
 }
 
-/// A segment as it ends now, and the place of what it should have behind that: once it
-/// is accepted that this is lost, it is not told again.
+/// Returns the entry of a segment as it ends now, and an entry for its lost rest: once that loss is
+/// accepted, it is not reported again.
 fn ends_at(entry: SegmentEntry, end: Mark) -> impl Iterator<Item = SegmentEntry> {
     let first = end.offset + 1;
     let (kept, lost) = match entry.sealed {
@@ -379,7 +378,7 @@ fn ends_at(entry: SegmentEntry, end: Mark) -> impl Iterator<Item = SegmentEntry>
     kept.into_iter().chain(lost)
 }
 
-/// Why segments of which all can be used do not prove what the manifest said.
+/// Returns why intact segments do not prove the contents of the lost manifest.
 fn unproven(manifest: &Manifest, witness: &Witness) -> Option<String> {
     if manifest.segments.is_empty() {
         return Some("no segment has an event in it".to_owned());
@@ -400,7 +399,7 @@ fn unproven(manifest: &Manifest, witness: &Witness) -> Option<String> {
     None
 }
 
-/// Segments' files that are no part of the log and not left over by it.
+/// Returns the segment files that are neither part of the log nor leftovers.
 fn strays<F: Folder>(
     folder: &F,
     manifest: &Manifest,
@@ -415,7 +414,7 @@ fn strays<F: Folder>(
             continue;
         }
         let is_stray = if manifest_lost {
-            // Whether one that cannot be read was a part of it, only the manifest said.
+            // Only the manifest could tell whether an unreadable file was a part of the log.
             look(folder, &name, first).is_err() || !leftover(folder, manifest, &name)
         } else {
             is_unknown(folder, manifest, &name, first)
@@ -427,18 +426,18 @@ fn strays<F: Folder>(
     Ok(strays)
 }
 
-/// A segment's file, as it speaks of itself.
+/// A segment's file as it describes itself.
 struct Spoken {
     first: u64,
     copy: u32,
     name: String,
     identity: LogIdentity,
     end: Mark,
-    /// Its records are in blocks.
+    /// It stores blocks.
     is_dense: bool,
 }
 
-/// A manifest made from what the segments say of themselves.
+/// Derives a manifest from what the segments say about themselves.
 fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
     let mut found = Vec::new();
     for name in names(folder)? {
@@ -458,12 +457,12 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
             });
         }
     }
-    // Of copies of a segment the one that came furthest was written to, and of
-    // those that came as far the last one.
+    // Sorted so that the copy that reaches furthest comes last, and of equal ones the newest.
     found.sort_by_key(|one| (one.first, one.end.offset, one.copy));
     let mut manifest = Manifest::new(String::new());
     manifest.segments.clear();
-    // Whether an erasing was under way, only the manifest said: all of them are done again.
+    // Only the manifest could tell whether an erasure was in progress, so all erasures are
+    // repeated.
     manifest.erasing = Some(1);
     if let Some(last) = found.last() {
         manifest.store = last.identity.store;
@@ -495,7 +494,7 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
             one.end
         };
         next = end.offset + 1;
-        // Nothing has come into the last one yet: there is no end to seal.
+        // An empty last segment has no end to seal.
         let is_empty = end.offset < first;
         manifest.segments.push(SegmentEntry {
             first,
@@ -507,8 +506,8 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
     Ok(manifest)
 }
 
-/// The timelines that segments are of, in order. One in which nothing was ever
-/// written may be missing.
+/// Returns the timelines of the segments, in order. One in which nothing was written may be
+/// missing.
 fn timelines(found: &[Spoken]) -> Vec<Timeline> {
     let mut timelines: Vec<Timeline> = Vec::new();
     for one in found {
@@ -524,8 +523,8 @@ fn timelines(found: &[Spoken]) -> Vec<Timeline> {
     timelines
 }
 
-/// Puts unusable files, and the manifest as it was, into a folder of their own.
-/// None: there is nothing to put there.
+/// Moves unusable files, and copies the previous manifest, into a separate folder. Returns `None`
+/// when there is nothing to move.
 fn move_aside<F: Folder>(
     folder: &F,
     path: &Path,
@@ -542,21 +541,22 @@ fn move_aside<F: Folder>(
         return Ok(None);
     }
     let name = format!("set-aside-{}", TimestampMicros::now().0);
-    crate::disk::make_folder(&path.join(&name)).map_err(io)?;
+    treering_base::disk::make_folder(&path.join(&name)).map_err(io)?;
     if has_manifest {
-        // A copy: until another one takes its place, what it says counts.
+        // A copy, because the manifest remains valid until another one replaces it.
         let there = std::fs::read(path.join(manifest::MANIFEST)).map_err(io)?;
-        crate::disk::write(&path.join(&name).join(manifest::MANIFEST), &there).map_err(io)?;
+        treering_base::disk::write(&path.join(&name).join(manifest::MANIFEST), &there)
+            .map_err(io)?;
     }
     for file in files {
         folder.rename(file, &format!("{name}/{file}")).map_err(io)?;
     }
-    crate::disk::sync_folder(&path.join(&name)).map_err(io)?;
+    treering_base::disk::sync_folder(&path.join(&name)).map_err(io)?;
     folder.sync().map_err(io)?;
     Ok(Some(path.join(name).display().to_string()))
 }
 
-/// Starts a timeline behind what is left.
+/// Starts a new timeline after what is left.
 fn go_on<F: Folder>(folder: &F, left: Left, head: u64) -> Result<(), LogError> {
     let mut manifest = left.manifest;
     let first = head + 1;

@@ -1,6 +1,5 @@
-//! When segments are written anew: in the background, once they are sealed; and a
-//! log that never fills one, when nothing has been appended for a while or it is
-//! closed.
+//! When segments are rewritten: in the background once they are sealed, and for a log that never
+//! fills a segment, when it is idle or closed.
 
 use std::{
     io,
@@ -14,28 +13,28 @@ use std::{
 };
 
 use super::{Folder, RedbLog, Rewritten, lock_of};
-use crate::log::port::LogError;
+use crate::port::LogError;
 
-/// After so long without an append the last segment is sealed, to be dense, too.
+/// After this long without an append, the last segment is sealed so that it can be rewritten as
+/// blocks.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
-/// Frames of fewer bytes are not worth a segment of their own.
+/// Minimum size of frames, in bytes, that is worth a segment of its own.
 const SEALED_BYTES_MIN: u64 = 256 << 10;
-/// How often the thread looks around.
+/// How often the thread checks for work.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// After a failure it is tried again when there is another segment, or this much
-/// later.
+/// After a failure, it retries when there is another segment, or after this long.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(600);
-/// Of 0 to 19: how far the thread steps back behind those that serve.
+/// The thread's nice value, from 0 to 19: it yields to the threads that serve requests.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 15;
 
 impl<F: Folder> RedbLog<F> {
-    /// Seals the last segment if its frames are worth it, and at most
-    /// `frames_bytes_max`: a caller that must not wait leaves the rest for later.
-    /// True: it is sealed.
+    /// Seals the last segment if its frames are large enough and have at most `frames_bytes_max`
+    /// bytes; a caller that must not wait leaves the rest for later. Returns true when it was
+    /// sealed.
     ///
     /// # Errors
-    /// As those of appending; the log goes on as it was.
+    /// As for appending; the log stays as it was.
     pub fn seal_last(&self, frames_bytes_max: u64) -> Result<bool, LogError> {
         self.seal_within(SEALED_BYTES_MIN..=frames_bytes_max)
     }
@@ -61,11 +60,11 @@ impl<F: Folder> RedbLog<F> {
         Ok(true)
     }
 
-    /// Makes the whole log dense; the last segment if its frames are worth it, and
-    /// at most `frames_bytes_max`.
+    /// Rewrites the whole log as blocks; the last segment if its frames are large enough and have
+    /// at most `frames_bytes_max` bytes.
     ///
     /// # Errors
-    /// Of the first step that failed; what was done before stays done.
+    /// The error of the first step that failed; earlier steps stay done.
     pub fn make_dense(
         &self,
         frames_bytes_max: u64,
@@ -83,7 +82,7 @@ impl<F: Folder> RedbLog<F> {
     }
 }
 
-/// A thread that writes segments anew; it ends when it is dropped.
+/// A background thread that rewrites segments. It stops when this is dropped.
 #[derive(Debug)]
 pub struct Rewriter {
     signal: Arc<Signal>,
@@ -98,10 +97,10 @@ struct Signal {
 }
 
 impl Rewriter {
-    /// Starts it for a log that is written to.
+    /// Starts the thread for a log that is written to.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When no thread can be started.
     pub fn start<F: Folder>(log: &Arc<RedbLog<F>>) -> io::Result<Self> {
         let signal = Arc::new(Signal::default());
         let (log, seen) = (Arc::downgrade(log), Arc::clone(&signal));
@@ -114,8 +113,7 @@ impl Rewriter {
         })
     }
 
-    /// Ends it: what it was at is left as it was before, and done again another
-    /// time.
+    /// Stops the thread. A rewrite in progress is abandoned without effect, and done another time.
     pub fn stop(&mut self) {
         {
             let _asleep = lock_of(&self.signal.asleep);
@@ -136,17 +134,17 @@ impl Drop for Rewriter {
     }
 }
 
-/// What the thread remembers from one look to the next.
+/// The thread's state between checks.
 struct Looked {
     head: u64,
     since: Instant,
-    /// Segments there were when it failed, and when that was.
+    /// Number of segments at the last failure, and when that was.
     failed: Option<(usize, Instant)>,
 }
 
 fn run<F: Folder>(log: &Weak<RedbLog<F>>, signal: &Signal) {
     step_back();
-    // Whoever only appends something does not pay for it.
+    // A process that only appends something and exits does not pay for a rewrite.
     signal.sleep();
     let mut looked = Looked {
         head: 0,
@@ -175,7 +173,7 @@ impl Signal {
 }
 
 impl Looked {
-    /// Does what is to be done; true when there may be more.
+    /// Does the next piece of work; returns true when there may be more.
     fn look<F: Folder>(&mut self, log: &RedbLog<F>, stop: &AtomicBool) -> bool {
         let head = log.head.borrow().offset;
         if head != self.head {
@@ -192,7 +190,7 @@ impl Looked {
         let done = if log.has_to_rewrite() {
             log.rewrite_next(stop).map(|done| done.is_some())
         } else if self.since.elapsed() >= IDLE_AFTER {
-            // Looked at again only when something was appended, or much later.
+            // Check again only after another append, or much later.
             self.since = Instant::now() + TRY_AGAIN_AFTER;
             log.seal_last(u64::MAX)
         } else {
@@ -208,11 +206,11 @@ impl Looked {
     }
 }
 
-/// Lets everybody else go first.
+/// Lowers the thread's priority.
 fn step_back() {
     #[cfg(target_os = "linux")]
     {
-        // On Linux niceness is a thread's own.
+        // On Linux, niceness applies to a thread.
         let thread = rustix::thread::gettid();
         let _ = rustix::process::setpriority_process(Some(thread), NICENESS);
     }

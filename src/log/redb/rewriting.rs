@@ -1,10 +1,9 @@
-//! Writing sealed segments anew: densely, as blocks, and several small ones as one.
+//! Rewriting sealed segments: as blocks, and several small ones joined into one.
 //!
-//! One pass does it, whatever it is for: records are read in order, changed by a
-//! function, written to a new file beside the old ones, read back from there and
-//! compared; then the manifest names the new file, and the old ones go. Until then
-//! nothing has changed, so whatever fails is tried again later. Appends and reads
-//! go on meanwhile.
+//! One procedure serves every purpose: records are read in order, changed by a function, written to
+//! a new file beside the old ones, read back and compared; then the manifest names the new file,
+//! and the old ones are removed. Nothing changes before that, so any failure can be retried later.
+//! Appends and reads continue meanwhile.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -19,34 +18,34 @@ use super::{
     segment::{self, Sealed},
     sources::{Sources, not_read_back},
 };
-use crate::log::{
+use crate::{
     port::{LogError, LogIdentity},
     record::Record,
 };
 
-/// Memory for pages of the file that is written, in bytes.
+/// Page cache of the written file, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
-/// Segments that were written anew are joined with the one behind them while they
-/// are at most this many times as large as all that they would be joined with: so
-/// each byte is written as often as the log doubles.
+/// Rewritten segments are joined with the following one while each is at most this many times as
+/// large as all that it would be joined with, so that a byte is rewritten each time the log
+/// doubles.
 const JOINED_WITHIN: u64 = 3;
-/// What is joined has at most this share of a segment's bound: a pass over it takes
-/// about as long as one over a full segment of frames.
+/// A joined segment has at most this fraction of a segment's limit, so that rewriting it takes
+/// about as long as rewriting a full segment of frames.
 const JOINED_SHARE: u64 = 3;
 
-/// What a pass makes of what it reads.
+/// A change made by a rewrite.
 pub(super) trait Change: Sync {
-    /// Of a record.
+    /// Changes a record.
     fn record(&self, offset: u64, record: Record) -> Record;
 
-    /// Whether a large body stays, by its home.
+    /// Returns whether to keep a large body, given its home offset.
     fn keeps_blob(&self, home_offset: u64) -> bool;
 
-    /// Whether one goes whose home is between two offsets, both included.
+    /// Returns whether any large body with a home between two offsets, both included, is dropped.
     fn drops_blobs(&self, first: u64, last: u64) -> bool;
 }
 
-/// All stays as it is.
+/// Changes nothing.
 pub(super) struct Keep;
 
 impl Change for Keep {
@@ -63,25 +62,25 @@ impl Change for Keep {
     }
 }
 
-/// Says that a pass is to end: whoever closes the log does not wait for it.
+/// Tells a rewrite to stop, so that closing the log does not wait for it.
 pub(super) type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
 
-/// What a pass did.
+/// What a rewrite did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Rewritten {
-    /// Segments that were written anew.
+    /// Number of segments rewritten.
     pub segments: usize,
-    /// Their records.
+    /// Number of their records.
     pub records: u64,
-    /// Bytes of their files before …
+    /// Size of their files before, in bytes.
     pub bytes_before: u64,
-    /// … and of the one that took their place.
+    /// Size of the new file, in bytes.
     pub bytes_after: u64,
 }
 
-/// Why a pass ended that did not finish.
+/// Why a rewrite ended early.
 pub(super) enum Ended {
-    /// It was asked to.
+    /// It was told to stop.
     Stopped,
     Failed(LogError),
 }
@@ -93,23 +92,22 @@ impl From<LogError> for Ended {
 }
 
 impl<F: Folder> RedbLog<F> {
-    /// Writes what is next in its dense form, if anything is: a sealed segment that
-    /// keeps frames, and with it small ones before it. None: everything is dense,
-    /// or `stop` was set.
+    /// Rewrites the next sealed segment of frames as blocks, joined with small segments before it.
+    /// Returns `None` when no segment of frames is left, or when `stop` was set.
     ///
     /// # Errors
-    /// Nothing has changed; it can be tried again. [`LogError::Damaged`]: a segment
-    /// that cannot be read stays as it is.
+    /// Nothing has changed, and it can be retried. With [`LogError::Damaged`], the unreadable
+    /// segment stays as it is.
     pub fn rewrite_next(&self, stop: &AtomicBool) -> Result<Option<Rewritten>, LogError> {
         if self.mode.is_read_only() {
             return Err(LogError::OpenedToRead);
         }
-        // One pass at a time: each needs what the one before left.
+        // One rewrite at a time: each depends on the result of the previous one.
         let _turn = lock_of(&self.rewriting);
         if self.head.borrow().closed {
             return Err(LogError::Closed);
         }
-        // What an earlier process left goes before a file of this one is there.
+        // Remove leftovers of earlier processes before this one creates files.
         self.open_to_write()?;
         let stop: Stop<'_> = &|| stop.load(Ordering::Acquire) || self.head.borrow().closed;
         let Some((last, before)) = self.next_to_rewrite() else {
@@ -118,7 +116,7 @@ impl<F: Folder> RedbLog<F> {
         let joined: Vec<_> = before.into_iter().chain([last.clone()]).collect();
         let mut outcome = self.rewrite(&joined, &Keep, stop);
         if joined.len() > 1 && matches!(outcome, Err(Ended::Failed(LogError::Damaged { .. }))) {
-            // It may be one of the others.
+            // One of the other segments may be the damaged one.
             outcome = self.rewrite(std::slice::from_ref(&last), &Keep, stop);
         }
         match outcome {
@@ -133,7 +131,7 @@ impl<F: Folder> RedbLog<F> {
         }
     }
 
-    /// True when a sealed segment keeps frames, and was not found to be damaged.
+    /// Returns true when a sealed segment stores frames and was not found to be damaged.
     pub fn has_to_rewrite(&self) -> bool {
         let unfit = lock_of(&self.unfit);
         let manifest = self.manifest();
@@ -141,8 +139,8 @@ impl<F: Folder> RedbLog<F> {
         segments.any(|entry| is_of_frames(entry) && !unfit.contains(&entry.first))
     }
 
-    /// The first sealed segment of frames, and the dense ones before it that it is
-    /// to be joined with.
+    /// Returns the first sealed segment of frames, and the rewritten ones before it to join it
+    /// with.
     fn next_to_rewrite(&self) -> Option<(SegmentEntry, Vec<SegmentEntry>)> {
         let manifest = self.manifest().clone();
         let unfit = lock_of(&self.unfit).clone();
@@ -173,7 +171,7 @@ impl<F: Folder> RedbLog<F> {
         Some((last.clone(), manifest.segments[first..at].to_vec()))
     }
 
-    /// Writes adjacent sealed segments anew, as one.
+    /// Rewrites adjacent sealed segments as one.
     pub(super) fn rewrite(
         &self,
         entries: &[SegmentEntry],
@@ -197,7 +195,7 @@ impl<F: Folder> RedbLog<F> {
         let bytes_after = match written {
             Ok(bytes) => bytes,
             Err(ended) => {
-                // The next opening would clear it away.
+                // If this fails, the next opening removes the file.
                 let _left = self.folder.remove(&file);
                 return Err(ended);
             }
@@ -229,7 +227,7 @@ impl<F: Folder> RedbLog<F> {
         })
     }
 
-    /// An empty file in which the segments can be written anew.
+    /// Creates an empty file to rewrite the segments into.
     fn create_copy(&self, entries: &[SegmentEntry]) -> Result<(String, F::File), LogError> {
         let first = &entries[0];
         let copy = first.file.as_deref().map_or(0, active::next_copy);
@@ -250,7 +248,7 @@ impl<F: Folder> RedbLog<F> {
         change: &dyn Change,
         stop: Stop<'_>,
     ) -> Result<(), Ended> {
-        // Asked before anything is written: appends need the room more.
+        // Reserve the space before anything is written: appends need it more.
         storage
             .ensure_room(sources.bytes())
             .map_err(|error| LogError::from_io("making room to write a segment anew", error))?;
@@ -268,7 +266,7 @@ impl<F: Folder> RedbLog<F> {
         Ok(closed?)
     }
 
-    /// Lets the manifest name a file in the place of those that it was made from.
+    /// Makes the manifest name a file in place of those that it was made from.
     fn take_its_place(&self, entries: &[SegmentEntry], file: &str) -> Result<(), LogError> {
         let replaced = self.replace_manifest(|manifest| swap(manifest, entries, file));
         let old = || entries.iter().filter_map(|entry| entry.file.clone());
@@ -278,7 +276,7 @@ impl<F: Folder> RedbLog<F> {
                 self.remove_when_sure(old(), replaced);
                 Ok(())
             }
-            // Either may be named on disk: both stay until that is known.
+            // The manifest on disk may name either: both stay until that is known.
             Err(error @ LogError::UnknownOutcome { .. }) => {
                 lock_of(&self.stale).extend(old().chain([file.to_owned()]));
                 Err(error)
@@ -295,7 +293,7 @@ fn is_of_frames(entry: &SegmentEntry) -> bool {
     entry.sealed.is_some() && entry.file.is_some() && entry.form.is_none()
 }
 
-/// Puts one entry in the place of several.
+/// Replaces several entries by one.
 fn swap(manifest: &mut Manifest, entries: &[SegmentEntry], file: &str) -> Result<(), LogError> {
     let (first, last) = (&entries[0], &entries[entries.len() - 1]);
     let at = manifest.segments.iter().position(|entry| entry == first);
@@ -318,7 +316,7 @@ fn swap(manifest: &mut Manifest, entries: &[SegmentEntry], file: &str) -> Result
 }
 
 impl<F: Folder> RedbLog<F> {
-    /// Changes the manifest, on disk and then here; one change at a time.
+    /// Changes the manifest on disk and then in memory; one change at a time.
     pub(super) fn replace_manifest(
         &self,
         change: impl FnOnce(&mut Manifest) -> Result<(), LogError>,
@@ -334,7 +332,7 @@ impl<F: Folder> RedbLog<F> {
         Ok(replaced)
     }
 
-    /// Removes files that the manifest has named before, now or once it lasts.
+    /// Removes files that an earlier manifest named, now or once the new manifest is durable.
     fn remove_when_sure(&self, files: impl Iterator<Item = String>, replaced: Replaced) {
         lock_of(&self.stale).extend(files);
         if replaced == Replaced::Lasting {
@@ -343,7 +341,7 @@ impl<F: Folder> RedbLog<F> {
         }
     }
 
-    /// The manifest on disk is the one here: what it does not name can go.
+    /// Removes the stale files. The manifest on disk must equal the one in memory.
     fn remove_stale(&self) {
         let stale = std::mem::take(&mut *lock_of(&self.stale));
         let manifest = self.manifest();
@@ -351,7 +349,7 @@ impl<F: Folder> RedbLog<F> {
             if !manifest.names(&file)
                 && let Err(error) = self.folder.remove(&file)
             {
-                // The next opening clears it away.
+                // The next opening removes it.
                 tracing::warn!(file, %error, "a file that another one took the place of stays");
             }
         }

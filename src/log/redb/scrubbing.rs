@@ -1,9 +1,9 @@
-//! Scrubbing: what was erased goes off the disk.
+//! Scrubbing: removing erased content from disk.
 //!
-//! The manifest says that it is under way before anybody says what goes, and that it is
-//! done once nothing of it is in a file of the log any more. In between sealed segments
-//! are written anew, each as whenever that is done: whoever is interrupted begins again,
-//! and finds those that are done already done.
+//! The manifest records an erasure as in progress before any record says what to erase, and as done
+//! once no file of the log contains any of it. In between, the affected sealed segments are
+//! rewritten. An interrupted erasure starts again; segments that were done before are rewritten
+//! without effect.
 
 use super::{
     Folder, RedbLog, active, lock_of,
@@ -12,16 +12,16 @@ use super::{
     rewriting::{Change, Ended},
     sealing::folder_not_synced,
 };
-use crate::log::{Erasure, Record, port::LogError};
+use crate::{Erasure, Record, port::LogError};
 
-/// What was done to the log's files.
+/// What a scrub did to the log's files.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Scrubbed {
-    /// Segments that were written anew.
+    /// Number of segments rewritten.
     pub segments: u64,
-    /// Files of segments before, with their sizes in bytes.
+    /// Segment files before, with their sizes in bytes.
     pub before: Vec<(String, u64)>,
-    /// Files of segments afterwards.
+    /// Segment files afterwards, with their sizes in bytes.
     pub after: Vec<(String, u64)>,
 }
 
@@ -40,18 +40,18 @@ impl Change for Erasure {
 }
 
 impl<F: Folder> RedbLog<F> {
-    /// The first offset at which a record may say what is to be erased and was not yet;
-    /// none: no erasing is under way.
+    /// Returns the first offset at which a record may request an erasure that is not done yet;
+    /// `None`: no erasure is in progress.
     #[must_use]
     pub fn erasing(&self) -> Option<u64> {
         self.manifest().erasing
     }
 
-    /// Lets the manifest say that an erasing begins: what goes is said by records behind
-    /// the head. When it returns that is on the disk.
+    /// Records in the manifest that an erasure begins, durably; records after the current head say
+    /// what to erase.
     ///
     /// # Errors
-    /// What the system says. It may have begun then, and can be begun again.
+    /// I/O errors. The erasure may have begun then, and can be begun again.
     pub fn begin_erasing(&self) -> Result<(), LogError> {
         if self.mode.is_read_only() {
             return Err(LogError::OpenedToRead);
@@ -63,7 +63,7 @@ impl<F: Folder> RedbLog<F> {
         })
     }
 
-    /// Stretches of offsets that were lost, which was accepted: there is nothing to erase.
+    /// Returns the ranges of offsets whose loss was accepted: there is nothing to erase in them.
     #[must_use]
     pub fn accepted_losses(&self) -> Vec<(u64, u64)> {
         let manifest = self.manifest();
@@ -75,19 +75,19 @@ impl<F: Folder> RedbLog<F> {
             .collect()
     }
 
-    /// Writes anew what holds something that goes, without it; and what still has frames,
-    /// because those say the salts of others, too. `report` is told how many segments are
-    /// done, and of how many.
+    /// Rewrites the segments that contain erased content, without it, and those that still store
+    /// frames, because frames reveal the salts of other records too. `report` is called with the
+    /// number of finished segments and their total.
     ///
     /// # Errors
-    /// Of the first step that failed. What was done before stays done, and it can be begun
-    /// again.
+    /// The error of the first step that failed. Earlier steps stay done, and the scrub can be
+    /// repeated.
     pub fn scrub(
         &self,
         erasure: &Erasure,
         mut report: impl FnMut(u64, u64),
     ) -> Result<Scrubbed, LogError> {
-        // One pass at a time: each needs what the one before left.
+        // One rewrite at a time: each depends on the result of the previous one.
         let _turn = lock_of(&self.rewriting);
         let mut done = Scrubbed {
             before: self.segment_files()?,
@@ -117,11 +117,11 @@ impl<F: Folder> RedbLog<F> {
         Ok(done)
     }
 
-    /// Lets the manifest say that all is erased that records up to an offset say; 0: none
-    /// did.
+    /// Records in the manifest that everything that records up to an offset requested is erased; 0:
+    /// there was no such record.
     ///
     /// # Errors
-    /// What the system says; the erasing is begun again then.
+    /// I/O errors; the erasure is then begun again.
     pub fn end_erasing(&self, offset: u64) -> Result<(), LogError> {
         self.lasting(|manifest| {
             manifest.erased = manifest.erased.max(offset);
@@ -129,7 +129,7 @@ impl<F: Folder> RedbLog<F> {
         })
     }
 
-    /// Changes the manifest so that it outlives the power.
+    /// Changes the manifest durably.
     fn lasting(&self, change: impl FnOnce(&mut Manifest)) -> Result<(), LogError> {
         let replaced = self.replace_manifest(|manifest| {
             change(manifest);
@@ -141,7 +141,7 @@ impl<F: Folder> RedbLog<F> {
         }
     }
 
-    /// What goes must be in sealed segments: the last one cannot be written anew.
+    /// Checks that the erased content is in sealed segments: the last one cannot be rewritten.
     fn check_sealed(&self, manifest: &Manifest, erasure: &Erasure) -> Result<(), LogError> {
         let open_from = manifest.last().map_or(1, |last| last.first);
         if erasure.touches(open_from, u64::MAX) {
@@ -155,12 +155,12 @@ impl<F: Folder> RedbLog<F> {
 
     /// Removes unnamed files of sealed segments and syncs the folder.
     ///
-    /// Only files before the last segment go. A file of the last segment or behind it may
-    /// be one that an append is about to use: sealing and rewriting create the file first
-    /// and name it in the manifest afterwards. Nothing that is erased is in such a file,
-    /// because erasing seals first.
+    /// Only files before the last segment are removed. A later file may be one that an append is
+    /// about to use: sealing and rewriting create a file first and name it in the manifest
+    /// afterwards. Such a file has no erased content, because an erasure seals the last segment
+    /// first.
     pub(super) fn remove_unnamed(&self) -> Result<(), LogError> {
-        // After a power loss the manifest on disk counts, and it may name other files.
+        // After a power loss the manifest on disk counts, so it must not name other files.
         self.lasting(|_| {})?;
         let _turn = lock_of(&self.manifest_turn);
         let manifest = self.manifest().clone();
@@ -176,7 +176,7 @@ impl<F: Folder> RedbLog<F> {
         self.folder.sync().map_err(failed)
     }
 
-    /// The files that the manifest names, and their sizes.
+    /// Returns the files that the manifest names, and their sizes.
     fn segment_files(&self) -> Result<Vec<(String, u64)>, LogError> {
         let manifest = self.manifest().clone();
         let files = manifest

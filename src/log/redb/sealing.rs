@@ -1,8 +1,8 @@
-//! The ends of segments: sealing a full one, writing one anew after a failed
-//! sync, and going on after a failed append.
+//! Sealing a full segment, rotating to a new file after a failed sync, and recovering from a failed
+//! append.
 //!
-//! Each is one step, which happens when the manifest is replaced: before that
-//! nothing has changed, from then on nothing goes to the old file.
+//! Each takes effect in one step, when the manifest is replaced: before that nothing has changed,
+//! and afterwards nothing is written to the old file.
 
 use std::sync::atomic::Ordering;
 
@@ -13,16 +13,16 @@ use super::{
     manifest::{Mark, Replaced, SegmentEntry},
     segment::{self, End, Reader},
 };
-use crate::log::port::EventLog;
+use crate::port::EventLog;
 
-/// A segment that cannot be sealed, for want of handles or room, goes on until it
-/// is this many times its bound.
+/// A segment that cannot be sealed, for lack of handles or space, is used further until it reaches
+/// this many times its limit.
 const OVERFULL: u64 = 2;
 
 impl<F: Folder> RedbLog<F> {
-    /// After a sync that failed: what the batch wrote may be on disk or not, and
-    /// reading it back would not tell. The acknowledged part is written to a new
-    /// file; once that has taken the old one's place the batch is not there.
+    /// Recovers from a failed sync: the batch may or may not be on disk, and reading it back would
+    /// not tell. Copies the acknowledged part to a new file; once that has replaced the old one,
+    /// the batch is certainly not there.
     pub(super) fn recover_from_sync(&self, head: u64, failed: LogError) -> Result<u64, LogError> {
         tracing::error!(error = %failed, "a sync of the log failed; its last segment is written anew");
         self.recent.forget();
@@ -36,8 +36,8 @@ impl<F: Folder> RedbLog<F> {
         }
     }
 
-    /// After an append that failed before its sync: redb refuses everything until
-    /// the file is opened again; that also shows whether the batch is there.
+    /// Recovers from an append that failed before its sync: redb refuses everything until the file
+    /// is reopened, which also shows whether the batch is there.
     pub(super) fn recover(
         &self,
         head: u64,
@@ -51,7 +51,7 @@ impl<F: Folder> RedbLog<F> {
         let now = match opened {
             Ok(end) => end.offset,
             Err(error) => {
-                // Opening may have synced, and that may be what failed.
+                // Opening may have synced, and that sync may be what failed.
                 self.distrusted.store(true, Ordering::Release);
                 drop(active);
                 let written = self.write_anew_if_distrusted(head);
@@ -78,11 +78,11 @@ impl<F: Folder> RedbLog<F> {
         })
     }
 
-    /// Writes the last segment up to `head` into a new file, and lets the
-    /// manifest name that one, if a sync has failed before.
+    /// After a failed sync, copies the last segment up to `head` into a new file and makes the
+    /// manifest name that one.
     ///
     /// # Errors
-    /// It stays distrusted, and nothing may be appended.
+    /// The segment stays untrusted, and nothing may be appended.
     pub(super) fn write_anew_if_distrusted(&self, head: u64) -> Result<(), LogError> {
         if !self.is_distrusted() || self.mode.is_read_only() {
             return Ok(());
@@ -123,7 +123,7 @@ impl<F: Folder> RedbLog<F> {
         match replaced {
             Replaced::Lasting => {
                 self.distrusted.store(false, Ordering::Release);
-                // The next opening would clear it away.
+                // If this fails, the next opening removes the file.
                 let _left = self.folder.remove(&old.file);
                 tracing::warn!(
                     first_offset,
@@ -131,12 +131,12 @@ impl<F: Folder> RedbLog<F> {
                 );
                 Ok(())
             }
-            // After a power loss the manifest may name the old file: it stays.
+            // After a power loss the manifest may name the old file, so it stays.
             Replaced::InPlace => Err(folder_not_synced()),
         }
     }
 
-    /// Starts a new segment when the last one would grow over its bound.
+    /// Starts a new segment when the last one would exceed its limit.
     pub(super) fn seal_if_full(&self, head: u64, batch_bytes: u64) -> Result<(), LogError> {
         let full = {
             let active = self.active()?;
@@ -148,7 +148,7 @@ impl<F: Folder> RedbLog<F> {
             after > self.options.segment_bytes_max.saturating_mul(OVERFULL)
         };
         match self.seal(head) {
-            // Nothing has changed: what waits may as well go where it went before.
+            // Nothing has changed, so the segment can be used further.
             Err(error) if !full && !self.is_distrusted() => {
                 tracing::warn!(%error, "a full segment could not be sealed; it goes on for now");
                 Ok(())
@@ -157,8 +157,8 @@ impl<F: Folder> RedbLog<F> {
         }
     }
 
-    /// Seals the last segment and starts a new one. Once the manifest names the
-    /// new one, that one is taken, whatever follows.
+    /// Seals the last segment and starts a new one. Once the manifest names the new one, it is
+    /// used, whatever follows.
     pub(super) fn seal(&self, head: u64) -> Result<(), LogError> {
         let next = head + 1;
         let cache_bytes = self.options.cache_bytes;
@@ -194,11 +194,11 @@ impl<F: Folder> RedbLog<F> {
         Ok(())
     }
 
-    /// Lets a new segment go that could not take its place.
+    /// Discards a new segment that could not replace the old one.
     fn discard(&self, mut fresh: Active<F>, why: &LogError) {
         let _closed = fresh.close();
         if matches!(why, LogError::UnknownOutcome { .. }) {
-            // The manifest on disk may name it: write over it before going on.
+            // The manifest on disk may name it: replace the manifest before appending.
             self.distrusted.store(true, Ordering::Release);
         } else {
             let _left = self.folder.remove(&fresh.file);
@@ -211,8 +211,8 @@ impl<F: Folder> RedbLog<F> {
         segment::end(Reader::frames(&open.database), active.first_offset)
     }
 
-    /// Lets the manifest say how far the log has come, so that an older copy of
-    /// the last segment shows at the next opening.
+    /// Records the current head in the manifest, so that an older copy of the last segment is
+    /// detected at the next opening.
     pub(super) fn note_reached(&self) -> Result<(), LogError> {
         let head = self.head.borrow().offset;
         let noted = self.manifest().reached.offset;
@@ -236,7 +236,7 @@ pub(super) fn folder_not_synced() -> LogError {
     )
 }
 
-/// Copies a segment into a new one, and checks where that one ends.
+/// Copies a segment into a new one, and checks where the copy ends.
 fn copy_into<F: Folder>(
     from: &::redb::Database,
     fresh: &mut Active<F>,

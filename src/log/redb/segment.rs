@@ -1,4 +1,4 @@
-//! One segment: a redb file with a table of frames and a table of large bodies.
+//! A segment: a redb file with a table of frames and a table of large bodies.
 
 use std::ops::Bound;
 
@@ -16,20 +16,18 @@ use super::{
     recent_bodies::RecentBodies,
 };
 use crate::{
-    contained::contained,
-    disk::Overlay,
-    domain::ContentHash,
-    log::{
-        frame::{self, FrameHeader},
-        patch::{PATCHED_BYTES_MAX, PATCHES_MAX},
-        port::{EncodedFrame, FrameBatch, LogError, LogIdentity, NewBlob},
-        record::{BlobRef, Record},
-    },
+    frame::{self, FrameHeader},
+    patch::{PATCHED_BYTES_MAX, PATCHES_MAX},
+    port::{EncodedFrame, FrameBatch, LogError, LogIdentity, NewBlob},
+    record::{BlobRef, Record},
 };
+use treering_base::contained::contained;
+use treering_base::disk::Overlay;
+use treering_domain::ContentHash;
 
 /// Offset of the first record to the frame's bytes.
 pub(super) const FRAMES: TableDefinition<u64, &[u8]> = TableDefinition::new("frames");
-/// What the segment is of: see [`initialize`].
+/// The identity of the segment: see [`initialize`].
 pub(super) const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
 const META_STORE: &str = "store";
 const META_TIMELINE: &str = "timeline";
@@ -37,7 +35,7 @@ const META_FIRST: &str = "first";
 /// See [`blob`].
 pub(super) const BLOBS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("blobs");
 
-/// What a redb operation may fail with here.
+/// A failure of a redb operation.
 #[derive(Debug)]
 pub(super) struct StoreError(redb::Error);
 
@@ -48,12 +46,12 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
 }
 
 impl StoreError {
-    /// As the port says it; `offset` is where damage would be.
+    /// Converts the error to [`LogError`]; `offset` is where damage is reported.
     pub(super) fn into_log(self, offset: u64, doing: &'static str) -> LogError {
         match self.0 {
             redb::Error::Io(error) => match error.kind() {
-                // redb reads pages where its tree says that they are. A folder can be
-                // opened like a file, but not read.
+                // redb reads pages where its tree says that they are, so a damaged tree leads to
+                // these errors. A folder can be opened like a file, but not read.
                 std::io::ErrorKind::UnexpectedEof
                 | std::io::ErrorKind::InvalidData
                 | std::io::ErrorKind::IsADirectory => {
@@ -71,8 +69,8 @@ impl StoreError {
     }
 }
 
-/// Runs a redb operation. redb checks its pages only when it repairs, and panics
-/// on some that are damaged; here, that is an error like any other.
+/// Runs a redb operation and converts panics to errors. redb verifies its pages only during repair
+/// and panics on some damaged pages.
 pub(super) fn guarded<T>(
     offset: u64,
     doing: &'static str,
@@ -100,8 +98,8 @@ pub(super) fn open_on(
     })
 }
 
-/// Opens a segment without writing to its file. What redb would repair, it
-/// repairs in memory; where its record of free pages is damaged, from the trees.
+/// Opens a segment without writing to its file. Repairs by redb are made in memory only; if its
+/// record of free pages is damaged, it is rebuilt from the trees.
 pub(super) fn open_unchanged<F: Folder>(
     folder: &F,
     file: &str,
@@ -117,7 +115,7 @@ pub(super) fn open_unchanged<F: Folder>(
     open_in_memory(storage, first_offset, cache_bytes)
 }
 
-/// Opens a segment without writing to its file, which no folder names any more.
+/// Opens a segment from a file handle without writing to it. For a file without a name.
 pub(super) fn open_over<B: StorageBackend + Clone>(
     file: &B,
     first_offset: u64,
@@ -146,23 +144,23 @@ fn open_in_memory<B: StorageBackend>(
     }
 }
 
-/// Frames are at least about so many times as large as their blocks, unless their
-/// bodies do not pack.
+/// Frames are at least about this many times as large as their blocks, unless their bodies do not
+/// compress.
 const FRAMES_TO_BLOCKS: u64 = 2;
 
-/// A segment that is not written to any more.
+/// A sealed segment, which is not written to any more.
 pub(super) struct Sealed {
     file: SealedFile,
-    /// None: it keeps frames.
+    /// `None`: it stores frames.
     dense: Option<DenseSegment>,
-    /// Bytes of its file.
+    /// Size of its file, in bytes.
     pub(super) bytes: u64,
 }
 
 enum SealedFile {
-    /// It was closed.
+    /// The file was closed properly.
     Closed(ReadOnlyDatabase),
-    /// It was not, or is damaged, and is repaired in memory.
+    /// The file was not closed properly, or is damaged, and was repaired in memory.
     Repaired(Database),
 }
 
@@ -232,7 +230,7 @@ pub(super) fn missing_or_io(
     }
 }
 
-/// Makes a segment's tables, and writes down what it is of.
+/// Creates a segment's tables and records its identity.
 pub(super) fn initialize(
     database: &Database,
     identity: LogIdentity,
@@ -247,7 +245,7 @@ pub(super) fn initialize(
     })
 }
 
-/// Writes down what a segment is of.
+/// Records a segment's identity.
 pub(super) fn write_identity(
     transaction: &WriteTransaction,
     identity: LogIdentity,
@@ -260,7 +258,7 @@ pub(super) fn write_identity(
     Ok(())
 }
 
-/// What a segment says that it is of: the log, and its first offset.
+/// Reads a segment's identity: its log and its first offset.
 pub(super) fn read_identity(
     segment: &impl Readable,
     first_offset: u64,
@@ -286,7 +284,7 @@ pub(super) fn read_identity(
     Ok((LogIdentity { store, timeline }, u64::from_le_bytes(first)))
 }
 
-/// Checks that a segment is the one that the manifest means.
+/// Checks that a segment is the one that the manifest names.
 pub(super) fn check_identity(
     segment: &impl Readable,
     store: Uuid,
@@ -313,7 +311,7 @@ pub(super) fn close(database: Database, first_offset: u64) -> Result<(), LogErro
     guarded(first_offset, "closing a segment", || Ok(database.close()?))
 }
 
-/// Moves what is in a segment to the front of its file, and cuts the file there.
+/// Compacts a segment: moves its content to the front of the file and truncates the file.
 pub(super) fn compact(database: &mut Database, first_offset: u64) -> Result<(), LogError> {
     guarded(first_offset, "compacting a segment", || {
         database.compact()?;
@@ -321,8 +319,8 @@ pub(super) fn compact(database: &mut Database, first_offset: u64) -> Result<(), 
     })
 }
 
-/// Writes a batch in one durable commit with one sync, and returns the bytes of its large
-/// bodies as they are stored.
+/// Writes a batch in one durable commit with one sync. Returns the stored size of its large bodies,
+/// in bytes.
 pub(super) fn append(database: &Database, batch: &FrameBatch) -> Result<u64, LogError> {
     let first = batch.frames.first().map_or(0, |frame| frame.first_offset);
     let blobs = stored_forms(database, &batch.blobs)?;
@@ -347,7 +345,7 @@ pub(super) fn append(database: &Database, batch: &FrameBatch) -> Result<u64, Log
     Ok(blobs.iter().map(|(_, stored)| stored.len() as u64).sum())
 }
 
-/// Puts a stored body into the table.
+/// Inserts a stored body into the table.
 pub(super) fn insert_blob(
     table: &mut Table<'_, &'static [u8], &'static [u8]>,
     home_offset: u64,
@@ -360,8 +358,8 @@ pub(super) fn insert_blob(
     Ok(())
 }
 
-/// Large bodies as they are to be stored, by their homes: as patches where their bases are in
-/// this segment or come before them.
+/// Encodes large bodies for storage, with their home offsets: as patches when their bases are in
+/// this segment or precede them in the batch.
 fn stored_forms(database: &Database, blobs: &[NewBlob]) -> Result<Vec<(u64, Vec<u8>)>, LogError> {
     let mut stored: Vec<(u64, Vec<u8>)> = Vec::with_capacity(blobs.len());
     for new in blobs {
@@ -385,7 +383,7 @@ fn stored_forms(database: &Database, blobs: &[NewBlob]) -> Result<Vec<(u64, Vec<
     Ok(stored)
 }
 
-/// What stands behind a large body of this segment; none: it is not there.
+/// Returns the patch depth of a large body in this segment; `None` when it is not there.
 fn depth_of(segment: &impl Readable, home_offset: u64) -> Result<Option<Depth>, LogError> {
     guarded(home_offset, "looking for the base of a patch", || {
         let table = segment.begin()?.open_table(BLOBS)?;
@@ -406,7 +404,7 @@ impl Sealed {
         }
     }
 
-    /// About how many bytes its file has, or would have, with blocks.
+    /// Returns the approximate size of its file with blocks, in bytes.
     pub(super) fn dense_bytes(&self) -> u64 {
         match &self.dense {
             Some(_) => self.bytes,
@@ -419,7 +417,7 @@ impl Sealed {
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     source: Source<'a>,
-    /// None: it keeps frames.
+    /// `None`: it stores frames.
     dense: Option<&'a DenseSegment>,
 }
 
@@ -430,7 +428,7 @@ enum Source<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Of a segment that is written to, or was opened in the same way.
+    /// Creates a reader of a segment that is open for writing or was opened like one.
     pub(super) fn new(database: &'a Database, dense: Option<&'a DenseSegment>) -> Self {
         Self {
             source: Source::Open(database),
@@ -438,7 +436,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Of a segment of frames.
+    /// Creates a reader of a segment of frames.
     pub(super) fn frames(database: &'a Database) -> Self {
         Self::new(database, None)
     }
@@ -453,7 +451,7 @@ impl Readable for Reader<'_> {
     }
 }
 
-/// A segment that can be read, appended to or not.
+/// A readable segment.
 pub(super) trait Readable {
     fn begin(&self) -> Result<ReadTransaction, StoreError>;
 }
@@ -470,7 +468,7 @@ impl Readable for ReadOnlyDatabase {
     }
 }
 
-/// The last frame or block, undecoded; none when the segment is empty.
+/// Returns the last frame or block, undecoded; `None` when the segment is empty.
 fn last_frame(segment: Reader<'_>, first_offset: u64) -> Result<Option<EncodedFrame>, LogError> {
     if let Some(dense) = segment.dense {
         return dense.last(&segment, first_offset);
@@ -498,21 +496,20 @@ fn last_frame(segment: Reader<'_>, first_offset: u64) -> Result<Option<EncodedFr
     }))
 }
 
-/// Where a segment ends.
+/// The end of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct End {
     /// The last used offset; `first_offset - 1` when the segment is empty.
     pub offset: u64,
-    /// Chain hash of the record there; none: there is no record, or it cannot be
-    /// read.
+    /// Chain hash of the last record; `None`: there is no record, or it cannot be read.
     pub chain_hash: Option<ContentHash>,
 }
 
-/// Where a segment ends. A last frame that is damaged still says how many records
-/// it has; its records are lost, not the place of what comes after them.
+/// Determines where a segment ends. A damaged last frame still tells its number of records: they
+/// are lost, but the offsets of later records are known.
 ///
 /// # Errors
-/// When that cannot be said.
+/// When the end cannot be determined.
 pub(super) fn end(segment: Reader<'_>, first_offset: u64) -> Result<End, LogError> {
     let Some(last) = last_frame(segment, first_offset)? else {
         return Ok(End {
@@ -533,7 +530,7 @@ pub(super) fn end(segment: Reader<'_>, first_offset: u64) -> Result<End, LogErro
     })
 }
 
-/// The first offset of the first frame behind `after`.
+/// Returns the first offset of the first frame after `after`.
 pub(super) fn next_frame(segment: Reader<'_>, after: u64) -> Result<Option<u64>, LogError> {
     if segment.dense.is_some() {
         return dense::next_block(&segment, after);
@@ -545,9 +542,8 @@ pub(super) fn next_frame(segment: Reader<'_>, after: u64) -> Result<Option<u64>,
     })
 }
 
-/// The frames, or blocks, from the one that holds `from` on, until they have
-/// `bytes_max` bytes together. Stops before one that is damaged, unless it is the
-/// first.
+/// Returns the frames or blocks from the one that contains `from` on, until they have `bytes_max`
+/// bytes in total. Stops before a damaged one, unless it is the first.
 pub(super) fn read_frames(
     segment: Reader<'_>,
     from: u64,
@@ -589,8 +585,8 @@ pub(super) fn read_frames(
     in_order(from, frames)
 }
 
-/// The frames that hold `from` and what follows it without a gap, up to one that is
-/// damaged; if that is the first, its damage.
+/// Returns the frames that contain `from` and what follows without a gap, up to a damaged one; when
+/// the first is damaged, returns its error.
 fn in_order(
     from: u64,
     read: impl IntoIterator<Item = Result<EncodedFrame, LogError>>,
@@ -622,7 +618,7 @@ fn in_order(
     Ok(frames)
 }
 
-/// A large body, unpacked and checked.
+/// Returns a large body, unpacked and checked.
 pub(super) fn read_blob(
     segment: &impl Readable,
     wanted: &BlobRef,
@@ -637,7 +633,8 @@ pub(super) fn read_blob(
     Ok(raw)
 }
 
-/// A large body by its home, where no record says what it is: a patch has a checksum.
+/// Returns a large body by its home offset alone, without a record to check it against; a patch has
+/// a checksum of its own.
 pub(super) fn read_unnamed_blob(
     segment: &impl Readable,
     home_offset: u64,
@@ -653,7 +650,7 @@ pub(super) fn read_unnamed_blob(
     on_its_base(segment, &stored, home_offset, &RecentBodies::default())
 }
 
-/// Unpacks a body, and before it what it is a patch on.
+/// Unpacks a body, after unpacking the body that it is a patch on.
 fn on_its_base(
     segment: &impl Readable,
     stored: &Stored<'_>,
@@ -670,7 +667,7 @@ fn on_its_base(
         if let Some(known) = recent.get(home) {
             break known;
         }
-        // Each stands before those that are patches on it, so this ends.
+        // A base always precedes the patches on it, so this terminates.
         if home >= below || chain.len() > usize::from(PATCHES_MAX) {
             return Err(LogError::damaged(
                 home_offset,
@@ -713,7 +710,7 @@ fn on_its_base(
     Ok(raw)
 }
 
-/// Damage of a base is damage of what stands on it.
+/// Reports the damage of a base as damage of the body that depends on it.
 fn of_base(home_offset: u64, error: LogError) -> LogError {
     match error {
         LogError::Damaged { offset, what } => LogError::damaged(
@@ -744,7 +741,7 @@ fn fetch_blob(
     })
 }
 
-/// Home of what a body is a patch on.
+/// Returns the home offset of the base of a patched body.
 #[cfg(test)]
 pub(super) fn base_of(segment: &impl Readable, home_offset: u64) -> Result<Option<u64>, LogError> {
     let stored = fetch_blob(segment, home_offset, u64::MAX)?;

@@ -1,5 +1,5 @@
-//! A disk for tests: loses and tears what was not synced, names included, fills
-//! up, fails a sync, runs out of handles, and stops in the middle of anything.
+//! A simulated disk for tests: it loses and tears unsynced data, names included, fills up, fails
+//! syncs, runs out of handles, and crashes in the middle of any operation.
 
 use std::{
     collections::BTreeMap,
@@ -13,62 +13,62 @@ use super::{
     file::SegmentFile,
     folder::{Access, Folder},
 };
-use crate::log::testkit::samples::Random;
+use crate::testkit::samples::Random;
 
-/// A torn write is torn between sectors, in bytes.
+/// A torn write is torn between sectors of this size, in bytes.
 const SECTOR_BYTES: usize = 512;
 
-/// Where a full disk shows.
+/// Which operation fails when the disk is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// When it is asked for room, as it should.
+    /// The request for space, as it should.
     Asked,
-    /// Only when a file grows.
+    /// Only growing a file.
     Growth,
-    /// Only when something is written behind what was written before.
+    /// Only writing beyond everything written before.
     Write,
 }
 
-/// What can be made to fail once, by its turn.
+/// Failures that can be injected once each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// A sync of a file: it says so, and keeps the pages for written.
+    /// A sync of a file fails, and the system treats the pages as written.
     Sync,
-    /// The same; the system then forgets the pages and reads old ones.
+    /// The same, and the system then forgets the pages and reads the old ones.
     SyncAndForget,
     /// A sync of the folder.
     FolderSync,
-    /// Anything that needs a new handle: opening, making, listing, reading.
+    /// Anything that needs a new handle: opening, creating, listing, reading.
     Handle,
     /// A rename.
     Rename,
 }
 
-/// A clone is the same disk.
+/// The simulated disk. Clones share one disk.
 #[derive(Clone)]
-pub(crate) struct SimulatedDisk(Arc<Mutex<Disk>>);
+pub struct SimulatedDisk(Arc<Mutex<Disk>>);
 
-/// A file, whatever its name.
+/// Identifies a file, whatever its name.
 type FileId = usize;
 
 struct Disk {
     files: Vec<Content>,
     names: BTreeMap<String, FileId>,
-    /// The names that are on disk, and what happened to names since.
+    /// The durable names; the next field has the changes since.
     lasting_names: BTreeMap<String, FileId>,
     renames: Vec<NameChange>,
     random: Random,
-    /// Operations until the power goes; none: it stays.
+    /// Operations until the power fails; `None`: it does not.
     until_crash: Option<u64>,
     crashed: bool,
     room: Option<(u64, Full)>,
-    /// Faults to come: how many of their kind go well before.
+    /// Injected faults, each with the number of operations of its kind that succeed before.
     faults: Vec<(Fault, u64)>,
     operations: u64,
     syncs: u64,
 }
 
-/// One change of the folder: what has the names then. Whole or not at all.
+/// An atomic change of the folder: the new file of each name.
 #[derive(Clone)]
 struct NameChange(Vec<(String, Option<FileId>)>);
 
@@ -77,7 +77,7 @@ struct Content {
     durable: Vec<u8>,
     current: Vec<u8>,
     pending: Vec<Change>,
-    /// Bytes up to the last one that was ever written.
+    /// Length up to the last byte that was ever written.
     written: u64,
     readers: u32,
     written_to: bool,
@@ -114,9 +114,9 @@ impl Content {
         self.pending.push(change);
     }
 
-    /// The system could not write its pages and holds them for clean: a part of
-    /// them came to the disk, and no later sync writes the rest. `forget`: it
-    /// reads them again, too.
+    /// Simulates a failed sync: a part of the pages reached the disk, the system treats all of them
+    /// as clean, and no later sync writes the rest. With `forget`, it also reads the pages from
+    /// disk again.
     fn fail_sync(&mut self, random: &mut Random, forget: bool) {
         let seen = self.current.clone();
         let (readers, written_to) = (self.readers, self.written_to);
@@ -133,10 +133,9 @@ impl Content {
         }
     }
 
-    /// What is there when the power comes back: of what was not synced, a
-    /// random part, by sectors.
+    /// Simulates a power loss: of what was not synced, a random part survives, by sectors.
     fn lose(&mut self, random: &mut Random) {
-        // Sometimes nothing, sometimes nearly all, sometimes half survives.
+        // Sometimes nothing, sometimes half, sometimes nearly everything survives.
         let survives = [0, 10, 50, 90, 100][random.below(5) as usize];
         for change in std::mem::take(&mut self.pending) {
             match change {
@@ -172,7 +171,8 @@ impl fmt::Debug for SimulatedDisk {
 }
 
 impl SimulatedDisk {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Creates an empty disk. The seed determines what happens to unsynced writes.
+    pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(Disk {
             files: Vec::new(),
             names: BTreeMap::new(),
@@ -192,19 +192,19 @@ impl SimulatedDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The power goes after this many operations.
-    pub(crate) fn crash_after(&self, operations: u64) {
+    /// Lets the power fail after this many operations.
+    pub fn crash_after(&self, operations: u64) {
         self.disk().until_crash = Some(operations);
     }
 
-    /// The disk as it is found after the power is back. What still has the old
-    /// one open keeps failing.
-    pub(crate) fn after_crash(&self) -> Self {
+    /// Returns the disk as it is found after a power loss. Handles to the old one keep failing.
+    #[must_use]
+    pub fn after_crash(&self) -> Self {
         self.disk().crashed = true;
         self.if_it_crashed()
     }
 
-    /// The disk as it would be found if the power went now.
+    /// Returns the disk as it would be found if the power failed now.
     pub(super) fn if_it_crashed(&self) -> Self {
         let mut old = self.disk();
         let mut random = Random(old.random.next());
@@ -220,20 +220,23 @@ impl SimulatedDisk {
         }
         after
     }
+}
 
-    /// Leaves room for this many bytes; none: any number.
+#[cfg(test)]
+impl SimulatedDisk {
+    /// Leaves room for this many bytes; `None`: unlimited.
     pub(super) fn set_room(&self, room: Option<(u64, Full)>) {
         let mut disk = self.disk();
         let used = disk.used();
         disk.room = room.map(|(bytes, full)| (used + bytes, full));
     }
 
-    /// Fails something once, after `after` of its kind went well.
+    /// Injects a fault once, after `after` operations of its kind have succeeded.
     pub(super) fn fail(&self, fault: Fault, after: u64) {
         self.disk().faults.push((fault, after));
     }
 
-    /// Faults that have not come yet.
+    /// Returns the number of injected faults that have not occurred yet.
     pub(super) fn faults_left(&self) -> usize {
         self.disk().faults.len()
     }
@@ -246,7 +249,7 @@ impl SimulatedDisk {
         self.disk().syncs
     }
 
-    /// Removes a file as somebody would who has no idea.
+    /// Removes a file durably, as a user might by mistake.
     pub(super) fn lose_file(&self, name: &str) {
         let mut disk = self.disk();
         disk.names.remove(name);
@@ -264,7 +267,7 @@ impl Disk {
         open.map(|file| file.current.len() as u64).sum()
     }
 
-    /// Counts an operation; fails when the power is gone.
+    /// Counts an operation; fails when the power is off.
     fn step(&mut self) -> io::Result<()> {
         self.operations += 1;
         if let Some(left) = &mut self.until_crash {
@@ -277,7 +280,7 @@ impl Disk {
         Ok(())
     }
 
-    /// True when a fault of this kind is due now.
+    /// Returns true when a fault of this kind is due now.
     fn is_due(&mut self, fault: Fault) -> bool {
         for (index, (kind, after)) in self.faults.iter_mut().enumerate() {
             if *kind != fault {
@@ -315,7 +318,7 @@ impl Disk {
         self.renames.push(change);
     }
 
-    /// Of the changes that were not put on disk, the first ones, or any.
+    /// Returns the names after a power loss: the first of the unsynced changes, or any of them.
     fn names_after_crash(&mut self, random: &mut Random) -> BTreeMap<String, FileId> {
         let mut names = self.lasting_names.clone();
         let in_order = random.below(2) == 0;
@@ -336,7 +339,7 @@ impl Disk {
         names
     }
 
-    /// Fails when `more` bytes do not fit and the disk shows it at `at`.
+    /// Fails when `more` bytes do not fit and the disk reports that at `at`.
     fn need(&self, more: u64, at: Full) -> io::Result<()> {
         match self.room {
             Some((bytes, full)) if full == at && self.used() + more > bytes => {
@@ -440,7 +443,7 @@ impl Folder for SimulatedDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut disk = self.disk();
-        // If the power goes now, the rename may have happened or not.
+        // If the power fails now, the rename may or may not have happened.
         let outcome = disk.step();
         if outcome.is_ok() && disk.is_due(Fault::Rename) {
             return Err(io::Error::from_raw_os_error(5));
@@ -463,7 +466,7 @@ impl Folder for SimulatedDisk {
         let mut disk = self.disk();
         disk.step()?;
         if disk.is_due(Fault::FolderSync) {
-            // What changed is for clean from now on, and lasts or not.
+            // The changes count as clean from now on, and may or may not be durable.
             let changes = std::mem::take(&mut disk.renames);
             if disk.random.below(2) == 0 {
                 for (name, id) in changes.into_iter().flat_map(|change| change.0) {
@@ -498,8 +501,9 @@ impl Folder for SimulatedDisk {
     }
 }
 
+/// A file on the simulated disk.
 #[derive(Clone, Debug)]
-pub(crate) struct SimulatedFile {
+pub struct SimulatedFile {
     disk: SimulatedDisk,
     id: FileId,
     access: Access,

@@ -1,5 +1,5 @@
-//! The segments that a pass writes anew: read in order, packed, and held against
-//! what came of it.
+//! The source segments of a rewrite: reading them in order, packing their records, and comparing
+//! the result with them.
 
 use std::sync::Arc;
 
@@ -11,21 +11,19 @@ use super::{
     segment::{self, Reader, Sealed},
 };
 use crate::{
-    domain::ContentHash,
-    log::{
-        block::{Dictionary, Packer, Samples},
-        frame,
-        port::{EncodedFrame, LogError, LogIdentity},
-        record::{Record, RecordBody},
-    },
+    block::{Dictionary, Packer, Samples},
+    frame,
+    port::{EncodedFrame, LogError, LogIdentity},
+    record::{Record, RecordBody},
 };
+use treering_domain::ContentHash;
 
-/// Frames or blocks are read so many bytes at a time.
+/// How much is read at once, in bytes.
 const READ_BYTES: usize = 1 << 20;
-/// So many places of a segment are looked at for what its bodies have in common.
+/// Number of places in the segments from which dictionary samples are taken.
 const SAMPLED_PLACES: u64 = 256;
 
-/// Adjacent segments that are written anew.
+/// Adjacent segments to rewrite.
 pub(super) struct Sources {
     pub(super) segments: Vec<(SegmentEntry, Arc<Sealed>)>,
 }
@@ -49,7 +47,7 @@ impl Sources {
         self.segments.iter().map(|(_, sealed)| sealed.bytes).sum()
     }
 
-    /// The timeline that the last one was written in.
+    /// Returns the timeline of the last segment.
     pub(super) fn timeline(&self) -> Result<uuid::Uuid, LogError> {
         let (entry, sealed) = self.segments.last().ok_or(LogError::Closed)?;
         let (identity, _) = segment::read_identity(&sealed.reader(), entry.first)?;
@@ -110,7 +108,7 @@ impl Sources {
         Ok(writer.finish()?)
     }
 
-    /// What bodies from all over the segments have in common.
+    /// Trains a dictionary on bodies from all over the segments.
     fn train(&self, change: &dyn Change, stop: Stop<'_>) -> Result<Option<Dictionary>, Ended> {
         let mut samples = Samples::default();
         let step = self.records().div_ceil(SAMPLED_PLACES).max(1);
@@ -127,7 +125,7 @@ impl Sources {
                     for (offset, record) in
                         (frame.first_offset..).zip(frame::decode(frame)?.records)
                     {
-                        // What goes must not come back in the dictionary.
+                        // Erased content must not end up in the dictionary.
                         let record = change.record(offset, record);
                         if let RecordBody::Inline(body) = &record.body {
                             samples.push(body);
@@ -141,7 +139,7 @@ impl Sources {
         Ok(Dictionary::train(&samples))
     }
 
-    /// Reads the copy back and holds it against what it was made from.
+    /// Reads the copy back and compares it with its sources.
     pub(super) fn compare(
         &self,
         copy: &Sealed,
@@ -153,7 +151,7 @@ impl Sources {
         self.each(stop, |offset, record| {
             let wanted = change.record(offset, record);
             let found = copied.next().map_err(not_read_back)?;
-            // Equal hashes that are not those of the records would be no proof.
+            // Equal hashes prove nothing unless they match the records.
             if found != wanted || !found.is_sound() {
                 return Err(not_copied(offset).into());
             }
@@ -172,7 +170,7 @@ impl Sources {
     }
 }
 
-/// What becomes of the large bodies of a segment.
+/// Determines which large bodies of a segment are kept.
 fn kept_blobs<'a>(
     entry: &SegmentEntry,
     sealed: &Sealed,
@@ -180,14 +178,14 @@ fn kept_blobs<'a>(
 ) -> Result<KeptBlobs<'a>, LogError> {
     let last = entry.sealed.as_ref().map_or(0, |mark| mark.offset);
     let keeps = |home| change.keeps_blob(home);
-    // Most passes drop none, and then no patch loses its base.
+    // Most rewrites drop none, and then no patch loses its base.
     match change.drops_blobs(entry.first, last) {
         true => KeptBlobs::of(&sealed.reader(), keeps, entry.first),
         false => Ok(KeptBlobs::all()),
     }
 }
 
-/// Damage of a copy says nothing of what it was made from.
+/// Converts damage of a copy to an I/O error, because it says nothing about its source.
 pub(super) fn not_read_back(error: LogError) -> LogError {
     match error {
         LogError::Damaged { .. } => LogError::from_io(
@@ -205,7 +203,7 @@ fn not_copied(offset: u64) -> LogError {
     )
 }
 
-/// A sealed segment ends with the record that it was sealed with.
+/// Checks that a sealed segment ends with the record with which it was sealed.
 fn check_mark(mark: &Mark, last: Option<ContentHash>) -> Result<(), LogError> {
     match (&mark.chain_hash, last) {
         (Some(noted), Some(found)) if *noted != found.to_string() => Err(LogError::damaged(
@@ -216,7 +214,7 @@ fn check_mark(mark: &Mark, last: Option<ContentHash>) -> Result<(), LogError> {
     }
 }
 
-/// The records of a segment, one after the other.
+/// Reads the records of a segment one after another.
 struct Records<'a> {
     segment: Reader<'a>,
     next: u64,

@@ -1,5 +1,4 @@
-//! The redb backend: the common suite, reopening, segments, lost power, full
-//! disks, damage.
+//! The redb backend: the conformance suite, reopening, segments, power loss, full disks, damage.
 
 mod damage;
 mod faults;
@@ -15,7 +14,7 @@ mod scrubbing;
 use std::sync::Arc;
 
 use super::{simulated::SimulatedDisk, *};
-use crate::log::{
+use crate::{
     patch::{self, BodyPatch},
     port::NewBlob,
     reader::LogReader,
@@ -25,7 +24,7 @@ use crate::log::{
 
 const SHARD: ShardId = ShardId(0);
 
-/// Segments so small that a test goes through several.
+/// Options with segments so small that a test fills several.
 fn small() -> RedbLogOptions {
     RedbLogOptions {
         segment_bytes_max: 2 << 20,
@@ -40,7 +39,7 @@ async fn append<F: Folder>(log: &RedbLog<F>, records: &[Record]) -> Result<u64, 
     log.append(SHARD, owner.epoch, owner.head, batch).await
 }
 
-/// What is different in a body from another one that is stored.
+/// Returns the patch from a stored body to another one.
 fn patch_on(base: &NewBlob, body: &[u8]) -> BodyPatch {
     let bytes = patch::diff(&base.bytes, body).unwrap();
     BodyPatch {
@@ -55,7 +54,7 @@ async fn all<F: Folder>(log: Arc<RedbLog<F>>) -> Result<Vec<Record>, LogError> {
     Ok(read.into_iter().map(|(_, record)| record).collect())
 }
 
-/// Looks, and mends what may be mended.
+/// Inspects a log and repairs it if allowed.
 fn repair(data: &Path, witness: &Witness, accept: bool) -> Result<LogRepair, LogError> {
     let looking = Repairing::to_look(data)?;
     let told = looking.look(witness)?;
@@ -68,8 +67,7 @@ fn repair(data: &Path, witness: &Witness, accept: bool) -> Result<LogRepair, Log
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_in_redb_conforms() {
-    // The suite is what the port means; both backends must agree on it. Once
-    // with one segment, once with many.
+    // The suite defines the port; all backends must pass it. Once with one segment, once with many.
     for options in [RedbLogOptions::default(), small()] {
         let folder = tempfile::tempdir().unwrap();
         let next = std::sync::atomic::AtomicU32::new(0);
@@ -88,8 +86,8 @@ async fn the_log_in_redb_conforms() {
 
 #[tokio::test]
 async fn a_log_of_many_segments_opens_again_as_it_was() {
-    // Whatever segment a record is in, and whether the log was closed or only
-    // dropped: nothing changes, and appends go on.
+    // In whichever segment a record is, and whether the log was closed or only dropped, nothing
+    // changes, and appends continue.
     let folder = tempfile::tempdir().unwrap();
     let mut expected = Vec::new();
     for round in 0..4 {
@@ -118,8 +116,8 @@ async fn a_second_log_on_a_folder_is_refused() {
     // Two processes that append to one folder would destroy it.
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap();
-    log.announce(Announced::Services("http://127.0.0.1:7171"))
-        .unwrap();
+    let secret = crate::HolderSecret::generate().unwrap();
+    log.announce("http://127.0.0.1:7171", &secret).unwrap();
     let error = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap_err();
     assert!(matches!(error, LogError::Locked { .. }), "{error}");
     log.close().await.unwrap();
@@ -128,7 +126,7 @@ async fn a_second_log_on_a_folder_is_refused() {
 
 #[tokio::test]
 async fn a_lone_append_pays_one_sync() {
-    // The sync is most of what an append costs: a second one would double it.
+    // The sync is most of an append's cost: a second one would double it.
     let disk = SimulatedDisk::new(1);
     let log =
         RedbLog::open_with(disk.clone(), RedbLogOptions::default(), OpenMode::Create).unwrap();

@@ -1,10 +1,10 @@
-//! Trees of salts: what follows from what, and what does not.
+//! Trees of salts: which salts follow from which nodes, and which do not.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The salts that a list of nodes gives, as a frame or a block reads them.
+/// Returns the salts for a list of nodes, as the decoders of frames and blocks derive them.
 fn read(nodes: &[SaltNode], offsets: impl IntoIterator<Item = u64>) -> Vec<[u8; SALT_BYTES]> {
     let mut nodes = nodes.iter();
     let mut last: Option<Arc<SaltNode>> = None;
@@ -22,7 +22,7 @@ fn read(nodes: &[SaltNode], offsets: impl IntoIterator<Item = u64>) -> Vec<[u8; 
         .collect()
 }
 
-/// Leaf by leaf, without the memory of the way.
+/// Computes a salt without the cached path.
 fn slowly(node: &SaltNode, offset: u64) -> [u8; SALT_BYTES] {
     node.below(offset, 0).key
 }
@@ -35,8 +35,8 @@ proptest! {
         renewed in prop::collection::vec(any::<prop::sample::Index>(), 0..3),
         erased in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
     ) {
-        // Somebody who has the store after an erasing must not have the salt: no node
-        // that is kept may be above it, and the others must still be there.
+        // After an erasure, the store must not reveal the salt: no stored node may be above it, and
+        // the other salts must still be derivable.
         let renewed: Vec<_> = renewed.iter().map(|at| at.index(count)).collect();
         let erased: Vec<_> = erased.iter().map(|at| at.index(count)).collect();
         let mut source = SaltSource::default();
@@ -71,8 +71,8 @@ proptest! {
         first in 1_u64..200_000,
         kinds in prop::collection::vec(0_u8..12, 1..200),
     ) {
-        // Of one tree, of another one after it, of none, and erased: a frame takes them
-        // in order, or says that the next one begins another frame.
+        // Salts of one tree, of another tree after it, outside any tree, and erased ones: a frame
+        // accepts them in order, or says that the next one begins another frame.
         let mut source = SaltSource::default();
         let mut frame = FrameSalts::default();
         let mut taken = Vec::new();
@@ -108,7 +108,7 @@ proptest! {
     }
 }
 
-// A salt for each record would be a fifth of the log. A block of a hundred records keeps
+// Storing a salt for each record would add a fifth to the log. A block of a hundred records stores
 // a few nodes, wherever it begins.
 #[test]
 fn a_block_keeps_few_nodes() {
@@ -117,7 +117,7 @@ fn a_block_keeps_few_nodes() {
         let salts: Vec<_> = (first..first + 100).map(|at| source.at(at)).collect();
         let nodes = cover(first, salts.iter().map(Some)).len();
         assert!(nodes <= 12, "{nodes} from {first} on");
-        // One that is erased costs the way to it.
+        // An erased salt costs the nodes beside its path.
         let left = salts.iter().enumerate();
         let left = left.map(|(index, salt)| (index != 50).then_some(salt));
         let punctured = cover(first, left).len();
@@ -125,8 +125,8 @@ fn a_block_keeps_few_nodes() {
     }
 }
 
-// What a store says of an erased body is a hash: with the salt it is known at once
-// whether a guess is right, without it every guess fits as well as another.
+// A store keeps a hash of an erased body: with the salt any guess can be verified, without it every
+// guess fits equally well.
 #[test]
 fn a_hash_is_another_one_with_another_salt() {
     let body = ContentHash(blake3::hash(b"the code is 0123456789").into());
@@ -136,13 +136,13 @@ fn a_hash_is_another_one_with_another_salt() {
     assert_ne!(salt.body_hash(body), body);
     let key = KeySalt::random();
     assert_ne!(key.hash(body), KeySalt::random().hash(body));
-    // Nor does what is kept for one purpose serve another.
+    // A key for one purpose is useless for another.
     let same = Salt::of(key.0);
     assert_ne!(key.hash(body), same.body_hash(body));
 }
 
-// The salts of a store are made and read for ever in the same way: what was written by
-// one version must be found by the next.
+// Salts must be derived in the same way for ever: what one version wrote must be readable by the
+// next.
 #[test]
 fn the_tree_does_not_change() {
     let node = SaltNode::new(5, TREE_HEIGHT, *b"0123456789abcdef").unwrap();

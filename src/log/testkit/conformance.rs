@@ -1,5 +1,4 @@
-//! What every backend must do, as one suite: a new backend passes it before it
-//! is used.
+//! The conformance suite: what every backend must do. A new backend passes it before it is used.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,23 +6,21 @@ use bytes::Bytes;
 
 use super::samples;
 use crate::{
-    domain::{Namespace, ShardId},
-    log::{
-        frame,
-        port::{EventLog, FrameBatch, LogError, NewBlob},
-        reader::LogReader,
-        record::{BlobRef, Record, RecordBody},
-        salt::Salt,
-    },
+    frame,
+    port::{EventLog, FrameBatch, LogError, NewBlob},
+    reader::LogReader,
+    record::{BlobRef, Record, RecordBody},
+    salt::Salt,
 };
+use treering_domain::{Namespace, ShardId};
 
 const SHARD: ShardId = ShardId(0);
 
-/// Runs the suite; `make` gives an empty log each time. Runs on tokio, with more than one
-/// thread.
+/// Runs the suite on the logs that `make` returns, which must be empty. Needs a tokio runtime with
+/// more than one thread.
 ///
 /// # Panics
-/// When the log does something else than [`EventLog`] says.
+/// When the log violates the contract of [`EventLog`].
 pub async fn run_all<L: EventLog>(make: impl Fn() -> L) {
     run_whatever_the_frames(&make).await;
     a_read_starts_at_the_frame_that_holds_the_offset(&make()).await;
@@ -31,8 +28,8 @@ pub async fn run_all<L: EventLog>(make: impl Fn() -> L) {
     the_next_frame_is_found(&make()).await;
 }
 
-/// What holds whatever the units are in which records are stored: for a log that
-/// makes other ones of the frames that it was given.
+/// Runs the part of the suite that does not depend on the frames, for a log that stores records in
+/// other units than the frames that it was given.
 ///
 /// # Panics
 /// As [`run_all`].
@@ -59,13 +56,13 @@ async fn append(log: &impl EventLog, records: &[Record]) -> u64 {
 }
 
 fn a_log_knows_itself(log: &impl EventLog) {
-    // What was made from a log is used with that log only.
+    // Data derived from a log is used with that log only.
     assert_eq!(log.identity(), log.identity());
     assert!(log.knows_timeline(log.identity().timeline));
 }
 
 async fn an_empty_log_has_no_head(log: &impl EventLog) {
-    // Offsets start at 1: whoever reads from 0 or 1 of an empty log gets nothing.
+    // Offsets start at 1: reading an empty log from 0 or 1 returns nothing.
     assert_eq!(log.acquire(SHARD).await.unwrap().head, 0);
     assert!(log.read(SHARD, 0, 1 << 20).await.unwrap().is_empty());
     assert!(log.read(SHARD, 1, 1 << 20).await.unwrap().is_empty());
@@ -100,7 +97,7 @@ async fn what_is_appended_is_read_back(log: impl EventLog) {
 }
 
 async fn a_read_starts_at_the_frame_that_holds_the_offset(log: &impl EventLog) {
-    // Frames are the unit: an offset in the middle of one gives all of it.
+    // Frames are the unit: an offset inside a frame returns the whole frame.
     append(log, &samples::records(3, 10)).await;
     append(log, &samples::records(4, 10)).await;
     for (from, first) in [(0, 1), (1, 1), (3, 1), (4, 4), (7, 4)] {
@@ -112,7 +109,7 @@ async fn a_read_starts_at_the_frame_that_holds_the_offset(log: &impl EventLog) {
 }
 
 async fn a_read_stops_at_its_bound(log: &impl EventLog) {
-    // A reader of a large log must be able to take it in small bites.
+    // A reader of a large log must be able to read it in small pieces.
     for _ in 0..10 {
         append(log, &samples::records(1, 1000)).await;
     }
@@ -123,7 +120,7 @@ async fn a_read_stops_at_its_bound(log: &impl EventLog) {
 }
 
 async fn the_next_frame_is_found(log: &impl EventLog) {
-    // Who goes on behind a damaged frame must find the one that follows it, and the end.
+    // A caller that continues after a damaged frame must find the following one, or the end.
     append(log, &samples::records(3, 10)).await;
     append(log, &samples::records(4, 10)).await;
     for (after, first) in [
@@ -139,7 +136,7 @@ async fn the_next_frame_is_found(log: &impl EventLog) {
 }
 
 async fn a_wrong_head_appends_nothing(log: &impl EventLog) {
-    // A writer whose idea of the log is old must not write over it.
+    // A writer with an outdated head must not overwrite anything.
     append(log, &samples::records(2, 10)).await;
     let owner = log.acquire(SHARD).await.unwrap();
     for wrong in [0, 1, 3] {
@@ -165,7 +162,7 @@ async fn an_earlier_owner_cannot_append(log: &impl EventLog) {
 }
 
 async fn a_gap_is_refused(log: &impl EventLog) {
-    // Offsets have no gaps, whatever a writer hands in.
+    // Offsets have no gaps, whatever a writer appends.
     let owner = log.acquire(SHARD).await.unwrap();
     let batch = samples::batch(2, &samples::records(1, 10));
     let error = log.append(SHARD, owner.epoch, 0, batch).await;
@@ -173,7 +170,7 @@ async fn a_gap_is_refused(log: &impl EventLog) {
     assert_eq!(log.acquire(SHARD).await.unwrap().head, 0);
 }
 
-/// A record whose body is apart, and that body.
+/// Returns a record whose body is stored separately, and that body.
 fn large(namespace: &Namespace, home_offset: u64, body: &Bytes) -> (Record, NewBlob) {
     let hash = Record::hash_body(body);
     let mut header = samples::header(1);
@@ -196,7 +193,7 @@ fn large(namespace: &Namespace, home_offset: u64, body: &Bytes) -> (Record, NewB
 }
 
 async fn large_bodies_come_back_as_their_record_names_them(log: &impl EventLog) {
-    // Sizes around the pieces that they are cut in, packable and not.
+    // Sizes around the chunk limit, compressible and not.
     let ours = Namespace::default();
     let mut head = 0;
     for bytes in [0, 1, 28 * 1024, 28 * 1024 + 1, 100_000, 3_000_000] {
@@ -209,7 +206,7 @@ async fn large_bodies_come_back_as_their_record_names_them(log: &impl EventLog) 
             let named = blob.reference();
             let read = log.blob(SHARD, &named).await.unwrap();
             assert!(read == body, "{bytes} bytes");
-            // Another body, another length, or one that nobody ever stored.
+            // A different body, a different length, or one that was never stored.
             let mut others = [named; 3];
             others[0].hash.0[7] ^= 1;
             others[1].bytes_len += 1;
@@ -223,7 +220,7 @@ async fn large_bodies_come_back_as_their_record_names_them(log: &impl EventLog) 
 }
 
 async fn a_blob_goes_with_its_batch(log: &impl EventLog) {
-    // All or nothing holds for blobs too: a refused batch leaves none behind.
+    // Atomicity includes blobs: a refused batch leaves none behind.
     let namespace = Namespace::default();
     let body = samples::noise(70_000);
     let (record, blob) = large(&namespace, 1, &body);
@@ -237,7 +234,7 @@ async fn a_blob_goes_with_its_batch(log: &impl EventLog) {
 }
 
 async fn a_tail_wakes_when_the_head_moves(log: impl EventLog) {
-    // Subscribers sleep until there is something, and miss nothing.
+    // Subscribers sleep until something is appended, and miss nothing.
     let log = Arc::new(log);
     append(&*log, &samples::records(2, 10)).await;
     assert_eq!(log.tail(SHARD, 0).await.unwrap(), 2);
@@ -252,7 +249,7 @@ async fn a_tail_wakes_when_the_head_moves(log: impl EventLog) {
 }
 
 async fn stats_grow(log: &impl EventLog) {
-    // Whoever watches the disk needs to see the log grow.
+    // Disk monitoring must see the log grow.
     let before = log.stats(SHARD).await.unwrap();
     let records: Vec<_> = (0..400).map(|_| samples::noisy_record(10_000)).collect();
     append(log, &records).await;

@@ -3,7 +3,7 @@
 //!
 //! ```
 //! # #[tokio::main(flavor = "multi_thread")] async fn main() {
-//! use treering::log::{MemoryLog, testkit::conformance};
+//! use treering_log::{MemoryLog, testkit::conformance};
 //!
 //! // Gives an empty log each time that it is called.
 //! conformance::run_all(MemoryLog::new).await;

@@ -1,4 +1,4 @@
-//! Records and bodies to fill a log with.
+//! Sample records and bodies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,25 +6,25 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::{
-    domain::{
-        BranchId, ContentHash, ConversationId, EventHeader, EventId, Namespace, Revision,
-        TimestampMicros,
-    },
-    log::{
-        frame,
-        port::FrameBatch,
-        record::{Record, RecordBody},
-        salt::Salt,
-    },
+    frame,
+    port::FrameBatch,
+    record::{Record, RecordBody},
+    salt::Salt,
+};
+use treering_domain::{
+    BranchId, ContentHash, ConversationId, EventHeader, EventId, Namespace, Revision,
+    TimestampMicros,
 };
 
 static SEED: AtomicU64 = AtomicU64::new(1);
 
-/// A small generator: tests need many bytes, not good ones.
-pub(crate) struct Random(pub(crate) u64);
+/// A small pseudo-random generator (SplitMix64): tests need many bytes, not good ones.
+pub struct Random(pub u64);
 
 impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
+    /// Returns the next number. Not an iterator, because it never ends.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -32,7 +32,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    /// Returns a number below a bound.
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 }
@@ -41,7 +42,7 @@ fn random() -> Random {
     Random(SEED.fetch_add(1, Ordering::Relaxed) << 20)
 }
 
-/// Bytes that do not pack.
+/// Returns incompressible bytes.
 pub fn noise(bytes: usize) -> Bytes {
     let mut random = random();
     let mut out = Vec::with_capacity(bytes + 8);
@@ -52,7 +53,7 @@ pub fn noise(bytes: usize) -> Bytes {
     Bytes::from(out)
 }
 
-/// Bytes that pack about as text does.
+/// Returns bytes that compress about as well as text.
 pub fn prose(bytes: usize) -> Bytes {
     const WORDS: [&str; 12] = [
         "the ",
@@ -77,7 +78,7 @@ pub fn prose(bytes: usize) -> Bytes {
     Bytes::from(out)
 }
 
-/// The header of an event at this revision.
+/// Returns the header of an event at this revision.
 pub fn header(revision: u64) -> EventHeader {
     EventHeader {
         id: EventId::generate(),
@@ -106,17 +107,17 @@ fn inline(revision: u64, body: Bytes) -> Record {
     .unwrap()
 }
 
-/// Records with text bodies of this size, in bytes.
+/// Returns records with text bodies of this size, in bytes.
 ///
 /// # Panics
-/// When a record cannot be sealed, which is a fault.
+/// When a record cannot be sealed, which is a bug.
 pub fn records(count: usize, body_bytes: usize) -> Vec<Record> {
     (1..=count as u64)
         .map(|revision| inline(revision, prose(body_bytes)))
         .collect()
 }
 
-/// A record whose body does not pack.
+/// Returns a record with an incompressible body.
 ///
 /// # Panics
 /// As [`records`].
@@ -124,10 +125,10 @@ pub fn noisy_record(body_bytes: usize) -> Record {
     inline(1, noise(body_bytes))
 }
 
-/// A batch without blobs, its first record at this offset.
+/// Returns a batch without blobs, its first record at this offset.
 ///
 /// # Panics
-/// When the records cannot be encoded, which is a fault.
+/// When the records cannot be encoded, which is a bug.
 pub fn batch(first_offset: u64, records: &[Record]) -> FrameBatch {
     FrameBatch {
         frames: frame::encode_group(first_offset, records).unwrap(),

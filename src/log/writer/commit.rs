@@ -1,5 +1,4 @@
-//! One group: decided, encoded, appended, or rolled back; or kept, while it is
-//! not known which.
+//! One group: staged, encoded and appended, or rolled back; or kept while its outcome is unknown.
 
 use std::{
     collections::VecDeque,
@@ -16,16 +15,14 @@ use super::{
     vitals::{Appends, Vitals},
 };
 use crate::{
-    domain::{
-        ShardId,
-        limits::{ASK_PAUSE_MAX, ASK_PAUSE_MIN, ASK_WHILE_WAITING, RETRY_MIN},
-    },
-    log::{
-        frame,
-        port::{Epoch, EventLog, FrameBatch, LogError, NewBlob},
-        record::Record,
-    },
-    traced::Way,
+    frame,
+    port::{Epoch, EventLog, FrameBatch, LogError, NewBlob},
+    record::Record,
+};
+use treering_base::traced::Way;
+use treering_domain::{
+    ShardId,
+    limits::{ASK_PAUSE_MAX, ASK_PAUSE_MIN, ASK_WHILE_WAITING, RETRY_MIN},
 };
 
 pub(super) struct Owner {
@@ -34,7 +31,7 @@ pub(super) struct Owner {
     pub(super) head: u64,
 }
 
-/// What became of some requests.
+/// The outcome of some requests.
 pub(super) struct Done<A> {
     pub(super) group: Option<Arc<CommittedGroup>>,
     pub(super) answers: Vec<(oneshot::Sender<A>, A)>,
@@ -53,7 +50,7 @@ impl<A> Done<A> {
     }
 }
 
-/// Refuses what waits, without deciding it.
+/// Refuses all waiting requests without deciding them.
 pub(super) fn refuse_all<S: Sequencer>(
     sequencer: &S,
     ready: &mut VecDeque<Waiting<S>>,
@@ -83,34 +80,34 @@ pub(super) struct Committer {
 
 enum State {
     Open,
-    /// It is not known what became of a group. What was staged for it stays
-    /// staged, and nothing is staged behind it, until the log says.
+    /// The outcome of a group is unknown. What was staged for it stays staged, and nothing more is
+    /// staged, until the log reports the outcome.
     Unsettled(Unsettled),
     /// This writer can never append again.
     Stopped(GroupError),
 }
 
-/// A group that is in the log or is not.
+/// A group that may or may not be in the log.
 struct Unsettled {
     group: Arc<CommittedGroup>,
-    /// Where the head is if it is there.
+    /// The head if the group is in the log.
     wanted: u64,
     what: String,
     ask_at: Instant,
     pause: Duration,
 }
 
-/// A group on its way.
+/// A group being built.
 struct Group<A> {
     records: Vec<Record>,
     blobs: Vec<NewBlob>,
     answers: Vec<(oneshot::Sender<A>, A)>,
     bytes: usize,
-    /// Those of calls that are traced.
+    /// Traces of those requests that are traced.
     ways: Vec<Way>,
 }
 
-/// The spans of a group's appends while it goes to the log.
+/// The trace spans of a group's appends while the log writes it.
 struct Commits(Vec<Span>);
 
 impl Commits {
@@ -120,7 +117,8 @@ impl Commits {
         Self(ways.map(|way| way.commit(appends, events)).collect())
     }
 
-    /// What is done is done once, and told of one of them.
+    /// Runs `done` within the first span: the work is done once for the group, so it is recorded
+    /// once.
     fn within<T>(&self, done: impl FnOnce() -> T) -> T {
         match self.0.first() {
             Some(span) => span.in_scope(done),
@@ -129,16 +127,16 @@ impl Commits {
     }
 }
 
-/// How an append ended.
+/// The outcome of an append.
 enum Outcome {
     There,
     NotThere(GroupError),
-    /// With where the head would be, and why.
+    /// With the head if the batch was appended, and the cause.
     Unknown {
         wanted: u64,
         what: String,
     },
-    /// It was not known, and never will be: another owner has the log.
+    /// The outcome was unknown and always will be: another owner has the log.
     Lost(LogError),
 }
 
@@ -158,7 +156,7 @@ impl Committer {
         }
     }
 
-    /// In how long the log must be asked what became of a group, if it must.
+    /// Returns when the log must next be asked about an unsettled group, if there is one.
     pub(super) fn ask_in(&self) -> Option<Duration> {
         match &self.state {
             State::Unsettled(unsettled) => {
@@ -168,7 +166,7 @@ impl Committer {
         }
     }
 
-    /// Never appends again. A group that is not settled stays that way.
+    /// Stops appending for good. An unsettled group stays unsettled.
     pub(super) fn stop(&mut self, error: GroupError) {
         let fault = matches!(error, GroupError::Broken { .. });
         tracing::error!(%error, "appends are stopped");
@@ -177,8 +175,8 @@ impl Committer {
         self.state = State::Stopped(error);
     }
 
-    /// Takes one group from what is ready and commits it; refuses all while that
-    /// cannot be.
+    /// Takes one group from the ready requests and commits it; refuses all while appends are not
+    /// possible.
     pub(super) fn run<S: Sequencer>(
         &mut self,
         sequencer: &mut S,
@@ -236,7 +234,7 @@ impl Committer {
         group
     }
 
-    /// Appends a group with records. It is returned when it is there.
+    /// Appends a group with records. Returns the group if it was appended.
     fn commit<S: Sequencer>(
         &mut self,
         sequencer: &mut S,
@@ -304,8 +302,8 @@ impl Committer {
         }
     }
 
-    /// Asks where the head is, some times, before those who wait are told that it
-    /// is not known.
+    /// Asks for the head a few times before the waiting callers are told that the outcome is
+    /// unknown.
     fn ask_while_waiting(&mut self, wanted: u64, what: String) -> Outcome {
         let mut last = what;
         for pause in ASK_WHILE_WAITING {
@@ -319,8 +317,8 @@ impl Committer {
         Outcome::Unknown { wanted, what: last }
     }
 
-    /// Asks where the head is: at `wanted` the group is there, where it was it is
-    /// not, elsewhere someone else has written.
+    /// Asks for the head: at `wanted` the group was appended, at the old head it was not, and
+    /// anywhere else someone else has written.
     fn ask(&mut self, wanted: u64, what: String) -> Outcome {
         let acquired = match block_on(self.log.acquire(self.owner.shard)) {
             Ok(acquired) => acquired,
@@ -347,7 +345,7 @@ impl Committer {
         }
     }
 
-    /// A group is certainly not in the log, or the log is another owner's.
+    /// Handles a group that is certainly not in the log, or a log that has another owner.
     fn not_there<S: Sequencer>(&mut self, sequencer: &mut S, error: &GroupError) {
         sequencer.aborted(error);
         let of_log = match error {
@@ -357,7 +355,7 @@ impl Committer {
         if of_log.is_some_and(ends_ownership) {
             return self.stop(error.clone());
         }
-        // A batch that cannot be encoded says nothing about the log.
+        // A batch that cannot be encoded says nothing about the log's health.
         let is_batch =
             |error: &LogError| matches!(error, LogError::TooLarge { .. } | LogError::Gap { .. });
         if !of_log.is_some_and(is_batch) {
@@ -368,8 +366,8 @@ impl Committer {
         }
     }
 
-    /// What was staged stays staged: nobody will know whether it is there. Returns
-    /// what those who wait for it are told.
+    /// Handles a group whose outcome will never be known: what was staged stays staged. Returns the
+    /// error for the waiting callers.
     fn lose(&mut self, error: LogError) -> GroupError {
         let what = match &error {
             LogError::HeadMismatch { actual, .. } => {
@@ -383,8 +381,7 @@ impl Committer {
         LogError::UnknownOutcome { head, what }.into()
     }
 
-    /// Keeps a group until the log says what became of it. Returns what those who
-    /// wait for it are told.
+    /// Keeps a group until the log reports its outcome. Returns the error for the waiting callers.
     fn keep(&mut self, group: Arc<CommittedGroup>, wanted: u64, what: String) -> GroupError {
         let error = GroupError::from(LogError::UnknownOutcome {
             head: self.owner.head,
@@ -410,9 +407,8 @@ impl Committer {
         error
     }
 
-    /// Asks what became of the group that is not settled, if it is time or
-    /// `at_once`. A group that is there is to be published like any other, though
-    /// its answers went out long ago.
+    /// Asks for the outcome of the unsettled group, if it is time or `at_once`. A group that is in
+    /// the log must be published like any other, although its answers were sent long ago.
     pub(super) fn settle<S: Sequencer>(
         &mut self,
         sequencer: &mut S,
@@ -468,14 +464,14 @@ impl Unsettled {
     }
 }
 
-/// Of many failures in a row, the first and the last are worth telling.
+/// Keeps the first and the last of several failures in a row.
 fn first_and_last(what: &str, error: &LogError) -> String {
     const THEN: &str = "; then ";
     let first = what.split(THEN).next().unwrap_or_default();
     format!("{first}{THEN}{error}")
 }
 
-/// True when another owner decides the order now: this one must not go on.
+/// Returns true when another owner decides the order now, so that this writer must stop.
 fn ends_ownership(error: &LogError) -> bool {
     matches!(
         error,

@@ -1,19 +1,19 @@
-//! What the writer has done.
+//! Measurements of the writer.
 
-use crate::measure::{Histogram, Total};
+use treering_base::measure::{Histogram, Total};
 
 /// What a writer has done since it was started.
 #[derive(Debug)]
 pub struct WriterMeasures {
-    /// From handing a group to the log until it was durable, in microseconds.
+    /// Time from handing a group to the log until it was durable, in microseconds.
     pub commit_micros: Histogram,
-    /// Events of each group that was appended.
+    /// Events in each appended group.
     pub group_events: Histogram,
-    /// Bytes of the requests whose group was appended.
+    /// Bytes of the requests in appended groups.
     pub bytes: Total,
-    /// Requests that each group answered, refused ones too.
+    /// Requests answered by each appended group, rejections included.
     pub group_requests: Histogram,
-    /// Groups that were not appended, or of which that is not known.
+    /// Groups that were not appended, or whose outcome is unknown.
     pub failed_groups: Total,
 }
 

@@ -1,4 +1,4 @@
-//! The writer's queue: bounded in requests and in bytes.
+//! The writer's queue, bounded in requests and in bytes.
 
 use std::{
     collections::VecDeque,
@@ -12,13 +12,13 @@ use std::{
 use futures::channel::oneshot;
 
 use super::{NotTaken, QueueFull, Sequencer, WriterLimits};
-use crate::traced::Way;
+use treering_base::traced::Way;
 
 /// Bounds of the retry hint, in milliseconds.
 const RETRY_MS_MIN: u64 = 5;
 const RETRY_MS_MAX: u64 = 1_000;
 
-/// A request and who waits for its answer.
+/// A request and the channel for its answer.
 pub(super) struct Waiting<S: Sequencer> {
     pub(super) request: S::Request,
     pub(super) answer: oneshot::Sender<S::Answer>,
@@ -29,9 +29,9 @@ pub(super) struct Waiting<S: Sequencer> {
 /// Why [`Queue::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// There are items.
+    /// Items are available.
     Items,
-    /// The time is over.
+    /// The time has elapsed.
     Time,
     /// The queue is closed and empty.
     Closed,
@@ -41,13 +41,13 @@ pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
     arrived: Condvar,
     limits: WriterLimits,
-    /// Smoothed microseconds that a request takes from taking to commit.
+    /// Smoothed time from taking a request to its commit, in microseconds.
     request_micros: AtomicU64,
 }
 
 struct State<T> {
     waiting: VecDeque<T>,
-    /// Requests and bytes between `push` and `done`.
+    /// Requests between `push` and `done`, with their bytes in the next field.
     requests: usize,
     bytes: usize,
     taken_at: Option<Instant>,
@@ -74,13 +74,13 @@ impl<T> Queue<T> {
         &self.limits
     }
 
-    /// Requests between `push` and `done`, and their bytes.
+    /// Returns the number of requests between `push` and `done`, and their bytes.
     pub(super) fn size(&self) -> (usize, usize) {
         let state = self.lock();
         (state.requests, state.bytes)
     }
 
-    /// True when something waits to be taken.
+    /// Returns true when items wait to be taken.
     pub(super) fn has_more(&self) -> bool {
         !self.lock().waiting.is_empty()
     }
@@ -89,7 +89,7 @@ impl<T> Queue<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an item. One is taken whatever its size, so that none is refused for
+    /// Accepts an item. An empty queue accepts one of any size, so that no item is refused for
     /// ever.
     pub(super) fn push(&self, item: T, bytes: usize) -> Result<(), NotTaken> {
         let mut state = self.lock();
@@ -110,14 +110,14 @@ impl<T> Queue<T> {
     }
 
     fn full(&self, requests: usize) -> QueueFull {
-        // Half of the queue has to go before it is worth to come again.
+        // Retrying is worthwhile once half of the queue has drained.
         let micros = self.request_micros.load(Ordering::Relaxed) * requests as u64 / 2;
         QueueFull {
             retry_after_ms: (micros / 1_000).clamp(RETRY_MS_MIN, RETRY_MS_MAX),
         }
     }
 
-    /// Waits for items and takes all. With `time`, no longer than that.
+    /// Waits for items and takes all of them; with `time`, waits no longer than that.
     pub(super) fn wait(&self, into: &mut VecDeque<T>, time: Option<Duration>) -> Woken {
         let until = time.map(|time| Instant::now() + time);
         let mut state = self.lock();
@@ -144,7 +144,7 @@ impl<T> Queue<T> {
         Woken::Items
     }
 
-    /// A group's requests are through.
+    /// Removes a finished group's requests from the counts.
     pub(super) fn done(&self, requests: usize, bytes: usize) {
         let mut state = self.lock();
         state.requests = state.requests.saturating_sub(requests);
@@ -159,7 +159,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Counts anew: `taken` is all that was taken and is not through, of `bytes`.
+    /// Recomputes the counts: `taken` requests of `bytes` bytes were taken and are not finished.
     pub(super) fn recount(&self, taken: usize, bytes: usize, bytes_of: impl Fn(&T) -> usize) {
         let mut state = self.lock();
         state.requests = taken + state.waiting.len();
@@ -171,7 +171,7 @@ impl<T> Queue<T> {
         self.arrived.notify_all();
     }
 
-    /// Drops what waits.
+    /// Drops the waiting items.
     pub(super) fn clear(&self) {
         let dropped = std::mem::take(&mut self.lock().waiting);
         drop(dropped);

@@ -1,4 +1,4 @@
-//! The writer, over a log that can be told to fail and to be slow.
+//! The writer, over a log that can be made to fail and to be slow.
 
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -8,7 +8,7 @@ use std::{
 use futures::future::join_all;
 
 use super::*;
-use crate::log::{
+use crate::{
     fallible::{Ending, Fallible},
     port::FrameBatch,
     reader::LogReader,
@@ -19,10 +19,10 @@ mod trouble;
 
 const SHARD: ShardId = ShardId(0);
 
-/// What is asked of the counter below.
+/// Requests to the counter below.
 #[derive(Clone, Copy)]
 enum Ask {
-    /// Append this many records.
+    /// Appends this many records.
     Add(usize),
     Reject,
     Panic,
@@ -30,7 +30,7 @@ enum Ask {
 
 #[derive(Debug, PartialEq)]
 enum Answer {
-    /// The count after it, and how many groups were published by then.
+    /// The count after the request.
     Counted(u64),
     Rejected {
         at: u64,
@@ -38,7 +38,7 @@ enum Answer {
     Failed(String),
 }
 
-/// Counts records; what is staged counts at once, and is taken back on abort.
+/// Counts records; staged records count at once and are rolled back on abort.
 #[derive(Default)]
 struct Counter {
     committed: u64,
@@ -89,12 +89,12 @@ impl Sequencer for Counter {
     }
 }
 
-/// Notes the last published offset.
+/// Records the last published offset.
 #[derive(Clone, Default)]
 struct Shown {
     last: Arc<AtomicU64>,
     groups: Arc<AtomicUsize>,
-    /// The threads that published.
+    /// Names of the threads that published.
     threads: Arc<Mutex<Vec<String>>>,
     fail_at: Option<usize>,
     panic_at: Option<usize>,
@@ -132,8 +132,8 @@ async fn ask(writer: &GroupWriter<Counter>, ask: Ask) -> Answer {
     writer.submit(ask, 100).unwrap().await.unwrap()
 }
 
-// Whoever appends alone waited for two threads to be woken one after the other, where
-// one has nothing else to do.
+// A lone append used to wait for two threads to be woken one after the other, although the writer's
+// thread had nothing else to do.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_append_with_nothing_behind_it_is_published_by_the_writer() {
     let (log, shown) = (Arc::new(Fallible::default()), Shown::default());
@@ -145,8 +145,8 @@ async fn an_append_with_nothing_behind_it_is_published_by_the_writer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_form_under_concurrency_and_answers_follow_publishing() {
-    // 2,000 appends at once over a slow disk: far fewer commits than appends,
-    // every answer after its group was published, no count twice.
+    // 2,000 concurrent appends over a slow disk: far fewer commits than appends, every answer after
+    // its group was published, no count twice.
     let log = Arc::new(Fallible::default());
     log.append_micros.store(2_000, Ordering::SeqCst);
     let shown = Shown::default();
@@ -179,8 +179,8 @@ async fn groups_form_under_concurrency_and_answers_follow_publishing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rejection_is_answered_after_what_it_was_decided_on() {
-    // A rejection speaks of events that were staged before it; whoever gets it
-    // must be able to read them.
+    // A rejection refers to events that were staged before it; its receiver must be able to read
+    // them.
     let log = Arc::new(Fallible::default());
     log.append_micros.store(20_000, Ordering::SeqCst);
     let shown = Shown::default();
@@ -192,7 +192,7 @@ async fn a_rejection_is_answered_after_what_it_was_decided_on() {
     };
     assert!(shown.last.load(Ordering::SeqCst) >= at);
     assert_eq!(first.await.unwrap(), Answer::Counted(3));
-    // Alone, it costs no commit.
+    // A rejection alone costs no commit.
     let appends = log.appends.load(Ordering::SeqCst);
     assert_eq!(ask(&writer, Ask::Reject).await, Answer::Rejected { at: 3 });
     assert_eq!(log.appends.load(Ordering::SeqCst), appends);
@@ -200,8 +200,8 @@ async fn a_rejection_is_answered_after_what_it_was_decided_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_aborted_group_never_happened() {
-    // A full disk fails the whole group, rejections too; the next one starts
-    // from what was before.
+    // A full disk fails the whole group, rejections included; the next group starts from the state
+    // before it.
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();
     let writer = start(&log, &shown, WriterLimits::default()).await;
@@ -215,8 +215,8 @@ async fn an_aborted_group_never_happened() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_outcome_is_found_out() {
-    // The answer of the log got lost: the group is acknowledged if it is there,
-    // failed if it is not, and appends go on.
+    // The log's answer got lost: the group is acknowledged if it was appended, failed if it was
+    // not, and appends continue.
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();
     let writer = start(&log, &shown, WriterLimits::default()).await;
@@ -230,7 +230,7 @@ async fn an_unknown_outcome_is_found_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_owner_stops_the_writer() {
-    // Fenced off, it must refuse everything: the order is decided elsewhere now.
+    // A fenced writer must refuse everything: another owner decides the order now.
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();
     let writer = start(&log, &shown, WriterLimits::default()).await;
@@ -243,7 +243,7 @@ async fn another_owner_stops_the_writer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_refuses_with_a_hint() {
-    // Callers that come faster than the disk must be told, not buffered.
+    // Callers that are faster than the disk must be told, not buffered.
     let log = Arc::new(Fallible::default());
     log.append_micros.store(50_000, Ordering::SeqCst);
     let limits = WriterLimits {
@@ -252,7 +252,7 @@ async fn a_full_queue_refuses_with_a_hint() {
         ..WriterLimits::default()
     };
     let writer = start(&log, &Shown::default(), limits).await;
-    // One request may be over the bound when it is alone.
+    // A lone request may exceed the limit.
     let huge = writer.submit(Ask::Add(1), 5_000).unwrap();
     let Err(NotTaken::Full(full)) = writer.submit(Ask::Add(1), 1) else {
         panic!("taken");
@@ -271,8 +271,8 @@ async fn a_full_queue_refuses_with_a_hint() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_finishes_what_was_accepted() {
-    // Accepted means answered, also when the server goes down meanwhile; later
-    // requests learn that the writer is gone.
+    // Every accepted request is answered, even during a shutdown; later requests learn that the
+    // writer is gone.
     let log = Arc::new(Fallible::default());
     log.append_micros.store(5_000, Ordering::SeqCst);
     let writer = Arc::new(start(&log, &Shown::default(), WriterLimits::default()).await);
@@ -293,7 +293,7 @@ async fn a_shutdown_finishes_what_was_accepted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_published_stops_appends() {
-    // The group is durable and says so; going on would let readers miss events.
+    // The group is durable and is acknowledged; continuing would let readers miss events.
     let log = Arc::new(Fallible::default());
     let shown = Shown {
         fail_at: Some(1),

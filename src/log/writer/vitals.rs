@@ -1,5 +1,5 @@
-//! Signs of life: whether the two threads move, and whether appends can be
-//! taken. Written by the threads, read by whoever asks for health.
+//! Health: whether the two threads make progress, and whether appends are accepted. Written by the
+//! threads, read by health checks.
 
 use std::{
     sync::{
@@ -10,31 +10,31 @@ use std::{
 };
 
 use super::lock;
-use crate::domain::limits::{APPENDS_DOUBTED_FOR, STALL_MAX};
+use treering_domain::limits::{APPENDS_DOUBTED_FOR, STALL_MAX};
 
-/// What a writer can do now. Each error says why not, for people.
+/// The health of a writer. Each error is a reason for people to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriterHealth {
-    /// Its threads run and move. When they do not, only a restart helps.
+    /// Its threads run and make progress. If not, only a restart helps.
     pub live: Result<(), String>,
-    /// An append that comes now can be expected to be taken.
+    /// An append that arrives now can be expected to be accepted.
     pub ready: Result<(), String>,
 }
 
-/// A thread's signs of life.
+/// The heartbeat of a thread.
 #[derive(Debug)]
 pub struct Beat {
     started: Instant,
-    /// Milliseconds after `started` at which the present piece of work began.
+    /// When the current piece of work began, in milliseconds after `started`.
     began: AtomicU64,
-    /// Milliseconds after `started`, plus one, of the last sign of a thread that
-    /// is at work; 0 while it waits for some.
+    /// When the working thread last gave a sign, in milliseconds after `started`, plus one; 0 while
+    /// it waits for work.
     last_sign: AtomicU64,
     ended: AtomicBool,
 }
 
 impl Beat {
-    /// Of a thread that waits for work.
+    /// Creates the heartbeat of a thread that waits for work.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -45,12 +45,12 @@ impl Beat {
         }
     }
 
-    /// At work, and getting on.
+    /// Records that the thread is working and making progress.
     pub fn sign(&self) {
         self.last_sign.store(self.now() + 1, Ordering::Release);
     }
 
-    /// At a new piece of work.
+    /// Records that a new piece of work begins.
     pub(super) fn begin(&self) {
         self.began.store(self.now(), Ordering::Release);
         self.sign();
@@ -60,7 +60,7 @@ impl Beat {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Waiting for work.
+    /// Records that the thread waits for work.
     pub(super) fn rest(&self) {
         self.last_sign.store(0, Ordering::Release);
     }
@@ -69,8 +69,10 @@ impl Beat {
         self.ended.store(true, Ordering::Release);
     }
 
+    /// Checks that the thread runs and made progress within `stall_max`.
+    ///
     /// # Errors
-    /// Why this thread cannot be counted on.
+    /// Why this thread is not healthy.
     fn check(&self, name: &str, stall_max: Duration) -> Result<(), String> {
         if self.ended.load(Ordering::Acquire) {
             return Err(format!("the {name} has ended"));
@@ -87,8 +89,10 @@ impl Beat {
         ))
     }
 
+    /// Checks how long the current piece of work has taken.
+    ///
     /// # Errors
-    /// When the present piece of work takes so long that whoever comes now waits.
+    /// When it takes so long that new appends would wait.
     fn check_pace(&self, name: &str) -> Result<(), String> {
         match self.at_work_since(&self.began, 0) {
             Some(long) if long > APPENDS_DOUBTED_FOR => {
@@ -99,7 +103,7 @@ impl Beat {
         }
     }
 
-    /// How long ago a mark was, if there is work.
+    /// Returns the time since a mark, if the thread is working. `more` is the mark's bias.
     fn at_work_since(&self, mark: &AtomicU64, more: u64) -> Option<Duration> {
         if self.last_sign.load(Ordering::Acquire) == 0 {
             return None;
@@ -115,7 +119,7 @@ impl Default for Beat {
     }
 }
 
-/// Whether appends can be taken, as the writer last saw it.
+/// Whether appends are accepted, as the writer last saw it.
 #[derive(Clone, Debug)]
 pub(super) enum Appends {
     Taken,
@@ -124,18 +128,18 @@ pub(super) enum Appends {
         at: Instant,
         what: String,
     },
-    /// It is not known what became of a group.
+    /// The outcome of a group is unknown.
     Unsettled {
         what: String,
     },
-    /// For good. A fault is one that only a restart mends.
+    /// Stopped for good. A fault is a failure that only a restart fixes.
     Stopped {
         what: String,
         fault: bool,
     },
 }
 
-/// What both threads write and [`WriterHealth`] is read from.
+/// The state that both threads write and from which [`WriterHealth`] is computed.
 pub(super) struct Vitals {
     pub(super) writer: Beat,
     pub(super) publisher: Beat,
@@ -151,7 +155,7 @@ impl Vitals {
         }
     }
 
-    /// A stop for good is never taken back.
+    /// Sets the state. `Stopped` is never replaced.
     pub(super) fn set(&self, appends: Appends) {
         let mut state = lock(&self.appends);
         if !matches!(&*state, Appends::Stopped { .. }) {
@@ -187,7 +191,7 @@ impl Vitals {
     }
 }
 
-/// Notes that a thread has ended, however it did.
+/// Records the end of a thread, however it ends.
 pub(super) struct EndNoted<'a>(pub(super) &'a Beat);
 
 impl Drop for EndNoted<'_> {
@@ -200,8 +204,8 @@ impl Drop for EndNoted<'_> {
 mod tests {
     use super::*;
 
-    // A thread that hangs in the disk holds everyone who appends: health is the
-    // only one that can still say so. One that waits for work is well.
+    // A thread that hangs in the disk blocks every append, and only the health check can still
+    // report it. A thread that waits for work is healthy.
     #[test]
     fn a_thread_that_does_not_move_is_not_live() {
         let vitals = Vitals::new();
@@ -219,8 +223,8 @@ mod tests {
         assert!(vitals.health().live.unwrap_err().contains("writer"));
     }
 
-    // The views have no room, and the publisher tries again and again: it lives,
-    // and every append waits for it.
+    // The projections have no disk space and the publisher keeps retrying: it is live, but every
+    // append waits for it.
     #[test]
     fn a_thread_that_moves_and_does_not_get_on_is_not_ready() {
         let vitals = Vitals::new();
@@ -242,8 +246,8 @@ mod tests {
         assert_eq!(slow.health().ready, Ok(()));
     }
 
-    // A disk that was full for one append must not close the store for ever:
-    // nobody would try again.
+    // A disk that was full for one append must not keep the store unready for ever: nobody would try
+    // again.
     #[test]
     fn a_failure_is_doubted_after_a_while_and_a_stop_is_not() {
         let vitals = Vitals::new();

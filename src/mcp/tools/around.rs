@@ -1,23 +1,19 @@
-//! `around`: what happened before and after an event.
+//! `around`: returns the events before and after an event.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{ToolAnswer, given};
 use crate::{
-    cli::{
-        Connection, names, read as reading,
-        text::{day_clock, first_line, say},
-    },
-    codec::pb,
-    domain::EventKind,
-    mcp::{
-        bounds::{AROUND, AROUND_CHARS, AROUND_CHARS_MAX, AROUND_LINES, AROUND_MAX, TITLE_CHARS},
-        failure::Failure,
-        place,
-        quote::{called, named, quoted_within},
-    },
+    bounds::{AROUND, AROUND_CHARS, AROUND_CHARS_MAX, AROUND_LINES, AROUND_MAX, TITLE_CHARS},
+    failure::Failure,
+    place,
+    quote::{called, named, quoted_within},
 };
+use treering_client::{Connection, names, read as reading};
+use treering_domain::EventKind;
+use treering_present::text::{Zone, first_line, say};
+use treering_proto::pb;
 
 /// Around what.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -35,10 +31,10 @@ pub struct AroundInput {
     branch: Option<String>,
 }
 
-/// The events, oldest first.
+/// Returns the events, oldest first.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn call(input: &AroundInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let place = place::event(store, &input.reference, given(input.branch.as_deref())).await?;
     let chars = input
@@ -88,10 +84,10 @@ pub async fn call(input: &AroundInput, store: &Connection) -> Result<ToolAnswer,
     Ok(ToolAnswer::text(text))
 }
 
-/// Events as texts; each is let go before the next is read.
+/// Formats events; each is dropped before the next is read.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn texts(
     store: &Connection,
     request: pb::ReadRequest,
@@ -105,7 +101,7 @@ pub async fn texts(
     Ok(texts)
 }
 
-/// What an event is. Some are called by what was recorded.
+/// Returns the title of an event. Some titles contain recorded text.
 fn title(kind: i32, title: &str) -> String {
     let is_recorded = [
         EventKind::ToolCallRequested,
@@ -124,7 +120,7 @@ fn title(kind: i32, title: &str) -> String {
     }
 }
 
-/// One event: a line of ours, then what was recorded.
+/// Formats one event: a line of ours, then the recorded text.
 #[must_use]
 pub fn event_text(event: &pb::Event, chars: usize) -> String {
     let said = say(event);
@@ -132,7 +128,7 @@ pub fn event_text(event: &pb::Event, chars: usize) -> String {
     let mut text = format!(
         "#{}  {}  {}",
         event.revision,
-        day_clock(time),
+        Zone::Utc.day_clock(time),
         title(event.kind, &said.title)
     );
     if !said.note.is_empty() {

@@ -1,15 +1,14 @@
-//! `branches` and `fork`.
+//! `branches` and `fork`: list the branches of a conversation, and fork one.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::to_value;
 
 use super::{ToolAnswer, given};
-use crate::{
-    cli::{Connection, names, read, text::printable},
-    codec::pb,
-    mcp::{bounds::BRANCHES_MAX, failure::Failure, place},
-};
+use crate::{bounds::BRANCHES_MAX, failure::Failure, place};
+use treering_client::{Connection, names, read};
+use treering_present::text::printable;
+use treering_proto::pb;
 
 /// Whose branches.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -51,10 +50,10 @@ impl From<&pb::Branch> for Listed {
     }
 }
 
-/// The branches.
+/// Returns the branches.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn call(input: &BranchesInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.conversation).await?;
     let state = read::state(store, &found.id, "", 0).await?;
@@ -110,10 +109,10 @@ pub struct ForkOutput {
     head: u64,
 }
 
-/// Forks.
+/// Forks a branch.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn fork(
     input: ForkInput,
     store: &Connection,

@@ -1,24 +1,22 @@
-//! `conversations`: what there is.
+//! `conversations`: lists conversations.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{ToolAnswer, bounded, given};
 use crate::{
-    cli::{
-        Connection, names,
-        text::{count, day_clock, happened, is_undated},
-        time_arg::Moment,
-    },
-    codec::pb,
-    mcp::{
-        bounds::{LISTED, LISTED_MAX, LOOKED_AT_MAX, TITLE_CHARS},
-        failure::Failure,
-        quote::named,
-    },
+    bounds::{LISTED, LISTED_MAX, LOOKED_AT_MAX, TITLE_CHARS},
+    failure::Failure,
+    quote::named,
 };
+use treering_client::{Connection, names};
+use treering_present::{
+    text::{Zone, count, happened, is_undated},
+    time_arg::Moment,
+};
+use treering_proto::pb;
 
-/// Conversations asked for at once, as the command line does.
+/// Conversations per page, as on the command line.
 const PAGE: u32 = 500;
 
 /// Which ones.
@@ -37,15 +35,15 @@ pub struct ConversationsInput {
     offset: Option<u32>,
 }
 
-/// The list, newest first.
+/// Returns the list, newest first.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn call(input: ConversationsInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let limit = bounded(input.limit, LISTED, LISTED_MAX) as usize;
     let offset = input.offset.unwrap_or(0) as usize;
     let filter = Filter::of(&input)?;
-    // One more tells whether there are more.
+    // One more shows whether there are more.
     let wanted = offset + limit + 1;
     let (mut found, was_all) = list(store, &filter, wanted).await?;
     let more = found.len() == wanted;
@@ -68,10 +66,10 @@ pub async fn call(input: ConversationsInput, store: &Connection) -> Result<ToolA
     Ok(ToolAnswer::text(text))
 }
 
-/// The newest conversations.
+/// Returns the newest conversations.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn newest(store: &Connection, limit: usize) -> Result<String, Failure> {
     let (found, _) = list(store, &Filter::default(), limit).await?;
     let rows = found.iter().zip(names::apart(&found));
@@ -102,7 +100,7 @@ impl Filter {
     }
 
     fn lets_through(&self, summary: &pb::ConversationSummary) -> bool {
-        // It is no session, and `recall` gives what is in it.
+        // It is not a session; `recall` returns its content.
         if names::is_long_term(summary) {
             return false;
         }
@@ -117,7 +115,7 @@ impl Filter {
         self.words.iter().all(|word| text.contains(word))
     }
 
-    /// True for what is older than all that is wanted: so is what follows it.
+    /// True for a conversation older than all that are wanted; then so are all after it.
     fn is_too_old(&self, summary: &pb::ConversationSummary) -> bool {
         match (&self.since, happened(summary)) {
             (Some(since), Some(time)) => time.seconds < since.seconds,
@@ -126,7 +124,7 @@ impl Filter {
     }
 }
 
-/// The first that a filter lets through, and whether all were looked at.
+/// Returns the first conversations that match a filter, and whether all were tested.
 async fn list(
     store: &Connection,
     filter: &Filter,
@@ -166,7 +164,7 @@ fn row(summary: &pb::ConversationSummary, id: &str) -> String {
     let recorded = if is_undated(summary) { "recorded " } else { "" };
     let mut row = format!(
         "{id}  {recorded}{}  {} events",
-        day_clock(happened(summary)),
+        Zone::Utc.day_clock(happened(summary)),
         count(summary.head)
     );
     if summary.branch_count > 1 {
@@ -186,13 +184,13 @@ fn row(summary: &pb::ConversationSummary, id: &str) -> String {
 mod tests {
     use super::*;
 
-    // Whatever an agent remembered was the newest session from then on, and what "go on with the
-    // last one" meant.
+    // The long-term context was listed as the newest session after every `remember`, and "continue
+    // the last session" meant it.
     #[test]
     fn what_is_remembered_is_no_session() {
         let mut summary = pb::ConversationSummary::default();
         assert!(Filter::default().lets_through(&summary));
-        let label = crate::engine::LONG_TERM_LABEL.to_owned();
+        let label = treering_engine::LONG_TERM_LABEL.to_owned();
         summary.labels.insert(label, "true".to_owned());
         assert!(!Filter::default().lets_through(&summary));
     }

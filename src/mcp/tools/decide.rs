@@ -1,5 +1,5 @@
-//! `pending` and `decide`: calls that wait for a person. Only where somebody has said
-//! `--allow-approvals`: an agent must not approve its own calls.
+//! `pending` and `decide`: calls that wait for approval. Only with `--allow-approvals`, because an
+//! agent must not approve its own calls.
 
 use prost::Message;
 use schemars::JsonSchema;
@@ -7,26 +7,22 @@ use serde::Deserialize;
 
 use super::{ToolAnswer, given, shown};
 use crate::{
-    cli::{
-        Connection, read,
-        text::{count, day_clock, short_id},
-    },
-    codec::pb,
-    domain::hex,
-    mcp::{
-        bounds::{ANSWER_BYTES_MAX, ARGUMENTS_CHARS, ARGUMENTS_WHOLE_CHARS, PENDING_MAX},
-        failure::Failure,
-        place,
-        quote::{called, exact, fenced, quoted},
-    },
+    bounds::{ANSWER_BYTES_MAX, ARGUMENTS_CHARS, ARGUMENTS_WHOLE_CHARS, PENDING_MAX},
+    failure::Failure,
+    place,
+    quote::{called, exact, fenced, quoted},
 };
+use treering_client::{Connection, read};
+use treering_domain::hex;
+use treering_present::text::{Zone, count, short_id};
+use treering_proto::pb;
 
-/// Letters of a hash of arguments that name them.
+/// Characters of the hash of arguments that identify them.
 const HASH_CHARS: usize = 16;
 
-/// Kept free at an answer's end for what is said there, in bytes.
+/// Bytes reserved at the end of an answer for closing remarks.
 const TOLD_BYTES: usize = 200;
-/// Longest id of a call that can be given back, in bytes.
+/// Longest call id that can be given back, in bytes.
 const CALL_ID_BYTES_MAX: usize = 512;
 
 /// Whose calls.
@@ -39,10 +35,10 @@ pub struct PendingInput {
     call_id: Option<String>,
 }
 
-/// The calls that wait.
+/// Returns the pending calls.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn pending(input: PendingInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let conversation = match given(input.conversation.as_deref()) {
         Some(name) => place::conversation(store, name).await?.id,
@@ -65,7 +61,7 @@ pub async fn pending(input: PendingInput, store: &Connection) -> Result<ToolAnsw
     let mut listed = 0;
     for call in calls.iter().take(PENDING_MAX as usize) {
         let shown = shown_call(call, one.is_some() && calls.len() == 1);
-        // What would be cut off is not shown at all.
+        // A call that does not fit completely is not shown at all.
         if text.len() + shown.len() > ANSWER_BYTES_MAX - TOLD_BYTES {
             break;
         }
@@ -78,8 +74,8 @@ pub async fn pending(input: PendingInput, store: &Connection) -> Result<ToolAnsw
     Ok(ToolAnswer::text(text))
 }
 
-/// One call. Its hash is what a decision is bound to, so it is there only where the arguments
-/// are, to the last sign.
+/// Formats one call. A decision is bound to the hash, so the hash is shown only with the complete
+/// arguments.
 fn shown_call(call: &pb::ToolCall, alone: bool) -> String {
     let arguments = String::from_utf8_lossy(&call.arguments);
     let chars = arguments.chars().count();
@@ -100,7 +96,7 @@ fn shown_call(call: &pb::ToolCall, alone: bool) -> String {
         called(&call.tool),
         exact(&id),
         called(&call.branch),
-        day_clock(call.requested_at.as_ref()),
+        Zone::Utc.day_clock(call.requested_at.as_ref()),
     );
     if is_whole {
         text.push_str(&fenced(&arguments));
@@ -140,10 +136,10 @@ pub struct DecideInput {
     branch: Option<String>,
 }
 
-/// Writes a decision down.
+/// Records a decision.
 ///
 /// # Errors
-/// What the store says, and that no such call waits.
+/// Those of the store, and when no such call is pending.
 pub async fn decide(
     input: DecideInput,
     store: &Connection,
@@ -242,8 +238,8 @@ mod tests {
         }
     }
 
-    // A person approved what they were shown: the first part of the arguments. `rm -rf /` was in
-    // the rest, and the hash of all of it was there to decide with.
+    // A person approved what they saw, the first part of the arguments: `rm -rf /` was in the rest,
+    // and the hash covered all of it.
     #[test]
     fn a_hash_is_shown_with_the_whole_arguments_only() {
         let padding = "x".repeat(ARGUMENTS_CHARS);
@@ -271,8 +267,8 @@ mod tests {
         assert!(huge.len() < 2 * ARGUMENTS_CHARS + 500, "{}", huge.len());
     }
 
-    // Name and id are as recorded as the arguments are. An id with a line in it was shown as
-    // another one, which nothing could be decided about.
+    // Name and id are recorded text too. An id with a line end was shown as another id, about which
+    // nothing could be decided.
     #[test]
     fn names_and_ids_cannot_speak_for_the_server() {
         let shown = shown_call(

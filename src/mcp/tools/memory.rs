@@ -1,5 +1,5 @@
-//! `remember` and `recall`: the long-term context of the namespace, which every request of its
-//! conversations can have.
+//! `remember` and `recall`: the long-term context of the namespace, which every request in it can
+//! include.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,14 +8,13 @@ use tonic::Code;
 
 use super::{ToolAnswer, given, shown};
 use crate::{
-    cli::{Connection, text::printable},
-    codec::pb,
-    mcp::{
-        bounds::{KEY_BYTES_MAX, RECALLED_CHARS, RECALLED_MAX, VALUE_BYTES_MAX},
-        failure::Failure,
-        quote::{fenced, quoted_within},
-    },
+    bounds::{KEY_BYTES_MAX, RECALLED_CHARS, RECALLED_MAX, VALUE_BYTES_MAX},
+    failure::Failure,
+    quote::{fenced, quoted_within},
 };
+use treering_client::Connection;
+use treering_present::text::printable;
+use treering_proto::pb;
 
 /// What to keep.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -39,10 +38,10 @@ pub struct RememberOutput {
     revision: u64,
 }
 
-/// Keeps a value, or forgets it.
+/// Stores or deletes a value.
 ///
 /// # Errors
-/// What the store says, and that it is too much.
+/// Those of the store, and when the value is too large.
 pub async fn remember(
     input: RememberInput,
     store: &Connection,
@@ -106,10 +105,10 @@ pub struct RecallInput {
     key: Option<String>,
 }
 
-/// What was remembered.
+/// Returns what was remembered.
 ///
 /// # Errors
-/// What the store says, and that there is no such key.
+/// Those of the store, and when the key does not exist.
 pub async fn recall(input: RecallInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let entries = entries(store).await?;
     if entries.is_empty() {
@@ -149,16 +148,16 @@ fn all(entries: &[pb::ContextEntry]) -> String {
 }
 
 fn shown_keys(keys: &str) -> String {
-    crate::mcp::quote::named(keys, RECALLED_CHARS * 4)
+    crate::quote::named(keys, RECALLED_CHARS * 4)
 }
 
-/// The keys as they are now.
+/// Returns the current keys.
 async fn entries(store: &Connection) -> Result<Vec<pb::ContextEntry>, Failure> {
     use pb::watch_context_response::Item;
     let request = pb::WatchContextRequest::default();
     let mut changes = match store.contexts().watch(request).await {
         Ok(changes) => changes.into_inner(),
-        // Its conversation is made with the first key.
+        // The conversation of the long-term context is created with its first key.
         Err(status) if status.code() == Code::NotFound => return Ok(Vec::new()),
         Err(status) => return Err(status.into()),
     };

@@ -1,8 +1,8 @@
-//! The tools: one table of what there is ([`offered`]), and one place that calls them ([`call`]).
+//! The tools: one table of all tools ([`offered`]), and one function that calls them ([`call`]).
 //!
-//! Answers are text for a model: short, each line that was recorded behind a mark, and with the
-//! address to go on with. Structured content is only where a program may want it and it is small:
-//! several clients give a model both.
+//! Answers are text for a model: short, with a mark before each recorded line, and with the address
+//! for the next call. Structured content is only used where a program may need it and it is small,
+//! because several clients show both to a model.
 
 mod around;
 mod branches;
@@ -21,34 +21,34 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{bounds::ANSWER_BYTES_MAX, failure::Failure, source::Use};
-use crate::cli::Connection;
+use treering_client::Connection;
 
 pub use around::{event_text as text_of_event, texts as events_text};
 pub use conversations::newest;
 pub use read::resource;
 pub use search::hits_text;
 
-/// What a server lets its agents do besides looking.
+/// What agents may do besides reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
-    /// Forking and remembering.
+    /// Fork and remember.
     pub writing: bool,
-    /// Deciding about calls that wait for a person.
+    /// Decide about calls that wait for approval.
     pub approvals: bool,
 }
 
-/// What a tool needs.
+/// The permission that a tool needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Needs {
     Nothing,
     Writing,
-    /// It looks at calls that wait.
+    /// Reads pending calls.
     Approvals,
-    /// It decides about them.
+    /// Decides about pending calls.
     Deciding,
 }
 
-/// A tool, as it is offered.
+/// A tool as it is offered.
 struct Offer {
     name: &'static str,
     title: &'static str,
@@ -177,12 +177,12 @@ impl Offer {
 
     fn tool(&self) -> Tool {
         let changes = matches!(self.needs, Needs::Writing | Needs::Deciding);
-        // What is said of one that reads only does not hold for it.
+        // The other hints are only meaningful for tools that write.
         let hints = match changes {
             false => ToolAnnotations::with_title(self.title).read_only(true),
             true => ToolAnnotations::with_title(self.title)
                 .read_only(false)
-                // A value is replaced, a branch made active, a call let go.
+                // It may replace a value, activate a branch, or let a call run.
                 .destructive(true)
                 .idempotent(false),
         };
@@ -196,21 +196,21 @@ impl Offer {
     }
 }
 
-/// The tools that there are.
+/// Returns the offered tools.
 #[must_use]
 pub fn offered(allowed: Allowed) -> Vec<Tool> {
     let allowed = OFFERS.iter().filter(|offer| offer.is_allowed(allowed));
     allowed.map(Offer::tool).collect()
 }
 
-/// One tool that there is.
+/// Returns one offered tool.
 #[must_use]
 pub fn offered_as(name: &str, allowed: Allowed) -> Option<Tool> {
     let offer = OFFERS.iter().find(|offer| offer.name == name)?;
     offer.is_allowed(allowed).then(|| offer.tool())
 }
 
-/// How a tool uses the store. None: there is no such tool, or not here.
+/// Returns how a tool uses the store; `None`: it does not exist, or is not allowed.
 #[must_use]
 pub fn used(name: &str, allowed: Allowed) -> Option<Use> {
     let offer = OFFERS.iter().find(|offer| offer.name == name)?;
@@ -220,7 +220,7 @@ pub fn used(name: &str, allowed: Allowed) -> Option<Use> {
     })
 }
 
-/// Why there is no such tool, over standard input or by HTTP.
+/// Returns why a tool is missing, over standard input or HTTP.
 #[must_use]
 pub fn missing(name: &str, by_http: bool) -> String {
     let offer = OFFERS.iter().find(|offer| offer.name == name);
@@ -234,7 +234,7 @@ pub fn missing(name: &str, by_http: bool) -> String {
     format!("the tool `{name}` is not offered: {why}")
 }
 
-/// What a call gives.
+/// The answer of a tool.
 #[derive(Debug)]
 pub struct ToolAnswer {
     text: String,
@@ -254,7 +254,7 @@ impl ToolAnswer {
         self
     }
 
-    /// As it goes over the wire, bounded whatever the tool did.
+    /// Returns the result for the protocol, cut to the size limit.
     #[must_use]
     pub fn result(self) -> CallToolResult {
         let text = within(self.text);
@@ -264,7 +264,7 @@ impl ToolAnswer {
     }
 }
 
-/// What did not work, as a model sees it.
+/// Returns an error as a result for the model.
 #[must_use]
 pub fn refused(failure: &Failure) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(within(failure.text()))])
@@ -282,10 +282,10 @@ fn within(mut text: String) -> String {
     text
 }
 
-/// Calls a tool that is allowed. `actor` is who asks.
+/// Calls a tool that is allowed. `actor` is the caller.
 ///
 /// # Errors
-/// What a model should hear.
+/// For the model.
 pub async fn call(
     name: &str,
     arguments: JsonObject,
@@ -320,7 +320,7 @@ fn input<T: DeserializeOwned>(name: &str, arguments: JsonObject) -> Result<T, Fa
     })
 }
 
-/// A type as JSON Schema, without what costs tokens and says nothing.
+/// Returns the JSON Schema of a type, without parts that cost tokens and say nothing.
 fn schema<T: JsonSchema>() -> JsonObject {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
@@ -340,7 +340,7 @@ fn schema<T: JsonSchema>() -> JsonObject {
     }
 }
 
-/// Formats of numbers, `null` beside a type that may be left out, titles of types.
+/// Removes number formats, `null` in types of optional fields, and titles.
 fn strip(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
@@ -364,17 +364,17 @@ fn strip(schema: &mut Value) {
     }
 }
 
-/// A number that was asked for, or the usual one, within its bounds.
+/// Returns a requested number or the default, limited to 1 to `most`.
 fn bounded(asked: Option<u32>, usual: u32, most: u32) -> u32 {
     asked.unwrap_or(usual).clamp(1, most)
 }
 
-/// An argument that says nothing is none: models send empty texts for what they leave out.
+/// Treats an empty argument as absent: models send empty texts for omitted arguments.
 fn given(text: Option<&str>) -> Option<&str> {
     text.map(str::trim).filter(|text| !text.is_empty())
 }
 
-/// In an error, what was given: bounded, in one line.
+/// Returns an argument for an error message: shortened, on one line.
 fn shown(text: &str) -> Cow<'_, str> {
     super::quote::named(text, 80).into()
 }
@@ -396,8 +396,8 @@ mod tests {
             .collect()
     }
 
-    // An agent that may approve calls approves its own: the tools for it are not there unless
-    // somebody wanted them, and neither is what writes.
+    // An agent that may approve calls approves its own: these tools must not exist unless enabled,
+    // and neither may those that write.
     #[test]
     fn what_is_not_allowed_is_not_there() {
         let looking = names(Allowed::default());
@@ -418,15 +418,15 @@ mod tests {
         assert_eq!(used("nothing", ALL), None);
     }
 
-    // Clients ask the user before what is not called read-only, and run the rest: what appends
-    // must never be called so.
+    // Clients ask the user before a tool that is not read-only, and just run the others: a tool
+    // that appends must never be marked read-only.
     #[test]
     fn hints_say_which_tools_change_something() {
         for tool in offered(ALL) {
             let hints = tool.annotations.unwrap();
             let changes = used(&tool.name, ALL) == Some(Use::Appends);
             assert_eq!(hints.read_only_hint, Some(!changes), "{}", tool.name);
-            // `remember` replaces and forgets, `fork` makes another branch the active one.
+            // `remember` replaces and deletes, `fork` may activate another branch.
             assert_eq!(
                 hints.destructive_hint,
                 changes.then_some(true),
@@ -437,11 +437,11 @@ mod tests {
         }
     }
 
-    // The list of tools stands in every context of every session: what it costs is bounded.
+    // The list of tools is in every context of every session: its size must be limited.
     #[test]
     fn the_list_of_tools_is_small() {
         let tools = serde_json::to_string(&offered(Allowed::default())).unwrap();
-        let tokens = crate::context::tokens::Counter::for_model("").count(&tools);
+        let tokens = treering_context::tokens::Counter::for_model("").count(&tools);
         assert!(tokens < 2_200, "{tokens}: {tools}");
         assert!(
             !tools.contains("uint32") && !tools.contains("$schema"),
@@ -449,7 +449,7 @@ mod tests {
         );
     }
 
-    // A mistyped argument that is passed over gives an answer to another question.
+    // Ignoring a mistyped argument would answer another question.
     #[test]
     fn arguments_that_are_not_known_are_refused() {
         let arguments = json!({"query": "x", "limt": 3});

@@ -1,4 +1,4 @@
-//! `read`: a recorded text, in parts that are small enough.
+//! `read`: returns a recorded text in small parts.
 
 use futures::StreamExt;
 use prost::Message;
@@ -8,17 +8,19 @@ use tonic::Code;
 
 use super::{ToolAnswer, given};
 use crate::{
-    cli::{Connection, names, read as reading, result::result_of_call, text::count},
-    codec::pb,
-    domain::EventKind,
-    mcp::{
-        bounds::{READ_BYTES, READ_BYTES_MAX, READ_BYTES_MIN, RESOURCE_BYTES_MAX},
-        failure::Failure,
-        place::{self, EventPlace},
-        quote::{called, fenced},
-    },
-    search::call_text,
+    bounds::{READ_BYTES, READ_BYTES_MAX, READ_BYTES_MIN, RESOURCE_BYTES_MAX},
+    failure::Failure,
+    place::{self, EventPlace},
+    quote::{called, fenced},
 };
+use treering_client::{
+    Connection, names,
+    read::{self as reading, result_of_call},
+};
+use treering_domain::EventKind;
+use treering_present::text::count;
+use treering_proto::pb;
+use treering_search::call_text;
 
 /// What to read.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -38,10 +40,10 @@ pub struct ReadInput {
     branch: Option<String>,
 }
 
-/// The text, or the part of it that was asked for.
+/// Returns the text, or the requested part of it.
 ///
 /// # Errors
-/// What the store says, and that there is no text.
+/// Those of the store, and when the event has no text.
 pub async fn call(input: &ReadInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let range = Range::of(input)?;
     let max = input.max_bytes.unwrap_or(READ_BYTES);
@@ -64,7 +66,7 @@ pub async fn call(input: &ReadInput, store: &Connection) -> Result<ToolAnswer, F
     Ok(ToolAnswer::text(text))
 }
 
-/// The part that is wanted.
+/// The requested part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Range {
     Unsaid,
@@ -95,11 +97,11 @@ impl Range {
     }
 }
 
-/// What is read.
+/// The text to read.
 struct Source<'a> {
     store: &'a Connection,
     place: EventPlace,
-    /// It is a call: its text is that of its arguments.
+    /// Set for a call: its text is its arguments.
     call: Option<Call>,
 }
 
@@ -121,7 +123,7 @@ impl Source<'_> {
         )
     }
 
-    /// A short text whole, of a long one both ends: what failed is told at the end.
+    /// Returns a short text completely, and both ends of a long one: errors are usually at the end.
     async fn ends(&self, max: usize) -> Result<String, Failure> {
         let whole = self.piece(Range::Bytes { first: 0 }, max).await?;
         if whole.is_to_end() {
@@ -156,7 +158,7 @@ struct Call {
 }
 
 impl Call {
-    /// The call that an event is; none: it is something else.
+    /// Returns the call of an event; `None` if the event is not a call.
     async fn at(store: &Connection, place: &EventPlace) -> Result<Option<Self>, Failure> {
         let request = pb::ReadRequest {
             from_revision: place.revision,
@@ -181,7 +183,7 @@ impl Call {
         }))
     }
 
-    /// Of its arguments: bytes as they are, lines as `search` counts them.
+    /// Returns a part of the arguments: bytes as they are, lines as `search` counts them.
     fn piece(&self, range: Range, max: usize) -> Result<Piece, Failure> {
         let what = format!("arguments of the call of {}", called(&self.tool));
         match range {
@@ -201,13 +203,13 @@ impl Call {
 /// A part of a text.
 #[derive(Debug)]
 struct Piece {
-    /// What it is a part of.
+    /// The name of the whole text.
     what: String,
     /// Bytes of the whole text.
     total: u64,
-    /// Its first byte.
+    /// Offset of its first byte.
     start: u64,
-    /// The number of its first line, where that is known.
+    /// Number of its first line, if known.
     line: Option<u64>,
     text: String,
 }
@@ -232,7 +234,7 @@ impl Piece {
                 Some(first)
             }
             Range::Bytes { first } => {
-                // One more, to know whether there is more.
+                // One more byte shows whether there is more.
                 (request.byte_start, request.byte_length) = (first, max as u64 + 1);
                 (first == 0).then_some(1)
             }
@@ -246,7 +248,7 @@ impl Piece {
             .map_err(failed)?
             .into_inner();
         let (mut info, mut bytes) = (pb::ResultInfo::default(), Vec::new());
-        // A result may have megabytes: no more is taken than will be shown.
+        // A result may have megabytes: read no more than will be shown.
         while bytes.len() <= max
             && let Some(answer) = answers.next().await
         {
@@ -275,7 +277,7 @@ impl Piece {
         })
     }
 
-    /// A part of a text that is here.
+    /// Returns a part of a text in memory.
     fn of_text(what: String, text: &str, range: Range, max: usize) -> Result<Self, Failure> {
         let total = text.len();
         let (part, line) = match range {
@@ -318,7 +320,7 @@ impl Piece {
         self.end() >= self.total
     }
 
-    /// Ends it with a line, unless that would leave less than half of it.
+    /// Cuts it at its last line end, unless less than half would remain.
     fn ending_with_line(mut self) -> Self {
         if let Some(at) = self.text.rfind('\n')
             && at + 1 >= self.text.len() / 2
@@ -328,7 +330,7 @@ impl Piece {
         self
     }
 
-    /// Begins it with a line, unless that would leave less than half of it.
+    /// Starts it after its first line end, unless less than half would remain.
     fn beginning_with_line(mut self) -> Self {
         if let Some(at) = self.text.find('\n')
             && at < self.text.len() / 2
@@ -344,7 +346,7 @@ impl Piece {
         self.ending_with_line()
     }
 
-    /// The last line, where the first is known.
+    /// Returns the number of the last line, if that of the first is known.
     fn last_line(&self) -> Option<u64> {
         let lines = self.text.lines().count().max(1) as u64;
         self.line.map(|line| line + lines - 1)
@@ -362,7 +364,7 @@ impl Piece {
         format!("{}, {} bytes{part}", self.what, count(self.total))
     }
 
-    /// What is left, and how to get it.
+    /// Returns a line that says what is left and how to get it.
     fn rest(&self) -> String {
         if self.is_to_end() {
             return "[That is the end.]\n".to_owned();
@@ -375,7 +377,7 @@ impl Piece {
     }
 }
 
-/// The whole characters of a part of a text, and how many bytes of another stand before them.
+/// Returns the complete characters of a byte range, and the number of bytes before them.
 fn whole_chars(bytes: &[u8]) -> (usize, &str) {
     let is_inside = |byte: &u8| byte & 0b1100_0000 == 0b1000_0000;
     let skipped = bytes
@@ -409,7 +411,7 @@ fn after_end(what: impl Into<String>) -> Failure {
     )
 }
 
-/// The bytes of some lines, counted from 1; none when there are not so many.
+/// Returns the byte range of lines, counted from 1; `None` when there are not so many.
 fn lines_of(text: &str, first: u64, last: u64) -> Option<std::ops::Range<usize>> {
     let index = |line: u64| usize::try_from(line).unwrap_or(usize::MAX);
     let newlines = text.match_indices('\n').map(|(at, _)| at + 1);
@@ -422,7 +424,7 @@ fn lines_of(text: &str, first: u64, last: u64) -> Option<std::ops::Range<usize>>
     Some(start..end.unwrap_or(text.len()))
 }
 
-/// A text as a resource: from its beginning, and what is left of it.
+/// Returns a text as a resource, from a byte on, with a note on what is left.
 ///
 /// # Errors
 /// As [`call`].
@@ -452,8 +454,8 @@ mod tests {
         }
     }
 
-    // A part that begins or ends inside a character is no text; what is left out of it must not
-    // be lost to who reads on.
+    // A part that begins or ends inside a character is not valid text; bytes that are left out must
+    // be in the next part.
     #[test]
     fn parts_are_whole_characters() {
         let text = "aé日本".as_bytes();
@@ -464,8 +466,8 @@ mod tests {
         assert_eq!(whole_chars(b""), (0, ""));
     }
 
-    // A call's arguments could not be had at all: what was given was its result, and a line that a
-    // search had named was after the end of it.
+    // The arguments of a call could not be read at all: the answer was its result, and a line
+    // number from a search was after its end.
     #[test]
     fn arguments_of_a_call_are_read_by_lines_and_bytes() {
         let call = Call {
@@ -493,7 +495,7 @@ mod tests {
         assert!(call.piece(Range::Bytes { first: 99 }, 9).is_err());
     }
 
-    // Reading on from where an answer says gives every byte once.
+    // Continuing where an answer says must return every byte once.
     #[test]
     fn what_is_left_begins_where_the_part_ends() {
         let by_line = piece("one\ntwo\nthr", 0, 100, Some(1)).ending_with_line();

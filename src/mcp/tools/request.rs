@@ -1,4 +1,4 @@
-//! `request`: what a conversation's agent would send next.
+//! `request`: returns the next request of a conversation's agent.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -6,20 +6,19 @@ use serde_json::json;
 
 use super::{ToolAnswer, given, shown};
 use crate::{
-    cli::{Connection, json::section_name, text::count},
-    codec::pb,
-    context::{Provider, tokens::Counter},
-    mcp::{
-        bounds::{REQUEST_TOKENS, REQUEST_TOKENS_MAX},
-        failure::Failure,
-        place,
-        quote::fenced,
-    },
+    bounds::{REQUEST_TOKENS, REQUEST_TOKENS_MAX},
+    failure::Failure,
+    place,
+    quote::fenced,
 };
+use treering_client::Connection;
+use treering_context::{Provider, tokens::Counter};
+use treering_present::{json::section_name, text::count};
+use treering_proto::pb;
 
 /// How often a request is built until it fits.
 const TRIES: usize = 5;
-/// Fewest tokens: nothing fits into less.
+/// Smallest budget in tokens: nothing fits into less.
 const TOKENS_MIN: u64 = 200;
 
 /// Whose request.
@@ -37,10 +36,10 @@ pub struct RequestInput {
     provider: Option<String>,
 }
 
-/// The body, and what is in it.
+/// Returns the body, and a summary of its content.
 ///
 /// # Errors
-/// What the store says, and that it does not fit.
+/// Those of the store, and when the request does not fit.
 pub async fn call(input: RequestInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.conversation).await?;
     let branch = given(input.branch.as_deref());
@@ -59,7 +58,8 @@ pub async fn call(input: RequestInput, store: &Connection) -> Result<ToolAnswer,
         ..Default::default()
     };
     let counter = Counter::for_model("");
-    // What is counted there is what a provider is sent. Here it is a text, with all its signs.
+    // The engine counts what a provider receives. Here the body is a text with JSON syntax, which
+    // takes more.
     let mut asked = budget;
     for _ in 0..TRIES {
         let answer = build(store, &request, asked).await?;
@@ -91,8 +91,8 @@ async fn build(
     Ok(store.contexts().build(request).await?.into_inner())
 }
 
-/// What to ask for after so many tokens came where `budget` were wanted: less in proportion, and
-/// a little more less.
+/// Returns the budget for the next try, when a try with budget `asked` took `came` tokens: scaled
+/// down in proportion, and 4 % less.
 fn less(asked: u64, came: u64, budget: u64) -> u64 {
     (asked * budget / came.max(1) * 24 / 25).max(1)
 }
@@ -171,7 +171,7 @@ fn summary(called: &str, told: &pb::Explanation, tokens: u64, budget: u64) -> St
 mod tests {
     use super::*;
 
-    // A request of 4,000 tokens had 5,629: its signs and names were not counted.
+    // A request of 4,000 tokens took 5,629: JSON syntax and field names were not counted.
     #[test]
     fn less_is_asked_for_until_it_fits() {
         let real = |asked: u64| asked * 5_629 / 4_000 + 100;

@@ -1,26 +1,25 @@
-//! `search`: where something is.
+//! `search`: finds recorded text.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{ToolAnswer, bounded, given, shown};
 use crate::{
-    cli::{
-        Connection, json,
-        search::{about, answer},
-        text::{address, count, day_clock},
-        time_arg::Moment,
-    },
-    codec::pb,
-    mcp::{
-        bounds::{HITS, HITS_MAX, INDEX_WAIT, SNIPPET_CHARS, SNIPPET_LINES, TITLE_CHARS},
-        failure::Failure,
-        place,
-        quote::{called, named, quoted},
-    },
+    bounds::{HITS, HITS_MAX, INDEX_WAIT, SNIPPET_CHARS, SNIPPET_LINES, TITLE_CHARS},
+    failure::Failure,
+    place,
+    quote::{called, named, quoted},
 };
+use treering_client::{Connection, read::search as answer};
+use treering_present::{
+    hit::about,
+    json,
+    text::{Zone, address, count},
+    time_arg::Moment,
+};
+use treering_proto::pb;
 
-/// Copies of a text that are named.
+/// Copies of a text that are listed.
 const COPIES_NAMED: usize = 3;
 
 /// What is looked for.
@@ -51,10 +50,10 @@ pub struct SearchInput {
     copies: Option<bool>,
 }
 
-/// Hits, best first.
+/// Returns hits, best first.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn call(input: SearchInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let mut request = request(&input, store).await?;
     let typed = request.query.clone();
@@ -85,7 +84,7 @@ pub async fn call(input: SearchInput, store: &Connection) -> Result<ToolAnswer, 
     Ok(ToolAnswer::text(text))
 }
 
-/// How the query was read, where that is not as it looks.
+/// Returns how the query was interpreted, if that differs from how it looks.
 fn reading(request: &pb::SearchRequest, found: &pb::SearchResponse, typed: &str) -> String {
     let is_query = found.read_as == i32::from(pb::QueryMode::Query);
     let operators = ["AND", "OR", "NOT"];
@@ -160,7 +159,7 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
     })
 }
 
-/// Hits as a list, numbered from one after the first.
+/// Formats hits as a list, numbered from `before` + 1.
 #[must_use]
 pub fn hits_text(hits: &[pb::SearchHit], before: u32) -> String {
     let mut text = String::new();
@@ -174,7 +173,7 @@ pub fn hits_text(hits: &[pb::SearchHit], before: u32) -> String {
         text.push_str(&format!(
             "\n{number}. {place}  {}{failed}  {}  line {}\n",
             what(hit),
-            day_clock(hit.happened_at.as_ref()),
+            Zone::Utc.day_clock(hit.happened_at.as_ref()),
             hit.line,
         ));
         for line in about(hit, TITLE_CHARS) {
@@ -188,7 +187,7 @@ pub fn hits_text(hits: &[pb::SearchHit], before: u32) -> String {
     text
 }
 
-/// What a hit is: a tool's result or call, somebody's message, or a kind.
+/// Returns what a hit is: the result or call of a tool, a message of a role, or an event kind.
 fn what(hit: &pb::SearchHit) -> String {
     let role = || json::role_name(hit.role);
     match hit.tool.as_str() {
@@ -202,7 +201,7 @@ fn what(hit: &pb::SearchHit) -> String {
     }
 }
 
-/// How often its text is there else, and where.
+/// Returns how many other events have the same text, and which.
 fn copies(hit: &pb::SearchHit) -> String {
     let places = hit.copies_at.iter().take(COPIES_NAMED);
     let places: Vec<_> = places
@@ -263,7 +262,7 @@ async fn nothing(
     Ok(text)
 }
 
-/// Whether there is any call or result of a tool with this very name.
+/// True when there is any call or result of a tool with exactly this name.
 async fn is_known(tool: &str, store: &Connection) -> Result<bool, Failure> {
     let mut request = pb::SearchRequest {
         tools: vec![tool.to_owned()],
@@ -273,7 +272,7 @@ async fn is_known(tool: &str, store: &Connection) -> Result<bool, Failure> {
     Ok(!answer(&mut request, store).await?.hits.is_empty())
 }
 
-/// What the answer lacks.
+/// Returns what the answer may lack because the index lags.
 fn lag(found: &pb::SearchResponse) -> String {
     if !found.lagging.is_empty() {
         return "\nThe index lags behind: the newest events may be missing.\n".to_owned();
@@ -290,7 +289,8 @@ fn lag(found: &pb::SearchResponse) -> String {
 mod tests {
     use super::*;
 
-    // A tool's name is recorded text: it stood on the server's line, eighty characters of it.
+    // A tool's name is recorded text, but up to eighty characters of it were in the server's own
+    // line.
     #[test]
     fn a_hit_names_its_tool_and_its_copies() {
         let copy = |revision| pb::HitCopy {
@@ -310,7 +310,7 @@ mod tests {
         assert!(text.contains(copies), "{text}");
     }
 
-    // A model cannot tell from hits whether NOT was an operator or one more word.
+    // A model cannot tell from the hits whether NOT was an operator or a word.
     #[test]
     fn it_is_told_how_a_query_was_read() {
         let found = |mode: pb::QueryMode| pb::SearchResponse {

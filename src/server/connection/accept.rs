@@ -1,4 +1,4 @@
-//! Accepting connections: within the bound, and on when that fails.
+//! Accepts connections within the limit, and continues after failures.
 
 use std::{
     future::Future,
@@ -7,21 +7,18 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use futures::{Stream, StreamExt};
+use futures::{StreamExt, stream::BoxStream};
 use http::Version;
 use hyper_util::{rt::TokioExecutor, server::conn::auto};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    task::JoinSet,
-    time::Instant,
-};
+use tokio::{task::JoinSet, time::Instant};
 use tonic::service::Routes;
 use tower::Layer;
 
 use super::{
     Activity, Calls, Life, Patience, ServeOptions, bounds, handshake::handshake, http_of, serve,
 };
-use crate::server::{
+use crate::{
+    ConnectionIo,
     deadline::DeadlineLayer,
     guard::Guard,
     intake::Intake,
@@ -31,8 +28,8 @@ use crate::server::{
     web::WebService,
 };
 
-/// Connections that a process with this limit of open files takes.
-pub(in crate::server) fn connections_max() -> usize {
+/// Returns the most connections for this process's limit of open files.
+pub(crate) fn connections_max() -> usize {
     #[cfg(target_os = "linux")]
     {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -44,7 +41,7 @@ pub(in crate::server) fn connections_max() -> usize {
     bounds::CONNECTIONS_MAX
 }
 
-/// Says something at once, and then once in a while how often it happened.
+/// Limits log lines: the first one at once, then rarely and with a count.
 #[derive(Default)]
 struct Seldom {
     last: Option<Instant>,
@@ -52,7 +49,7 @@ struct Seldom {
 }
 
 impl Seldom {
-    /// How often it has happened since it was said last; none: not now.
+    /// Counts an occurrence. Returns how many to report now, or `None` to stay silent.
     fn count(&mut self) -> Option<u64> {
         self.count += 1;
         let now = Instant::now();
@@ -65,8 +62,8 @@ impl Seldom {
     }
 }
 
-/// Takes connections and keeps count of them.
-pub(in crate::server) struct Acceptor {
+/// Accepts connections and counts them.
+pub(crate) struct Acceptor {
     routes: Routes,
     tls: Option<Arc<ServerTls>>,
     guard: Guard,
@@ -106,16 +103,13 @@ impl Acceptor {
         }
     }
 
-    /// Accepts until `end`. What was accepted goes on; the stream is dropped, so
-    /// that nobody waits in front of a port that takes no one.
-    pub async fn accept<IO>(
+    /// Accepts until `end`. Accepted connections continue; the stream is dropped, so that no client
+    /// waits at a port that accepts nobody.
+    pub async fn accept(
         &mut self,
-        incoming: impl Stream<Item = io::Result<IO>>,
+        mut incoming: BoxStream<'static, io::Result<ConnectionIo>>,
         end: impl Future<Output = ()>,
-    ) where
-        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let mut incoming = pin!(incoming);
+    ) {
         let mut end = pin!(end);
         let mut open = true;
         loop {
@@ -144,10 +138,7 @@ impl Acceptor {
         while self.serving.join_next().await.is_some() {}
     }
 
-    async fn take<IO>(&mut self, io: IO)
-    where
-        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn take(&mut self, io: ConnectionIo) {
         if self.serving.len() >= self.connections_max && !self.make_room().await {
             return;
         }
@@ -193,8 +184,8 @@ impl Acceptor {
         });
     }
 
-    /// Ends the oldest handshake when there are as many as there may be: those who mean it
-    /// are done in milliseconds.
+    /// Ends the oldest handshake when their limit is reached: honest clients are done in
+    /// milliseconds.
     fn bound_handshakes(&self) {
         let known = self.known.iter().filter_map(Weak::upgrade);
         let shaking: Vec<_> = known
@@ -207,8 +198,9 @@ impl Acceptor {
         }
     }
 
-    /// Asks the connection that has been idle longest to end. When many are ending
-    /// already, waits for one of them. False: all are at work.
+    /// Asks the connection that has been idle longest to end, unless all idle ones are ending
+    /// already. When too many are ending, waits for one of them. Returns false when all connections
+    /// are busy.
     async fn make_room(&mut self) -> bool {
         if let Some(count) = self.crowded.count() {
             tracing::warn!(
@@ -219,11 +211,15 @@ impl Acceptor {
             );
         }
         let known = self.known.iter().filter_map(Weak::upgrade);
-        let idle = known
-            .filter(|activity| !activity.is_ending())
-            .filter_map(|activity| Some((activity.idle()?, activity)));
-        let longest = idle.min_by_key(|(idle, _)| *idle);
-        let asked = longest.is_some_and(|(_, one)| one.end());
+        let idle: Vec<_> = known
+            .filter_map(|activity| Some((activity.idle()?, activity)))
+            .collect();
+        let staying = idle.iter().filter(|(_, one)| !one.is_ending());
+        let asked = match staying.min_by_key(|(idle, _)| *idle) {
+            Some((_, one)) => one.end(),
+            // One that is ending also frees its slot.
+            None => !idle.is_empty(),
+        };
         let most = self.connections_max + self.connections_max / 8 + 1;
         if self.serving.len() < most {
             return asked;
@@ -233,10 +229,10 @@ impl Acceptor {
         matches!(ended, Ok(Some(_)))
     }
 
-    /// How long to wait after a connection could not be accepted.
+    /// Returns how long to wait after a failed accept.
     fn pause_after(&mut self, error: &io::Error) -> std::time::Duration {
         use io::ErrorKind as Kind;
-        // The client went away before it was accepted: no reason to wait.
+        // The client left before it was accepted: no reason to wait.
         let gone = [
             Kind::ConnectionAborted,
             Kind::ConnectionReset,

@@ -1,4 +1,4 @@
-//! What a connection does: its calls, and since when it has none.
+//! The activity of a connection: its running calls, or since when it is idle.
 
 use std::{
     pin::Pin,
@@ -13,9 +13,9 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::{sync::Notify, time::Instant};
 use tracing::Span;
 
-use crate::server::measures::CallWatch;
+use crate::{guard::Counted, measures::CallWatch};
 
-/// Shared by a connection, its calls, and whoever accepts connections.
+/// Shared by a connection, its calls and the acceptor.
 #[derive(Debug)]
 pub(super) struct Activity {
     calls: Mutex<Calls>,
@@ -29,15 +29,14 @@ pub(super) struct Activity {
 struct Calls {
     running: usize,
     ever: bool,
-    /// The last call's end; before the first one, the connection's start.
+    /// The end of the last call; before the first one, the start of the connection.
     since: Instant,
 }
 
-/// How long a connection has been without a call, shortest last: who goes first
-/// when there are too many.
+/// Since when a connection is idle. The smallest is closed first when there are too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Idle {
-    /// False sorts first: it never made a call.
+    /// Whether it ever had a call; false sorts first.
     pub ever_called: bool,
     pub since: Instant,
 }
@@ -63,7 +62,7 @@ impl Activity {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Since when there is no call; none while there is one.
+    /// Returns since when the connection is idle, or `None` while a call runs.
     pub fn idle(&self) -> Option<Idle> {
         let calls = *self.calls();
         (calls.running == 0).then_some(Idle {
@@ -72,7 +71,7 @@ impl Activity {
         })
     }
 
-    /// A call starts; it ends when what is returned is dropped.
+    /// Starts a call, which ends when the returned value is dropped.
     pub fn call(self: &Arc<Self>) -> Running {
         let mut calls = self.calls();
         calls.running += 1;
@@ -80,7 +79,7 @@ impl Activity {
         Running(Arc::clone(self))
     }
 
-    /// Asks the connection to end. False when it was asked before.
+    /// Asks the connection to end. Returns false when it was asked before.
     pub fn end(&self) -> bool {
         let first = !self.ending.swap(true, Ordering::Relaxed);
         self.asked_to_end.notify_one();
@@ -91,7 +90,7 @@ impl Activity {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Its TLS handshake begins, or is over.
+    /// Records that its TLS handshake begins or has ended.
     pub fn shake_hands(&self, begins: bool) {
         self.shaking.store(begins, Ordering::Relaxed);
     }
@@ -101,9 +100,9 @@ impl Activity {
     }
 }
 
-/// A call that is not answered to its end.
+/// A running call, until its answer is complete.
 #[derive(Debug)]
-pub(in crate::server) struct Running(Arc<Activity>);
+pub(crate) struct Running(Arc<Activity>);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -113,11 +112,13 @@ impl Drop for Running {
     }
 }
 
-/// An answer; its call runs until it was sent or given up.
-pub(in crate::server) struct Answer {
+/// An answer; its call runs until it is sent or abandoned.
+pub(crate) struct Answer {
     body: tonic::body::Body,
     _running: Running,
     watch: Option<CallWatch>,
+    /// The key that reads it, or `None` without keys.
+    reader: Option<Counted>,
 }
 
 impl Answer {
@@ -126,7 +127,13 @@ impl Answer {
             body,
             _running: running,
             watch,
+            reader: None,
         }
+    }
+
+    /// Counts the answer as read by this key.
+    pub(super) fn to(self, reader: Option<Counted>) -> Self {
+        Self { reader, ..self }
     }
 }
 
@@ -147,6 +154,11 @@ impl Body for Answer {
                 (None, Some(trailers)) => watch.trailers(trailers),
                 (None, None) => {}
             }
+        }
+        if let (Poll::Ready(Some(Ok(frame))), Some(reader)) = (&polled, &self.reader)
+            && let Some(data) = frame.data_ref()
+        {
+            reader.sends(data.len());
         }
         polled
     }

@@ -1,4 +1,4 @@
-//! The TLS handshake of a connection: within its time, and not for ever in the way.
+//! The TLS handshake of a connection, within its time limit.
 
 use std::io::ErrorKind;
 
@@ -10,7 +10,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{Life, bounds};
 
-/// The connection once both sides know each other; none when it ends before that.
+/// Returns the TLS stream, or `None` when the connection ends before it is established.
 pub(super) async fn handshake<IO>(tls: &TlsAcceptor, io: IO, life: &Life) -> Option<TlsStream<IO>>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
@@ -24,7 +24,7 @@ where
     life.activity.shake_hands(false);
     match done {
         Some(Ok(Ok(io))) => Some(io),
-        // Whoever looks whether the port is open says nothing more.
+        // Port scanners and the like just close the connection.
         Some(Ok(Err(error))) if error.kind() != ErrorKind::InvalidData => {
             tracing::debug!(%error, "a TLS handshake ended");
             None

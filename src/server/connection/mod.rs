@@ -1,9 +1,8 @@
 //! Connections: how many, how long, and how they end.
 //!
-//! A connection may be slow, silent, or no HTTP/2 at all: none of them stays
-//! longer than its bound, and when there are too many, the one that has been
-//! idle longest goes for the next. What is said on a connection is not known
-//! here.
+//! A connection may be slow, silent, or not HTTP/2 at all: none stays longer than its limit, and
+//! when there are too many, the one that has been idle longest is closed for the next. This module
+//! does not know what is sent on a connection.
 
 mod accept;
 mod activity;
@@ -24,7 +23,7 @@ use hyper_util::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    time::{Instant, timeout},
+    time::Instant,
 };
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
@@ -39,8 +38,8 @@ use super::{
     shutdown::{Phase, StopSignal},
     web::{WebService, is_for_pages},
 };
-use crate::access::ClientCertificate;
 use activity::{Activity, Answer};
+use treering_access::ClientCertificate;
 use turn::{Turn, TurnIo};
 
 pub(super) use accept::{Acceptor, connections_max};
@@ -52,9 +51,9 @@ pub(super) struct Calls {
     intake: ConnectionIntake,
     activity: Arc<Activity>,
     measures: Option<Arc<ServerMeasures>>,
-    /// What the client has shown; none: nothing was asked for.
+    /// The client's certificate, or `None` when none was requested.
     certificate: Option<ClientCertificate>,
-    /// What answers requests that are no calls; none: they are refused.
+    /// Handler of requests that are not gRPC; `None`: they are refused.
     web: Option<WebService>,
 }
 
@@ -100,7 +99,7 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
             watch.admitted(&caller.namespace);
         }
         let counted = caller.and_then(Caller::counted);
-        let (request, held) = self.intake.admit(request, counted);
+        let (request, held) = self.intake.admit(request, counted.clone());
         // Routes are always ready, and cheap to clone.
         let traced = watch.as_ref().map_or_else(Span::none, CallWatch::span);
         let answer = span.in_scope(|| traced.in_scope(|| self.routes.clone().call(request)));
@@ -110,7 +109,7 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
                 watch.answered(answer.headers(), held.received());
             }
             drop(held);
-            Ok(answer.map(|body| Answer::new(body, running, watch)))
+            Ok(answer.map(|body| Answer::new(body, running, watch).to(counted)))
         }
         .instrument(traced)
         .instrument(span)
@@ -118,8 +117,8 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
     }
 }
 
-/// The bounds of every connection. HTTP/1 is spoken by browsers and agents only: without what
-/// answers them it is not known.
+/// Returns the protocol limits of every connection. HTTP/1 is enabled only if there is a handler
+/// for browsers and agents.
 fn http_of(options: &ServeOptions) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     if options.web.is_none() {
@@ -134,7 +133,7 @@ fn http_of(options: &ServeOptions) -> auto::Builder<TokioExecutor> {
         .max_buf_size(bounds::HTTP1_BUFFER_BYTES);
     builder
         .http2()
-        // It panics under a clock before 1970 or far ahead, and no client asks for it.
+        // The date header panics under a clock before 1970 or far ahead, and no client needs it.
         .auto_date_header(false)
         .timer(TokioTimer::new())
         .keep_alive_interval(Some(options.keepalive_interval))
@@ -156,18 +155,15 @@ struct Patience {
 }
 
 /// Serves a connection to its end.
-async fn serve<IO>(io: IO, calls: Calls, mut http: auto::Builder<TokioExecutor>, life: Life)
+async fn serve<IO>(io: IO, calls: Calls, http: auto::Builder<TokioExecutor>, mut life: Life)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let turn = Arc::new(Turn::default());
-    let mut io = TurnIo::new(io, Arc::clone(&turn));
-    // By HTTP/2 both sides begin at once, and a client may wait for the server's settings before
-    // it says anything. Browsers, whose protocol is to be seen first, are not those who wait.
-    let open = http.is_http1_available() && http.is_http2_available();
-    if open && timeout(bounds::FIRST_BYTE_WAIT, io.begins()).await.is_err() {
-        http = http.http2_only();
-    }
+    let io = TurnIo::new(io, Arc::clone(&turn));
+    // If both protocols are enabled, send nothing before the client's first byte: an HTTP/2 frame
+    // would break the HTTP/1 request that a browser later sends on a spare connection.
+    life.is_sniffed = http.is_http1_available() && http.is_http2_available();
     let mut connection = pin!(http.serve_connection(TokioIo::new(io), calls));
     let mut ending = false;
     loop {
@@ -207,22 +203,24 @@ async fn sleep_until(instant: Option<Instant>) {
     }
 }
 
-/// What comes of looking at a connection.
+/// What to do with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     Stay,
-    /// It takes no new calls, and ends when those it has are answered.
+    /// Take no new calls, and end when the running ones are answered.
     End,
-    /// It goes now.
+    /// Close it now.
     Drop,
 }
 
-/// When a connection ends.
+/// Decides when a connection ends.
 struct Life {
     activity: Arc<Activity>,
     patience: Patience,
     stop: StopSignal,
     end_since: std::sync::OnceLock<Instant>,
+    /// The protocol is detected by the client's first byte.
+    is_sniffed: bool,
 }
 
 impl Life {
@@ -232,10 +230,11 @@ impl Life {
             patience,
             stop,
             end_since: std::sync::OnceLock::new(),
+            is_sniffed: false,
         }
     }
 
-    /// Waits until the server ends, or this connection is asked to.
+    /// Waits until the server stops or this connection is asked to end.
     async fn told_to_end(&self) {
         tokio::select! {
             () = self.stop.reached(Phase::Draining) => {}
@@ -248,7 +247,20 @@ impl Life {
         self.activity.end();
     }
 
-    /// When something may have to be done.
+    /// Returns when the client's preface or head is due, or `None` once it was received.
+    fn handshake_end(&self, turn: &Turn) -> Option<Instant> {
+        if turn.bytes_read() >= bounds::HANDSHAKE_BYTES {
+            return None;
+        }
+        let accepted = self.activity.accepted;
+        Some(match turn.begun() {
+            Some(begun) => begun + bounds::HANDSHAKE_WAIT,
+            None if self.is_sniffed => accepted + bounds::FIRST_BYTE_WAIT,
+            None => accepted + bounds::HANDSHAKE_WAIT,
+        })
+    }
+
+    /// Returns when to check the connection next.
     fn next_look(&self, turn: &Turn, ending: bool) -> Option<Instant> {
         let now = Instant::now();
         if ending {
@@ -261,8 +273,9 @@ impl Life {
             return Some(now + wait);
         }
         let accepted = self.activity.accepted;
-        let silent = turn.bytes_read() < bounds::HANDSHAKE_BYTES;
-        let handshake = silent.then(|| accepted + bounds::HANDSHAKE_WAIT);
+        // Check again soon enough to see a first byte that arrives meanwhile.
+        let handshake = self.handshake_end(turn);
+        let handshake = handshake.map(|end| end.min(now + bounds::HANDSHAKE_WAIT));
         let idle_max = self.patience.idle_max;
         let idle_since = self.activity.idle().map_or(now, |idle| idle.since);
         let idle = idle_max.map(|max| idle_since + max);
@@ -275,8 +288,8 @@ impl Life {
         let silent = turn.bytes_read() < bounds::HANDSHAKE_BYTES;
         let idle = self.activity.idle();
         if let Some(since) = self.end_since.get() {
-            // Who has no call gets a moment to see that it ends; who never had one
-            // has nothing to lose.
+            // An idle client gets a moment to see that the connection ends; one that never called
+            // loses nothing.
             let gone = idle.is_some_and(|idle| {
                 !idle.ever_called || now - idle.since.max(*since) >= bounds::GOODBYE_WAIT
             });
@@ -289,7 +302,7 @@ impl Life {
             };
         }
         let accepted = self.activity.accepted;
-        if silent && now - accepted >= bounds::HANDSHAKE_WAIT {
+        if self.handshake_end(turn).is_some_and(|end| now >= end) {
             return Look::Drop;
         }
         let over =
@@ -305,7 +318,7 @@ impl Life {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::shutdown::Stopper;
+    use crate::shutdown::Stopper;
 
     const IDLE: Duration = Duration::from_secs(60);
     const AGE: Duration = Duration::from_secs(3_600);
@@ -320,14 +333,14 @@ mod tests {
         (Life::new(Activity::new(), patience, stop), stopper)
     }
 
-    /// Waits for the next look and looks; how long that was, and what came of it.
+    /// Waits for the next check; returns how long that took, and its outcome.
     async fn next(life: &Life, turn: &Turn, ending: bool) -> (Duration, Look) {
         let start = Instant::now();
         sleep_until(life.next_look(turn, ending)).await;
         (start.elapsed().min(AGE), life.look(turn))
     }
 
-    // Who says nothing, or too little to be a client, must not keep a place.
+    // A client that sends nothing, or too little, must not keep a slot.
     #[tokio::test(start_paused = true)]
     async fn silence_ends_with_the_handshake() {
         let (life, _stopper) = life();
@@ -337,8 +350,29 @@ mod tests {
         assert_eq!(look, Look::Drop);
     }
 
-    // An idle client must be asked to go, and one whose call takes hours must not:
-    // a person's decision may be waited for all day.
+    // Browsers open connections in advance. A silent one is kept for a while, not forever; after
+    // the first byte it gets the same time as any other.
+    #[tokio::test(start_paused = true)]
+    async fn a_spare_connection_is_kept_for_a_while() {
+        let (mut life, _stopper) = life();
+        life.is_sniffed = true;
+        let started = Instant::now();
+        let turn = Turn::default();
+        while next(&life, &turn, false).await.1 == Look::Stay {}
+        let waited = started.elapsed();
+        assert!(waited >= bounds::FIRST_BYTE_WAIT, "{waited:?}");
+        assert!(waited < bounds::FIRST_BYTE_WAIT + 20 * MOMENT, "{waited:?}");
+
+        life.patience.idle_max = None;
+        let begun = Turn::having_read(1);
+        assert_eq!(life.look(&begun), Look::Stay, "it has just begun");
+        let started = Instant::now();
+        while next(&life, &begun, false).await.1 == Look::Stay {}
+        assert!(started.elapsed() < bounds::HANDSHAKE_WAIT + 2 * MOMENT);
+    }
+
+    // An idle client must be asked to leave, and one whose call takes hours must not: a person's
+    // decision may take all day.
     #[tokio::test(start_paused = true)]
     async fn only_the_idle_are_asked_to_go() {
         let (life, _stopper) = life();
@@ -354,8 +388,8 @@ mod tests {
         assert_eq!(look, Look::End);
     }
 
-    // After it was told, a connection without calls goes soon, and one with calls
-    // when they have ended, or at the end of its age's grace.
+    // After a connection was asked to end, it is closed soon if idle; otherwise when its calls end,
+    // or its grace period for age does.
     #[tokio::test(start_paused = true)]
     async fn those_that_end_do_end() {
         let (life, _stopper) = life();
@@ -376,8 +410,7 @@ mod tests {
         assert_eq!(life.look(&turn), Look::Drop);
     }
 
-    // The end of the server, and being asked to make room, both reach a
-    // connection that does nothing.
+    // A shutdown, and a request to make room, both reach an idle connection.
     #[tokio::test]
     async fn a_connection_is_told_to_end() {
         let (life, stopper) = life();

@@ -1,44 +1,59 @@
-//! A connection that reads so much at a time.
+//! Limits how much a connection reads at a time.
 //!
-//! The HTTP/2 library reads all that there is before it starts the calls in it,
-//! and ends the connection of a client whose calls were cancelled meanwhile in
-//! great number. Told that there is no more for now, it starts those it has.
+//! The HTTP/2 library reads all available data before it starts the calls in it, and disconnects a
+//! client when too many of them were cancelled meanwhile. Told that there is no more data for now,
+//! it starts the calls that it has.
 
 use std::{
     future::{Future, poll_fn},
     io,
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
 };
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Instant,
+};
 
-use crate::server::bounds::CONNECTION_TURN_BYTES;
+use crate::bounds::CONNECTION_TURN_BYTES;
 
-/// How much may still be read in this turn, and how much ever was. Used by one
-/// task only.
+/// The bytes that may still be read in this turn, and all bytes read. Used by one task only.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     left: AtomicUsize,
     starved: AtomicUsize,
     read: AtomicU64,
+    begun: OnceLock<Instant>,
 }
 
 impl Turn {
-    /// Bytes that were ever read.
+    /// Returns all bytes read so far.
     pub fn bytes_read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
     }
 
-    /// As if so many bytes were read.
+    /// Returns when the first byte was read, or `None` before that.
+    pub fn begun(&self) -> Option<Instant> {
+        self.begun.get().copied()
+    }
+
+    fn note_read(&self, bytes: usize) {
+        if bytes > 0 {
+            self.begun.get_or_init(Instant::now);
+        }
+        self.read.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Returns a turn as if this many bytes were read.
     #[cfg(test)]
     pub fn having_read(bytes: u64) -> Self {
         let turn = Self::default();
-        turn.read.store(bytes, Ordering::Relaxed);
+        turn.note_read(usize::try_from(bytes).unwrap());
         turn
     }
 
@@ -62,27 +77,11 @@ impl Turn {
 pub(super) struct TurnIo<IO> {
     io: IO,
     turn: Arc<Turn>,
-    /// The first byte, while it is known and not read.
-    first: Option<u8>,
 }
 
 impl<IO> TurnIo<IO> {
     pub fn new(io: IO, turn: Arc<Turn>) -> Self {
-        Self {
-            io,
-            turn,
-            first: None,
-        }
-    }
-}
-
-impl<IO: AsyncRead + Unpin> TurnIo<IO> {
-    /// Waits until the client has begun, or is gone. What it sent is read later.
-    pub async fn begins(&mut self) {
-        let mut first = [0];
-        if let Ok(1) = self.io.read(&mut first).await {
-            self.first = Some(first[0]);
-        }
+        Self { io, turn }
     }
 }
 
@@ -94,22 +93,16 @@ impl<IO: AsyncRead + Unpin> AsyncRead for TurnIo<IO> {
     ) -> Poll<io::Result<()>> {
         let left = self.turn.left.load(Ordering::Relaxed);
         if left == 0 {
-            // Whoever runs the turns wakes the task.
+            // `by_turns` wakes the task.
             self.turn.starved.store(1, Ordering::Relaxed);
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        let polled = match self.first.take() {
-            Some(first) => {
-                buffer.put_slice(&[first]);
-                Poll::Ready(Ok(()))
-            }
-            None => Pin::new(&mut self.io).poll_read(cx, buffer),
-        };
+        let polled = Pin::new(&mut self.io).poll_read(cx, buffer);
         let read = buffer.filled().len() - before;
         let left = left.saturating_sub(read);
         self.turn.left.store(left, Ordering::Relaxed);
-        self.turn.read.fetch_add(read as u64, Ordering::Relaxed);
+        self.turn.note_read(read);
         polled
     }
 }

@@ -1,9 +1,9 @@
-//! Who may call what. Every call of every connection passes here before anything of its
-//! body is read.
+//! Access control. Every call of every connection passes here before its body is read.
 //!
-//! `rules` says what each method needs. A key comes as `authorization: Bearer …`, or is that of
-//! the certificate of the connection; while none was ever made, nobody is asked for one. Services get a [`Caller`], which they ask about
-//! what only they can see: each event of a batch, and the actor that is written down.
+//! `rules` has the requirement of each method. A key comes as `authorization: Bearer …`, or by the
+//! connection's certificate; as long as no key was ever made, none is required. Services get a
+//! [`Caller`], with which they check what only they can see: each event of a batch, and the
+//! recorded actor.
 
 mod rules;
 #[cfg(test)]
@@ -17,19 +17,19 @@ use http::{HeaderMap, Request, header::AUTHORIZATION};
 use prost::encoding;
 use tonic::{Status, body::Body};
 
-use super::{call, from_proto::Malformed, status::Refusal};
-use crate::{
-    access::{CertificateSubject, ClientCertificate, Holder, KeyId, KeyRefusal, KeyRing, KeyRole},
-    codec::body::EncodedBody,
-    domain::{ApprovalDecided, EventBody, EventKind, Namespace, NewEvent},
+use super::{bounds::MANY_READ, call, from_proto::Malformed, status::Refusal};
+use treering_access::{
+    CertificateSubject, ClientCertificate, Holder, KeyId, KeyRefusal, KeyRing, KeyRole,
 };
+use treering_domain::{ApprovalDecided, ConversationId, EventBody, EventKind, Namespace, NewEvent};
+use treering_proto::body::EncodedBody;
 
 use rules::Needs;
 
-/// A key is not enough.
+/// A key lacks a permission.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Denied {
-    /// It has not the role.
+    /// It lacks the role.
     #[error(
         "the key {key} is no {role} in the namespace {namespace}, which this needs: ask whoever \
          makes the keys for one that is"
@@ -39,7 +39,7 @@ pub(super) enum Denied {
         role: KeyRole,
         namespace: Namespace,
     },
-    /// It is not an admin's of all namespaces.
+    /// It is not an admin key of all namespaces.
     #[error(
         "the key {key} is no admin of the whole store (`--role 'admin:*'`), which this needs: it \
          concerns all namespaces"
@@ -51,17 +51,17 @@ pub(super) enum Denied {
          appended or erased there; take another name"
     )]
     Reserved { namespace: Namespace },
-    /// Nothing is known of the method, so nobody may call it.
+    /// The method is unknown, so nobody may call it.
     #[error("this server has no such method: it may be older than its client")]
     UnknownMethod,
 }
 
-/// Lets calls in, or not.
+/// Admits or refuses calls.
 #[derive(Clone, Debug)]
 pub(super) struct Guard {
-    /// None: nobody is asked, as through a pipe of this process.
+    /// `None`: no keys are required, as through an in-process pipe.
     keys: Option<Arc<KeyRing>>,
-    /// Calls come from another part of this process, which says whose certificate it has seen.
+    /// Calls come from another part of this process, which vouches for certificates.
     is_beside: bool,
 }
 
@@ -73,17 +73,17 @@ impl Guard {
         }
     }
 
-    /// The same for connections of this process itself: its word for a certificate counts there,
-    /// and from nobody else.
+    /// Sets whether connections come from this process itself. Only there the metadata that names a
+    /// certificate is trusted.
     #[must_use]
     pub fn beside(self, is_beside: bool) -> Self {
         Self { is_beside, ..self }
     }
 
-    /// Lets a call in, and leaves in it who calls.
+    /// Admits a call and attaches its [`Caller`].
     ///
     /// # Errors
-    /// Why it is not let in.
+    /// Why the call is refused.
     pub fn admit(
         &self,
         request: &mut Request<Body>,
@@ -105,14 +105,15 @@ impl Guard {
         let caller = Caller {
             namespace: call::namespace(request.headers())?,
             holder,
+            only_reads: !needs.changes(),
         };
         caller.check_method(needs)?;
         request.extensions_mut().insert(caller);
         Ok(())
     }
 
-    /// Who calls. A key that is sent is what counts, whatever the certificate says: behind one
-    /// certificate, as that of a gateway, stand many callers. A bad one is refused.
+    /// Returns the key's holder. A key that is sent takes precedence over a certificate, because a
+    /// gateway's certificate may serve many callers. An invalid key is refused.
     fn holder(
         &self,
         headers: &HeaderMap,
@@ -139,10 +140,10 @@ impl Guard {
     }
 }
 
-/// The metadata by which a part of this process says whose certificate it has seen.
+/// The metadata key by which a part of this process passes on a certificate's subject.
 pub const CERTIFICATE_KEY: &str = "treering-certificate-subject";
 
-/// A subject as it stands there: it may be in any language, and headers are in one.
+/// Encodes a subject for that header: subjects may be non-ASCII, headers may not.
 #[must_use]
 pub fn certificate_word(subject: &CertificateSubject) -> String {
     STANDARD_NO_PAD.encode(subject.as_str())
@@ -156,7 +157,7 @@ fn told_certificate(headers: &HeaderMap) -> Option<ClientCertificate> {
     })
 }
 
-/// The key that a call brings.
+/// Returns the key that a call sends.
 #[must_use]
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     const SCHEME: &str = "bearer ";
@@ -165,21 +166,24 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case(SCHEME).then(|| key.trim())
 }
 
-/// Who calls, and in which namespace.
+/// The caller and the namespace of a call.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub namespace: Namespace,
-    /// None: nobody was asked for a key.
+    /// `None`: no key was required.
     holder: Option<Arc<Holder>>,
+    /// The method changes nothing, so it reads every conversation that it names.
+    only_reads: bool,
 }
 
 impl Caller {
-    /// Somebody who was not asked.
+    /// Returns a caller without a key.
     #[cfg(test)]
     pub fn anybody(namespace: Namespace) -> Self {
         Self {
             namespace,
             holder: None,
+            only_reads: true,
         }
     }
 
@@ -216,30 +220,47 @@ impl Caller {
         }
     }
 
-    /// Whether the key is still good, for calls that take their time.
+    /// Checks whether the key is still valid, for long calls.
     pub fn check_again(&self) -> Result<(), KeyRefusal> {
         self.holder.as_ref().map_or(Ok(()), |holder| holder.check())
     }
 
-    /// What its requests are counted by; none: nobody was asked for a key.
+    /// Returns the counter of its requests and answers, or `None` without a key.
     pub fn counted(&self) -> Option<Counted> {
-        let holder = self.holder.as_ref()?;
-        Some(Counted(Arc::clone(holder)))
+        Some(Counted {
+            holder: Arc::clone(self.holder.as_ref()?),
+            namespace: self.namespace.clone(),
+        })
     }
 
-    /// True when figures of the whole store may be told: without keys, or to an admin of
-    /// every namespace.
+    /// Records that a call names a conversation, which a reading call reads.
+    pub fn names(&self, conversation: ConversationId) {
+        if self.only_reads {
+            self.reads([conversation]);
+        }
+    }
+
+    /// Records that the answer comes from these conversations.
+    pub fn reads(&self, conversations: impl IntoIterator<Item = ConversationId>) {
+        if let Some(holder) = &self.holder {
+            let reads = holder.reads();
+            reads.add_conversations(&self.namespace, conversations, MANY_READ);
+        }
+    }
+
+    /// Returns true when the caller may see figures of the whole store: without keys, or as an
+    /// admin of every namespace.
     pub fn may_see_store(&self) -> bool {
         self.holder.as_ref().is_none_or(|holder| holder.may_all())
     }
 
-    /// The key's name and id; none: nobody was asked.
+    /// Returns the key's name and id, or `None` without a key.
     pub fn key(&self) -> Option<(&str, &KeyId)> {
         let holder = self.holder.as_ref()?;
         Some((holder.name(), holder.id()))
     }
 
-    /// Waits until the key is good no more; without one for ever.
+    /// Waits until the key is no longer valid; without a key, forever.
     pub async fn ended(&self) -> KeyRefusal {
         match &self.holder {
             Some(holder) => holder.ended().await,
@@ -247,7 +268,7 @@ impl Caller {
         }
     }
 
-    /// Who acts: the key's name, whatever the client says; without a key, what it says.
+    /// Returns the actor: the key's name whatever the client says, or without a key what it says.
     pub fn actor(&self, said: String) -> String {
         match &self.holder {
             Some(holder) => holder.name().to_owned(),
@@ -255,7 +276,7 @@ impl Caller {
         }
     }
 
-    /// Checks that an event may be appended, and writes down who does.
+    /// Checks that an event may be appended, and sets its actor.
     ///
     /// # Errors
     /// [`Denied::Role`].
@@ -276,22 +297,31 @@ impl Caller {
     }
 }
 
-/// Counts the bytes that come with a key.
+/// Counts bytes received and sent with a key.
 #[derive(Clone, Debug)]
-pub(super) struct Counted(Arc<Holder>);
+pub(super) struct Counted {
+    holder: Arc<Holder>,
+    namespace: Namespace,
+}
 
 impl Counted {
-    /// A request of so many bytes has come.
+    /// Counts a received request.
     ///
     /// # Errors
-    /// `RESOURCE_EXHAUSTED` when that is more than the key may send now.
+    /// `RESOURCE_EXHAUSTED` when the key's rate limit is exceeded.
     pub fn take(&self, bytes: usize) -> Result<(), Status> {
-        let taken = self.0.rate().request(bytes);
-        taken.map_err(|wait| Refusal::too_fast(self.0.name(), "bytes", wait).into())
+        let taken = self.holder.rate().request(bytes);
+        taken.map_err(|wait| Refusal::too_fast(self.holder.name(), "bytes", wait).into())
+    }
+
+    /// Counts sent bytes of an answer.
+    pub fn sends(&self, bytes: usize) {
+        let reads = self.holder.reads();
+        reads.add_bytes(&self.namespace, bytes, MANY_READ);
     }
 }
 
-/// Who decided, if it is to be another one than the client says: the key, and behind it the
+/// Returns who decided, if it must differ from what the client says: the key, followed by the
 /// person whom its holder names.
 fn decided_by(key: &str, decided: &ApprovalDecided) -> Option<String> {
     match decided.decided_by.as_str() {
@@ -301,11 +331,11 @@ fn decided_by(key: &str, decided: &ApprovalDecided) -> Option<String> {
     }
 }
 
-/// `ApprovalDecided.decided_by` in `proto/treering/v1/event.proto`.
+/// Field number of `ApprovalDecided.decided_by` in `proto/treering/v1/event.proto`.
 const DECIDED_BY: u32 = 4;
 
-/// The same decision by somebody else. The field is written once more, behind what came:
-/// readers take the last, and what this version does not know stays.
+/// Returns the decision with another `decided_by`. The field is appended again: readers take the
+/// last value, and unknown fields are kept.
 fn with_decided_by(body: &EncodedBody, who: &str) -> Result<EncodedBody, Malformed> {
     let mut bytes = BytesMut::from(&body.bytes()[..]);
     let mut field = Vec::with_capacity(who.len() + 8);

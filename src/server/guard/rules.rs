@@ -1,30 +1,27 @@
-//! What each method needs: the one table. A method that is not in it is refused, and a test
-//! fails.
+//! The requirement of each method. A method missing from this table is refused, and a test fails.
 
 use Needs::{AnyKey, Appending, Nothing, Role, Store};
 
-use crate::{
-    access::KeyRole::{self, Admin, Reader, Writer},
-    domain::EventKind,
-};
+use treering_access::KeyRole::{self, Admin, Reader, Writer};
+use treering_domain::EventKind;
 
-/// What a method asks of its caller, on a server with keys.
+/// What a method requires of its caller, on a server with keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Needs {
-    /// Nothing: whoever watches over servers has no key.
+pub(crate) enum Needs {
+    /// Nothing: health checks have no key.
     Nothing,
-    /// A key, whatever it may do.
+    /// Any key.
     AnyKey,
     /// A role in the namespace of the call.
     Role(KeyRole),
-    /// A role that appends something. Each event is looked at by itself, see [`appends`].
+    /// A role that may append. Each event is checked separately, see [`appends`].
     Appending,
-    /// An admin of the whole store: it costs all namespaces, or tells of all.
+    /// An admin of the whole store: the method affects or reveals all namespaces.
     Store,
 }
 
 impl Needs {
-    /// True when a namespace may have other content after the call.
+    /// Returns true when the call may change a namespace's content.
     pub fn changes(self) -> bool {
         match self {
             Nothing | AnyKey | Role(Reader) | Store => false,
@@ -94,25 +91,24 @@ pub(super) const RULES: &[(&str, Needs)] = &[
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
         AnyKey,
     ),
-    #[cfg(feature = "otlp-receiver")]
     (
         "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
         Role(Writer),
     ),
 ];
 
-/// What a method needs; none: it is not served.
+/// Returns a method's requirement, or `None` when it is not served.
 pub(super) fn of(path: &str) -> Option<Needs> {
     let rule = RULES.iter().find(|(method, _)| *method == path);
     rule.map(|(_, needs)| *needs)
 }
 
-/// What appending an event of a kind needs, however it comes.
+/// Returns the role required to append an event of a kind, by any method.
 pub(super) fn appends(kind: EventKind) -> KeyRole {
     use EventKind as Kind;
     match kind {
         Kind::ApprovalDecided => KeyRole::Approver,
-        // The engine's own; clients are refused.
+        // Written by the engine only; clients are refused.
         Kind::ContentErased => Admin,
         Kind::ConversationCreated
         | Kind::ConfigChanged

@@ -5,12 +5,13 @@ use prost_types::FileDescriptorSet;
 use tonic::Code;
 
 use super::*;
-use crate::{
-    access::{Grant, GrantReach, KeyLimits, NewKey, Token, create, create_for_certificate},
-    codec::{body, pb},
-    domain::{ContentHash, ConversationId, Decision, MessageAppended, Role},
-    server::{self, NAMESPACE_KEY},
+use crate as server;
+use crate::NAMESPACE_KEY;
+use treering_access::{
+    Grant, GrantReach, KeyLimits, NewKey, Token, create, create_for_certificate,
 };
+use treering_domain::{ContentHash, ConversationId, Decision, MessageAppended, Role};
+use treering_proto::{body, pb};
 
 const READ: &str = "/treering.v1.Events/Read";
 const APPEND: &str = "/treering.v1.Events/Append";
@@ -19,8 +20,8 @@ const VERIFY: &str = "/treering.v1.Admin/Verify";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
-// A new method that nobody gave a rule would be closed to all, and one whose rule was
-// written for another name would be a hole: table and descriptors name the same methods.
+// A method without a rule would be closed to everyone, and a rule for another name would be a hole:
+// table and descriptors must name the same methods.
 #[test]
 fn every_method_has_a_rule() {
     let mut served = BTreeSet::new();
@@ -85,7 +86,7 @@ fn refused(guard: &Guard, path: &str, key: Option<&Token>, namespace: &str) -> O
     Some(refusal.reason.to_owned())
 }
 
-// Who may call what, by hand: each role in its namespace, in another, and in a reserved one.
+// Expected permissions, written by hand: each role in its namespace, another, and a reserved one.
 #[test]
 fn keys_open_what_they_say() {
     let dir = tempfile::tempdir().unwrap();
@@ -143,8 +144,8 @@ fn keys_open_what_they_say() {
     assert_eq!(reason.as_deref(), Some("RESERVED_NAMESPACE"));
 }
 
-// What the server keeps about itself must not be written by clients, with keys or without,
-// over the network or in a pipe.
+// Clients must not write the server's own records, with keys or without, over the network or in a
+// pipe.
 #[test]
 fn nobody_appends_to_reserved_namespaces() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,7 +159,7 @@ fn nobody_appends_to_reserved_namespaces() {
     }
 }
 
-// The word of this process for a certificate must open nothing to whoever else says it.
+// The metadata that names a certificate must be trusted from this process only.
 #[test]
 fn only_this_process_speaks_for_a_certificate() {
     let dir = tempfile::tempdir().unwrap();
@@ -187,8 +188,8 @@ fn only_this_process_speaks_for_a_certificate() {
     }
 }
 
-// Keys are sent by clients in many languages: the scheme's case does not matter, everything
-// else is no key.
+// Clients in many languages send keys: the scheme's case does not matter, and nothing else is a
+// key.
 #[test]
 fn keys_are_found_in_headers() {
     let found = |value: &str| {
@@ -231,8 +232,8 @@ fn decision(by: &str) -> EventBody {
     })
 }
 
-// An agent that may append must not approve its own calls, and who decided must be the one
-// who has the key, whatever is said. Fields of a newer client stay.
+// An agent that may append must not approve its own calls, and the recorded decider must be the
+// key's holder, whatever the client says. Fields of newer clients are kept.
 #[test]
 fn events_are_signed_by_those_who_may() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,14 +1,12 @@
-//! Health of a server whose log fails, hangs on damage, or is well.
+//! Health of a server whose log fails, has damage, or is well.
 
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::{
-    domain::Namespace,
-    engine::{Engine, OpenOptions, ReadQuery, Source, trouble_tests::Store},
-    log::fallible::{Ending, Fallible},
-    server::{audit::Audit, shutdown::Stopper},
-};
+use crate::{audit::Audit, shutdown::Stopper};
+use treering_domain::Namespace;
+use treering_engine::{Engine, OpenOptions, ReadQuery, Source, testkit::Store};
+use treering_log::fallible::{Ending, Fallible};
 
 const EVENTS: &str = "treering.v1.Events";
 
@@ -31,8 +29,7 @@ fn serving(health: &HealthService, name: &str) -> bool {
     }
 }
 
-// A new service is in the descriptors before anyone thinks of health; each of
-// them, and the two names of ours, must have an answer, and nothing else.
+// Every service in the descriptors, and our two names, must have a health status, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_service_has_a_health() {
     let store = Store::new().await;
@@ -64,13 +61,13 @@ async fn every_service_has_a_health() {
     }
     stopper.advance(Phase::Draining);
     for name in named() {
-        // A process that ends cleanly must not be killed for it.
+        // A process that shuts down must not be killed for it.
         assert_eq!(serving(&health, name), name == LIVE, "{name}");
     }
 }
 
-// A balancer that is told "serving" sends appends to a server that refuses them
-// all; one that is told "not serving" of reads takes away what still works.
+// A load balancer must not send appends to a server that refuses them all, nor stop reads that
+// still work.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_what_needs_the_writer_fails_with_it() {
     let store = Store::new().await;
@@ -90,11 +87,11 @@ async fn only_what_needs_the_writer_fails_with_it() {
     }
 }
 
-// One damaged frame of thousands closed the server to its balancer for ever. It
-// is to be told, and the rest is to be served.
+// One damaged frame must be reported and the rest served; it must not make the server unready for
+// good.
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_is_told_and_latches_nothing() {
-    // From the start, before any frame is in a cache.
+    // From the start, before any frame is cached.
     let log = Fallible::default();
     log.damaged.store(true, Ordering::SeqCst);
     let store = Store::over(log).await;
@@ -111,8 +108,8 @@ async fn damage_is_told_and_latches_nothing() {
     }
 }
 
-// An alert that comes when the disk is full comes too late: below its floor the store is not
-// ready, and takes what comes all the same.
+// An alert must come before the disk is full: below its floor the store is not ready, but still
+// accepts appends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_below_its_floor_is_not_ready() {
     let dir = tempfile::tempdir().unwrap();

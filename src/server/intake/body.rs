@@ -1,5 +1,5 @@
-//! A call's request body, handed on message by message, each once it has
-//! arrived, was inflated, and is known to be decoded within bounds.
+//! The request body of a call, passed on message by message, each after it has arrived, was
+//! decompressed and is known to decode within its limits.
 
 use std::{
     future::Future,
@@ -22,19 +22,19 @@ use super::{
     methods::{Method, Methods},
     refusal,
 };
-use crate::server::{
+use crate::{
     bounds::{INFLATE_HERE_BYTES_MAX, MESSAGE_BYTES_PER_SECOND_MIN, MESSAGE_WAIT},
     guard::Counted,
 };
 
-/// gRPC's prefix of a message: whether it is compressed, and its length.
+/// gRPC's message prefix: a compression flag and the length.
 const PREFIX_BYTES: usize = 5;
-/// What a message that arrives in pieces starts with.
+/// Initial buffer for a message that arrives in pieces.
 const GATHER_BYTES_MIN: usize = 16 << 10;
 
 type Inflating = JoinHandle<Result<Bytes, Status>>;
 
-/// See the module.
+/// A limited request body; see the module.
 pub(super) struct IntakeBody {
     inner: tonic::body::Body,
     methods: Arc<Methods>,
@@ -42,13 +42,13 @@ pub(super) struct IntakeBody {
     encoding: Option<Encoding>,
     charge: Arc<Charge>,
     counted: Option<Counted>,
-    /// What came in one piece and was not looked at.
+    /// Data received in one piece, not examined yet.
     rest: Bytes,
-    /// The start of a message whose end has not come.
+    /// The beginning of an incomplete message.
     gathered: BytesMut,
-    /// What was received of the message that is being inflated, and its work.
+    /// The message being decompressed: its received bytes and the task.
     inflating: Option<(usize, Inflating)>,
-    /// What the message that was handed on holds of the charge.
+    /// The part of the charge for the message that was passed on.
     handed_on: usize,
     messages: usize,
     since: Instant,
@@ -82,13 +82,13 @@ impl IntakeBody {
         }
     }
 
-    /// The same, its messages counted for whoever sends them.
+    /// Counts the messages for their sender.
     pub fn counted(mut self, counted: Option<Counted>) -> Self {
         self.counted = counted;
         self
     }
 
-    /// The next frame for the services; the state is settled by the caller.
+    /// Returns the next frame for the services. The caller updates the state when it ends.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Status>> {
         loop {
             if let Some((received, inflating)) = &mut self.inflating {
@@ -121,8 +121,8 @@ impl IntakeBody {
         }
     }
 
-    /// Takes what came. Pieces are copied together, so that a message of many
-    /// small ones takes no more than its bytes.
+    /// Takes received data. Pieces are copied together, so that a message of many small ones takes
+    /// no more than its bytes.
     fn take(&mut self, data: Bytes) -> Result<(), Status> {
         self.charge.note_received(data.len());
         let grown = self.charge.grow(data.len());
@@ -137,7 +137,7 @@ impl IntakeBody {
         let have = self.gathered.len();
         let whole = prefix(&self.gathered).map_or(have, |length| PREFIX_BYTES + length);
         if self.gathered.capacity() - have < data.len() {
-            // Twice as much, but no more than the message has.
+            // Double the buffer, but not beyond the message.
             let more = whole.saturating_sub(have).min(have.max(GATHER_BYTES_MIN));
             self.gathered.reserve(more.max(data.len()));
         }
@@ -149,8 +149,7 @@ impl IntakeBody {
         Ok(())
     }
 
-    /// The next message that is there whole, with its prefix; what is there of
-    /// the one after it is kept.
+    /// Returns the next complete message with its prefix, and keeps the rest.
     fn next_whole(&mut self) -> Result<Option<Bytes>, Status> {
         if self.rest.is_empty() {
             if let Some(length) = prefix(&self.gathered) {
@@ -180,7 +179,7 @@ impl IntakeBody {
         Ok(())
     }
 
-    /// A message as the services get it; none when it is being inflated.
+    /// Returns a message for the services, or `None` while it is being decompressed.
     fn open(&mut self, whole: Bytes) -> Result<Option<Frame<Bytes>>, Status> {
         self.messages += 1;
         let received = whole.len();
@@ -188,7 +187,7 @@ impl IntakeBody {
             counted.take(received)?;
         }
         let Some(encoding) = self.encoding.filter(|_| whole[0] == 1) else {
-            // What says to be compressed without an encoding is refused there.
+            // A message marked as compressed without an encoding is refused by the services.
             return self.hand_on(whole, received).map(Some);
         };
         let bounds = (PREFIX_BYTES, self.method.bytes_max);
@@ -203,8 +202,8 @@ impl IntakeBody {
         self.hand_on(plain, held).map(Some)
     }
 
-    /// Counts what decoding a message takes, and gives it to the services.
-    /// `held` is what was charged for it.
+    /// Charges what decoding a message takes beyond `held`, which was charged before, and passes
+    /// the message on.
     fn hand_on(&mut self, whole: Bytes, held: usize) -> Result<Frame<Bytes>, Status> {
         let cost = self.methods.cost(self.method, &whole[PREFIX_BYTES..]);
         let cost = cost.map_err(|much| refusal::decodes_too_large(much.max))?;
@@ -214,7 +213,7 @@ impl IntakeBody {
         Ok(Frame::data(whole))
     }
 
-    /// Nothing came: an error once that has been so for too long.
+    /// Returns an error when nothing has arrived for too long.
     fn poll_patience(
         &mut self,
         cx: &mut Context<'_>,
@@ -239,7 +238,7 @@ impl IntakeBody {
     }
 }
 
-/// A message with the prefix of one that is not compressed.
+/// Returns the decompressed message with a prefix.
 fn inflated(
     encoding: Encoding,
     compressed: &[u8],
@@ -258,7 +257,7 @@ fn inflated(
     Ok(plain.into())
 }
 
-/// The length that a message says it has; none before that is there.
+/// Returns the length in a message's prefix, or `None` before it has arrived.
 fn prefix(bytes: &[u8]) -> Option<usize> {
     let length: [u8; 4] = bytes.get(1..PREFIX_BYTES)?.try_into().ok()?;
     usize::try_from(u32::from_be_bytes(length)).ok()
@@ -276,13 +275,13 @@ impl Body for IntakeBody {
             return Poll::Ready(None);
         }
         if self.method.pipelined && self.handed_on > 0 {
-            // Whoever asks for more is done with the last one.
+            // A request for more means that the last message is done.
             let done = std::mem::take(&mut self.handed_on);
             self.charge.shrink(done);
         }
         let next = ready!(self.poll_next(cx)).transpose();
         if !matches!(next, Some(Ok(_))) {
-            // What is held of it goes before the answer does.
+            // Release its memory before the answer.
             self.ended = true;
             self.rest = Bytes::new();
             self.gathered = BytesMut::new();

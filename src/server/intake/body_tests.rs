@@ -6,13 +6,14 @@ use super::{
     super::budget::{Account, Pool},
     *,
 };
-use crate::{domain::Limits, server};
+use crate as server;
+use treering_domain::Limits;
 
 const UNARY: &str = "/treering.v1.Search/Search";
 const BIDI: &str = "/treering.v1.Events/AppendStream";
 const COLLECTING: &str = "/treering.v1.Tools/RecordResult";
 
-/// What a client sends, in these pieces; `open`: and then nothing more, for ever.
+/// The pieces that a client sends; if `open`, nothing follows and the body does not end.
 struct Pieces {
     pieces: VecDeque<Bytes>,
     open: bool,
@@ -65,8 +66,8 @@ async fn all(mut body: IntakeBody) -> Result<Vec<Vec<u8>>, Status> {
     Ok(messages)
 }
 
-// However the network cuts them, messages must come through whole, in order, and
-// byte for byte: one that is lost or torn here is lost for good.
+// However the network cuts them, messages must arrive whole, in order and byte for byte: one lost
+// or torn here is lost for good.
 #[tokio::test]
 async fn messages_survive_every_cut() {
     let contents: Vec<Vec<u8>> = [0, 1, 4, 5, 6, 300, 40_000, 0, 0, 17]
@@ -78,7 +79,7 @@ async fn messages_survive_every_cut() {
         let (body, _) = intake(BIDI, &wire, piece, false);
         assert_eq!(all(body).await.unwrap(), messages, "in pieces of {piece}");
     }
-    // The length comes first: what is too long is refused before it has arrived.
+    // The length comes first: a message that is too long is refused before it arrives.
     let start = [&[0][..], &u32::MAX.to_be_bytes()].concat();
     for piece in [1, 5] {
         let (body, _) = intake(BIDI, &start, piece, true);
@@ -89,8 +90,8 @@ async fn messages_survive_every_cut() {
     assert!(status.message().contains("in the middle"), "{status:?}");
 }
 
-// A compressed message must come out as the same message not compressed, small
-// ones at once and large ones from their thread.
+// A compressed message must equal the same message uncompressed, small ones at once and large ones
+// from their thread.
 #[tokio::test]
 async fn compressed_messages_come_out_plain() {
     for length in [0, 10, 900_000] {
@@ -117,8 +118,8 @@ async fn a_second_message_is_refused_where_there_is_one() {
     assert!(next(&mut body).await.is_none(), "an error is the end");
 }
 
-// A request that trickles in, or stops, holds memory and a place for a call: it
-// must end, and one that comes steadily must not.
+// A request that trickles in, or stops, holds memory and a slot for a call: it must end, and one
+// that arrives steadily must not.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_does_not_arrive_is_given_up() {
     let wire = message(&[0; 10_000]);
@@ -127,7 +128,7 @@ async fn a_request_that_does_not_arrive_is_given_up() {
         let status = all(body).await.unwrap_err();
         assert_eq!(status.code(), Code::DeadlineExceeded, "{path}");
     }
-    // A whole message, and no end: a stream may wait for ever, one call not.
+    // A whole message without an end: a stream may wait forever, a single call must not.
     let (mut body, _) = intake(UNARY, &wire, 100, true);
     assert!(next(&mut body).await.unwrap().is_ok());
     let status = next(&mut body).await.unwrap().unwrap_err();
@@ -138,8 +139,8 @@ async fn a_request_that_does_not_arrive_is_given_up() {
     assert!(tokio::time::timeout(day, next(&mut body)).await.is_err());
 }
 
-// What is under way is counted until it is dealt with: a pipeline's message until
-// the next one is asked for, all others until the call is over.
+// Bytes are counted until they are handled: a pipelined message until the next one is requested,
+// all others until the call ends.
 #[tokio::test]
 async fn what_is_held_is_what_is_counted() {
     let wire = message(&[0; 1_000]).repeat(3);

@@ -1,21 +1,19 @@
-//! Bytes that were received and are not handled yet: counted for each
-//! connection and for the whole server.
+//! Counts bytes received but not handled yet, for each connection and the whole server.
 //!
-//! A connection may hold a few times what is still free for all, and always its share.
-//! So one client alone can send the largest message, many divide what there is,
-//! and however many hold all they can, a small request of the next passes.
+//! A connection may hold a few times what is still free for all, and always its share. Thus a
+//! single client can send the largest message, many divide the memory, and even when others hold
+//! their maximum, a small request of the next one passes.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-use crate::server::bounds::{CONNECTION_HOLDS_OF_FREE, CONNECTION_SHARE_BYTES};
+use crate::bounds::{CONNECTION_HOLDS_OF_FREE, CONNECTION_SHARE_BYTES};
 
-/// What all connections hold together. Never more than `bytes_max` and a share
-/// for each connection.
+/// The bytes of all connections. Never more than `bytes_max` plus a share for each connection.
 #[derive(Debug)]
-pub(in crate::server) struct Pool {
+pub(crate) struct Pool {
     bytes_max: usize,
     bytes: AtomicUsize,
 }
@@ -26,7 +24,7 @@ impl Pool {
         Arc::new(Self { bytes_max, bytes })
     }
 
-    /// What a connection can hold that is alone, of so many bytes.
+    /// Returns the most that a single connection can hold of `bytes_max`.
     pub fn most_for_one(bytes_max: usize) -> usize {
         bytes_max / (CONNECTION_HOLDS_OF_FREE + 1) * CONNECTION_HOLDS_OF_FREE
     }
@@ -37,9 +35,9 @@ impl Pool {
     }
 }
 
-/// What one connection holds.
+/// The bytes of one connection.
 #[derive(Debug)]
-pub(in crate::server) struct Account {
+pub(crate) struct Account {
     pool: Arc<Pool>,
     bytes: AtomicUsize,
 }
@@ -51,16 +49,16 @@ impl Account {
     }
 }
 
-/// There is no room for more of this connection now.
+/// The connection may not hold more now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
-/// What one call holds; given back when it is dropped.
+/// The bytes of one call, released when it is dropped.
 #[derive(Debug)]
 pub(super) struct Charge {
     account: Arc<Account>,
     bytes: AtomicUsize,
-    /// All that came of it from the network.
+    /// All bytes received from the network.
     received: AtomicU64,
 }
 
@@ -73,20 +71,20 @@ impl Charge {
         }
     }
 
-    /// More of it came from the network.
+    /// Counts bytes received from the network.
     pub fn note_received(&self, bytes: usize) {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Bytes of it that came from the network.
+    /// Returns the bytes received from the network.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Takes more.
+    /// Charges more bytes.
     ///
     /// # Errors
-    /// [`Full`]; nothing was taken then.
+    /// [`Full`]; nothing was charged then.
     pub fn grow(&self, bytes: usize) -> Result<(), Full> {
         let pool = &self.account.pool;
         let all = pool.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -101,7 +99,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives some of it back.
+    /// Releases some of the bytes.
     pub fn shrink(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.account.bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -126,9 +124,8 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    // However many connections take all they can get, one after the other, the
-    // next one must find room for a small request: else the first few clients
-    // lock out the others.
+    // However many connections take all they can get, the next one must have room for a small
+    // request; otherwise the first few clients lock out the others.
     #[test]
     fn whoever_takes_all_leaves_a_share() {
         let pool = Pool::new(10 * MIB);
@@ -142,15 +139,13 @@ mod tests {
         assert_eq!(next.grow(1), Err(Full));
     }
 
-    // Half-sent messages could hold 480 MiB of a machine that has a gigabyte. The
-    // default holds one message of the largest kind and little beside it, and a
-    // configuration that allows larger ones still lets one of them in.
+    // Half-sent messages once held 480 MiB on a machine with a gigabyte. The default has room for
+    // one of the largest messages and little more, and a configuration with larger ones still
+    // admits one of them.
     #[test]
     fn one_of_the_largest_messages_fits() {
-        use crate::{
-            domain::Limits,
-            server::{bounds, bytes_in_flight_max},
-        };
+        use crate::{bounds, bytes_in_flight_max};
+        use treering_domain::Limits;
         let limits = Limits::default();
         assert_eq!(bytes_in_flight_max(&limits), bounds::BYTES_IN_FLIGHT_MAX);
         let large = Limits {
@@ -163,15 +158,15 @@ mod tests {
             // Received, and decoded.
             assert_eq!(one.grow(limits.batch_bytes_max), Ok(()));
             assert_eq!(one.grow(limits.batch_bytes_max), Ok(()));
-            // One more of its kind waits; a light call does not.
+            // Another one of that size waits; a light call does not.
             let others = charges(&pool, 2);
             assert_eq!(others[0].grow(limits.batch_bytes_max), Err(Full));
             assert_eq!(others[1].grow(CONNECTION_SHARE_BYTES), Ok(()));
         }
     }
 
-    // One client alone may send a message that takes three quarters of it, on one call
-    // or on several, and what ends is given back to the last byte.
+    // A single client may send a message of three quarters of the memory, on one call or several,
+    // and everything is released to the last byte.
     #[test]
     fn what_ends_is_given_back() {
         let pool = Pool::new(8 * MIB);

@@ -1,10 +1,10 @@
-//! Compressed messages, inflated within their bound.
+//! Decompresses messages within their size limit.
 
 use std::io::{self, Read};
 
 use super::budget::{Charge, Full};
 
-/// How a call's messages are compressed.
+/// The compression of a call's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
     Gzip,
@@ -12,8 +12,8 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// The value of `grpc-encoding`. None: not compressed, or in a way that the
-    /// services refuse by themselves.
+    /// Parses the value of `grpc-encoding`. `None`: not compressed, or in a way that the services
+    /// refuse themselves.
     pub fn of(value: &[u8]) -> Option<Self> {
         match value {
             b"gzip" => Some(Self::Gzip),
@@ -23,19 +23,19 @@ impl Encoding {
     }
 }
 
-/// Why a message was not inflated.
+/// Why a message was not decompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InflateFault {
-    /// It holds more than its bound.
+    /// It exceeds its size limit.
     TooLarge,
-    /// It is not what its encoding says.
+    /// It is not valid in its encoding.
     Broken,
-    /// Too much is under way.
+    /// Too many bytes are in flight.
     NoRoom,
 }
 
-/// Inflates a message of at most `max` bytes behind `prefix_bytes` zeros. What it
-/// takes is charged as it grows.
+/// Decompresses a message of at most `max` bytes after `prefix_bytes` zeros. The result is charged
+/// while it grows.
 ///
 /// # Errors
 /// [`InflateFault`], as soon as it is known.
@@ -63,8 +63,8 @@ pub(super) fn inflate(
     }
 }
 
-/// A frame names the window that its decoder must hold: never more than the
-/// message may have, nor than zstd's own default.
+/// Returns the log of the largest window that the decoder accepts: no larger than the message may
+/// be, or than zstd's default.
 fn window_log(max: usize) -> u32 {
     const SMALLEST: u32 = 10;
     const DEFAULT: u32 = 27;
@@ -91,7 +91,7 @@ fn read_all(
         }
         charge.grow(read).map_err(|Full| InflateFault::NoRoom)?;
         if whole.capacity() - whole.len() < read {
-            // Twice as much, but no more than it may have.
+            // Double the buffer, but not beyond the limit.
             let more = whole.len().max(STEP_BYTES).min(max - whole.len());
             whole.reserve_exact(more.max(read));
         }
@@ -119,7 +119,7 @@ mod tests {
         inflate(encoding, compressed, (0, max), &charge)
     }
 
-    // A bomb must end at the bound, and what is just within it must come through.
+    // A decompression bomb must end at the limit, and a message just within it must pass.
     #[test]
     fn nothing_is_inflated_beyond_its_bound() {
         let text = vec![7; 1 << 20];
@@ -139,8 +139,8 @@ mod tests {
         assert_eq!(fault, InflateFault::TooLarge);
     }
 
-    // Many bombs at once fill the memory though each is within its bound: what
-    // they grow to must be counted while they grow.
+    // Many bombs at once can fill the memory, each within its limit: bytes must be counted while
+    // they grow.
     #[test]
     fn bombs_share_the_budget() {
         let bomb = gzip(&vec![7; 1 << 20]);
@@ -149,8 +149,8 @@ mod tests {
         assert_eq!(fault, InflateFault::NoRoom);
     }
 
-    // A few bytes of zstd can ask for a window of 128 MiB before any content: the
-    // decoder must not make one for a message that cannot be so large.
+    // A few bytes of zstd can request a window of 128 MiB before any content: the decoder must not
+    // allocate one for a message that cannot be so large.
     #[test]
     fn a_window_is_not_larger_than_the_message() {
         let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();

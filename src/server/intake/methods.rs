@@ -1,8 +1,7 @@
-//! Every method that is served: what its requests may take, and their shape.
+//! The request limits and message shapes of every served method.
 //!
-//! Made of the descriptors that reflection serves. A method that is named
-//! nowhere here gets the small bound; one that is not described at all gets it
-//! too, and then all of it is counted as decoded.
+//! Built from the descriptors that reflection serves. A method not listed here gets the small
+//! limit; so does one without a descriptor, whose bytes all count as decoded.
 
 use std::collections::HashMap;
 
@@ -10,10 +9,8 @@ use prost::{DecodeError, Message};
 use prost_types::{FileDescriptorSet, MethodDescriptorProto};
 
 use super::{scan, shape::Shapes};
-use crate::{
-    domain::Limits,
-    server::bounds::{self, DECODED_PER_MESSAGE_BYTE_MAX, REQUEST_BYTES_MAX},
-};
+use crate::bounds::{self, DECODED_PER_MESSAGE_BYTE_MAX, REQUEST_BYTES_MAX};
+use treering_domain::Limits;
 
 /// What a method's requests carry.
 #[derive(Clone, Copy)]
@@ -24,8 +21,7 @@ enum Carries {
     Body,
 }
 
-/// The methods whose requests carry what is stored. All others have
-/// [`REQUEST_BYTES_MAX`].
+/// Methods whose requests carry stored content. All others have [`REQUEST_BYTES_MAX`].
 const CARRIERS: [(&str, Carries); 14] = [
     ("/treering.v1.Events/Append", Carries::Batch),
     ("/treering.v1.Events/AppendStream", Carries::Batch),
@@ -40,22 +36,22 @@ const CARRIERS: [(&str, Carries); 14] = [
     ("/treering.v1.Tools/RecordResult", Carries::Body),
     ("/treering.v1.Tools/Recorded", Carries::Body),
     ("/treering.v1.Tools/SuggestArguments", Carries::Body),
-    // Each span of a call to a model carries the whole history.
+    // Each span of a model call carries the whole history.
     (
         "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
         Carries::Batch,
     ),
 ];
 
-/// A method, as far as its requests are concerned.
+/// The request limits of a method.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Method {
     /// Largest request message, compressed or not, in bytes.
     pub bytes_max: usize,
-    /// The client may send more than one.
+    /// The client may send more than one message.
     pub streams: bool,
-    /// Each is dealt with before the next one is read. Otherwise they are all
-    /// held until the answer.
+    /// Each message is handled before the next one is read. Otherwise all are held until the
+    /// answer.
     pub pipelined: bool,
     message: Option<usize>,
 }
@@ -69,25 +65,25 @@ impl Method {
     };
 }
 
-/// Decoding would take more than a method's requests may.
+/// Decoding would take more memory than allowed for the method.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TooMuch {
-    /// In bytes.
+    /// The limit, in bytes.
     pub max: usize,
 }
 
 /// All methods, by path.
 #[derive(Debug)]
-pub(in crate::server) struct Methods {
-    /// What one request may ever hold, in bytes.
+pub(crate) struct Methods {
+    /// Most bytes that one request may ever hold.
     held_max: usize,
     methods: HashMap<String, Method>,
     shapes: Shapes,
 }
 
 impl Methods {
-    /// Reads the descriptors of everything that is served. What would hold more than
-    /// `held_max` bytes is refused for good: it would never find room.
+    /// Reads the descriptors of everything that is served. Requests that would hold more than
+    /// `held_max` bytes are always refused, since they would never find room.
     ///
     /// # Errors
     /// When descriptors cannot be read.
@@ -123,7 +119,7 @@ impl Methods {
         self.methods.get(path).copied().unwrap_or(Method::UNKNOWN)
     }
 
-    /// What decoding a message takes, in bytes.
+    /// Returns the memory that decoding a message takes, in bytes.
     pub(super) fn cost(&self, method: Method, bytes: &[u8]) -> Result<usize, TooMuch> {
         let max = method
             .bytes_max
@@ -149,8 +145,8 @@ impl Methods {
     }
 }
 
-/// Largest message of any method, in bytes.
-pub(in crate::server) fn message_bytes_max(limits: &Limits) -> usize {
+/// Returns the largest message of any method, in bytes.
+pub(crate) fn message_bytes_max(limits: &Limits) -> usize {
     let batch = limits.batch_bytes_max;
     bounds::MESSAGE_BYTES_MAX.max(batch.saturating_add(bounds::ENVELOPE_BYTES_MAX))
 }
@@ -164,7 +160,7 @@ fn bytes_max(path: &str, limits: &Limits) -> usize {
     }
 }
 
-/// Paths and what they are.
+/// Returns the methods with their paths.
 fn services(files: &FileDescriptorSet) -> impl Iterator<Item = (String, &MethodDescriptorProto)> {
     files.file.iter().flat_map(|file| {
         file.service.iter().flat_map(|service| {

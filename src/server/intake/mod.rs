@@ -1,14 +1,12 @@
-//! Requests on their way in: bounded before anything is decoded.
+//! Limits incoming requests before anything is decoded.
 //!
-//! Every call of every service passes through here, whatever its method: a
-//! request is gathered, inflated and counted within the bounds of its method,
-//! and what is under way is counted for its connection and for the server. The
-//! services, and the gRPC library below them, see whole messages only. Nothing
-//! here knows what a request means.
+//! Every call of every service passes through here: a request is gathered, decompressed and counted
+//! within the limits of its method, and its bytes are counted for the connection and the server.
+//! The services, and the gRPC library below them, see whole messages only. This module does not
+//! know what a request means.
 //!
-//! `budget` counts bytes under way, `methods` knows the bounds, `shape` and
-//! `scan` tell what decoding takes, `inflate` decompresses, `body` puts them
-//! together, `refusal` says what was refused.
+//! `budget` counts bytes in flight, `methods` has the limits, `shape` and `scan` compute the memory
+//! that decoding takes, `inflate` decompresses, `body` combines these, `refusal` has the errors.
 
 mod body;
 mod budget;
@@ -26,7 +24,8 @@ use http::Request;
 use prost::DecodeError;
 use tonic::body::Body;
 
-use crate::{domain::Limits, server::guard::Counted};
+use crate::guard::Counted;
+use treering_domain::Limits;
 
 use body::IntakeBody;
 use budget::{Account, Charge, Pool};
@@ -36,7 +35,7 @@ use methods::Methods;
 
 pub(super) use methods::message_bytes_max;
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Clone, Debug)]
 pub(super) struct Intake {
     methods: Arc<Methods>,
@@ -44,11 +43,11 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    /// For what these descriptors describe. `bytes_max`: what all connections may hold
-    /// together, in bytes.
+    /// Returns an intake for the services in these descriptors. `bytes_max` is the limit of all
+    /// connections together, in bytes.
     ///
     /// # Errors
-    /// When descriptors cannot be read.
+    /// When the descriptors cannot be read.
     pub fn new(
         descriptors: &[&[u8]],
         limits: &Limits,
@@ -61,7 +60,7 @@ impl Intake {
         })
     }
 
-    /// For a new connection.
+    /// Returns the intake of a new connection.
     pub fn connection(&self) -> ConnectionIntake {
         ConnectionIntake {
             methods: Arc::clone(&self.methods),
@@ -70,28 +69,28 @@ impl Intake {
     }
 }
 
-/// What the calls of a connection share.
+/// State shared by the calls of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionIntake {
     methods: Arc<Methods>,
     account: Arc<Account>,
 }
 
-/// What a call holds until it is answered.
+/// The bytes that a call holds until it is answered.
 #[derive(Debug)]
 pub(super) struct Held {
     charge: Arc<Charge>,
 }
 
 impl Held {
-    /// Bytes of the request that have come.
+    /// Returns the bytes of the request received so far.
     pub fn received(&self) -> u64 {
         self.charge.received()
     }
 }
 
 impl ConnectionIntake {
-    /// The same call, its body within bounds, and counted for whoever sends it.
+    /// Returns the call with its body limited and counted for the sender.
     pub fn admit(&self, call: Request<Body>, counted: Option<Counted>) -> (Request<Body>, Held) {
         let method = self.methods.get(call.uri().path());
         let encoding = call.headers().get("grpc-encoding");

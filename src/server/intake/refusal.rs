@@ -1,11 +1,11 @@
-//! Requests that are not taken in, as clients see it.
+//! Errors of refused requests.
 
 use std::collections::HashMap;
 
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::server::{ERROR_DOMAIN, bounds::IN_FLIGHT_RETRY};
+use crate::{ERROR_DOMAIN, bounds::IN_FLIGHT_RETRY};
 
 fn refusal(code: Code, reason: &str, message: String, facts: &[(&str, usize)]) -> Status {
     tracing::debug!(reason, ?code, "refused");
@@ -20,7 +20,7 @@ fn refusal(code: Code, reason: &str, message: String, facts: &[(&str, usize)]) -
     Status::with_error_details(code, message, details)
 }
 
-/// The message says that it is longer than it may be.
+/// The message is longer than allowed.
 pub(super) fn too_large(actual: usize, max: usize) -> Status {
     let message = format!(
         "the message has {actual} bytes; at most {max} are allowed here: send it in smaller parts"
@@ -29,7 +29,7 @@ pub(super) fn too_large(actual: usize, max: usize) -> Status {
     refusal(Code::OutOfRange, "MESSAGE_TOO_LARGE", message, &facts)
 }
 
-/// It is longer once it is inflated.
+/// The decompressed message is longer than allowed.
 pub(super) fn inflates_too_large(max: usize) -> Status {
     let message = format!(
         "the message has more than {max} bytes once it is decompressed, the most that is allowed \
@@ -43,7 +43,7 @@ pub(super) fn inflates_too_large(max: usize) -> Status {
     )
 }
 
-/// So many elements are in it that decoding them takes too much.
+/// The message has so many elements that decoding would take too much memory.
 pub(super) fn decodes_too_large(max: usize) -> Status {
     let message = format!(
         "the message has so many elements that decoding it would take more than {max} bytes: send \
@@ -57,14 +57,14 @@ pub(super) fn decodes_too_large(max: usize) -> Status {
     )
 }
 
-/// Too much is under way.
+/// Too many bytes are in flight.
 pub(super) fn no_room() -> Status {
     let message = "more requests are under way than there is memory for: try again in a moment";
     let reason = "BYTES_IN_FLIGHT";
     refusal(Code::ResourceExhausted, reason, message.into(), &[])
 }
 
-/// It does not arrive.
+/// The request does not arrive in time.
 pub(super) fn too_slow(received: usize) -> Status {
     let message = format!(
         "the request did not arrive in time: {received} bytes came, and then too little too long"
@@ -73,13 +73,13 @@ pub(super) fn too_slow(received: usize) -> Status {
     refusal(Code::DeadlineExceeded, "TOO_SLOW", message, &facts)
 }
 
-/// A second message where there can be one only.
+/// A second message for a method that takes one.
 pub(super) fn second_message() -> Status {
     let message = "this method takes one message, and a second one came";
     refusal(Code::InvalidArgument, "SECOND_MESSAGE", message.into(), &[])
 }
 
-/// Not gRPC's framing, or not what its encoding says.
+/// The framing or the compressed data is invalid.
 pub(super) fn broken(what: &str) -> Status {
     refusal(
         Code::Internal,

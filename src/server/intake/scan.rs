@@ -1,23 +1,21 @@
-//! What a message will take in memory, counted on its bytes before anything is
-//! decoded.
+//! Computes the memory that a message will take, from its bytes, before it is decoded.
 //!
-//! The count is never below what decoding allocates: fields that are said again
-//! are counted again, and what cannot be read ends the message here as it ends
-//! it there.
+//! The result is never below what decoding allocates: repeated occurrences of a field are counted
+//! each time, and unreadable data ends the message here as in the decoder.
 
 use super::shape::{Field, Kind, Shapes};
 
-/// Deepest nesting that is looked at; decoding refuses more than this.
+/// Deepest nesting that is scanned; the decoder refuses more.
 const DEPTH_MAX: usize = 100;
 
-/// Decoding takes more than is allowed.
+/// Decoding takes more memory than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooCostly;
 
-/// What decoding these bytes takes, in bytes.
+/// Returns the memory that decoding takes, in bytes.
 ///
 /// # Errors
-/// [`TooCostly`] as soon as it is more than `max`.
+/// [`TooCostly`] as soon as it exceeds `max`.
 pub(super) fn cost(
     shapes: &Shapes,
     message: usize,
@@ -86,7 +84,7 @@ impl Scan<'_> {
                 }
                 Ok(())
             }
-            // Packed: a number ends where the high bit is not set.
+            // Packed: a number ends at a byte without the high bit.
             Kind::Varint => {
                 let count = content.iter().filter(|byte| **byte < 0x80).count();
                 self.add(count.saturating_mul(field.each))
@@ -96,7 +94,7 @@ impl Scan<'_> {
     }
 }
 
-/// What is left of a message. None: it cannot be read on.
+/// The rest of a message. Its methods return `None` when it cannot be read further.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -119,7 +117,7 @@ impl<'a> Rest<'a> {
         Some(content)
     }
 
-    /// Passes over a value that is no content of a given length.
+    /// Skips a value that is not length-delimited.
     fn skip(&mut self, number: u64, wire: u64) -> Option<()> {
         match wire {
             0 => self.varint().map(|_| ()),
@@ -135,8 +133,7 @@ impl<'a> Rest<'a> {
         Some(())
     }
 
-    /// Groups are not in proto3; an unknown one is passed over with what is in
-    /// it.
+    /// Skips an unknown group with its content; proto3 has no groups.
     fn skip_group(&mut self, number: u64) -> Option<()> {
         let mut open = vec![number];
         while let Some(last) = open.last().copied() {

@@ -1,8 +1,8 @@
-//! What messages take in memory once they are decoded, told from the
-//! descriptors, so that a new field or method is known without a line here.
+//! Computes the memory of decoded messages from the descriptors, so that new fields and methods are
+//! covered automatically.
 //!
-//! The numbers are upper bounds of what the generated code allocates; a test
-//! holds them against the real types.
+//! The numbers are upper bounds of what the generated code allocates; a test compares them with the
+//! real types.
 
 use std::collections::HashMap;
 
@@ -13,19 +13,18 @@ use prost_types::{
 
 /// A string, a vector or a `Bytes`, without what it points to.
 const POINTER_BYTES: usize = 32;
-/// A hash map, empty.
+/// An empty hash map.
 const MAP_BYTES: usize = 48;
-/// What an allocator adds to a block.
+/// The allocator's overhead for a block.
 const BLOCK_BYTES: usize = 16;
-/// An element of a list is there twice while the list grows, and once more as
-/// the value of the domain that it becomes.
+/// Copies of a list element: two while the list grows, and one as a domain value.
 const COPIES: usize = 3;
-/// The smallest event, as a value of the domain.
+/// The smallest event, as a domain value.
 const EVENT_BYTES: usize = 256;
-/// Highest field number that is looked at: fields beyond are skipped unread.
+/// Highest field number that is scanned; fields beyond it are skipped.
 const FIELD_NUMBER_MAX: usize = 1_000;
 
-/// All messages that were described.
+/// All described messages.
 #[derive(Debug, Default)]
 pub(super) struct Shapes {
     shapes: Vec<Shape>,
@@ -35,29 +34,29 @@ pub(super) struct Shapes {
 /// A message.
 #[derive(Debug, Default)]
 pub(super) struct Shape {
-    /// The generated struct, in bytes.
+    /// The size of the generated struct, in bytes.
     pub size: usize,
     fields: Vec<Option<Field>>,
 }
 
-/// A field, as far as it allocates.
+/// The memory of a field.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field {
     pub kind: Kind,
-    /// What each occurrence takes beside its content, in bytes.
+    /// Bytes of each occurrence besides its content.
     pub each: usize,
 }
 
-/// How a field is written.
+/// The wire format of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A number of variable length.
     Varint,
-    /// A number of so many bytes.
+    /// A number of this many bytes.
     Fixed(usize),
-    /// A text, or bytes.
+    /// Text or bytes.
     Text,
-    /// The message at this place of [`Shapes`].
+    /// The message with this index in [`Shapes`].
     Message(usize),
 }
 
@@ -69,7 +68,7 @@ impl Shape {
 }
 
 impl Shapes {
-    /// Adds what a set of files describes. A message that is known stays.
+    /// Adds the messages of a set of files. Known messages are kept.
     pub fn add(&mut self, files: &FileDescriptorSet) {
         let mut messages = HashMap::new();
         for file in &files.file {
@@ -140,7 +139,7 @@ impl Shapes {
             }
             Type::Double | Type::Fixed64 | Type::Sfixed64 => number(Kind::Fixed(8)),
             Type::Float | Type::Fixed32 | Type::Sfixed32 => number(Kind::Fixed(4)),
-            // Not in proto3; skipped by the generated code as by the scan.
+            // Not in proto3; the generated code and the scan skip it.
             Type::Group => return None,
             _ => number(Kind::Varint),
         })
@@ -162,16 +161,16 @@ fn number(field: &FieldDescriptorProto) -> Option<usize> {
     (number <= FIELD_NUMBER_MAX).then_some(number)
 }
 
-/// The arms of the event envelopes are bytes in the generated code, and a body
-/// of their own after that (see `build.rs`).
+/// Returns true for the arms of event envelopes, which are bytes in the generated code and become
+/// separate bodies later (see `build.rs`).
 fn is_event_arm(message: &DescriptorProto, field: &FieldDescriptorProto) -> bool {
     matches!(message.name(), "Event" | "NewEvent") && field.oneof_index.is_some()
 }
 
-/// The generated struct, in bytes: every field with its padding, a oneof as its
+/// Returns the size of the generated struct in bytes: every field with padding, a oneof as its
 /// largest arm.
 fn size_of(messages: &Messages<'_>, message: &DescriptorProto, depth: usize) -> usize {
-    // The generated code puts a message that holds itself into a box.
+    // The generated code boxes a message that contains itself.
     const DEPTH_MAX: usize = 16;
     if depth > DEPTH_MAX {
         return POINTER_BYTES;

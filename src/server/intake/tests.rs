@@ -1,4 +1,4 @@
-//! What is counted, held against what the generated code really takes.
+//! Compares the computed memory with what the generated code really takes.
 
 use proptest::prelude::*;
 use prost::{
@@ -10,7 +10,9 @@ use super::{
     budget::Pool,
     methods::{Method, Methods},
 };
-use crate::{codec::pb, domain::Limits, server};
+use crate as server;
+use treering_domain::Limits;
+use treering_proto::pb;
 
 fn methods() -> Methods {
     let limits = Limits::default();
@@ -30,8 +32,8 @@ fn field(number: u32, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-// A message that takes more than is counted for it is a hole in the budget: the
-// sizes told from the descriptors must never be below the real ones.
+// A message that takes more than counted is a hole in the budget: sizes from the descriptors must
+// never be below the real ones.
 #[test]
 fn no_message_is_larger_than_is_counted() {
     let methods = methods();
@@ -53,8 +55,8 @@ fn no_message_is_larger_than_is_counted() {
     check!(SetContextRequest WatchContextRequest ForkRequest RecordResultStart);
 }
 
-/// Paths from a message to each of its lists and maps: the field numbers on the
-/// way, the last one of which repeats.
+/// Returns paths from a message to each of its lists and maps: field numbers, of which the last is
+/// repeated.
 fn lists(
     files: &prost_types::FileDescriptorSet,
     message: &str,
@@ -82,9 +84,8 @@ fn lists(
     }
 }
 
-// A method or a field that is new must be bounded without anybody thinking of it:
-// so every list of every request of every method that is served is filled, and
-// none may be decoded.
+// New methods and fields must be limited automatically: every list of every request of every served
+// method is filled, and none may be decoded.
 #[test]
 fn every_list_of_every_method_is_counted() {
     let methods = methods();
@@ -128,8 +129,7 @@ fn every_list_of_every_method_is_counted() {
     assert!(lists_seen >= 30, "{lists_seen}");
 }
 
-// The bounds must not stand in the way of what the store itself allows: a batch of
-// the most events, of the most bytes, is counted and taken.
+// The limits must admit what the store allows: a batch with the most events, of the most bytes.
 #[test]
 fn the_largest_honest_batches_are_taken() {
     let methods = methods();
@@ -163,8 +163,8 @@ fn the_largest_honest_batches_are_taken() {
 }
 
 proptest! {
-    // Whatever comes is counted or refused, never a panic; and what decodes was
-    // counted with at least its texts.
+    // Any bytes are counted or refused without a panic; what decodes was counted with at least its
+    // texts.
     #[test]
     fn any_bytes_are_counted(
         bytes in prop::collection::vec(any::<u8>(), 0..200),

@@ -1,13 +1,13 @@
-//! Metrics for Prometheus, and health for those who ask by HTTP, on a listener of their own.
+//! Metrics for Prometheus, and health by HTTP, on a listener of their own.
 //!
 //! | path | answer |
 //! |---|---|
 //! | `/metrics` | all metrics, as OpenMetrics text |
 //! | `/live` | 200, or 503 and why: restart the process |
-//! | `/ready` | 200, or 503 and why: appends are not taken, or will soon not be |
+//! | `/ready` | 200, or 503 and why: appends are refused, or soon will be |
 //!
-//! What is measured is counted elsewhere (`measure`, `engine::Measures`, [`ServerMeasures`]);
-//! here it gets its names. There is no global recorder: an exporter belongs to one store.
+//! Values are counted elsewhere (`measure`, `engine::Measures`, [`ServerMeasures`]) and get their
+//! names here. There is no global recorder: an exporter belongs to one store.
 
 mod process;
 mod text;
@@ -35,15 +35,13 @@ use super::{
         ACCEPT_PAUSE, METRICS_CONNECTION_MAX, METRICS_CONNECTIONS_MAX, METRICS_HEAD_BYTES_MAX,
     },
 };
-use crate::{
-    domain::with_causes,
-    engine::{Engine, ReadError},
-};
+use treering_domain::with_causes;
+use treering_engine::{Engine, ReadError};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Shows what a store and its server do.
+/// Exports the metrics of a store and its server.
 #[derive(Clone)]
 pub struct Exporter {
     engine: Engine,
@@ -51,23 +49,24 @@ pub struct Exporter {
     more: Vec<NamedMetric>,
 }
 
-/// A metric of somebody else's.
+/// A metric of another part of the program.
 #[derive(Clone)]
 pub struct NamedMetric {
-    /// Without `_total`.
+    /// The name, without `_total`.
     pub name: &'static str,
-    /// A sentence.
+    /// A sentence of description.
     pub help: &'static str,
-    /// What it is now.
+    /// Its current value.
     pub value: NamedValue,
 }
 
-/// The kind of a metric, and how to learn what it is.
+/// The kind of a metric, with a function that returns its value.
 #[derive(Clone)]
 pub enum NamedValue {
-    /// Something that only grows.
+    /// A value that only grows.
     Counter(Arc<dyn Fn() -> u64 + Send + Sync>),
-    /// Something that comes and goes, by the last event that reads see. None: it is not known.
+    /// A value that may fall, given the offset of the last visible event. The function returns
+    /// `None` when the value is unknown.
     Gauge(Arc<dyn Fn(u64) -> Option<u64> + Send + Sync>),
 }
 
@@ -80,7 +79,7 @@ impl fmt::Debug for NamedMetric {
 }
 
 impl Exporter {
-    /// Of an engine and the server of its services.
+    /// Returns an exporter of an engine and the server of its services.
     #[must_use]
     pub fn new(engine: Engine, server: Arc<ServerMeasures>, more: Vec<NamedMetric>) -> Self {
         Self {
@@ -90,12 +89,12 @@ impl Exporter {
         }
     }
 
-    /// All metrics now, as OpenMetrics text.
+    /// Returns all current metrics as OpenMetrics text.
     ///
     /// # Errors
-    /// [`ReadError`] when the store cannot be asked.
+    /// [`ReadError`] when the store cannot be read.
     pub async fn text(&self) -> Result<String, ReadError> {
-        // It looks at files, which takes as long as the disk does.
+        // Measuring reads file sizes, which may block.
         let (engine, runtime) = (self.engine.clone(), Handle::current());
         let measured = spawn_blocking(move || runtime.block_on(engine.measures())).await;
         let store = measured.map_err(ReadError::storage)??;
@@ -147,8 +146,8 @@ fn told(name: &str, health: Result<(), String>) -> (StatusCode, &'static str, St
     }
 }
 
-/// Answers until it is dropped. There is nothing secret in it, and no key is asked for:
-/// whoever reaches the listener sees how much there is, and nothing of what it says.
+/// Serves until dropped. No key is required, because nothing here is secret: it shows amounts,
+/// never content.
 pub async fn serve(listener: TcpListener, exporter: Exporter) {
     let room = Arc::new(Semaphore::new(METRICS_CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
@@ -168,7 +167,7 @@ pub async fn serve(listener: TcpListener, exporter: Exporter) {
         let exporter = exporter.clone();
         connections.spawn(async move {
             let served = one_connection(TokioIo::new(stream), exporter);
-            // One that takes longer is no scrape.
+            // A connection that takes longer is no scrape.
             let _ended = tokio::time::timeout(METRICS_CONNECTION_MAX, served).await;
             drop(permit);
         });
@@ -191,7 +190,7 @@ async fn one_connection(io: TokioIo<tokio::net::TcpStream>, exporter: Exporter) 
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        // It panics under a clock before 1970 or far ahead.
+        // The date header panics under a clock before 1970 or far ahead.
         .auto_date_header(false)
         .max_buf_size(METRICS_HEAD_BYTES_MAX)
         .serve_connection(io, service);

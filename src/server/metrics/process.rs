@@ -1,6 +1,6 @@
-//! What the system says about this process. Linux only; elsewhere it says nothing.
+//! Figures of this process from the system. Linux only; elsewhere there are none.
 
-/// The process, as the system sees it.
+/// Figures of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Process {
     pub open_files: Option<u64>,
@@ -15,7 +15,7 @@ pub(super) fn read() -> Process {
     Process::default()
 }
 
-/// Reads it.
+/// Reads the figures.
 #[cfg(target_os = "linux")]
 pub(super) fn read() -> Process {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -32,10 +32,10 @@ pub(super) fn read() -> Process {
     }
 }
 
-/// Processor time, threads and resident memory of a line of `/proc/PID/stat`.
+/// Returns processor time, threads and resident memory from a line of `/proc/PID/stat`.
 #[cfg(target_os = "linux")]
 fn of_stat(line: &str) -> (Option<f64>, Option<u64>, Option<u64>) {
-    // The name in brackets may hold anything. The first field after it is the third.
+    // The name in brackets may contain anything. The first field after it is number 3.
     let after_name = line.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let fields: Vec<&str> = after_name.split(' ').collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
@@ -50,7 +50,7 @@ fn of_stat(line: &str) -> (Option<f64>, Option<u64>, Option<u64>) {
 mod tests {
     use super::*;
 
-    // A process may be named anything, and then each number would be another one's.
+    // A process may have any name, which must not shift the fields.
     #[test]
     fn a_strange_name_shifts_nothing() {
         let line =

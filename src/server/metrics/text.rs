@@ -1,6 +1,5 @@
-//! The names of all metrics, and what each says. `docs/OPERATIONS.md` tells what to make of
-//! them; `ops/` has alerts and a dashboard of these names, held against a real scrape by
-//! `.ci/ops.sh`.
+//! The names and descriptions of all metrics. `docs/OPERATIONS.md` explains them; `ops/` has alerts
+//! and a dashboard with these names, which `.ci/ops.sh` checks against a real scrape.
 
 use std::fmt;
 
@@ -15,12 +14,14 @@ use prometheus_client::{
 };
 
 use super::{NamedMetric, NamedValue, process::Process};
-use crate::{engine::Measures, measure::Distribution, server::MethodCalls};
+use crate::MethodCalls;
+use treering_base::measure::Distribution;
+use treering_engine::Measures;
 
 const MICROS_PER_SECOND: f64 = 1e6;
 const EACH: f64 = 1.0;
 
-/// All that is shown at once.
+/// The values of one scrape.
 #[derive(Debug)]
 pub(super) struct Scrape {
     pub live: bool,
@@ -33,7 +34,7 @@ pub(super) struct Scrape {
     pub more: Vec<NamedMetric>,
 }
 
-/// It as OpenMetrics text.
+/// Returns the scrape as OpenMetrics text.
 pub(super) fn of(scrape: Scrape) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(scrape));
@@ -319,7 +320,7 @@ impl Scrape {
         )
     }
 
-    /// Under the names that every Prometheus client has for these.
+    /// Uses the names of the standard Prometheus clients.
     fn of_process(&self, lines: &mut Lines) -> fmt::Result {
         let process = &self.process;
         if let Some(open) = process.open_files {
@@ -409,7 +410,7 @@ impl Lines<'_> {
     }
 }
 
-/// `unit`: so many of the values are one of what is shown.
+/// Writes a histogram; its values are divided by `unit`.
 fn distribution(line: &mut MetricEncoder, values: &Distribution, unit: f64) -> fmt::Result {
     let bounds = values.bounds.iter().map(|bound| *bound as f64 / unit);
     let bounds = bounds.chain([f64::INFINITY]);

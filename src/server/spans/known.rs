@@ -1,5 +1,5 @@
-//! What is remembered of conversations that spans came for, within bounds. All of it can be
-//! read again, but for which trace is of which conversation.
+//! Bounded caches about conversations that received spans. All can be rebuilt from the store,
+//! except the conversation of a trace.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -7,16 +7,14 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{
-    domain::{ConversationId, Namespace},
-    importer::otel::Known,
-    server::bounds::{SPAN_CONVERSATIONS_BYTES, SPAN_CONVERSATIONS_MAX, SPAN_TRACES_MAX},
-};
+use crate::bounds::{SPAN_CONVERSATIONS_BYTES, SPAN_CONVERSATIONS_MAX, SPAN_TRACES_MAX};
+use treering_domain::{ConversationKey, Namespace};
+use treering_otel::Known;
 
-/// A conversation's shape; none: it is to be read. Whoever compares spans with it has it alone.
+/// A conversation's state, or `None` when it must be read. Locked while spans are compared with it.
 pub(super) type Entry = Arc<tokio::sync::Mutex<Option<Known>>>;
 
-/// See the module.
+/// The caches; see the module.
 #[derive(Default)]
 pub(super) struct Conversations {
     shapes: Mutex<Shapes>,
@@ -25,7 +23,7 @@ pub(super) struct Conversations {
 
 #[derive(Default)]
 struct Shapes {
-    entries: HashMap<ConversationId, Kept>,
+    entries: HashMap<ConversationKey, Kept>,
     bytes: usize,
     uses: u64,
 }
@@ -43,8 +41,8 @@ struct Names {
 }
 
 impl Conversations {
-    /// The shape of a conversation.
-    pub fn entry(&self, id: ConversationId) -> Entry {
+    /// Returns the entry of a conversation.
+    pub fn entry(&self, id: ConversationKey) -> Entry {
         let mut shapes = lock(&self.shapes);
         shapes.uses += 1;
         let used = shapes.uses;
@@ -57,8 +55,8 @@ impl Conversations {
         Arc::clone(&kept.entry)
     }
 
-    /// Notes what a shape takes, and forgets those that were not used for long.
-    pub fn settle(&self, id: ConversationId, bytes: usize) {
+    /// Updates the memory of an entry, and evicts the least recently used ones over the limit.
+    pub fn settle(&self, id: ConversationKey, bytes: usize) {
         let mut shapes = lock(&self.shapes);
         if let Some(kept) = shapes.entries.get_mut(&id) {
             let before = std::mem::replace(&mut kept.bytes, bytes);
@@ -67,7 +65,7 @@ impl Conversations {
         while shapes.entries.len() > SPAN_CONVERSATIONS_MAX
             || shapes.bytes > SPAN_CONVERSATIONS_BYTES
         {
-            // One that is in use must stay: there would be two of it.
+            // An entry in use must stay; otherwise there would be two for one conversation.
             let idle = shapes.entries.iter();
             let idle = idle.filter(|(_, kept)| Arc::strong_count(&kept.entry) == 1);
             let Some(oldest) = idle.min_by_key(|(_, kept)| kept.used).map(|(id, _)| *id) else {
@@ -79,27 +77,27 @@ impl Conversations {
         }
     }
 
-    /// The conversation that a trace is of.
+    /// Returns the conversation of a trace.
     pub fn of_trace(&self, namespace: &Namespace, trace: &str) -> Option<String> {
         let names = lock(&self.names);
         let key = (namespace.clone(), trace.to_owned());
         names.traces.values.get(&key).cloned()
     }
 
-    /// A trace is of this conversation.
+    /// Remembers the conversation of a trace.
     pub fn note_trace(&self, namespace: &Namespace, trace: &str, conversation: &str) {
         let key = (namespace.clone(), trace.to_owned());
         lock(&self.names).traces.put(key, conversation);
     }
 
-    /// The conversation in which a history was said.
+    /// Returns the conversation that contains a history.
     pub fn of_history(&self, namespace: &Namespace, history: [u8; 32]) -> Option<String> {
         let names = lock(&self.names);
         let key = (namespace.clone(), history);
         names.histories.values.get(&key).cloned()
     }
 
-    /// A history was said in this conversation.
+    /// Remembers that a conversation contains a history.
     pub fn note_history(&self, namespace: &Namespace, history: [u8; 32], conversation: &str) {
         let key = (namespace.clone(), history);
         lock(&self.names).histories.put(key, conversation);
@@ -110,7 +108,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Names by key; the oldest goes.
+/// A bounded map that evicts the oldest key.
 struct Bounded<K> {
     values: HashMap<K, String>,
     order: VecDeque<K>,

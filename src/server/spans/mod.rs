@@ -1,9 +1,8 @@
-//! The OTLP receiver: spans of agents become conversations.
+//! The OTLP receiver: turns spans of agents into conversations.
 //!
-//! An exporter sends what an instrumentation saw; `values` makes plain values of it, the
-//! importer `otel` says what it is and what a conversation lacks of it, `record` appends
-//! that. What is answered is on disk. An exporter that had no answer sends the same again,
-//! which appends nothing twice.
+//! `values` converts the spans of an exporter to plain values, the crate `otel` parses them and
+//! computes what a conversation lacks, `record` appends it. An answer means that it is on disk. An
+//! exporter without an answer sends the spans again, which appends nothing twice.
 
 mod known;
 mod record;
@@ -23,12 +22,13 @@ use super::{
     bounds::{ERROR_TEXT_BYTES_MAX, SPAN_FAULTS_TOLD, SPAN_VALUES_MAX, SPANS_MAX},
     call::{Call, Shared},
 };
-use crate::importer::otel::{self, Seen, Span, ValueRoom};
 use known::Conversations;
 use record::{Batch, Recorded};
+use treering_otel as otel;
+use treering_otel::{Seen, Span, ValueRoom};
 
-/// Files of the crate's descriptors that describe traces; the others are of services that are
-/// not here.
+/// The files of the crate's descriptors that describe traces; the others belong to services that
+/// are not served.
 const FILES: [&str; 4] = [
     "opentelemetry/proto/common/v1/common.proto",
     "opentelemetry/proto/resource/v1/resource.proto",
@@ -36,10 +36,10 @@ const FILES: [&str; 4] = [
     "opentelemetry/proto/collector/trace/v1/trace_service.proto",
 ];
 
-/// What describes the service.
+/// Returns the descriptors of the service.
 pub(super) fn descriptors() -> &'static [u8] {
     static DESCRIPTORS: LazyLock<Vec<u8>> = LazyLock::new(|| {
-        // A damaged set shows in a test: the method would have no descriptor.
+        // A damaged set fails a test: the method would have no descriptor.
         let all = FileDescriptorSet::decode(opentelemetry_proto::DESCRIPTORS);
         let mut all = all.unwrap_or_default();
         all.file.retain(|file| FILES.contains(&file.name()));
@@ -48,7 +48,7 @@ pub(super) fn descriptors() -> &'static [u8] {
     &DESCRIPTORS
 }
 
-/// The service, with nothing remembered.
+/// Returns the service, with empty caches.
 pub(super) fn server(shared: Shared) -> TraceServiceServer<SpansService> {
     TraceServiceServer::new(SpansService {
         shared,
@@ -56,7 +56,7 @@ pub(super) fn server(shared: Shared) -> TraceServiceServer<SpansService> {
     })
 }
 
-/// Takes spans.
+/// The OTLP trace service.
 pub(super) struct SpansService {
     shared: Shared,
     conversations: Conversations,
@@ -80,11 +80,11 @@ impl TraceService for SpansService {
     }
 }
 
-/// What a request says.
+/// The parsed spans of a request.
 #[derive(Default)]
 struct Read {
     batch: Batch,
-    /// Spans that cannot be read, and why.
+    /// Names of invalid spans, and what is wrong with them.
     faults: Vec<(String, String)>,
     without_content: usize,
 }
@@ -119,8 +119,8 @@ impl Read {
         }
     }
 
-    /// Refused are those of which something is not in the store; what is told besides is a
-    /// warning.
+    /// Returns the answer. Spans with any part that was not stored count as rejected; everything
+    /// else is reported as a warning.
     fn answer(self, recorded: Recorded) -> ExportTraceServiceResponse {
         let mut faults = self.faults;
         faults.extend(recorded.faults);

@@ -4,22 +4,21 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::known::Conversations;
 use crate::{
-    codec::body::{self, EncodedBody},
-    domain::{
-        AppendCommand, BranchName, ConversationId, EventBody, Expectation, ExpectedRevision,
-        Namespace, NewEvent, Rejection, Revision, Rule,
-    },
-    engine::{AppendError, Engine, ReadError, ReadQuery, Source, derived_id},
-    importer::otel::{self, Chat, Known, Merge, SOURCE, Start, ToolRun, Unit},
-    server::{
-        bounds::{SPAN_APPEND_BYTES, SPAN_EVENTS_MAX, SPAN_TRIES},
-        call::{Call, Shared},
-        guard::Caller,
-        status::Refusal,
-    },
+    bounds::{SPAN_APPEND_BYTES, SPAN_EVENTS_MAX, SPAN_TRIES},
+    call::{Call, Shared},
+    guard::Caller,
+    status::Refusal,
 };
+use treering_domain::{
+    AppendCommand, BranchName, ConversationId, EventBody, Expectation, ExpectedRevision, Namespace,
+    NewEvent, Rejection, Revision, Rule,
+};
+use treering_engine::{AppendError, Engine, ReadError, ReadQuery, Source, derived_id};
+use treering_otel as otel;
+use treering_otel::{Chat, Known, Merge, SOURCE, Start, ToolRun, Unit};
+use treering_proto::body::{self, EncodedBody};
 
-/// Spans that say something.
+/// Spans with content.
 #[derive(Default)]
 pub(super) struct Batch(Vec<OneSpan>);
 
@@ -34,12 +33,12 @@ enum What {
     Run(Box<ToolRun>),
 }
 
-/// What became of spans.
+/// The outcome of recording spans.
 #[derive(Default)]
 pub(super) struct Recorded {
     pub spans: usize,
     pub events: usize,
-    /// Spans that were refused, and why.
+    /// Names of refused spans, and why they were refused.
     pub faults: Vec<(String, String)>,
 }
 
@@ -80,7 +79,8 @@ impl OneSpan {
         }
     }
 
-    /// Calls to models as they were made, then what tools did, then what agents tell of it all.
+    /// Returns the sort key: model calls in order of time, then tool runs, then agents' summaries
+    /// of both.
     fn order(&self) -> (u8, i64) {
         match &self.what {
             What::Chat(chat) if !chat.is_agent => (0, chat.start.0),
@@ -93,7 +93,7 @@ impl OneSpan {
 /// Appends what is new in spans.
 ///
 /// # Errors
-/// When the store cannot take anything now: an exporter sends them again.
+/// When the store cannot accept appends now; the exporter retries.
 pub(super) async fn record(
     shared: &Shared,
     conversations: &Conversations,
@@ -122,15 +122,16 @@ pub(super) async fn record(
             namespace,
             start,
         };
-        let entry = conversations.entry(id);
+        let key = namespace.key(id);
+        let entry = conversations.entry(key);
         let mut known = entry.lock().await;
-        // What is cut off in the middle is read again.
+        // Taken out of the cache, so that after a cancellation it is read again.
         let (now, outcome) = one.record(known.take(), spans).await;
         let bytes = now.as_ref().map_or(0, Known::bytes);
         *known = now;
         drop(known);
         drop(entry);
-        conversations.settle(id, bytes);
+        conversations.settle(key, bytes);
         let (events, faults) = outcome?;
         recorded.events += events;
         recorded.faults.extend(faults);
@@ -138,7 +139,7 @@ pub(super) async fn record(
     Ok(recorded)
 }
 
-/// Which spans are of which conversation, by what its source calls it.
+/// Groups spans by the source id of their conversation.
 fn by_conversation(
     conversations: &Conversations,
     namespace: &Namespace,
@@ -160,8 +161,8 @@ fn by_conversation(
     by_id
 }
 
-/// The conversation of a span that names none: that of its trace. A call to a model that is a
-/// trace of its own goes on where its history was said.
+/// Returns the conversation of a span that names none: that of its trace. A model call without a
+/// parent continues the conversation that contains its history.
 fn by_trace(conversations: &Conversations, namespace: &Namespace, span: &OneSpan) -> String {
     let trace = span.trace();
     let known = conversations.of_trace(namespace, trace);
@@ -183,7 +184,7 @@ fn by_trace(conversations: &Conversations, namespace: &Namespace, span: &OneSpan
     id
 }
 
-/// A conversation that spans are for.
+/// A conversation that spans belong to.
 struct One<'a> {
     engine: &'a Engine,
     caller: &'a Caller,
@@ -191,21 +192,21 @@ struct One<'a> {
     start: Start,
 }
 
-/// How many events, and which spans were refused.
+/// The number of events, and the refused spans.
 type Outcome = Result<(usize, Vec<(String, String)>), Refusal>;
 
-/// Why not all was appended.
+/// Why not everything was appended.
 enum Stopped {
-    /// Somebody else was first.
+    /// Another writer was first.
     Moved,
-    /// The conversation does not take it.
+    /// The conversation refuses it.
     Refused(Box<AppendError>),
-    /// The store takes nothing now.
+    /// The store cannot accept it now.
     Unable(Box<Refusal>),
 }
 
 impl One<'_> {
-    /// Appends what the spans add. The shape is given back when it is that of the store.
+    /// Appends what the spans add. Returns the conversation's state if it matches the store.
     async fn record(
         &self,
         mut known: Option<Known>,
@@ -257,7 +258,7 @@ impl One<'_> {
         (None, Ok((events, Vec::new())))
     }
 
-    /// The shape as of now.
+    /// Reads the current state of the conversation.
     async fn read(&self, known: Option<Known>) -> Result<Known, ReadError> {
         use futures::StreamExt;
         let mut known = known.unwrap_or_default();
@@ -293,17 +294,17 @@ fn plan(mut known: Known, start: &Start, spans: &[OneSpan]) -> (Known, Vec<Unit>
     (known, units)
 }
 
-/// Units on their way into the store.
+/// Appends units to the store.
 struct Appending<'a> {
     one: &'a One<'a>,
-    /// By branch: its last event.
+    /// The last event of each branch.
     heads: HashMap<BranchName, Revision>,
     last: Revision,
 }
 
 impl Appending<'_> {
-    /// Appends all, in as few batches as that may be; else says of which spans something is
-    /// left.
+    /// Appends all units in as few batches as possible. On failure, returns the spans that are not
+    /// fully appended.
     async fn all(&mut self, units: Vec<Unit>) -> Result<(), (Stopped, Vec<usize>)> {
         let mut batch: Vec<NewEvent> = Vec::new();
         let mut bytes = 0;
@@ -353,11 +354,11 @@ impl Appending<'_> {
             self.heads
                 .insert(name.unwrap_or_default(), appended.revision);
         }
-        // What follows may name places that are others now.
+        // The following units may refer to revisions that are now other events.
         is_as_planned.then_some(()).ok_or(Stopped::Moved)
     }
 
-    /// Nobody was faster: of each branch that the events continue.
+    /// Expects that nobody else has appended to the branches that the events continue.
     fn expectations(&self, conversation: ConversationId, events: &[NewEvent]) -> Vec<Expectation> {
         let creates = matches!(
             events.first().map(|event| &event.body),
@@ -417,7 +418,7 @@ fn stopped(error: AppendError) -> Stopped {
         AppendError::Rejected(_) | AppendError::Invalid { .. } | AppendError::TooLarge { .. } => {
             Stopped::Refused(Box::new(error))
         }
-        // Repeating is safe here, whatever became of it.
+        // Repeating is safe here, whatever the outcome.
         AppendError::UnknownOutcome { message } => {
             Stopped::Unable(Box::new(Refusal::unable(&message)))
         }

@@ -1,4 +1,4 @@
-//! Protobuf spans as plain values. Only what conversations are made of is kept.
+//! Converts protobuf spans to plain values. Only attributes relevant to conversations are kept.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use opentelemetry_proto::tonic::{
@@ -8,12 +8,10 @@ use opentelemetry_proto::tonic::{
 };
 use serde_json::{Map, Value};
 
-use crate::{
-    domain::{TimestampMicros, limits::SHORT_TEXT_BYTES_MAX},
-    importer::otel::Span,
-};
+use treering_domain::{TimestampMicros, limits::SHORT_TEXT_BYTES_MAX};
+use treering_otel::Span;
 
-/// Attributes that say something of a conversation begin with these.
+/// Prefixes of attributes that are relevant to conversations.
 const PREFIXES: [&str; 8] = [
     "gen_ai.",
     "llm.",
@@ -25,13 +23,13 @@ const PREFIXES: [&str; 8] = [
     "output.value",
 ];
 
-/// Of these there are some without which a span is none of a model, a tool or an agent.
+/// A span without an attribute with one of these prefixes is not of a model, tool or agent.
 const TELLING: [&str; 3] = ["gen_ai.", "llm.", "openinference."];
 
-/// What a span without a name of its service has.
+/// The service name of SDKs without a configured name begins with this.
 const NAMELESS: &str = "unknown_service";
 
-/// The name of the service that sent spans; empty when it has none.
+/// Returns the name of the service that sent spans, or an empty text.
 pub(super) fn service(resource: Option<&Resource>) -> String {
     let attributes = resource.map_or(&[][..], |resource| &resource.attributes);
     let name = attributes.iter().find(|it| it.key == "service.name");
@@ -45,7 +43,7 @@ pub(super) fn service(resource: Option<&Resource>) -> String {
     }
 }
 
-/// A span and its name; none for one that is not of a model, a tool or an agent.
+/// Returns a span and its name, or `None` when it is not of a model, tool or agent.
 pub(super) fn span(span: PbSpan) -> Option<(String, Span)> {
     let tells = |of: &[KeyValue]| {
         of.iter()
@@ -98,7 +96,7 @@ fn value(any: Option<AnyValue>) -> Value {
         }
         Some(Any::KvlistValue(list)) => Value::Object(attributes(list.values, |_| true)),
         Some(Any::BytesValue(bytes)) => STANDARD.encode(bytes).into(),
-        // A place in a table of another signal.
+        // An index into a string table of another signal.
         Some(_) => Value::Null,
     }
 }

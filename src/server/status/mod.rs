@@ -1,7 +1,7 @@
-//! Errors → gRPC status: the only place that chooses codes.
+//! Converts errors to gRPC status: the only place that chooses codes.
 //!
-//! Every match here is without a wildcard arm, so that a new error does not get
-//! a code by accident. Payload text is in no error, so in no status either.
+//! No match here has a wildcard arm, so that a new error does not get a code by accident. Errors
+//! contain no payload text, and so neither do statuses.
 //!
 //! | code | means |
 //! |---|---|
@@ -9,16 +9,16 @@
 //! | `NOT_FOUND`, `ALREADY_EXISTS` | `ResourceInfo` names what |
 //! | `ABORTED` | another writer was first: read and try again |
 //! | `FAILED_PRECONDITION` | the state forbids it until someone changes it |
-//! | `RESOURCE_EXHAUSTED` | a bound of the store; with `RetryInfo` when waiting helps |
-//! | `UNAVAILABLE` | the server is going, or appends cannot be taken just now (with `RetryInfo`); nothing was appended |
-//! | `UNKNOWN` | the log did not say whether it took the batch: repeat it with its idempotency key, or read the branch |
-//! | `UNAUTHENTICATED` | no key, or one that is not good |
-//! | `PERMISSION_DENIED` | a good key, and this is not for it |
+//! | `RESOURCE_EXHAUSTED` | a limit of the store; with `RetryInfo` when waiting helps |
+//! | `UNAVAILABLE` | the server is stopping, or cannot take appends now (with `RetryInfo`); nothing was appended |
+//! | `UNKNOWN` | it is not known whether the log took the batch: repeat it with its idempotency key, or read the branch |
+//! | `UNAUTHENTICATED` | no key, or an invalid one |
+//! | `PERMISSION_DENIED` | a valid key without the permission |
 //! | `DATA_LOSS` | stored data is damaged |
 //! | `INTERNAL` | the store failed; nothing was appended |
 //!
-//! What cannot be read as protobuf at all is answered by the transport:
-//! `INTERNAL`, and `OUT_OF_RANGE` for messages over the size bound.
+//! Requests that are not valid protobuf are answered by the transport: `INTERNAL`, and
+//! `OUT_OF_RANGE` for messages over the size limit.
 
 mod rule;
 
@@ -31,25 +31,25 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{bounds::ERROR_TEXT_BYTES_MAX, from_proto::Malformed, guard::Denied};
-use crate::{
-    access::{KeyRefusal, KeyRole, TokenError},
-    codec::pb,
-    context::{
-        RenderError,
-        policy::{CONTEXT_POLICY, PolicyError},
-    },
-    domain::{
-        Rejection,
-        limits::{INDEX_RETRY, VIEWS_RETRY},
-        with_causes,
-    },
-    engine::{AppendError, ContextError, EraseError, ReadError, SearchError, items::ItemsError},
+use treering_access::{KeyRefusal, KeyRole, TokenError};
+use treering_context::{
+    RenderError,
+    policy::{CONTEXT_POLICY, PolicyError},
 };
+use treering_domain::{
+    Rejection,
+    limits::{INDEX_RETRY, VIEWS_RETRY},
+    with_causes,
+};
+use treering_engine::{
+    AppendError, ContextError, EraseError, ReadError, SearchError, items::ItemsError,
+};
+use treering_proto::pb;
 
-/// How [`PolicyError::whose`] names a conversation's policy.
+/// The [`PolicyError::whose`] of a conversation's policy.
 const CONVERSATIONS: &str = "conversation's";
 
-/// `ErrorInfo.domain` of every error.
+/// The `ErrorInfo.domain` of every error.
 pub const ERROR_DOMAIN: &str = "treering";
 
 /// An error as clients see it.
@@ -60,11 +60,11 @@ pub(super) struct Refusal {
     pub reason: &'static str,
     /// For people.
     pub message: String,
-    /// What was expected and what is there. The first one is what it is about.
+    /// Details such as expected and actual values. The first one names the subject.
     pub facts: Vec<(&'static str, String)>,
-    /// The request's field that is wrong.
+    /// The request field that is wrong.
     pub field: Option<String>,
-    /// When it makes sense to try again.
+    /// How long to wait before a retry, if retrying helps.
     pub retry: Option<Duration>,
 }
 
@@ -90,13 +90,12 @@ impl Refusal {
         self
     }
 
-    /// What was sent can be sent again, and should be.
-    #[cfg(feature = "otlp-receiver")]
+    /// Returns an error for a request that can and should be sent again.
     pub fn unable(message: &str) -> Self {
         Self::new(Code::Unavailable, "NOT_READY", message)
     }
 
-    /// A key has used all that it may of something.
+    /// Returns an error for a key that has exceeded a rate limit.
     pub fn too_fast(key: &str, what: &'static str, wait: Duration) -> Self {
         let message = format!(
             "the key {key} has sent all the {what} that it may in a second: try again in {:.1} s",
@@ -140,7 +139,7 @@ impl Refusal {
     }
 }
 
-/// Cuts a text at its bound: errors travel in headers.
+/// Cuts a text to its limit, since errors travel in headers.
 fn shortened(mut text: String) -> String {
     if text.len() > ERROR_TEXT_BYTES_MAX {
         let boundary = |end: &usize| text.is_char_boundary(*end);
@@ -289,7 +288,7 @@ impl From<AppendError> for Refusal {
             }
             AppendError::NoSpace => of(Code::ResourceExhausted, "NO_SPACE"),
             AppendError::ReadOnly => of(Code::FailedPrecondition, "READ_ONLY"),
-            // No RetryInfo: to send it again without a key may append it twice.
+            // No RetryInfo: sending it again without a key may append it twice.
             AppendError::UnknownOutcome { .. } => of(Code::Unknown, "UNKNOWN_OUTCOME"),
             AppendError::Unready { retry_after_ms, .. } => {
                 let mut refusal = of(Code::Unavailable, "NOT_READY");
@@ -338,7 +337,7 @@ impl From<ReadError> for Refusal {
             ReadError::Invalid { .. } => {
                 of(Code::InvalidArgument, "INVALID_REQUEST").field("request")
             }
-            // Reads with a filter say it in their last message; nothing else has one.
+            // Only reads with a filter return this, in their last message.
             ReadError::ScanBound { .. } => {
                 of(Code::InvalidArgument, "INVALID_REQUEST").field("filter")
             }
@@ -388,7 +387,7 @@ impl From<SearchError> for Refusal {
 
 impl From<PolicyError> for Refusal {
     fn from(error: PolicyError) -> Self {
-        // A conversation's policy was stored: the call itself is right.
+        // The conversation's policy was stored earlier, so the call itself is valid.
         if error.whose == CONVERSATIONS {
             return Self::new(Code::FailedPrecondition, "CONVERSATION_POLICY", &error)
                 .fact("policy", CONTEXT_POLICY);
@@ -463,18 +462,26 @@ impl From<EraseError> for Refusal {
     }
 }
 
-macro_rules! statuses {
-    ($($error:ty)*) => {
-        $(impl From<$error> for Status {
-            fn from(error: $error) -> Self {
-                Refusal::from(error).into()
-            }
-        })*
-    };
+impl From<Malformed> for Status {
+    fn from(malformed: Malformed) -> Self {
+        Refusal::from(malformed).into()
+    }
 }
-statuses!(
-    Malformed KeyRefusal AppendError ReadError SearchError ContextError EraseError ItemsError
-);
+
+/// A result whose error is returned to a client.
+pub(crate) trait OrStatus<T> {
+    /// Converts the error to a status.
+    fn or_status(self) -> Result<T, Status>;
+}
+
+impl<T, E> OrStatus<T> for Result<T, E>
+where
+    Refusal: From<E>,
+{
+    fn or_status(self) -> Result<T, Status> {
+        self.map_err(|error| Refusal::from(error).into())
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,11 @@
-//! The rules of an append → code and facts.
+//! Converts broken append rules to code and facts.
 
 use tonic::Code;
 
 use super::Refusal;
-use crate::domain::{ConversationId, ExpectedNewest, NewestWithKey, Rejection, Rule};
+use treering_domain::{ConversationId, ExpectedNewest, NewestWithKey, Rejection, Rule};
 
-/// A broken rule as clients see it.
+/// Returns a broken rule as clients see it.
 pub(super) fn refusal(rule: &Rule, rejection: &Rejection) -> Refusal {
     let mut refusal = Refusal::new(code(rule), rule.name(), rejection);
     for (name, value) in facts(rule) {
@@ -26,12 +26,11 @@ fn code(rule: &Rule) -> Code {
         | Rule::ForkPointMissing { .. }
         | Rule::RevisionMissing { .. } => Code::NotFound,
         Rule::ConversationExists { .. }
-        | Rule::ConversationIdTaken { .. }
         | Rule::BranchNameTaken { .. }
         | Rule::EventIdTaken { .. }
         | Rule::EventIdConflict { .. }
         | Rule::IdempotencyConflict => Code::AlreadyExists,
-        // Another writer was first: gRPC keeps ABORTED for that.
+        // Another writer was first: gRPC reserves ABORTED for that.
         Rule::RevisionMismatch { .. } | Rule::LatestMismatch { .. } => Code::Aborted,
         Rule::Sealed { .. }
         | Rule::BranchArchived { .. }
@@ -53,7 +52,7 @@ fn code(rule: &Rule) -> Code {
     }
 }
 
-/// The key itself stays out: it may name somebody.
+/// Leaves out the key itself, which may name a person.
 fn latest_mismatch(expected: ExpectedNewest, actual: Option<&NewestWithKey>) -> Facts {
     let there = actual.map_or_else(|| "none".to_owned(), |at| at.revision.to_string());
     let mut facts = vec![("expected", expected.to_string()), ("actual", there)];
@@ -73,7 +72,6 @@ fn facts(rule: &Rule) -> Facts {
         Rule::IdempotencyConflict => vec![("idempotency_key", "used before".into())],
         Rule::ConversationNotFound { conversation: id }
         | Rule::Sealed { conversation: id }
-        | Rule::ConversationIdTaken { conversation: id }
         | Rule::OwnParent { conversation: id } => vec![conversation(id)],
         Rule::ConversationExists {
             conversation: id,

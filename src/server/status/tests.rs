@@ -1,11 +1,11 @@
-//! Every error has the code that its reader can act on, and its facts.
+//! Every error has a code that its reader can act on, and its facts.
 
 use super::*;
-use crate::domain::{
+use treering_domain::{
     ApprovalStatus, BranchId, BranchName, Cause, ConversationId, EventId, EventKind,
     ExpectedNewest, NewestWithKey, Position, Revision, Rule,
 };
-use crate::log::LogError;
+use treering_log::LogError;
 
 const FACTS_MAX: usize = 4;
 
@@ -22,10 +22,6 @@ fn rules() -> Vec<(Rule, Code)> {
         (Rule::ConversationNotFound { conversation }, Code::NotFound),
         (
             Rule::ConversationExists { conversation, head },
-            Code::AlreadyExists,
-        ),
-        (
-            Rule::ConversationIdTaken { conversation },
             Code::AlreadyExists,
         ),
         (
@@ -208,8 +204,8 @@ fn status_of(error: AppendError) -> Status {
     Refusal::from(error).into()
 }
 
-// Programs act on the code and the reason: each rule must have its own, with the
-// details that the code promises, and say where in the batch it happened.
+// Programs act on code and reason: each rule must have its own, with the details that the code
+// promises, and name the event in the batch.
 #[test]
 fn every_rule_has_code_reason_and_details() {
     let mut reasons = std::collections::BTreeSet::new();
@@ -238,10 +234,10 @@ fn every_rule_has_code_reason_and_details() {
     assert_eq!(reasons.len(), RULES);
 }
 
-/// How many rules there are.
-const RULES: usize = 33;
+/// The number of rules.
+const RULES: usize = 32;
 
-// A client that lost a race needs both revisions to go on.
+// A client that lost a race needs both revisions to continue.
 #[test]
 fn a_lost_race_names_both_revisions() {
     let rule = Rule::RevisionMismatch {
@@ -259,7 +255,7 @@ fn a_lost_race_names_both_revisions() {
     assert_eq!(violation.r#type, "REVISION_MISMATCH");
 }
 
-// The same error in a stream must say the same as the unary one.
+// An error in a stream must equal the unary one.
 #[test]
 fn stream_errors_say_what_statuses_say() {
     for (rule, code) in rules() {
@@ -278,8 +274,7 @@ fn message() -> String {
     "it broke".to_owned()
 }
 
-// What failed without a rule: whether to wait, to read again or to call for help
-// is told by the code.
+// For failures without a rule, the code tells whether to wait, to read again or to call for help.
 #[test]
 fn other_failures_of_an_append() {
     let damaged = ReadError::Damaged {
@@ -336,8 +331,8 @@ fn other_failures_of_an_append() {
     assert_eq!(retry.as_millis(), 25);
 }
 
-// A client that is told two things, or to send again what may be there, appends
-// twice or gives up on what is there: each answer says one of both.
+// A client must not be told two things, or to resend what may be stored: it would append twice, or
+// give up on stored events.
 #[test]
 fn what_became_of_a_batch_is_said_once() {
     let unready = AppendError::Unready {
@@ -381,7 +376,7 @@ fn what_became_of_a_batch_is_said_once() {
     }
 }
 
-// A read that finds nothing and a read that finds damage must never look alike.
+// A read that finds nothing must never look like one that finds damage.
 #[test]
 fn failures_of_reads_and_searches() {
     let conversation = ConversationId::generate();
@@ -446,9 +441,13 @@ fn failures_of_reads_and_searches() {
         ),
         (ReadError::storage(message()), Code::Internal),
     ] {
-        assert_eq!(Status::from(error.clone()).code(), code, "{error:?}");
+        assert_eq!(
+            Status::from(Refusal::from(error.clone())).code(),
+            code,
+            "{error:?}"
+        );
         let search = SearchError::Read(error);
-        assert_eq!(Status::from(search).code(), code);
+        assert_eq!(Status::from(Refusal::from(search)).code(), code);
     }
     for (error, code) in [
         (
@@ -466,12 +465,12 @@ fn failures_of_reads_and_searches() {
             Code::Internal,
         ),
     ] {
-        assert_eq!(Status::from(error).code(), code);
+        assert_eq!(Status::from(Refusal::from(error)).code(), code);
     }
 }
 
-// Whoever asks for a request must learn whether to change the call, the stored
-// policy or the history, or to report a fault.
+// A client must learn whether to change the call, the stored policy or the history, or to report a
+// fault.
 #[test]
 fn failures_of_requests() {
     let policy = |whose| {
@@ -480,7 +479,7 @@ fn failures_of_requests() {
             message: message(),
         })
     };
-    let provider = crate::context::Provider::Gemini;
+    let provider = treering_context::Provider::Gemini;
     for (error, code, reason) in [
         (policy("call's"), Code::InvalidArgument, "POLICY"),
         (
@@ -529,7 +528,7 @@ fn failures_of_requests() {
             "STORAGE",
         ),
     ] {
-        let status = Status::from(error);
+        let status = Status::from(Refusal::from(error));
         assert_eq!(status.code(), code, "{reason}");
         let details = status.get_error_details();
         assert_eq!(details.error_info().unwrap().reason, reason);
@@ -539,12 +538,12 @@ fn failures_of_requests() {
     }
 }
 
-// Errors travel in headers, which clients bound at some KiB: a long name that
-// was asked for must not make the error itself unreadable.
+// Errors travel in headers, which clients limit to some KiB: a long name must not make the error
+// unreadable.
 #[test]
 fn long_texts_are_cut_at_a_character() {
     let id = "ü".repeat(100_000);
-    let status = Status::from(ReadError::ConversationNotFound { id });
+    let status = Status::from(Refusal::from(ReadError::ConversationNotFound { id }));
     assert!(status.message().len() <= ERROR_TEXT_BYTES_MAX + 3);
     assert!(status.message().ends_with('…'));
     assert!(status.details().len() < 6 * ERROR_TEXT_BYTES_MAX);

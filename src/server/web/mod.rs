@@ -1,5 +1,5 @@
-//! Requests on the port of the services that are no calls: a browser's, or an agent's, by HTTP/1 or
-//! HTTP/2. What answers them is not known here. `place` has what each of them is asked first.
+//! Requests on the port of the services that are not gRPC: of browsers and agents, by HTTP/1 or
+//! HTTP/2. Their handler is not known here. `place` has the checks that come first.
 
 mod place;
 
@@ -13,13 +13,13 @@ use http::{
 use tonic::body::Body;
 
 use super::guard::bearer;
-use crate::access::{CallerProof, ClientCertificate, KeyRefusal};
+use treering_access::{CallerProof, ClientCertificate, KeyRefusal};
 
 pub use place::{WebPlace, WebRefusal, web_origin};
 
 type Answering = dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync;
 
-/// What answers requests that are no calls.
+/// The handler of requests that are not gRPC.
 #[derive(Clone)]
 pub struct WebService(Arc<Answering>);
 
@@ -30,7 +30,7 @@ impl fmt::Debug for WebService {
 }
 
 impl WebService {
-    /// Answers with this.
+    /// Returns a service with this handler.
     pub fn new<F, A>(answer: F) -> Self
     where
         F: Fn(Request<Body>) -> A + Send + Sync + 'static,
@@ -39,17 +39,17 @@ impl WebService {
         Self(Arc::new(move |request| answer(request).boxed()))
     }
 
-    /// The answer to a request.
+    /// Answers a request.
     pub fn answer(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         (self.0)(request)
     }
 }
 
-/// What a request shows of whoever sends it; none: nothing. As with calls, a key that is sent is
-/// what counts, whatever the certificate of the connection says.
+/// Returns the credentials of a request, if there are any. As for gRPC calls, a key that is sent
+/// takes precedence over the connection's certificate.
 ///
 /// # Errors
-/// [`KeyRefusal`] for what is no key, and for a certificate that names nobody.
+/// [`KeyRefusal`] for an invalid header, and for a certificate without a subject.
 pub fn shown_by(
     headers: &HeaderMap,
     extensions: &Extensions,
@@ -62,7 +62,7 @@ pub fn shown_by(
     certificate.map(CallerProof::of_certificate).transpose()
 }
 
-/// True for what is no call: gRPC is HTTP/2 with a content type of its own.
+/// Returns true for a request that is not gRPC, which is HTTP/2 with a content type of its own.
 pub(super) fn is_for_pages<B>(request: &Request<B>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE);
     let is_call = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
@@ -73,8 +73,8 @@ pub(super) fn is_for_pages<B>(request: &Request<B>) -> bool {
 mod tests {
     use super::*;
 
-    // A call that came to the pages would pass by the guard of calls, and a page that came to
-    // the services would be told of trailers.
+    // A call handled as a page would bypass the guard of calls, and a page handled as a call would
+    // get trailers.
     #[test]
     fn calls_and_pages_are_told_apart() {
         let request = |version, kind: Option<&str>| {

@@ -1,6 +1,6 @@
-//! Whom a request by HTTP is for, and where it comes from: a page of another site must neither
-//! ask through the browser of somebody who may, nor under a name that it lets lead here. Pages
-//! for people and the door for agents ask the same of each request.
+//! Checks the host and origin of an HTTP request: a page of another site must not send requests
+//! through an authorised user's browser, nor under a name that it points at this server. The
+//! inspector and the MCP endpoint check each request in the same way.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,34 +10,34 @@ use http::{
     uri::Authority,
 };
 
-/// Where a server is reached by HTTP.
+/// The place where a server is reached by HTTP.
 #[derive(Clone, Debug)]
 pub struct WebPlace {
     address: SocketAddr,
-    /// Hosts that requests may be for, besides the server's own names.
+    /// Accepted hosts besides the server's own names.
     hosts: Vec<String>,
     tls: bool,
 }
 
-/// Why a request is not looked at.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WebRefusal {
-    /// What would be checked is not what is meant.
+    /// A header is ambiguous.
     #[error("the header {0} is not clear")]
     Unclear(HeaderName),
-    /// It is for nobody.
+    /// The request has no host.
     #[error("the request says no host")]
     NoHost,
-    /// It is for somebody else.
+    /// The request is for another host.
     #[error("this server is not `{0}`")]
     OtherHost(String),
-    /// A page of another site sends it.
+    /// A page of another site sent the request.
     #[error("the request comes from a page of another site")]
     OtherSite,
 }
 
 impl WebRefusal {
-    /// What is answered.
+    /// Returns the HTTP status of the answer.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -48,7 +48,7 @@ impl WebRefusal {
 }
 
 impl WebPlace {
-    /// A listener's address, with the names that lead there by the word of whoever serves.
+    /// Returns the place of a listener, with further names that the operator says lead there.
     #[must_use]
     pub fn new(address: SocketAddr, hosts: Vec<String>, tls: bool) -> Self {
         Self {
@@ -58,14 +58,14 @@ impl WebPlace {
         }
     }
 
-    /// True when it is encrypted.
+    /// Returns true when it is served with TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.tls
     }
 
-    /// The host that a request is for, when it is this one: a page of another site whose name
-    /// leads here must not be answered as if it were ours.
+    /// Returns the request's host if it is this server: another site's name that points here must
+    /// not be answered (DNS rebinding).
     ///
     /// # Errors
     /// [`WebRefusal::Unclear`], [`WebRefusal::NoHost`], [`WebRefusal::OtherHost`].
@@ -97,8 +97,8 @@ impl WebPlace {
         let host = said.host().trim_matches(['[', ']']).to_ascii_lowercase();
         let ip: Option<IpAddr> = host.parse().ok();
         let bound = self.address.ip();
-        // Bound to all addresses, any of them is its own; an address, unlike a name, cannot be
-        // made to lead here by another site.
+        // Bound to all addresses, any address is the server's own; unlike a name, another site
+        // cannot point an address here.
         host == "localhost"
             || ip.is_some_and(|ip| {
                 ip.to_canonical().is_loopback() || ip == bound || bound.is_unspecified()
@@ -108,8 +108,8 @@ impl WebPlace {
             })
     }
 
-    /// The origin of the page that asks; none: no page does. It is one of this host's own, or
-    /// one of those that were named, as [`web_origin`] writes them.
+    /// Returns the origin of the page that sends the request, or `None` when no page does. It must
+    /// be this host's own or one of `named`, which are written as by [`web_origin`].
     ///
     /// # Errors
     /// [`WebRefusal::OtherSite`].
@@ -131,14 +131,14 @@ impl WebPlace {
         let is_safe = matches!(*method, Method::GET | Method::HEAD);
         let mode = headers.get("sec-fetch-mode");
         let is_link = is_safe && mode.is_some_and(|mode| mode == "navigate");
-        // A link on another page may lead here; nothing else of it may.
+        // Another page may link here, but nothing else.
         if fetched.is_some_and(|site| !matches!(site, b"same-origin" | b"none")) && !is_link {
             return Err(WebRefusal::OtherSite);
         }
         if said.is_none() {
             return Ok(None);
         }
-        // Behind something that encrypts, the browser's scheme is another.
+        // Behind a proxy that terminates TLS, the browser's scheme is https.
         let schemes = [if self.tls { "https" } else { "http" }, "https"];
         let own = schemes.map(|scheme| web_origin(&format!("{scheme}://{host}")).ok());
         match known.is_some() && own.contains(&known) {
@@ -148,17 +148,17 @@ impl WebPlace {
     }
 }
 
-/// Several of a header, or a host with a name before it.
+/// Returns true when a header is repeated, or its host has user information.
 fn is_unclear(headers: &HeaderMap, name: &HeaderName) -> bool {
     let mut values = headers.get_all(name).iter();
     let has_at = |value: &HeaderValue| value.as_bytes().contains(&b'@');
     values.next().is_some_and(has_at) || values.next().is_some()
 }
 
-/// An origin as browsers write it: in small letters, without a port that is the usual one.
+/// Normalises an origin as browsers do: lower case, without the default port.
 ///
 /// # Errors
-/// What it has to be.
+/// A message with the required form.
 pub fn web_origin(text: &str) -> Result<String, String> {
     let takes = || "an origin is https://HOST or https://HOST:PORT".to_owned();
     let uri: Uri = text.trim_end_matches('/').parse().map_err(|_| takes())?;
@@ -185,7 +185,7 @@ pub fn web_origin(text: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    // What no browser ever sends was taken as an origin, and let in nobody.
+    // Origins that no browser sends must be refused, since they would match nobody.
     #[test]
     fn origins_are_as_browsers_write_them() {
         for (text, expected) in [
@@ -218,8 +218,8 @@ mod tests {
         headers
     }
 
-    // A name that another site lets lead here passed for this server's, where it was written in
-    // a way that two readers understand in two ways.
+    // Another site's name that points here must not pass for this server's, even if written so that
+    // two parsers read it differently.
     #[test]
     fn a_host_is_this_one_or_refused() {
         let place = WebPlace::new(
@@ -245,7 +245,7 @@ mod tests {
                 "/",
                 WebRefusal::OtherHost("evil.example".into()),
             ),
-            // By HTTP/2 it is the address that says it.
+            // In HTTP/2 the URI names the host.
             (
                 &[("host", "localhost")],
                 "http://evil.example/",
@@ -270,8 +270,8 @@ mod tests {
         assert!(everywhere.host(&by_address, &"/".parse().unwrap()).is_ok());
     }
 
-    // A page that was named may ask, whatever the browser says of where it stands; each other
-    // page may not, and what is no page's may.
+    // A named page may send requests, whatever the browser says about its site; other pages may
+    // not, and requests without a page may.
     #[test]
     fn a_page_asks_where_it_may() {
         let place = WebPlace::new("127.0.0.1:7171".parse().unwrap(), Vec::new(), false);

@@ -1,4 +1,4 @@
-//! The summariser against a real HTTP server on this machine.
+//! Tests of the summariser against a real HTTP server on this machine.
 
 mod server;
 
@@ -18,7 +18,9 @@ use super::{
     tasks::{ACTOR_EXTRACT, ACTOR_MODEL, Point},
     worker::Follower,
 };
-use crate::{codec, domain::*, engine::*};
+use treering_domain::*;
+use treering_engine::*;
+use treering_proto as codec;
 
 const SNAPSHOTS: Tasks = Tasks {
     snapshots: true,
@@ -36,7 +38,7 @@ const COMPACTION: Tasks = Tasks {
     compaction: true,
 };
 
-/// Compacts at any size, and leaves one turn.
+/// Compacts at any size, and keeps one turn.
 const POLICY: &str = r#"{"budget_tokens": 50, "compaction": {"keep_turns": 1}}"#;
 
 fn ns() -> Namespace {
@@ -65,7 +67,7 @@ fn said(id: ConversationId, role: Role, text: &str) -> NewEvent {
     )
 }
 
-/// A turn with a call of `get_page` that returns a large result.
+/// Returns a turn with a call of `get_page` that has a large result.
 fn turn(id: ConversationId, number: usize) -> Vec<NewEvent> {
     let arguments = codec::json::check(b"{}").unwrap();
     let call_id = format!("call-{number}");
@@ -119,7 +121,7 @@ async fn turns(engine: &Engine, id: ConversationId, numbers: std::ops::RangeIncl
     }
 }
 
-/// What summarisers have appended: kind, actor, text.
+/// Returns what summarisers appended: kind, actor, text.
 async fn summaries(engine: &Engine, id: ConversationId) -> Vec<(EventKind, String, String)> {
     let query = ReadQuery {
         kinds: vec![
@@ -153,7 +155,7 @@ async fn kinds(engine: &Engine, id: ConversationId) -> Vec<EventKind> {
         .collect()
 }
 
-/// Waits for what is going to happen soon.
+/// Waits for a condition that will hold soon.
 async fn soon<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
     let start = Instant::now();
     while !condition().await {
@@ -162,8 +164,7 @@ async fn soon<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
     }
 }
 
-/// Waits until the summariser has nothing more to do: its mark has come to the
-/// last message.
+/// Waits until the summariser has nothing to do: its mark is at the last message.
 async fn idle(engine: &Engine, dir: &Path) {
     let last = ReadQuery {
         backward: true,
@@ -192,8 +193,8 @@ async fn crash(engine: &Engine, config: &SummariserConfig, point: Point) {
     died.expect("it gets to the point where it crashes");
 }
 
-/// What is due is done, in the order in which it builds on itself, by the model
-/// that was named, and said to be so; and it is not done again after a restart.
+/// Due tasks must be done in the order in which they build on each other, with the model as actor,
+/// and not be done again after a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_order_and_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -240,7 +241,7 @@ async fn in_order_and_once() {
     let summariser = Summariser::start(&engine, &config).unwrap();
     idle(&engine, dir.path()).await;
     assert_eq!(summaries(&engine, id).await, made);
-    // The next turns go on from there.
+    // The next turns continue from there.
     turns(&engine, id, 3..=3).await;
     soon("the next turn's result is summarised", || async {
         let made = super::tests::kinds(&engine, id).await;
@@ -251,7 +252,7 @@ async fn in_order_and_once() {
     assert_eq!(model.count(), 6);
 }
 
-/// Switched on for a store of years: the past stays as it is until it goes on.
+/// Enabled for an old store, a summariser must not touch a conversation before it continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_past_is_not_summarised() {
     let dir = tempfile::tempdir().unwrap();
@@ -271,8 +272,8 @@ async fn the_past_is_not_summarised() {
     summariser.stop().await;
 }
 
-/// A crash after the model has answered, and one after the append: each task's
-/// event is there exactly once, and an append that was made is not paid for again.
+/// After a crash between the answer and the append, or after the append, each task's event must be
+/// there exactly once, and a recorded task must not query the model again.
 #[tokio::test(flavor = "multi_thread")]
 async fn crashes_leave_exactly_one() {
     for tasks in [SNAPSHOTS, DIALOGUE, COMPACTION] {
@@ -282,7 +283,7 @@ async fn crashes_leave_exactly_one() {
             let model = Model::start(vec![], Behaviour::Says("Fine.")).await;
             let config = config(&model, dir.path(), tasks);
             let id = conversation(&engine).await;
-            // Marks the place from which on it works.
+            // Writes the mark from which it will work.
             drop(Follower::new(&engine, &config, &ns()).unwrap());
             append(&engine, turn(id, 1)).await;
             if !tasks.snapshots {
@@ -306,8 +307,8 @@ async fn crashes_leave_exactly_one() {
     }
 }
 
-/// An endpoint that is overloaded, breaks off and talks nonsense: the task waits
-/// and is done once it can be, by the model.
+/// With an endpoint that is overloaded, breaks off or returns nonsense, a task must wait and then
+/// be done by the model.
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_are_tried_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -342,8 +343,8 @@ async fn failures_are_tried_again() {
     assert_eq!(last["max_completion_tokens"], 2_000);
 }
 
-/// With the endpoint down for good, nothing stands in unasked; where the extract
-/// may, it does after so many tries, and says what it is.
+/// With the endpoint down for good, the extract must not be used unless allowed; if allowed, it
+/// must be used after the configured number of tries, with its own actor.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_extract_stands_in_only_where_it_may() {
     for fallback in [Fallback::Retry, Fallback::Extract] {
@@ -379,8 +380,8 @@ async fn the_extract_stands_in_only_where_it_may() {
     }
 }
 
-/// A summary that names a tool sends the model after what it no longer has: the
-/// summary is asked for again, once.
+/// A summary that names a tool makes the model look for something that it no longer has: the
+/// summary must be requested again, once.
 #[tokio::test(flavor = "multi_thread")]
 async fn tool_names_are_asked_out() {
     for (second, expected) in [
@@ -404,7 +405,7 @@ async fn tool_names_are_asked_out() {
     }
 }
 
-/// A model that never answers must not keep an append waiting, nor the end.
+/// A model that never answers must delay neither appends nor the shutdown.
 #[tokio::test(flavor = "multi_thread")]
 async fn appends_do_not_wait_for_the_model() {
     let dir = tempfile::tempdir().unwrap();
@@ -433,8 +434,8 @@ async fn appends_do_not_wait_for_the_model() {
     );
 }
 
-/// The user goes on while the model writes: the compaction is planned again at
-/// the new head, with the summary that was paid for, and nothing new is cut.
+/// The user continues while the model writes: the compaction must be planned again at the new head,
+/// with the summary that was paid for, and cut nothing new.
 #[tokio::test(flavor = "multi_thread")]
 async fn news_while_the_model_writes() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A model behind HTTP, as badly behaved as a test wants it.
+//! A model server over HTTP that misbehaves as a test requires.
 
 use std::{
     collections::VecDeque,
@@ -13,16 +13,16 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What it does with a request.
+/// The response to a request.
 #[derive(Clone)]
 pub enum Behaviour {
     /// Answers with a text.
     Says(&'static str),
-    /// Answers with a text once it is told to.
+    /// Answers with a text when notified.
     SaysLater(&'static str, Arc<Notify>),
     /// Answers with a status and a body.
     Status(u16, &'static str),
-    /// Begins to answer and breaks off.
+    /// Starts to answer and breaks off.
     BreaksOff,
     /// Never answers.
     Hangs,
@@ -36,14 +36,14 @@ pub struct Model {
 }
 
 struct State {
-    /// Bodies, with the authorization that they came with.
+    /// Request bodies, with their authorization.
     requests: Vec<(Value, String)>,
     script: VecDeque<Behaviour>,
     always: Behaviour,
 }
 
 impl Model {
-    /// A server that does what the script says, then always the same.
+    /// Starts a server that follows the script, then repeats `always`.
     pub async fn start(script: Vec<Behaviour>, always: Behaviour) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1/", listener.local_addr().unwrap());
@@ -65,17 +65,17 @@ impl Model {
         }
     }
 
-    /// How many requests came.
+    /// Returns the number of requests.
     pub fn count(&self) -> usize {
         self.state.lock().unwrap().requests.len()
     }
 
-    /// The request bodies.
+    /// Returns the request bodies.
     pub fn requests(&self) -> Vec<(Value, String)> {
         self.state.lock().unwrap().requests.clone()
     }
 
-    /// What it does from now on.
+    /// Sets the behaviour from now on.
     pub fn always(&self, behaviour: Behaviour) {
         self.state.lock().unwrap().always = behaviour;
     }
@@ -124,7 +124,7 @@ fn completion(text: &str) -> String {
     json!({"choices": [{"message": {"role": "assistant", "content": text}}]}).to_string()
 }
 
-/// One request's body and its authorization.
+/// Reads the body and the authorization of one request.
 async fn request(stream: &mut TcpStream) -> Option<(Value, String)> {
     let mut bytes = Vec::new();
     let (mut head_end, mut length) = (None, 0);

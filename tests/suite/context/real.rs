@@ -4,7 +4,7 @@
 
 use std::{env, path::Path};
 
-use treering::importer::{openai_chat, plan, source::LineSource};
+use treering::import::{openai_chat, plan, source::LineSource};
 
 use super::*;
 

@@ -6,11 +6,11 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, transport::Channel};
 use treering::{
-    codec::{
+    domain::*,
+    proto::{
         body, envelope,
         pb::{self, append_stream_response::Outcome, events_client::EventsClient},
     },
-    domain::*,
 };
 
 use super::ledger::{Ledger, Sent};

@@ -7,11 +7,11 @@ use std::{
 
 use tonic::transport::Channel;
 use treering::{
-    codec::{
+    domain::{ContentHash, EventKind},
+    proto::{
         envelope,
         pb::{self, events_client::EventsClient},
     },
-    domain::{ContentHash, EventKind},
     server::bounds::MESSAGE_BYTES_MAX,
 };
 

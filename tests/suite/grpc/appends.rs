@@ -10,8 +10,8 @@ use prost::{
 use tonic::Code;
 use tonic_types::StatusExt;
 use treering::{
-    codec::{envelope, pb},
     domain::*,
+    proto::{envelope, pb},
 };
 
 use super::harness::*;

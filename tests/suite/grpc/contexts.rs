@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tonic::{Code, Streaming};
-use treering::{codec::pb, domain::*};
+use treering::{domain::*, proto::pb};
 
 use super::harness::*;
 

@@ -1,7 +1,7 @@
 //! State, lists, forks, lineage, diff, seal.
 
 use tonic::Code;
-use treering::{codec::pb, domain::*};
+use treering::{domain::*, proto::pb};
 
 use super::harness::*;
 

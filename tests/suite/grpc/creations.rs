@@ -3,7 +3,12 @@
 use std::collections::BTreeSet;
 
 use tonic::Code;
-use treering::{codec::pb, domain::*, engine::derived_id, server};
+use treering::{
+    domain::*,
+    engine::{NamedEvent, ReadQuery, Source, derived_id},
+    proto::pb,
+    server,
+};
 
 use super::{
     harness::*,
@@ -153,9 +158,9 @@ async fn a_name_is_within_its_source() {
     server.stop().done().await;
 }
 
-// Ids are unique in the whole store. A tenant who knows the key or the name that another one
-// will use could work the id out and take it first: then the other one would be refused for
-// ever. Such an id cannot be chosen, and what is refused tells nothing of other tenants.
+// A tenant who knew the key or the name that another one will use could work the id out and take
+// it first, when ids were unique in the whole store. Such an id cannot be chosen, and what is
+// refused tells nothing of other tenants.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_tenant_takes_the_id_of_anothers_key() {
     let dir = tempfile::tempdir().unwrap();
@@ -221,17 +226,18 @@ async fn no_tenant_takes_the_id_of_anothers_key() {
     server.stop().done().await;
 }
 
-// The id of the audit's conversation is in the source. Whoever took it first ended the audit,
-// erasing and exports for ever. No request creates a system conversation, in any namespace.
+// The id of the audit's conversation is in the source. Whoever took it first, in a namespace of
+// their own, ended the audit, erasing and exports for ever. Now it is an id like others there.
+// One that follows from a name cannot be chosen, also not by naming it before.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_tenant_takes_the_id_of_a_system_conversation() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let system = Namespace::new(server::audit::SYSTEM_NAMESPACE).unwrap();
-    let ids = [
-        server::audit::audit_conversation(),
-        derived_id(&system, "pseudonyms", &[]),
-    ];
+    let ids = [derived_id(&system, "pseudonyms", &[])];
+    let audit = server::audit::audit_conversation().to_string();
+    let taken = batch(&audit, [created("mine")]);
+    append(&server, "thief", taken).await.unwrap();
     let own = append(&server, "thief", batch("", [created("own")]))
         .await
         .unwrap();
@@ -292,5 +298,15 @@ async fn no_tenant_takes_the_id_of_a_system_conversation() {
         .unwrap()
         .into_inner();
     while erased.message().await.unwrap().is_some() {}
+    let query = ReadQuery::all(
+        system,
+        Source::Conversation(server::audit::audit_conversation()),
+    );
+    let noted = server.engine.read_all(query).await.unwrap();
+    let is_noted = |event: &NamedEvent| {
+        let body = String::from_utf8_lossy(&event.event.body);
+        body.contains(r#""deed":"erase""#)
+    };
+    assert!(noted.iter().any(is_noted), "the erasing is in the audit");
     server.stop().done().await;
 }

@@ -3,8 +3,8 @@
 use prost::Message;
 use serde_json::{Value, json};
 use treering::{
-    codec::{envelope, pb},
     domain::*,
+    proto::{envelope, pb},
 };
 
 use super::harness::*;
@@ -188,7 +188,7 @@ async fn a_state_comes_with_its_values() {
     let set = |key: &str, value: &str| {
         EventBody::ContextSet(ContextSet {
             key: key.into(),
-            value: treering::codec::json::check(value.as_bytes()).unwrap(),
+            value: treering::proto::json::check(value.as_bytes()).unwrap(),
             provider: String::new(),
         })
     };

@@ -6,7 +6,9 @@ use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tonic::{Request, Status, transport::Channel};
 use tonic_types::StatusExt;
 use treering::{
-    codec::{
+    domain::*,
+    engine::{Engine, OpenOptions},
+    proto::{
         body, envelope, json,
         pb::{
             self, admin_client::AdminClient, contexts_client::ContextsClient,
@@ -14,8 +16,6 @@ use treering::{
             items_client::ItemsClient, search_client::SearchClient, tools_client::ToolsClient,
         },
     },
-    domain::*,
-    engine::{Engine, OpenOptions},
     server::{self, ServeError, ServeOptions},
 };
 

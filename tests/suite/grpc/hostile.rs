@@ -7,7 +7,7 @@ use tonic::{
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     codegen::http::uri::PathAndQuery,
 };
-use treering::{codec::pb, domain::*};
+use treering::{domain::*, proto::pb};
 
 use super::harness::*;
 

@@ -2,7 +2,7 @@
 
 use tonic::Code;
 use treering::{
-    codec::pb::{self, item_op::Op, item_result::Result as Answer},
+    proto::pb::{self, item_op::Op, item_result::Result as Answer},
     server::bounds::LOOKUP_BYTES_MAX,
 };
 

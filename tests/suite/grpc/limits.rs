@@ -13,15 +13,15 @@ use tokio::{
 };
 use tonic::{Code, Streaming, transport::Channel};
 use treering::{
-    codec::pb::{self, admin_client::AdminClient, events_client::EventsClient},
     domain::Limits,
+    proto::pb::{self, admin_client::AdminClient, events_client::EventsClient},
     server::ServeOptions,
 };
 
 use super::harness::*;
 
 /// Nothing here takes so long; beyond it something hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// The magic of HTTP/2 and empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 

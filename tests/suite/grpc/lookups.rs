@@ -3,8 +3,8 @@
 use prost::Message as _;
 use tonic::Code;
 use treering::{
-    codec::pb::{self, latest_event::Of},
     domain::*,
+    proto::pb::{self, latest_event::Of},
     server::bounds::{LATEST_CONVERSATIONS_MAX, LOOKUP_BYTES_MAX, LOOKUPS_MAX},
 };
 

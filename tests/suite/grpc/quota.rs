@@ -7,9 +7,9 @@ use futures::StreamExt;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 use treering::{
-    codec::pb::{self, append_stream_response::Outcome, record_result_request::Item},
     domain::*,
     engine::{OpenOptions, RebuildItem},
+    proto::pb::{self, append_stream_response::Outcome, record_result_request::Item},
     server::ServeOptions,
 };
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use tonic::Code;
 use treering::{
-    codec::pb::{self, subscribe_response::Item},
     domain::*,
+    proto::pb::{self, subscribe_response::Item},
     server::bounds::{MESSAGE_BYTES_MAX, READ_MESSAGE_BYTES},
 };
 

@@ -1,7 +1,7 @@
 //! Taking branches back, and what is said of branches.
 
 use tonic::Code;
-use treering::{codec::pb, domain::*};
+use treering::{domain::*, proto::pb};
 
 use super::harness::*;
 

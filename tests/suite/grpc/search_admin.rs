@@ -1,7 +1,7 @@
 //! Search, and the store itself.
 
 use tonic::Code;
-use treering::{codec::pb, domain::Role};
+use treering::{domain::Role, proto::pb};
 
 use super::harness::*;
 

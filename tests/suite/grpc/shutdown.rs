@@ -8,8 +8,8 @@ use std::{
 use futures::StreamExt;
 use tonic::Code;
 use treering::{
-    codec::pb::{self, append_stream_response::Outcome},
     domain::*,
+    proto::pb::{self, append_stream_response::Outcome},
 };
 
 use super::harness::*;

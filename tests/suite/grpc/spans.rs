@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::{
 };
 use serde_json::{Value, json};
 use tonic::{Code, Request, codec::CompressionEncoding, transport::Channel};
-use treering::{codec::pb, domain::*, server::ServeOptions};
+use treering::{domain::*, proto::pb, server::ServeOptions};
 
 use super::{
     harness::*,
@@ -154,11 +154,11 @@ impl Agent {
 /// What the events of a branch say, in order.
 fn said(events: &[pb::Event]) -> Vec<String> {
     let line = |event: &pb::Event| {
-        let body = treering::codec::envelope::event_from_pb(event.clone(), Namespace::default());
+        let body = treering::proto::envelope::event_from_pb(event.clone(), Namespace::default());
         let stored = body.unwrap();
         let kind = stored.header.kind().unwrap();
-        let bytes = treering::codec::tags::split(&stored.body).1;
-        match treering::codec::body::decode(kind, &bytes).unwrap() {
+        let bytes = treering::proto::tags::split(&stored.body).1;
+        match treering::proto::body::decode(kind, &bytes).unwrap() {
             EventBody::MessageAppended(said) => {
                 let texts = said.parts.iter().filter_map(ContentPart::text);
                 Some(format!(

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tonic::{Code, Request};
-use treering::{codec::pb, domain::*};
+use treering::{domain::*, proto::pb};
 
 use super::harness::*;
 

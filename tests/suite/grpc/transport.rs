@@ -6,7 +6,7 @@ use futures::StreamExt;
 use tonic::{Code, Request, codec::CompressionEncoding, transport::Endpoint};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_reflection::pb::{v1, v1alpha};
-use treering::{codec::pb, domain::*, engine::Engine, server};
+use treering::{domain::*, engine::Engine, proto::pb, server};
 
 use super::harness::*;
 
@@ -168,12 +168,17 @@ async fn a_pipe_serves_like_a_port() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let (ours, theirs) = tokio::io::duplex(1 << 20);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let incoming = futures::stream::iter([Ok(theirs)]);
+    let incoming = server::ConnectionStream::pipes(futures::stream::iter([Ok(theirs)]));
     let shutdown = async {
         let _gone = stopped.await;
     };
     let options = server::ServeOptions::default();
-    let serving = tokio::spawn(server::serve_on(engine, incoming, shutdown, options));
+    let serving = tokio::spawn(server::serve_on(
+        engine,
+        incoming,
+        Box::pin(shutdown),
+        options,
+    ));
     let mut ours = Some(hyper_util::rt::TokioIo::new(ours));
     let connector = tower::service_fn(move |_: http::Uri| {
         let pipe = ours.take();

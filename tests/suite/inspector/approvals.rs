@@ -9,7 +9,7 @@ use crate::suite::{
 };
 
 fn waiting(id: ConversationId, call_id: &str, arguments: &str) -> NewEvent {
-    let arguments = treering::codec::json::check(arguments.as_bytes()).unwrap();
+    let arguments = treering::proto::json::check(arguments.as_bytes()).unwrap();
     let body = EventBody::ToolCallRequested(ToolCallRequested {
         call_id: call_id.into(),
         tool: "bash".into(),

@@ -1,12 +1,12 @@
 //! Who may look, from where.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use treering::{codec::pb, domain::*};
+use treering::{domain::*, proto::pb, server::bounds::MANY_READ};
 
 use super::{Browser, key};
 use crate::suite::{
-    child::{PATIENCE, Server},
-    store::{append, conversation, message, open},
+    child::{self, PATIENCE, Server},
+    store::{append, call, conversation, message, open, result},
 };
 
 /// A store whose one conversation says this.
@@ -80,6 +80,121 @@ async fn other_sites_are_refused() {
     assert_eq!(answer.status, 400);
     assert_eq!(browser.ask("DELETE", "/", &[], "").await.status, 405);
     assert_eq!(browser.get("/no/such/page").await.status, 404);
+}
+
+// Pages and agents ask the server within it, which kept an audit of its own: who read a store out
+// through them was not noted.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_reads_very_much_by_pages_or_as_an_agent_is_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let mut ids = Vec::new();
+    for _ in 0..MANY_READ.conversations {
+        let id = conversation(&engine).await;
+        append(&engine, vec![message(id, "quokka")]).await.unwrap();
+        ids.push(id);
+    }
+    engine.close().await;
+    let ops = key(dir.path(), "ops", "admin:*").await;
+    let person = key(dir.path(), "person", "reader:default").await;
+    let agent = key(dir.path(), "agent", "reader:default").await;
+    let server = Server::start(dir.path()).await;
+    let channel = tonic::transport::Endpoint::from_shared(server.url.clone());
+    let channel = channel.unwrap().connect().await.unwrap();
+    let sent = |key: &str| format!("Bearer {key}");
+    let (person, agent) = (sent(&person), sent(&agent));
+    for id in &ids {
+        let headers = [("authorization", person.as_str())];
+        let page = child::asked(&channel, "GET", &format!("/c/{id}"), &headers, "").await;
+        assert!(page.0 == 200 && page.1.contains("quokka"), "{page:?}");
+        let headers = [
+            ("authorization", agent.as_str()),
+            ("mcp-protocol-version", "2025-06-18"),
+        ];
+        let call = format!(
+            r#"{{"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                "params": {{"name": "read", "arguments": {{"reference": "{id}#3"}}}}}}"#
+        );
+        let told = child::asked(&channel, "POST", "/mcp", &headers, &call).await;
+        assert!(told.0 == 200 && told.1.contains("quokka"), "{told:?}");
+    }
+    let noted = async {
+        loop {
+            let audit = ["audit", "--server", &server.url];
+            let audit = child::run_with(&audit, &[("TREERING_TOKEN", &ops)]).await;
+            let text = String::from_utf8(audit.stdout).unwrap();
+            let lines: Vec<_> = text.lines().filter(|it| it.contains("read_many")).collect();
+            let of = |key: &str| lines.iter().filter(|line| line.contains(key)).count();
+            if of("person") > 0 && of("agent") > 0 {
+                return (of("person"), of("agent"));
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    let noted = tokio::time::timeout(PATIENCE, noted).await;
+    assert_eq!(noted.expect("both are in the audit"), (1, 1));
+    server.kill().await;
+}
+
+// A request with all that an agent had seen was kept by the browser of whoever looked at it, for
+// whoever came after them, though their key had ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_recorded_stays_in_no_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let id = conversation(&engine).await;
+    let png = ContentPart::Image(Media {
+        media_type: "image/png".into(),
+        source: MediaSource::Data(b"\x89PNG\r\n".as_slice().into()),
+        name: String::new(),
+        detail: String::new(),
+    });
+    let image = MessageAppended::new(Role::User, vec![png]);
+    let events = vec![
+        message(id, "quokka"),
+        NewEvent::new(id, EventBody::MessageAppended(image)),
+        call(id, "call_1", "read"),
+        result(id, "call_1", "what it returned"),
+    ];
+    let appended = append(&engine, events).await.unwrap();
+    let image = appended.events[1].revision.0;
+    engine.close().await;
+    let browser = Browser::start(dir.path(), &[]).await;
+    for path in [
+        format!("/c/{id}/media/{image}/0"),
+        format!("/c/{id}/call/call_1/result"),
+        format!("/c/{id}/call/call_1/arguments"),
+        format!("/c/{id}/request/body"),
+        format!("/c/{id}/request"),
+        format!("/c/{id}/text/{image}"),
+        format!("/c/{id}/e/{image}"),
+        format!("/c/{id}/call/call_1"),
+        format!("/c/{id}"),
+        "/search?q=quokka".to_owned(),
+        "/".to_owned(),
+        "/login".to_owned(),
+        "/no/such/page".to_owned(),
+    ] {
+        let answer = browser.ask_bytes(&path).await.to_ascii_lowercase();
+        let (head, _) = answer.split_once("\r\n\r\n").unwrap();
+        assert_eq!(head.matches("cache-control").count(), 1, "{path}: {head}");
+        assert!(head.contains("cache-control: no-store"), "{path}: {head}");
+        let is_file = path.contains("/media/") || path.ends_with("/result");
+        assert!(
+            !is_file || head.starts_with("http/1.1 200"),
+            "{path}: {head}"
+        );
+        let is_body = path.ends_with("/arguments") || path.ends_with("/body");
+        assert!(
+            !is_body || head.starts_with("http/1.1 200"),
+            "{path}: {head}"
+        );
+    }
+    // What is of the program itself, and nobody's, may stay.
+    let page = browser.page("/").await;
+    let style = page.after("href=\"/assets/").to_owned();
+    let style = browser.get(&format!("/assets/{style}")).await;
+    assert!(style.header("cache-control").unwrap().contains("immutable"));
 }
 
 // With keys in the store nobody sees anything without one; with one they see what it may read,

@@ -3,6 +3,7 @@
 
 mod approvals;
 mod calls;
+mod crawl;
 mod diff;
 mod door;
 mod pages;

@@ -5,7 +5,7 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use treering::{codec::pb, domain::*};
+use treering::{domain::*, proto::pb};
 
 use super::{Browser, real_store};
 use crate::suite::{

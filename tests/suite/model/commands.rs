@@ -3,7 +3,7 @@
 //! sense and some do not.
 
 use proptest::{collection::vec, option, prelude::*, strategy::Union};
-use treering::{codec::json, domain::*};
+use treering::{domain::*, proto::json};
 
 use super::plain::Model;
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use tokio::{task::JoinHandle, time::timeout};
 use tonic::{Code, body::Body, transport::Channel};
-use treering::{codec::pb::events_client::EventsClient, domain::Role};
+use treering::{domain::Role, proto::pb::events_client::EventsClient};
 
 use super::raw::{Limited, call, framed, full};
 use crate::suite::grpc::harness::{batch, created, message};

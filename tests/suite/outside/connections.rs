@@ -8,8 +8,8 @@ use tokio::{
     time::timeout,
 };
 use treering::{
-    codec::pb::{self, admin_client::AdminClient, events_client::EventsClient},
     domain::Role,
+    proto::pb::{self, admin_client::AdminClient, events_client::EventsClient},
 };
 
 use super::raw::Limited;
@@ -68,24 +68,39 @@ async fn idle_connections_do_not_delay_the_end() {
     );
 }
 
-// A client may wait for the server's settings before it says anything; one that did was left
-// waiting for 20 s since the port also answers browsers. What it says then must be read whole.
+// After 0.2 s of silence the server sent HTTP/2 settings, and broke the HTTP/1 request that a
+// browser sent later on a spare connection. The first byte tells the protocol, however late.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_waits_for_the_server_is_answered() {
+async fn a_silent_connection_is_answered_in_the_protocol_it_speaks() {
     let dir = tempfile::tempdir().unwrap();
     let server = Limited::start(dir.path(), "true").await;
-    for pieces in [&[PREFACE][..], &[&PREFACE[..1], &PREFACE[1..]]] {
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let mut spare = silent(&server, 4, b"").await;
+    for stream in &mut spare {
+        let mut byte = [0];
+        let said = timeout(Duration::from_millis(500), stream.read(&mut byte)).await;
+        assert!(said.is_err(), "the server spoke first: {said:?}");
+    }
+    let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    for stream in &mut spare[..2] {
+        stream.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+    }
+    for (stream, pieces) in spare[2..]
+        .iter_mut()
+        .zip([&[PREFACE][..], &[&PREFACE[..1], &PREFACE[1..]]])
+    {
+        for piece in pieces {
+            stream.write_all(piece).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         let mut settings = [0; 9];
         let read = timeout(Duration::from_secs(5), stream.read_exact(&mut settings)).await;
         read.expect("no settings").unwrap();
         assert_eq!(settings[3], 4, "a frame of settings");
         let mut rest = vec![0; usize::from(settings[2])];
         stream.read_exact(&mut rest).await.unwrap();
-        for piece in pieces {
-            stream.write_all(piece).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
         let acknowledged = [0, 0, 0, 4, 1, 0, 0, 0, 0];
         let mut answer = Vec::new();
         while !answer.ends_with(&acknowledged) {
@@ -99,8 +114,7 @@ async fn a_client_that_waits_for_the_server_is_answered() {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(b"G").await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let rest = b"ET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    stream.write_all(rest).await.unwrap();
+    stream.write_all(&request[1..]).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 "), "{answer}");

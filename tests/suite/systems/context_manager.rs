@@ -17,7 +17,6 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 use treering::{
-    codec::pb,
     context::{
         self, Content, ContextPolicy, Draft, EnhancerReport, Item, Message, Provider, Section,
         Speaker, WindowInput,
@@ -26,6 +25,7 @@ use treering::{
     },
     domain::*,
     engine::*,
+    proto::pb,
 };
 
 use super::*;

@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 use treering::{
-    codec::{
-        json as checked,
-        pb::{self, contexts_client::ContextsClient},
-    },
     context::Provider,
     domain::*,
     engine::*,
+    proto::{
+        json as checked,
+        pb::{self, contexts_client::ContextsClient},
+    },
 };
 
 use super::{

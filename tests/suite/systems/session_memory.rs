@@ -16,13 +16,13 @@ use std::time::Duration;
 use futures::StreamExt;
 use serde_json::json;
 use tonic::Streaming;
-use treering::{codec::pb, domain::*, engine::*};
+use treering::{domain::*, engine::*, proto::pb};
 
 use super::*;
 use crate::suite::grpc::harness::within;
 
 /// Nothing that a test waits for takes so long.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 async fn session(world: &World, title: &str) -> String {
     let opening = vec![

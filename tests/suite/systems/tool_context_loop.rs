@@ -14,7 +14,7 @@
 //! | all of it from the command line | [`the_loop_from_the_command_line`] |
 
 use serde_json::json;
-use treering::{codec::pb, domain::*, engine::*};
+use treering::{domain::*, engine::*, proto::pb};
 
 use super::*;
 

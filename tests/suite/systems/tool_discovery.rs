@@ -12,7 +12,7 @@
 //! | all of it from the command line | [`discovery_from_the_command_line`], [`a_shell_script_is_an_agent`] |
 
 use serde_json::json;
-use treering::{codec::pb, domain::*, engine::*};
+use treering::{domain::*, engine::*, proto::pb};
 
 use super::*;
 

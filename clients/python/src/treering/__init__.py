@@ -1,4 +1,4 @@
-"""Treering: a memory for LLM agents that is never lost.
+"""Client for Treering, an event-sourced context storage engine for LLM agents.
 
     import treering
 
@@ -7,8 +7,8 @@
     conv.user("Where is the port set?")
     body = conv.request("anthropic", model="claude-sonnet-4-5", budget=60_000)
 
-`treering.aio` is the same for asyncio, `treering.new` makes events for batches,
-`treering.errors` says what can go wrong and what to do.
+`treering.aio` is the API for asyncio, `treering.new` makes events for batches, and
+`treering.errors` has the exceptions.
 """
 
 from treering import aio, errors, items, new

@@ -6,9 +6,11 @@ import base64
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 from treering import new
+from treering._keys import key_or_new
 from treering._words import ProviderName, json_text
 from treering.v1 import event_pb2 as pb
 
@@ -19,6 +21,7 @@ class AnswerParts:
 
     parts: list[pb.ContentPart] = field(default_factory=list)
     calls: list[tuple[str, str, Any]] = field(default_factory=list)
+    """Id, tool and arguments; Gemini gives no ids."""
     usage: pb.Usage | None = None
     message_id: str = ""
     finish_reason: str = ""
@@ -89,6 +92,24 @@ def _shaped(what: str) -> Iterator[None]:
         raise ValueError(f"{what}: {error}") from error
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
+
+
+def named(
+    calls: Iterable[tuple[str, str, Any]], idempotency_key: str
+) -> list[tuple[str, str, Any]]:
+    """The calls, each with an id: Gemini gives none, and ids of answers come again.
+
+    One that is made follows from the write's key, so that what is written again is the same.
+    """
+    seed = key_or_new(idempotency_key)
+    return [
+        (id or _made_id(f"{seed}/{place}"), tool, given)
+        for place, (id, tool, given) in enumerate(calls)
+    ]
+
+
+def _made_id(seed: str) -> str:
+    return f"call_{blake2b(seed.encode(errors='replace'), digest_size=12).hexdigest()}"
 
 
 def _anthropic(body: Mapping[str, Any]) -> AnswerParts:
@@ -209,7 +230,7 @@ def _gemini(body: Mapping[str, Any]) -> AnswerParts:
         message_id=either(body, "responseId", "response_id") or "",
         finish_reason=str(either(candidate, "finishReason", "finish_reason") or ""),
     )
-    for index, part in enumerate((candidate.get("content") or {}).get("parts") or ()):
+    for part in (candidate.get("content") or {}).get("parts") or ():
         signature = either(part, "thoughtSignature", "thought_signature") or ""
         text = part.get("text")
         if part.get("thought") or signature:
@@ -220,9 +241,7 @@ def _gemini(body: Mapping[str, Any]) -> AnswerParts:
         if text and not part.get("thought"):
             answer.parts.append(pb.ContentPart(text=text))
         if call := either(part, "functionCall", "function_call"):
-            # Gemini gives no ids: the place in the answer tells them apart.
-            call_id = call.get("id") or f"{answer.message_id or 'call'}_{index}"
-            answer.calls.append((call_id, call["name"], call.get("args") or {}))
+            answer.calls.append((call.get("id") or "", call["name"], call.get("args") or {}))
     if used := either(body, "usageMetadata", "usage_metadata"):
         answer.usage = new.usage(
             input=either(used, "promptTokenCount", "prompt_token_count") or 0,

@@ -52,7 +52,7 @@ def delete_op(path: Sequence[str], key: str) -> pb.ItemOp:
 
 
 def conditions(where: Iterable[Condition]) -> list[pb.ItemCondition]:
-    """Conditions of a search."""
+    """Converts the conditions of a search."""
     made = []
     for field, sign, value in where:
         if sign not in SIGNS:

@@ -240,23 +240,22 @@ def read(
 
 
 class EventFilters(TypedDict, total=False):
-    """What events are narrowed by. Those with `key`, `key_prefix` or one of `types` are found
-    without going through the others."""
+    """Filters of events. `key`, `key_prefix` and `types` use an index."""
 
     key: str
-    """Their key, whole."""
+    """Exact key."""
     key_prefix: str
-    """What their key begins with."""
+    """Beginning of the key."""
     types: str | Sequence[str]
-    """Only frameworks' events of these types."""
+    """Custom events of these types."""
     actor: str
     correlation_id: str
     attributes: Mapping[str, str] | None
-    """All of these, with these values."""
+    """All of these attributes, with these values."""
     since: datetime | None
-    """Recorded then or later."""
+    """Appended at this time or later."""
     until: datetime | None
-    """Recorded before."""
+    """Appended before this time."""
 
 
 FILTER_NAMES = tuple(EventFilters.__annotations__)
@@ -317,7 +316,7 @@ INDEX_WAIT_MAX = 25.0
 
 
 class NewConversation(TypedDict, total=False):
-    """What a conversation begins with: what `create` and `open` take."""
+    """Arguments of `create` and `open`."""
 
     title: str
     system: str
@@ -326,64 +325,64 @@ class NewConversation(TypedDict, total=False):
     mode: str
     """For example "planning" or "coding"."""
     parameters: Mapping[str, Any] | None
-    """Settings of the model, such as `temperature`."""
+    """Parameters of the model, such as `temperature`."""
     tools: Iterable[event_pb2.ToolDefinition]
     """See `new.tool`."""
     labels: Mapping[str, str] | None
     policies: Mapping[str, Any] | None
-    """`{"context": {...}}` is how its requests are built."""
+    """`{"context": {...}}` is the policy for requests."""
     source_meta: Any
-    """Your own description of it: anything that JSON can say."""
+    """Your own description of the source: any JSON value."""
     id: str
-    """A UUID of your own."""
+    """A UUID of your choice."""
 
 
 class SearchFilters(TypedDict, total=False):
-    """What a search is narrowed by, and how it answers."""
+    """Filters and options of a search."""
 
     conversation: str
     """UUID or source id."""
     branch: str
-    """With a conversation: only the history of this branch."""
+    """With a conversation: only this branch."""
     sub_contexts: bool
-    """With a conversation: its sub-contexts too."""
+    """With a conversation: include its sub-contexts."""
     limit: int
-    """At most so many hits (10)."""
+    """Maximum number of hits (default 10)."""
     offset: int
     tools: str | Sequence[str]
     success: bool | None
-    """Only results that worked, or that failed."""
+    """Only successful, or only failed results."""
     kinds: Sequence[KindName]
-    """Results, calls, messages, summaries, titles, annotations; empty: all."""
+    """Results, calls, messages, summaries, titles, annotations; empty for all."""
     roles: Sequence[RoleName]
     paths: str | Sequence[str]
-    """Only calls, and their results, that name a path like one of these: `src/**/*.py`."""
+    """Only calls and results that name a path like one of these: `src/**/*.py`."""
     sources: str | Sequence[str]
     labels: str | Sequence[str]
-    """Only conversations that have all of these: `name` or `name=value`."""
+    """Only conversations with all of these labels: `name` or `name=value`."""
     since: datetime | None
-    """Recorded from then on."""
+    """Appended at this time or later."""
     until: datetime | None
     happened_since: datetime | None
-    """Happened from then on: what was imported happened before it was recorded."""
+    """Happened at this time or later. Imported events happened before they were appended."""
     happened_until: datetime | None
     mode: QueryModeName
-    """"plain" takes the text as words, "query" as a query; empty: what it looks like."""
+    """"plain" reads the text as words, "query" as a query; empty detects which."""
     regex: bool
     """The text is a regular expression, matched line by line."""
     context_lines: int
-    """So many lines before and after the match come with each hit."""
+    """Number of lines before and after the match in each hit."""
     count_all: bool
     by_conversation: bool
-    """Count the hits of each conversation, too."""
+    """Also count the hits of each conversation."""
     every_copy: bool
-    """Events with one text are hits of their own, not one."""
+    """Return each of several events with equal text, instead of one hit."""
     active_branches_only: bool
-    """Only what the active branch of each conversation shows: not what was rewound."""
+    """Only active branches: without rewound events."""
     not_sealed: bool
     """Only conversations that are not sealed."""
     at_least: int | None
-    """Wait until this position is in the index. Unset: the last that this client wrote."""
+    """Wait until the index contains this log position. Default: the last append of this client."""
 
 
 FILTER_DEFAULTS = SearchFilters(

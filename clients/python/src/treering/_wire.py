@@ -2,11 +2,18 @@
 
 Both send a request and give back what comes, or raise a `TreeringError`. What is sent
 when, and again, is decided above, in `_async/transport.py`.
+
+A write that was sent is not cancelled: the server may do it all the same, after what the
+client writes next. Whoever gives it up waits a moment for its outcome, and later writes
+wait until there is one.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import math
+import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -17,7 +24,7 @@ import grpc.aio
 
 from treering import errors
 from treering._local import Endpoint
-from treering._methods import Method, Req, Res
+from treering._methods import Again, Method, Req, Res
 
 T = TypeVar("T")
 Metadata = Sequence[tuple[str, str]]
@@ -42,6 +49,11 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.enable_retries", 0),
 ]
 
+CANCELLED_SECONDS = 1.0
+"""So long whoever gives up a write that was sent waits for its outcome."""
+SETTLING_SECONDS = 30.0
+"""So long a write goes on after its time is up; then it is cancelled."""
+
 READING = [("SingleThreadedUnaryStream", 1)]
 """For answers that come until they end: whoever takes one waits for it, and no other thread."""
 
@@ -51,6 +63,20 @@ def options(address: str) -> list[tuple[str, int]]:
     here = address.startswith(("127.", "localhost:", "[::1]:"))
     # A proxy for the world outside does not know this machine's servers.
     return [*OPTIONS, ("grpc.enable_http_proxy", 0)] if here else OPTIONS
+
+
+def _writes(method: Method[Any, Any]) -> bool:
+    return method.again is Again.WITH_KEY
+
+
+def _late() -> errors.DeadlineExceeded:
+    message = "no answer came in time"
+    return errors.DeadlineExceeded(message, code=grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+def _not_sent() -> errors.DeadlineExceeded:
+    message = "not sent: an earlier write that was given up has no outcome yet"
+    return errors.DeadlineExceeded(message, code=grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 def translated(error: grpc.RpcError) -> errors.TreeringError:
@@ -77,6 +103,79 @@ class SyncStream(Generic[T]):
         """Ends the call."""
         self._call.cancel()
 
+    def leave(self) -> None:
+        """Nobody takes more answers."""
+        self.cancel()
+
+
+class SyncLeft:
+    """Writes that were given up after they were sent, for threads.
+
+    Each is a lock that its thread holds to its end: unlike an event, a lock outlives Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[threading.Lock, float] = {}
+
+    def add(self, running: threading.Lock, last: float, wait: float = CANCELLED_SECONDS) -> None:
+        """Adds one that ends at the latest then, and waits a moment for its end."""
+        self._ends[running] = last
+        self.wait(wait)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether all have ended by then."""
+        end = time.monotonic() + seconds
+        for running, last in list(self._ends.items()):
+            left = min(end, last) - time.monotonic()
+            if running.acquire(timeout=max(0.0, min(left, threading.TIMEOUT_MAX))):
+                running.release()
+            elif time.monotonic() < last:
+                return False
+            self._ends.pop(running, None)
+        return True
+
+
+def _held() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+class SyncWrites(SyncStream[T]):
+    """Answers to writes that are under way: all are taken, also those that nobody waits for."""
+
+    def __init__(self, call: Any, left: SyncLeft) -> None:
+        super().__init__(call)
+        self._left = left
+        self._came: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
+        self._running = _held()
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def _take(self) -> None:
+        try:
+            while True:
+                self._came.put(super().__next__())
+        except (StopIteration, errors.TreeringError) as end:
+            self._came.put(end)
+        finally:
+            self._running.release()
+
+    def __next__(self) -> T:
+        came = self._came.get()
+        if isinstance(came, Exception):
+            raise came
+        return came
+
+    def leave(self) -> None:
+        """Nobody takes more answers; what is under way is done."""
+        try:
+            self._left.add(self._running, time.monotonic() + SETTLING_SECONDS)
+        finally:
+            if self._running.locked():
+                timer = threading.Timer(SETTLING_SECONDS, self.cancel)
+                timer.daemon = True
+                timer.start()
+
 
 class SyncWire:
     """A channel, for threads."""
@@ -93,7 +192,10 @@ class SyncWire:
         self._reading: grpc.Channel | None = None
         # Of servers that are gone: to close them at once would cancel what others do.
         self._old: list[grpc.Channel] = []
+        # Channels that a thread of gRPC looks at until they are connected.
+        self._watched: set[grpc.Channel] = set()
         self._mutex = threading.Lock()
+        self._left = SyncLeft()
 
     def connect(self) -> None:
         """Starts the server, if it is ours to start."""
@@ -102,6 +204,26 @@ class SyncWire:
     def renew(self) -> None:
         """Looks for the server again."""
         self._open(self._endpoint.renew())
+        for channel in filter(None, (self._channel, self._reading)):
+            self._watch(channel)
+
+    def _watch(self, channel: grpc.Channel) -> None:
+        """Lets gRPC connect between calls.
+
+        The oldest grpcio reads the server's settings only while a call or a watcher waits, and
+        calls to a server that is gone end at once: it connected and never noticed.
+        """
+
+        def seen(state: grpc.ChannelConnectivity) -> None:
+            if state is grpc.ChannelConnectivity.READY:
+                channel.unsubscribe(seen)
+                self._watched.discard(channel)
+
+        with self._mutex:
+            if channel in self._watched:
+                return
+            self._watched.add(channel)
+        channel.subscribe(seen)
 
     def _open(self, address: str) -> grpc.Channel:
         with self._mutex:
@@ -148,22 +270,66 @@ class SyncWire:
     def _answer(self, method: Method[Req, Res], request: object, timeout: float) -> Res:
         try:
             call = self._callable(method)
+            if _writes(method):
+                return cast(Res, self._write(call, request, time.monotonic() + timeout))
             return cast(Res, call(request, timeout=timeout, metadata=self._metadata))
         except grpc.RpcError as error:
             raise translated(error) from None
         except ValueError as error:  # the channel was closed meanwhile
             raise errors.Unreachable(str(error)) from None
 
+    def _write(self, call: Any, request: object, deadline: float) -> object:
+        if not self._left.wait(deadline - time.monotonic()):
+            raise _not_sent()
+        left = deadline - time.monotonic()
+        # In a thread of its own: gRPC ends the call of a thread that Ctrl-C interrupts.
+        came: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
+        running = _held()
+
+        def send() -> None:
+            try:
+                seconds = left + SETTLING_SECONDS
+                came.put((call(request, timeout=seconds, metadata=self._metadata), None))
+            except BaseException as error:
+                came.put((None, error))
+            finally:
+                running.release()
+
+        last = deadline + SETTLING_SECONDS
+        try:
+            _thread.start_new_thread(send, ())
+            answer, error = came.get(timeout=max(0.0, min(left, threading.TIMEOUT_MAX)))
+        except queue.Empty:
+            self._left.add(running, last, wait=0)
+            raise _late() from None
+        except BaseException:
+            # Ctrl-C, or what a handler of signals raises.
+            self._left.add(running, last)
+            raise
+        if error is not None:
+            raise error
+        return answer
+
     def stream(
-        self, method: Method[Req, Res], request: object, *, reads: bool = False
+        self,
+        method: Method[Req, Res],
+        request: object,
+        *,
+        reads: bool = False,
+        within: float = math.inf,
     ) -> SyncStream[Res]:
         """One request (or, for a method that takes many, an iterable), many answers.
 
-        A stream that reads comes to an end, and is not ended by another thread.
+        A stream that reads comes to an end, and is not ended by another thread. `within`
+        bounds the seconds until writes are sent.
         """
         try:
             call = self._callable(method, reads=reads)
-            return SyncStream(call(request, metadata=self._metadata))
+            if not _writes(method):
+                return SyncStream(call(request, metadata=self._metadata))
+            if not self._left.wait(within):
+                raise _not_sent()
+            return SyncWrites(call(request, metadata=self._metadata), self._left)
         except ValueError as error:
             raise errors.Unreachable(str(error)) from None
 
@@ -177,6 +343,7 @@ class SyncWire:
 
     def close(self) -> None:
         """Ends the connection."""
+        self._left.wait(CANCELLED_SECONDS)
         with self._mutex:
             channels = [*self._old, *filter(None, [self._channel, self._reading])]
             self._old, self._channel, self._reading = [], None, None
@@ -212,6 +379,39 @@ class AsyncStream(Generic[T]):
         self._is_cancelled = True
         self._call.cancel()
 
+    async def leave(self) -> None:
+        """Nobody takes more answers."""
+        self.cancel()
+
+
+class AsyncWrites(AsyncStream[T]):
+    """Answers to writes that are under way: all are taken, also those that nobody waits for."""
+
+    def __init__(self, call: Any, wire: AsyncWire) -> None:
+        super().__init__(call, wire)
+        self._came: asyncio.Queue[T | Exception] = asyncio.Queue()
+        self._taking = asyncio.ensure_future(self._take())
+
+    async def _take(self) -> None:
+        try:
+            while True:
+                self._came.put_nowait(await super().__anext__())
+        except (StopAsyncIteration, errors.TreeringError) as end:
+            self._came.put_nowait(end)
+
+    async def __anext__(self) -> T:
+        came = await self._came.get()
+        if isinstance(came, Exception):
+            raise came
+        return came
+
+    async def leave(self) -> None:
+        """Nobody takes more answers; what is under way is done."""
+        if not self._taking.done():
+            timer = asyncio.get_running_loop().call_later(SETTLING_SECONDS, self.cancel)
+            self._taking.add_done_callback(lambda _: timer.cancel())
+            await self._wire.leave(self._taking)
+
 
 def _task_is_cancelled() -> bool:
     """gRPC tells the end of a call by another task as if this task had been cancelled."""
@@ -235,6 +435,8 @@ class AsyncWire:
         self._loop: asyncio.AbstractEventLoop | None = None
         # Of servers that are gone: to close them at once would cancel what others do.
         self._old: list[grpc.aio.Channel] = []
+        # Writes that were given up after they were sent.
+        self._left: set[asyncio.Future[Any]] = set()
         self.is_closed = False
 
     async def connect(self) -> None:
@@ -294,8 +496,13 @@ class AsyncWire:
 
     async def _answer(self, method: Method[Req, Res], request: object, timeout: float) -> Res:
         call = await self._callable(method)
+        if _writes(method):
+            return cast(Res, await self._write(call, request, time.monotonic() + timeout))
+        return cast(Res, await self._outcome(call, request, timeout))
+
+    async def _outcome(self, call: Any, request: object, timeout: float) -> object:
         try:
-            return cast(Res, await call(request, timeout=timeout, metadata=self._metadata))
+            return await call(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
             raise translated(error) from None
         except grpc.aio.UsageError as error:  # the channel was closed meanwhile
@@ -305,14 +512,54 @@ class AsyncWire:
                 raise errors.ClientClosed() from None
             raise
 
+    async def _write(self, call: Any, request: object, deadline: float) -> object:
+        await self._wait_for_left(deadline - time.monotonic())
+        seconds = deadline - time.monotonic()
+        sent = asyncio.ensure_future(self._outcome(call, request, seconds + SETTLING_SECONDS))
+        try:
+            await asyncio.wait({sent}, timeout=max(0.0, seconds))
+        except asyncio.CancelledError:
+            await self.leave(sent)
+            raise
+        if not sent.done():
+            await self.leave(sent, wait=0)
+            raise _late()
+        return sent.result()
+
+    async def leave(self, sent: asyncio.Future[Any], wait: float = CANCELLED_SECONDS) -> None:
+        """A write was given up: waits a moment for its outcome."""
+        self._left.add(sent)
+        sent.add_done_callback(self._forget)
+        await asyncio.wait({sent}, timeout=wait)
+
+    def _forget(self, sent: asyncio.Future[Any]) -> None:
+        self._left.discard(sent)
+        if not sent.cancelled():
+            sent.exception()
+
+    async def _wait_for_left(self, seconds: float) -> None:
+        if self._left:
+            _, late = await asyncio.wait(set(self._left), timeout=max(0.0, seconds))
+            if late:
+                raise _not_sent()
+
     async def stream(
-        self, method: Method[Req, Res], request: object, *, reads: bool = False
+        self,
+        method: Method[Req, Res],
+        request: object,
+        *,
+        reads: bool = False,
+        within: float = math.inf,
     ) -> AsyncStream[Res]:
         """One request (or, for a method that takes many, an iterable), many answers.
 
-        Whether it reads or follows is all one here.
+        Whether it reads or follows is all one here. `within` bounds the seconds until writes
+        are sent.
         """
         call = await self._callable(method)
+        if _writes(method):
+            await self._wait_for_left(within)
+            return AsyncWrites(call(request, metadata=self._metadata), self)
         return AsyncStream(call(request, metadata=self._metadata), self)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
@@ -325,6 +572,8 @@ class AsyncWire:
 
     async def close(self) -> None:
         """Ends the connection."""
+        if self._left:
+            await asyncio.wait(set(self._left), timeout=CANCELLED_SECONDS)
         self.is_closed = True
         channels = [*self._old, *filter(None, [self._channel])]
         self._old, self._channel = [], None

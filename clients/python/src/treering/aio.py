@@ -1,4 +1,4 @@
-"""The client for asyncio: the same as `treering`, with `await`.
+"""The client for asyncio: the API of `treering`, with `await`.
 
 async with treering.aio.local("./store") as db:
     conv = await db.create("First steps")

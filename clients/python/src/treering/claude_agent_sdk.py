@@ -1,4 +1,4 @@
-"""Sessions of the Claude Agent SDK in Treering: a `SessionStore` of the SDK.
+"""A `SessionStore` of the Claude Agent SDK.
 
     from claude_agent_sdk import ClaudeAgentOptions, query
     from treering.claude_agent_sdk import TreeringSessionStore
@@ -6,9 +6,9 @@
     store = TreeringSessionStore(treering.local("./store"))
     options = ClaudeAgentOptions(session_store=store)
 
-A session is a conversation. What its transcript says is there as messages, tool calls and
-results: searched, forked, sent to any provider. The SDK gets its lines back as it gave them.
-Needs `pip install treering[claude-agent-sdk]`.
+A session is a conversation of messages, tool calls and results. You can search and fork it, and
+build requests for any provider. The SDK gets its lines back unchanged. Needs `pip install
+treering[claude-agent-sdk]`.
 """
 
 from __future__ import annotations
@@ -72,12 +72,11 @@ class _Seen:
 
 
 class TreeringSessionStore(SessionStore):
-    """The SDK's sessions as conversations of a store.
+    """Stores the SDK's sessions as conversations.
 
-    The source id of a session's conversation is `PROJECT_KEY/SESSION_ID`, that of a
-    subagent's `PROJECT_KEY/SESSION_ID/SUBPATH`; its parent is the session's. A line with a
-    `uuid` that is there is passed over, whoever wrote it. Deleting puts an empty branch in
-    the place of the session's; the old one takes nothing more, and can still be read.
+    The source id of a session is `PROJECT_KEY/SESSION_ID`, that of a subagent, its child,
+    `PROJECT_KEY/SESSION_ID/SUBPATH`. A line with a known `uuid` is skipped. Deleting replaces the
+    branch by an empty one; the old branch is archived and stays readable.
     """
 
     def __init__(self, db: Treering) -> None:
@@ -88,16 +87,16 @@ class TreeringSessionStore(SessionStore):
     # ---- the SDK's calls ----
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """Stores lines; all that are given at once, or none, up to 500."""
+        """Appends lines: all or none, up to 500."""
         if entries:
             await done(lambda: self._append(key, entries))
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """All lines of a session, as they were given; None when there are none."""
+        """Returns all lines of a session unchanged; None if there are none."""
         return await asyncio.to_thread(self._load, key)
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
-        """The project's sessions."""
+        """Lists the sessions of a project."""
         return await asyncio.to_thread(
             lambda: [
                 {"session_id": session_id, "mtime": _mtime(summary)}
@@ -106,15 +105,15 @@ class TreeringSessionStore(SessionStore):
         )
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
-        """What the SDK keeps of each session for its lists."""
+        """Returns the SDK's summaries of the sessions."""
         return await asyncio.to_thread(self._summaries, project_key)
 
     async def delete(self, key: SessionKey) -> None:
-        """Takes a session back, with its subagents; or one subagent."""
+        """Deletes a session with its subagents, or one subagent."""
         await done(lambda: self._delete(key))
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
-        """The session's subagents."""
+        """Lists the subagents of a session."""
         return await asyncio.to_thread(lambda: [path for path, _ in self._subs(key)])
 
     # ---- writing ----

@@ -1,4 +1,4 @@
-"""What can go wrong, one class for each reason that the server names.
+"""Exception classes: one for each reason of the server.
 
 Catch what you can act on; each class says in ``advice`` what to do:
 
@@ -55,7 +55,6 @@ __all__ = [
     "Conflict",
     "ConversationDamaged",
     "ConversationExists",
-    "ConversationIdTaken",
     "ConversationNotFound",
     "ConversationPolicy",
     "CutBeforeLastCut",
@@ -134,10 +133,10 @@ DETAILS = "grpc-status-details-bin"
 
 
 class TreeringError(Exception):
-    """Anything that went wrong. Never holds the text of messages or results."""
+    """Base class of all errors. Never contains the text of messages or results."""
 
     reason: ClassVar[str] = ""
-    """The server's name of the rule; empty for classes that stand for several."""
+    """The server's reason; empty for classes of several reasons."""
     advice: ClassVar[str] = ""
     """What to do."""
 
@@ -152,15 +151,15 @@ class TreeringError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        """For people."""
+        """Message for people."""
         self.code = code
-        """gRPC's code, where a server answered or the connection failed."""
+        """gRPC status code, if a server answered or the connection failed."""
         self.rule = reason or type(self).reason
-        """The rule as the server named it, also where this client has no class for it."""
+        """The server's reason, even if this client has no class for it."""
         self.metadata: dict[str, str] = dict(metadata or {})
-        """The facts: what was expected, what is there."""
+        """Facts of the error, such as the expected and the actual value."""
         self.retry_after = retry_after
-        """Seconds after which the server says that trying again makes sense."""
+        """Seconds after which the server suggests a retry."""
 
     def __str__(self) -> str:
         text = f"{self.rule}: {self.message}" if self.rule else self.message
@@ -175,41 +174,41 @@ class TreeringError(Exception):
 
 
 class NotFound(TreeringError):
-    """What was named is not there."""
+    """The named object does not exist."""
 
 
 class Conflict(TreeringError):
-    """Somebody else was first, or the name is taken."""
+    """Another writer was first, or the name is taken."""
 
 
 class Refused(TreeringError):
-    """The state forbids it until someone changes it. Nothing was appended."""
+    """The current state does not allow the call. Nothing was appended."""
 
 
 class Invalid(TreeringError):
-    """The call itself is wrong. Nothing was appended."""
+    """The call is invalid. Nothing was appended."""
 
 
 class Unauthenticated(TreeringError):
-    """The server asks for a key, and none came, or one that is not good."""
+    """The server requires an API key, and the call has none or an invalid one."""
 
     advice = "Give `token=`, or set TREERING_TOKEN, to a key that `treering keys ls` shows as good."
 
 
 class PermissionDenied(TreeringError):
-    """The key is good, and this is not for it. Nothing was appended."""
+    """The API key is valid but does not permit the call. Nothing was appended."""
 
     advice = "Use a key that may do this; `treering keys ls` shows what each may do."
 
 
 class Unavailable(TreeringError):
-    """It cannot be done now. It was tried again until the call's time was up."""
+    """The call failed temporarily, and was retried until its timeout."""
 
     advice = "Try again later, or see whether the server runs and its disk has room."
 
 
 class Damaged(TreeringError):
-    """Stored data is damaged; what is whole is served."""
+    """Stored data is damaged. The server still serves undamaged data."""
 
     advice = "Run `treering verify` on the store."
 
@@ -224,13 +223,13 @@ class Failed(TreeringError):
 
 
 class Unreachable(Unavailable):
-    """Nothing answers there."""
+    """No server answers at the address."""
 
     advice = "Is the server running, and is this its address?"
 
 
 class ClientClosed(Unreachable):
-    """This client was closed; nothing was sent."""
+    """The client is closed. Nothing was sent."""
 
     advice = "Make another one with `connect` or `local`, and close it after its last call."
 
@@ -239,7 +238,7 @@ class ClientClosed(Unreachable):
 
 
 class OtherEventLoop(Invalid):
-    """A client for asyncio was used in another event loop than its first; nothing was sent."""
+    """An asyncio client was used in another event loop. Nothing was sent."""
 
     advice = "Make a client within each `asyncio.run`, or do all in one."
 
@@ -248,7 +247,7 @@ class OtherEventLoop(Invalid):
 
 
 class DeadlineExceeded(TreeringError):
-    """The call took longer than its `timeout`. A write may be done or not."""
+    """The call took longer than its `timeout`. A write may or may not be stored."""
 
     advice = "Give it more time; a write can be repeated with the same idempotency_key."
 
@@ -258,32 +257,32 @@ class Cancelled(TreeringError):
 
 
 class StoreInUse(Unavailable):
-    """Another process holds the store and does not serve it."""
+    """Another process has the store open and does not serve it."""
 
     advice = "Wait until it has ended, or let it serve: `treering serve`."
 
 
 class ServerNotStarted(TreeringError):
-    """The server of `treering.local` did not start; the message holds what it said."""
+    """The server of `treering.local` did not start. The message contains its output."""
 
 
 class NoBinary(TreeringError):
-    """There is no `treering` program to start."""
+    """No `treering` program was found."""
 
     advice = "Install a wheel that has it, put `treering` on the PATH, or set TREERING_BINARY."
 
 
 class CommandFailed(TreeringError):
-    """A command of `treering` failed; the message is what it said."""
+    """A `treering` command failed. The message is its output."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
-        """`treering --help` says what each means."""
+        """`treering --help` lists the exit codes."""
 
 
 class CallDenied(Refused):
-    """A person said no to a tool call. ``reason_given`` and ``decided_by`` say why and who."""
+    """A tool call was denied. ``reason_given`` says why, ``decided_by`` by whom."""
 
     advice = "Tell the model; do not run the tool."
 
@@ -302,19 +301,19 @@ class ApprovalExpired(Refused):
 
 
 class NotDecided(TreeringError):
-    """Nobody decided within the time that was waited. The call still waits."""
+    """The wait ended without a decision. The call is still pending."""
 
     advice = "Wait again, or cancel the call."
 
 
 class NotRecorded(NotFound):
-    """A replay was asked for a call that the recorded branch does not have."""
+    """The recorded branch does not have the call of a replay."""
 
     advice = "Run the tool, or fork earlier."
 
 
 class DeliveryUnknown(TreeringError):
-    """The connection broke while a write without a key was under way."""
+    """The connection broke during a write without an idempotency key."""
 
     advice = "Read the branch: it may be there or not."
 
@@ -323,125 +322,118 @@ class DeliveryUnknown(TreeringError):
 
 
 class ConversationNotFound(NotFound):
-    """There is no such conversation in this namespace."""
+    """The namespace has no such conversation."""
 
     reason = "CONVERSATION_NOT_FOUND"
     advice = "Check the id and the namespace; `db.conversations()` lists what is there."
 
 
 class BranchNotFound(NotFound):
-    """The conversation has no branch of that name."""
+    """The conversation has no branch with this name."""
 
     reason = "BRANCH_NOT_FOUND"
     advice = "`conv.branches()` lists them."
 
 
 class RevisionNotFound(NotFound):
-    """The branch's history does not have that revision."""
+    """The branch does not have this revision."""
 
     reason = "REVISION_NOT_FOUND"
     advice = "Take a revision up to `head` that is on this branch."
 
     @property
     def head(self) -> int:
-        """The branch's last revision."""
+        """Last revision of the branch."""
         return self._int("head")
 
 
 class RevisionMissing(NotFound):
-    """An event refers to a revision that is not in the branch's history."""
+    """An event refers to a revision that the branch does not have."""
 
     reason = "REVISION_MISSING"
     advice = "Refer to a revision of this branch."
 
 
 class ForkPointMissing(NotFound):
-    """The revision to fork at is not in the parent's history."""
+    """The parent does not have the revision to fork at."""
 
     reason = "FORK_POINT_MISSING"
     advice = "Fork at a revision that `conv.events()` shows."
 
 
 class CallNotFound(NotFound):
-    """The branch has no call with that id."""
+    """The branch has no call with this id."""
 
     reason = "CALL_NOT_FOUND"
     advice = "`conv.tool_calls()` lists them."
 
 
 class RevisionMismatch(Conflict):
-    """The branch's head was not the one that was expected: another writer was first."""
+    """The head of the branch is not the expected revision: another writer was first."""
 
     reason = "REVISION_MISMATCH"
     advice = "Read the branch from the revision in `actual` on, and decide again."
 
     @property
     def expected(self) -> int:
-        """The head that was expected."""
+        """The expected head."""
         return self._int("expected")
 
     @property
     def actual(self) -> int:
-        """The head that is there."""
+        """The actual head."""
         return self._int("actual")
 
 
 class IdempotencyConflict(Conflict):
-    """The idempotency key belongs to other content."""
+    """The idempotency key was used with other content."""
 
     reason = "IDEMPOTENCY_CONFLICT"
     advice = "Use a new key for other content."
 
 
 class EventIdTaken(Conflict):
-    """An event of the namespace has that id already; `event_id` and `revision` say which."""
+    """An event with this id exists; `event_id` and `revision` name it."""
 
     reason = "EVENT_ID_TAKEN"
     advice = "Choose another id, or append with `skip_known=True` to pass over what is there."
 
 
 class EventIdConflict(Conflict):
-    """The event with that id is there already, with other content."""
+    """An event with this id exists, with other content."""
 
     reason = "EVENT_ID_CONFLICT"
     advice = "Give other content another id; `db.get_events` shows what is there."
 
 
 class LatestMismatch(Conflict):
-    """The newest event with a key was not the one that was expected: another was first."""
+    """The newest event with a key is not the expected one: another writer was first."""
 
     reason = "LATEST_MISMATCH"
     advice = "Read `conv.latest(key=...)`, decide again, and expect that one."
 
     @property
     def event_id(self) -> str:
-        """The newest event that is there; empty: there is none."""
+        """The actual newest event; empty if there is none."""
         return self.metadata.get("event_id", "")
 
 
 class ConversationExists(Conflict):
-    """There is a conversation with that id already."""
+    """A conversation with this id exists."""
 
     reason = "CONVERSATION_EXISTS"
     advice = "Use it, or another id."
 
 
-class ConversationIdTaken(Conflict):
-    """The id belongs to a conversation that is not yours."""
-
-    reason = "CONVERSATION_ID_TAKEN"
-    advice = "Use another id, or leave it out."
-
-
 class BranchNameTaken(Conflict):
-    """The conversation has a branch of that name."""
+    """A branch with this name exists."""
 
     reason = "BRANCH_NAME_TAKEN"
     advice = "Use another name."
 
 
 class AmbiguousSourceId(Refused):
-    """Conversations of several sources have that id."""
+    """Several conversations have this source id."""
 
     reason = "AMBIGUOUS_SOURCE_ID"
     advice = (
@@ -451,14 +443,14 @@ class AmbiguousSourceId(Refused):
 
 
 class Sealed(Refused):
-    """The conversation has ended and takes nothing more."""
+    """The conversation is sealed and accepts no appends."""
 
     reason = "SEALED"
     advice = "Fork it into a new conversation: `conv.fork(into='new')`."
 
 
 class BranchArchived(Refused):
-    """The branch was archived and takes nothing more."""
+    """The branch is archived and accepts no appends."""
 
     reason = "BRANCH_ARCHIVED"
     advice = "Fork it."
@@ -472,7 +464,7 @@ class ArchivesActiveBranch(Refused):
 
 
 class CallNotOpen(Refused):
-    """The call was never requested on this branch, or has ended."""
+    """The call was not requested on this branch, or has ended."""
 
     reason = "CALL_NOT_OPEN"
     advice = "Request it first; a call has one result."
@@ -486,105 +478,105 @@ class CallAlreadyOpen(Refused):
 
 
 class CallAlreadyDecided(Refused):
-    """Somebody has decided about the call already."""
+    """The call is already decided."""
 
     reason = "CALL_ALREADY_DECIDED"
     advice = "The first decision holds."
 
 
 class ApprovalNotRequired(Refused):
-    """The call was requested without a need for approval."""
+    """The call does not need approval."""
 
     reason = "APPROVAL_NOT_REQUIRED"
     advice = "Run it."
 
 
 class CallAlreadyStarted(Refused):
-    """Somebody runs the call already."""
+    """The call was already started."""
 
     reason = "CALL_ALREADY_STARTED"
     advice = "Do not run it twice."
 
 
 class CallNotApproved(Refused):
-    """Nobody has approved the call."""
+    """The call is not approved."""
 
     reason = "CALL_NOT_APPROVED"
     advice = "Wait for the decision: `call.wait_for_approval()`."
 
 
 class ArgumentsChanged(Refused):
-    """The decision was made on other arguments than the call has."""
+    """The decision is for other arguments than those of the call."""
 
     reason = "ARGUMENTS_CHANGED"
     advice = "Show the arguments anew, then decide."
 
 
 class MessageMissing(Refused):
-    """The message that the call names is not on this branch."""
+    """The message of the call is not on this branch."""
 
     reason = "MESSAGE_MISSING"
     advice = "Name a revision of an assistant message of this branch."
 
 
 class NotATurnBoundary(Refused):
-    """A compaction cannot cut there: it is in the middle of a turn."""
+    """A compaction cannot cut in the middle of a turn."""
 
     reason = "NOT_A_TURN_BOUNDARY"
     advice = "Cut where `conv.plan_compaction()` says."
 
 
 class CutBeforeLastCut(Refused):
-    """A later compaction stands for these events already."""
+    """A compaction already replaces these events."""
 
     reason = "CUT_BEFORE_LAST_CUT"
     advice = "Cut later."
 
 
 class SubContextNotRunning(Refused):
-    """The sub-context has returned, or is not of this branch."""
+    """The sub-context has returned, or belongs to another branch."""
 
     reason = "SUB_CONTEXT_NOT_RUNNING"
     advice = "A sub-context returns once."
 
 
 class SubContextRunning(Refused):
-    """The call has a sub-context that runs."""
+    """The call has a running sub-context."""
 
     reason = "SUB_CONTEXT_RUNNING"
     advice = "Let it return first."
 
 
 class ConversationPolicy(Refused):
-    """The conversation's stored policy cannot be read."""
+    """The stored policy of the conversation cannot be parsed."""
 
     reason = "CONVERSATION_POLICY"
     advice = "Fork it into a new conversation, or give the fields with `policy=`."
 
 
 class UnsupportedMedium(Refused):
-    """The provider does not take this medium, and the policy says that this is an error."""
+    """The provider does not support the medium, and the policy makes that an error."""
 
     reason = "UNSUPPORTED_MEDIUM"
     advice = "Use another provider, or the policy `unsupported_media: placeholder`."
 
 
 class RebuildRuns(Refused):
-    """A rebuild runs already."""
+    """A rebuild is already running."""
 
     reason = "REBUILD_RUNS"
     advice = "Wait until it has ended."
 
 
 class ReadOnly(Refused):
-    """The store cannot be written."""
+    """The store is read-only."""
 
     reason = "READ_ONLY"
     advice = "Check the folder's owner and mode."
 
 
 class AppendsStopped(Refused):
-    """The server takes no appends any more; reads go on."""
+    """The server accepts no more appends. Reads work."""
 
     reason = "APPENDS_STOPPED"
     advice = "The server must be started again."
@@ -598,21 +590,21 @@ class NewerFormat(Refused):
 
 
 class EmptyBatch(Invalid):
-    """An append without events."""
+    """The append has no events."""
 
     reason = "EMPTY_BATCH"
     advice = "Append at least one event."
 
 
 class DifferentTrees(Invalid):
-    """One batch names conversations that are not related."""
+    """The conversations of the batch are not related."""
 
     reason = "DIFFERENT_TREES"
     advice = "Append them one by one."
 
 
 class EngineOnly(Invalid):
-    """Events of this kind are made by the server only."""
+    """Only the server can append events of this kind."""
 
     reason = "ENGINE_ONLY"
     advice = "Use the call that makes it."
@@ -626,26 +618,26 @@ class OwnParent(Invalid):
 
 
 class ParentIncomplete(Invalid):
-    """A parent whose history is shared must be named with its branch and revision."""
+    """A parent with shared history needs branch and revision."""
 
     reason = "PARENT_INCOMPLETE"
     advice = "Use `conv.fork(into='new')`."
 
 
 class InvalidEvent(Invalid):
-    """A field of an event holds what it cannot hold."""
+    """A field of an event has an invalid value."""
 
     reason = "INVALID_EVENT"
     advice = "The message says which field."
 
     @property
     def event_index(self) -> int:
-        """Its index in the batch."""
+        """Index of the event in the batch."""
         return self._int("event_index")
 
 
 class Malformed(Invalid):
-    """A field of the request cannot be read."""
+    """A field of the request cannot be parsed."""
 
     reason = "MALFORMED"
     advice = "The message says which field."
@@ -659,7 +651,7 @@ class InvalidRequest(Invalid):
 
 
 class TooLarge(Invalid):
-    """An event or a batch is larger than the store takes."""
+    """An event or a batch exceeds its maximum size."""
 
     reason = "TOO_LARGE"
     advice = (
@@ -669,96 +661,96 @@ class TooLarge(Invalid):
 
     @property
     def max(self) -> int:
-        """The bound, in bytes or events."""
+        """The limit, in bytes or events."""
         return self._int("max")
 
 
 class BadQuery(Invalid):
-    """The search query cannot be read."""
+    """The search query cannot be parsed."""
 
     reason = "QUERY"
     advice = "Search with mode='plain' to take it as words."
 
 
 class BadPolicy(Invalid):
-    """The policy has a field or a value that there is not."""
+    """The policy has an unknown field or value."""
 
     reason = "POLICY"
     advice = "The message names the field."
 
 
 class BrokenMessage(Invalid):
-    """The request is no protobuf message that the server knows."""
+    """The request is not a valid protobuf message."""
 
     reason = "BROKEN_MESSAGE"
     advice = "Are client and server of matching versions?"
 
 
 class SecondMessage(Invalid):
-    """A call of one message was sent several."""
+    """The call takes one message and got several."""
 
     reason = "SECOND_MESSAGE"
     advice = "Send one message."
 
 
 class MessageTooLarge(Invalid):
-    """The request is larger than the server takes."""
+    """The request exceeds the maximum size of a message."""
 
     reason = "MESSAGE_TOO_LARGE"
     advice = "Send less at once."
 
     @property
     def max(self) -> int:
-        """The bound, in bytes."""
+        """The limit, in bytes."""
         return self._int("max")
 
 
 class TooManyElements(Invalid):
-    """The request has more elements than the server takes."""
+    """The request has too many elements."""
 
     reason = "TOO_MANY_ELEMENTS"
     advice = "Send less at once."
 
 
 class LimitReached(Refused):
-    """A bound of the store is reached: branches, open calls, keys."""
+    """A limit of the store is reached: branches, open calls or keys."""
 
     reason = "LIMIT_REACHED"
     advice = "`metadata` says which bound; end or remove some of it."
 
 
 class Busy(Unavailable):
-    """The server has as much to do as it takes."""
+    """The server is busy."""
 
     reason = "BUSY"
 
 
 class BytesInFlight(Unavailable):
-    """Too many bytes are under way to the server."""
+    """Too many bytes are in flight to the server."""
 
     reason = "BYTES_IN_FLIGHT"
 
 
 class NotReady(Unavailable):
-    """Appends cannot be taken just now. Nothing was appended."""
+    """The server cannot accept appends at the moment. Nothing was appended."""
 
     reason = "NOT_READY"
 
 
 class Closing(Unavailable):
-    """The server is going. Nothing was appended."""
+    """The server is shutting down. Nothing was appended."""
 
     reason = "CLOSING"
 
 
 class ViewsDamaged(Unavailable):
-    """The views met damage and are made anew."""
+    """The projections were damaged and are being rebuilt."""
 
     reason = "VIEWS_DAMAGED"
 
 
 class IndexDamaged(Unavailable):
-    """The search index met damage and is made anew."""
+    """The search index was damaged and is being rebuilt."""
 
     reason = "INDEX_DAMAGED"
 
@@ -771,7 +763,7 @@ class NoSpace(Unavailable):
 
 
 class QuotaExceeded(Refused):
-    """The namespace has all that it may have. Nothing was appended; reads go on."""
+    """The quota of the namespace is used up. Nothing was appended. Reads work."""
 
     reason = "QUOTA_EXCEEDED"
     advice = "`metadata` says what is used; erase to get bytes back, or ask for a larger quota."
@@ -785,27 +777,27 @@ class TooSlow(Unavailable):
 
 
 class UnknownOutcome(TreeringError):
-    """The disk failed in the middle of a write: the batch may be there or not."""
+    """The disk failed during a write: the batch may or may not be stored."""
 
     reason = "UNKNOWN_OUTCOME"
     advice = "Repeat it with the same idempotency_key, or read the branch."
 
 
 class DataDamaged(Damaged):
-    """What was asked for cannot be read."""
+    """The requested data is damaged."""
 
     reason = "DAMAGED"
 
 
 class ConversationDamaged(Damaged):
-    """The conversation cannot be read from a revision on."""
+    """The conversation is damaged from a revision on."""
 
     reason = "CONVERSATION_DAMAGED"
     advice = "What is before `revision` is whole: fork there."
 
     @property
     def revision(self) -> int:
-        """The first revision that cannot be read."""
+        """The first damaged revision."""
         return self._int("revision")
 
 
@@ -822,79 +814,79 @@ class IndexFailed(Failed):
 
 
 class IllegalRequest(Failed):
-    """The request that was built breaks a rule of its provider, and was not handed out."""
+    """The built request breaks a rule of its provider, and was not returned."""
 
     reason = "ILLEGAL_REQUEST"
     advice = "This is a fault of Treering: report it."
 
 
 class NotJson(Failed):
-    """The request that was built is no JSON, and was not handed out."""
+    """The built request is not JSON, and was not returned."""
 
     reason = "NOT_JSON"
     advice = "This is a fault of Treering: report it."
 
 
 class KeyMissing(Unauthenticated):
-    """No key came."""
+    """The call has no API key."""
 
     reason = "KEY_MISSING"
 
 
 class KeyMalformed(Unauthenticated):
-    """What came is no key, or one that was mistyped or cut."""
+    """The API key is malformed."""
 
     reason = "KEY_MALFORMED"
     advice = "Give the key as `treering keys create` showed it."
 
 
 class KeyUnknown(Unauthenticated):
-    """The server does not know this key."""
+    """The server does not know the API key."""
 
     reason = "KEY_UNKNOWN"
 
 
 class KeyRevoked(Unauthenticated):
-    """The key was revoked."""
+    """The API key is revoked."""
 
     reason = "KEY_REVOKED"
     advice = "Ask whoever revoked it for another one."
 
 
 class KeyExpired(Unauthenticated):
-    """The key has expired, or was rotated and the grace is over."""
+    """The API key has expired, or was rotated and its grace period has ended."""
 
     reason = "KEY_EXPIRED"
     advice = "Use the new secret, or ask for another key."
 
 
 class CertificateUnknown(Unauthenticated):
-    """No key came, and none stands for the client's certificate."""
+    """The call has no API key, and the client certificate stands for none."""
 
     reason = "CERTIFICATE_UNKNOWN"
     advice = "Send a key, or show the certificate that a key stands for."
 
 
 class RateLimited(Unavailable):
-    """The key has sent all the calls, or bytes, that it may in a second."""
+    """The API key exceeded its rate limit of calls or bytes."""
 
     reason = "RATE_LIMITED"
     advice = "Send less at once, or ask for a key that may send more."
 
 
 class RoleMissing(PermissionDenied):
-    """The key has not the role that this needs in this namespace."""
+    """The API key lacks the required role in this namespace."""
 
     reason = "ROLE_MISSING"
 
     @property
     def role(self) -> str:
-        """The role that is needed."""
+        """The required role."""
         return self.metadata.get("role", "")
 
 
 class ReservedNamespace(PermissionDenied):
-    """The namespace begins with `_`: only the server itself appends there."""
+    """Only the server appends to a namespace that begins with `_`."""
 
     reason = "RESERVED_NAMESPACE"
     advice = "Take another namespace."

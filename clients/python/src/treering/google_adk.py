@@ -1,4 +1,4 @@
-"""Sessions of Google's Agent Development Kit in Treering: a session service of it.
+"""A session service for Google's Agent Development Kit (ADK).
 
     from google.adk.runners import Runner
     from treering.google_adk import TreeringSessionService
@@ -6,8 +6,8 @@
     service = TreeringSessionService(treering.local("./store"))
     runner = Runner(app_name="app", agent=agent, session_service=service)
 
-A session is a conversation below its user's, which is below its app's: state of all three is
-written in one step. Needs `pip install treering[google-adk]`.
+A session is a conversation, a child of its user's, which is a child of its app's. State of all
+three is written in one step. Needs `pip install treering[google-adk]`.
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ class _Followed:
 
 
 class TreeringSessionService(BaseSessionService):
-    """The kit's sessions as conversations of a store.
+    """Stores the ADK's sessions as conversations.
 
-    Source ids are `APP`, `APP/USER` and `APP/USER/SESSION`, each name quoted as in a URL.
-    Events are messages, calls and results; the kit gets its own back as it gave them. What
-    begins with `app:` and `user:` is state of the app's and the user's conversation, written
-    with the event in one step. What begins with `temp:` is not stored.
+    Source ids are `APP`, `APP/USER` and `APP/USER/SESSION`, each name quoted as in a URL. Events
+    are messages, calls and results; the ADK gets its events back unchanged. State that begins with
+    `app:` or `user:` belongs to the conversation of the app or user, and is written with the event
+    in one step. State that begins with `temp:` is not stored.
     """
 
     def __init__(self, db: Treering) -> None:
@@ -133,7 +133,7 @@ class TreeringSessionService(BaseSessionService):
         state: dict[str, Any] | None = None,
         session_id: str | None = None,
     ) -> Session:
-        """Begins a session."""
+        """Creates a session."""
         id = (session_id or "").strip() or str(uuid4())
         given = _deltas(_json(state or {}))
         return await done(lambda: self._create((app_name, user_id, id), given))
@@ -146,26 +146,26 @@ class TreeringSessionService(BaseSessionService):
         session_id: str,
         config: GetSessionConfig | None = None,
     ) -> Session | None:
-        """A session, with its events as the config says."""
+        """Returns a session with the events that the config selects."""
         name = (app_name, user_id, session_id.strip())
         return await asyncio.to_thread(self._get, name, config)
 
     async def list_sessions(
         self, *, app_name: str, user_id: str | None = None
     ) -> ListSessionsResponse:
-        """The sessions of a user, or of all, without their events; the newest last."""
+        """Lists the sessions of a user, or of all users, without their events, newest last."""
         return await asyncio.to_thread(self._list, app_name, user_id)
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Takes a session back; state of the user and of the app stays."""
+        """Deletes a session. The state of the user and of the app stays."""
         await done(lambda: self._delete((app_name, user_id, session_id.strip())))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        """The user's state."""
+        """Returns the state of a user."""
         return await asyncio.to_thread(self._state_of, (app_name, user_id))
 
     async def append_event(self, session: Session, event: Event) -> Event:
-        """Stores an event and the state that it changes, in one step."""
+        """Appends an event with the state that it changes, in one step."""
         if event.partial:
             return event
         self._apply_temp_state(session, event)

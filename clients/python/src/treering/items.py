@@ -1,4 +1,4 @@
-"""Operations for `db.items.batch`, several in one step.
+"""Operations for `db.items.batch`.
 
 >>> from treering import items
 >>> ops = [items.put(("a",), "x", 1), items.get(("a",), "x"), items.delete(("a",), "y")]

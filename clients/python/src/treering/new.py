@@ -1,4 +1,4 @@
-"""Events on their way in, for `conv.append([...])`: a batch is stored whole or not at all.
+"""Makes events for `conv.append([...])`.
 
     >>> from treering import new
     >>> done = conv.append([
@@ -60,17 +60,17 @@ def _media(source: bytes | str | Path, media_type: str, name: str, detail: str =
 def image(
     source: bytes | str | Path, media_type: str = "", *, name: str = "", detail: str = ""
 ) -> pb.ContentPart:
-    """An image: its bytes, the path of a file, or an address."""
+    """An image: bytes, the path of a file, or a URL."""
     return pb.ContentPart(image=_media(source, media_type, name, detail))
 
 
 def file(source: bytes | str | Path, media_type: str = "", *, name: str = "") -> pb.ContentPart:
-    """A file: its bytes, its path, or an address."""
+    """A file: bytes, its path, or a URL."""
     return pb.ContentPart(file=_media(source, media_type, name))
 
 
 def audio(source: bytes | str | Path, media_type: str = "", *, name: str = "") -> pb.ContentPart:
-    """A sound: its bytes, the path of a file, or an address."""
+    """Audio: bytes, the path of a file, or a URL."""
     return pb.ContentPart(audio=_media(source, media_type, name))
 
 
@@ -83,7 +83,7 @@ def reasoning(
     model: str = "",
     id: str = "",
 ) -> pb.ContentPart:
-    """What a model thought. It goes back to its own provider and model family only."""
+    """Reasoning of a model. Requests send it only to the same provider and model family."""
     return pb.ContentPart(
         reasoning=pb.Reasoning(
             text=text and checked(text, "the reasoning"),
@@ -97,7 +97,7 @@ def reasoning(
 
 
 def refusal(text: str) -> pb.ContentPart:
-    """What a model said when it refused."""
+    """A refusal of a model."""
     return pb.ContentPart(refusal=checked(text, "the refusal"))
 
 
@@ -107,7 +107,7 @@ def json(value: Any) -> pb.ContentPart:
 
 
 def parts(content: Iterable[Part]) -> list[pb.ContentPart]:
-    """Texts and parts as parts."""
+    """Converts texts and parts to parts."""
     return [_part(part) for part in content]
 
 
@@ -126,7 +126,7 @@ def _part(part: Part) -> pb.ContentPart:
 def rest(
     fields: Mapping[str, Any], *, origin: str, provider: str = "", model: str = ""
 ) -> pb.RawMessage:
-    """What a message said beside its parts, for `raw`: an object of its other fields.
+    """The other fields of a provider's message, for `raw`.
 
     >>> kept = new.rest({"annotations": [], "phase": "final"}, origin="openai-chat")
     >>> done = conv.append([new.assistant("Found it.", raw=kept)])
@@ -151,7 +151,7 @@ def usage(
     reasoning: int = 0,
     model: str = "",
 ) -> pb.Usage:
-    """Tokens as the provider reported them."""
+    """Token usage as the provider reported it."""
     return pb.Usage(
         input_tokens=input,
         output_tokens=output,
@@ -189,7 +189,7 @@ def message(
 
 
 def user(*content: Part, author: str = "") -> NewEvent:
-    """What the user said."""
+    """A user message."""
     return message("user", *content, author=author)
 
 
@@ -201,7 +201,7 @@ def assistant(
     usage: pb.Usage | None = None,
     raw: pb.RawMessage | None = None,
 ) -> NewEvent:
-    """What the model said."""
+    """An assistant message."""
     return message(
         "assistant",
         *content,
@@ -221,7 +221,7 @@ def system(content: str, *, id: str = "") -> NewEvent:
 
 
 def user_prompt(content: str, *, id: str = "") -> NewEvent:
-    """A prompt that stands as the first message of the user from here on."""
+    """A prompt that is the first user message from here on."""
     return NewEvent(user_prompt_set=pb.UserPromptSet(id=id, content=checked(content, "the prompt")))
 
 
@@ -239,7 +239,7 @@ def tool(
     source: str = "",
     strict: bool | None = None,
 ) -> pb.ToolDefinition:
-    """A tool on offer, for `tools`. `strict` is for OpenAI's requests."""
+    """A tool definition for `tools`. `strict` applies to requests for OpenAI."""
     return pb.ToolDefinition(
         name=name,
         description=description,
@@ -255,17 +255,17 @@ def tool(
 
 
 def tools(definitions: Iterable[pb.ToolDefinition]) -> NewEvent:
-    """The tools on offer from here on."""
+    """The available tools from here on."""
     return NewEvent(tools_defined=pb.ToolsDefined(tools=definitions))
 
 
 def tools_discovered(names: Iterable[str]) -> NewEvent:
-    """Tools that were found, and are offered from here on."""
+    """Discovered tools, which are available from here on."""
     return NewEvent(tools_discovered=pb.ToolsDiscovered(names=names))
 
 
 def guidance_given(guidance: Mapping[str, str]) -> NewEvent:
-    """How to use tools: tool to text."""
+    """Guidance on tools: a text for each tool."""
     items = [pb.Guidance(tool=tool, text=text) for tool, text in guidance.items()]
     return NewEvent(guidance_given=pb.GuidanceGiven(guidance=items))
 
@@ -286,9 +286,8 @@ def tool_call(
     item_id: str = "",
     raw: pb.RawMessage | None = None,
 ) -> NewEvent:
-    """What a model asks for. Arguments that are `bytes` or `str` are kept as they are, also
-    when they are no JSON. `item_id` is the provider's id of the item beside the call's
-    (OpenAI Responses: `fc_…`)."""
+    """A tool call. Arguments of type `bytes` or `str` are stored unchanged, even if they are not
+    JSON. `item_id` is the provider's item id (OpenAI Responses: `fc_…`)."""
     return NewEvent(
         tool_call_requested=pb.ToolCallRequested(
             call_id=checked(call_id, "the call's id"),
@@ -303,7 +302,7 @@ def tool_call(
 
 
 def tool_started(call_id: str, *, executor: str = "") -> NewEvent:
-    """Somebody runs the call."""
+    """The start of a call."""
     return NewEvent(tool_call_started=pb.ToolCallStarted(call_id=call_id, executor=executor))
 
 
@@ -316,7 +315,7 @@ def tool_result(
     structured: Any = None,
     raw: pb.RawMessage | None = None,
 ) -> NewEvent:
-    """What a tool returned."""
+    """A tool result."""
     return NewEvent(
         tool_result_recorded=pb.ToolResultRecorded(
             call_id=checked(call_id, "the call's id"),
@@ -333,7 +332,7 @@ def tool_result(
 def tool_cancelled(
     call_id: str, reason: CancelReasonName = "interrupted", detail: str = ""
 ) -> NewEvent:
-    """The call ended without a result."""
+    """A cancellation: the call ended without a result."""
     return NewEvent(
         tool_call_cancelled=pb.ToolCallCancelled(
             call_id=call_id,
@@ -344,7 +343,7 @@ def tool_cancelled(
 
 
 def tool_snapshot(call_id: str, summary: str, *, request_revision: int = 0) -> NewEvent:
-    """A finished call in short."""
+    """A result digest: a short form of a finished call."""
     return NewEvent(
         tool_snapshot_recorded=pb.ToolSnapshotRecorded(
             call_id=call_id, request_revision=request_revision, summary=summary
@@ -360,7 +359,7 @@ def decision(
     by: str = "",
     reason: str = "",
 ) -> NewEvent:
-    """Somebody's word on a call, for exactly the arguments that have this hash."""
+    """A decision on a call, for exactly the arguments with this hash."""
     return NewEvent(
         approval_decided=pb.ApprovalDecided(
             call_id=call_id,
@@ -421,9 +420,9 @@ def conversation_changed(
     labels: Mapping[str, str | None] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> NewEvent:
-    """What the conversation is called and what is kept with it; what is not named stays.
+    """Changes of title, labels and metadata; other values stay.
 
-    A label of None goes, and so does metadata that is `...`: None is JSON's null there.
+    A label of None is removed, and so is metadata of `...` (None is JSON's null there).
     """
     labels, metadata = labels or {}, metadata or {}
     return NewEvent(
@@ -440,7 +439,7 @@ def conversation_changed(
 
 
 def branch_activated() -> NewEvent:
-    """The branch is the one that is meant when none is named."""
+    """Makes the branch the active branch."""
     return NewEvent(branch_activated=pb.BranchActivated())
 
 
@@ -450,12 +449,12 @@ def branch_renamed(name: str) -> NewEvent:
 
 
 def branch_archived(reason: str = "") -> NewEvent:
-    """The branch takes nothing more."""
+    """Archives the branch: it accepts no appends."""
     return NewEvent(branch_archived=pb.BranchArchived(reason=reason))
 
 
 def sealed(reason: str = "", summary: str = "") -> NewEvent:
-    """The conversation takes nothing more."""
+    """Seals the conversation: it accepts no appends."""
     return NewEvent(conversation_sealed=pb.ConversationSealed(reason=reason, summary=summary))
 
 
@@ -463,24 +462,24 @@ def sealed(reason: str = "", summary: str = "") -> NewEvent:
 
 
 def context_set(key: str, value: Any, *, provider: str = "") -> NewEvent:
-    """A key of the active context."""
+    """Sets a key of the active context."""
     said = json_bytes(value, f"the value of {key!r}")
     return NewEvent(context_set=pb.ContextSet(key=key, value=said, provider=provider))
 
 
 def context_removed(key: str) -> NewEvent:
-    """A key of the active context goes."""
+    """Removes a key of the active context."""
     return NewEvent(context_removed=pb.ContextRemoved(key=key))
 
 
 def entities(noted: Sequence[tuple[str, str, str]]) -> NewEvent:
-    """What the conversation is about: (id, kind, name) each."""
+    """Entities that the conversation is about: (id, kind, name) each."""
     items = [pb.Entity(id=id, kind=kind, name=name) for id, kind, name in noted]
     return NewEvent(entities_noted=pb.EntitiesNoted(entities=items))
 
 
 def summary(content: str, *, from_revision: int = 0, to_revision: int = 0) -> NewEvent:
-    """A summary of the dialogue, which the next request holds."""
+    """A summary of the dialogue, which is part of the next request."""
     return NewEvent(
         summary_recorded=pb.SummaryRecorded(
             content=content, from_revision=from_revision, to_revision=to_revision
@@ -491,7 +490,7 @@ def summary(content: str, *, from_revision: int = 0, to_revision: int = 0) -> Ne
 def compacted(
     summary: str, cut_revision: int, *, trigger: CompactionTriggerName = "manual"
 ) -> NewEvent:
-    """A summary that stands for everything up to a revision. See `conv.compact`."""
+    """A compaction: a summary that replaces everything up to a revision. See `conv.compact`."""
     return NewEvent(
         compacted=pb.Compacted(
             summary=summary,
@@ -509,7 +508,7 @@ def annotation(
     label: str = "",
     comment: str = "",
 ) -> NewEvent:
-    """A judgement on an event, a turn, or (without a revision) the branch."""
+    """An annotation of an event, a turn, or (without a revision) the branch."""
     return NewEvent(
         annotation_added=pb.AnnotationAdded(
             target_revision=target_revision,
@@ -531,12 +530,12 @@ def custom(
     key: str = "",
     attributes: Mapping[str, str] | None = None,
 ) -> NewEvent:
-    """An event of your own. `bytes` are kept as they are, all else is kept as JSON.
+    """A custom event. `bytes` are stored unchanged, other values as JSON.
 
-    A search finds it by its `text`. See `found_by` for `key` and `attributes`. `delta_of` is the
-    key of an event that this one is much like, the state of the step before for example: the
-    store then keeps what is different, and every read gives the whole. A state that is given
-    the same key each time names itself: `custom("state", state, key="state", delta_of="state")`.
+    Search finds it by its `text`. See `found_by` for `key` and `attributes`. `delta_of` is the key
+    of a similar event, for example the previous state: the store then keeps only the difference,
+    and reads return the whole. A state often names itself: `custom("state", state, key="state",
+    delta_of="state")`.
     """
     if isinstance(data, bytes):
         content = data
@@ -557,8 +556,8 @@ def custom(
 def found_by(
     event: NewEvent, key: str = "", attributes: Mapping[str, str] | None = None
 ) -> NewEvent:
-    """The same event, with what it is found by: a key, the newest event with which is its
-    latest, and attributes. Both are content: erased with the event.
+    """Returns the event with a key and attributes, by which you can find it. Erasing the event
+    removes both.
 
     >>> done = conv.append([new.found_by(new.user("Step one."), "step/1", {"by": "planner"})])
     >>> conv.latest(key="step/1").text
@@ -570,10 +569,11 @@ def found_by(
 
 
 def with_id(event: NewEvent, id: str) -> NewEvent:
-    """The same event, with an id of yours: a UUID of version 1 to 7, once in the namespace.
+    """Returns the event with an id of your choice: a UUID of version 1 to 7, unique in the
+    namespace.
 
-    An append with an id that is there is refused (`EventIdTaken`), or with `skip_known=True`
-    passes over it when its content is the same, else `EventIdConflict`.
+    An append with a known id is refused (`EventIdTaken`). With `skip_known=True` the event is
+    skipped if its content is the same, and otherwise refused (`EventIdConflict`).
 
     >>> import uuid
     >>> mine = str(uuid.uuid4())
@@ -589,9 +589,9 @@ def with_id(event: NewEvent, id: str) -> NewEvent:
 
 
 def once(event: NewEvent, idempotency_key: str) -> NewEvent:
-    """The same event, with an idempotency key of its own: appended again, in whatever batch,
-    it is passed over, and the receipt says where it is (`known`). With other content the batch
-    is refused (`IdempotencyConflict`).
+    """Returns the event with its own idempotency key. If it is appended again, in any batch, it is
+    skipped and listed in `known` of the receipt. With other content the batch is refused
+    (`IdempotencyConflict`).
 
     >>> lines = ["one", "two", "three"]
     >>> feed = [new.once(new.user(text), f"line/{text}") for text in lines]
@@ -604,7 +604,7 @@ def once(event: NewEvent, idempotency_key: str) -> NewEvent:
 
 
 def happened(event: NewEvent, at: datetime) -> NewEvent:
-    """The same event, with the time at which it happened (which is otherwise now)."""
+    """Returns the event with the time when it happened (default: now)."""
     stamp = Timestamp()
     stamp.FromDatetime(at)
     event.occurred_at.CopyFrom(stamp)

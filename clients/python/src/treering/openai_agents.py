@@ -1,4 +1,4 @@
-"""Sessions of the OpenAI Agents SDK in Treering: a `Session` of the SDK.
+"""A `Session` of the OpenAI Agents SDK.
 
     from agents import Agent, Runner
     from treering.openai_agents import TreeringSession
@@ -6,16 +6,15 @@
     session = TreeringSession("user-42", treering.local("./store"))
     Runner.run_sync(Agent("Helper"), "Hello", session=session)
 
-A session is a conversation, whoever began it: what another framework said in it is among the
-items. The SDK gets its own items back as it gave them.
-Needs `pip install treering[openai-agents]`.
+A session is a conversation. Messages of other frameworks in it are among the items. The SDK gets
+its own items back unchanged. Needs `pip install treering[openai-agents]`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -24,8 +23,9 @@ from agents.memory import SessionABC, SessionSettings
 
 from treering import errors, new
 from treering._adapters import frames, odd
-from treering._adapters.responses import item_of, typed
+from treering._adapters.responses import answered, item_of, typed
 from treering._adapters.thread import ATTEMPTS_MAX, Thread, before, done, fitted, open_calls, rewind
+from treering._adapters.unanswered import Unanswered, denials
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
 from treering.types import ConversationState, Event
@@ -39,12 +39,11 @@ EVENTS_OF_ITEM_MAX = 8
 
 
 class TreeringSession(SessionABC):
-    """The SDK's session as a conversation of a store.
+    """Stores the SDK's session as a conversation.
 
-    `session_id` is the conversation's source id, or its UUID. `branch` is the branch to read
-    and to write; empty: the active one. Popping and clearing put a branch in the place of the
-    session's that lacks what was taken back; the old one takes nothing more, and can still be
-    read.
+    `session_id` is the conversation's source id or its UUID. `branch` is the branch to use; empty
+    for the active branch. Popping and clearing continue on a new branch without the removed items;
+    the old branch is archived and stays readable.
     """
 
     def __init__(
@@ -63,28 +62,32 @@ class TreeringSession(SessionABC):
 
     @property
     def conversation(self) -> Conversation:
-        """The conversation that this session is; begins it the first time."""
+        """The conversation of the session. Created if needed."""
         return self._on_branch(self._thread.open())
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """The items, oldest first; with a limit, the newest so many."""
+        """Returns the items, oldest first; with a limit, only the newest.
+
+        Of all items, a call of others without a result has an output that says so, which is not
+        stored: the SDK leaves out its own.
+        """
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         return await asyncio.to_thread(self._get, limit)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Stores items: all or none."""
+        """Appends items: all or none."""
         if items:
             # As JSON says it: what comes back is what any program reads.
             given: list[Any] = json.loads(json.dumps(items))
             await done(lambda: self._add(given))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Takes the newest item back; None when there is none."""
+        """Removes and returns the newest item; None if there is none."""
         return await done(self._pop)
 
     async def clear_session(self) -> None:
-        """Takes all items back."""
+        """Removes all items."""
         await done(self._clear)
 
     # ---- reading ----
@@ -101,7 +104,10 @@ class TreeringSession(SessionABC):
         if conversation is None or limit == 0:
             return []
         if limit is None or limit < 0:
-            return [item for _, item in _items(conversation.events())]
+            calls = Unanswered()
+            own = set[int]()
+            items = [item for _, item in _items(conversation.events(), calls, own)]
+            return cast(list[TResponseInputItem], list(answered(cast(Any, items), own, calls)))
         newest: list[TResponseInputItem] = []
         for _, item in _items_backward(conversation):
             newest.append(item)
@@ -138,7 +144,7 @@ class TreeringSession(SessionABC):
 
     def _clear(self) -> None:
         def oldest(conversation: Conversation) -> tuple[int, TResponseInputItem] | None:
-            return next(_items(conversation.events()), None)
+            return next(_items(conversation.events(), Unanswered()), None)
 
         self._take_back(oldest)
 
@@ -207,12 +213,20 @@ def _is_about_call(event: new.NewEvent) -> bool:
 # ---- items of a branch ----
 
 
-def _items(events: Iterator[Event]) -> Iterator[tuple[int, TResponseInputItem]]:
-    """Items with the revisions at which they begin: the SDK's own, and what others said."""
-    for found in frames.read(FRAME, events):
+def _items(
+    events: Iterable[Event], calls: Unanswered, own: set[int] | None = None
+) -> Iterator[tuple[int, TResponseInputItem]]:
+    """Items with the revisions at which they begin: the SDK's own, whose places go into `own`,
+    and what others said."""
+    count = 0
+    for found in frames.read(FRAME, calls.noted(events)):
         if isinstance(found, frames.Frame):
+            if own is not None:
+                own.add(count)
+            count += 1
             yield found.event.revision, found.items[0].item
-        elif (item := item_of(found)) is not None:
+        elif (item := item_of(found, calls)) is not None:
+            count += 1
             yield found.revision, cast(TResponseInputItem, item)
 
 
@@ -224,13 +238,19 @@ def _items_backward(conversation: Conversation) -> Iterator[tuple[int, TResponse
         if event.kind == "custom" and event.proto.custom.type_name != FRAME:
             continue
         if event.kind == "custom" or len(waiting) > EVENTS_OF_ITEM_MAX:
-            yield from _flushed(waiting, event.kind == "custom")
-    yield from _flushed(waiting, True)
+            yield from _flushed(conversation, waiting, event.kind == "custom")
+    yield from _flushed(conversation, waiting, True)
 
 
-def _flushed(waiting: list[Event], all: bool) -> Iterator[tuple[int, TResponseInputItem]]:
+def _flushed(
+    conversation: Conversation, waiting: list[Event], all: bool
+) -> Iterator[tuple[int, TResponseInputItem]]:
     """Items of events that came backward; takes these away."""
     keep = 0 if all else EVENTS_OF_ITEM_MAX
     taken: Sequence[Event] = waiting[: len(waiting) - keep] if keep else list(waiting)
     del waiting[: len(taken)]
-    yield from reversed(list(_items(reversed(taken))))
+    forward = taken[::-1]
+    calls = Unanswered()
+    for denial in denials(conversation, forward):
+        calls.take(denial)
+    yield from reversed(list(_items(forward, calls)))

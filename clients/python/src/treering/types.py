@@ -1,4 +1,4 @@
-"""What the client answers with. Each holds the message that it was read from as ``proto``."""
+"""Result types of the client. Each has the protobuf message that it was read from as ``proto``."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ def kind_name(number: int) -> KindName:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What an append answers: the events are on disk."""
+    """Result of an append: the events are on disk."""
 
     conversation_id: str
     revisions: tuple[int, ...]
-    """Of each event, in order."""
+    """Revision of each event, in order."""
     event_ids: tuple[str, ...]
     position: int
-    """Offset of the last event in the log: for `at_least`."""
+    """Log offset of the last event: for `at_least`."""
     repeated: bool
-    """The idempotency key was known: these events were stored before."""
+    """The idempotency key was known: the events were appended before."""
     warnings: tuple[str, ...]
-    """What is legal and may still be a mistake."""
+    """Valid input that may be a mistake."""
     created: bool = False
-    """The conversation did not exist, and was created with it (`create_if_missing`)."""
+    """The append created the conversation (`create_if_missing`)."""
     known: tuple[int, ...] = ()
-    """Which of the events were there already, by their ids or their own keys, from 0: nothing
-    was appended for them now, and their revisions and ids are those of the first ones."""
+    """Indexes (from 0) of the events that existed, by id or by their own key. They were not
+    appended again; their revisions and ids are those of the existing events."""
 
     @property
     def revision(self) -> int:
-        """Of the last event."""
+        """Revision of the last event."""
         return self.revisions[-1]
 
     @staticmethod
@@ -73,16 +73,16 @@ class Receipt:
 
 @dataclass
 class Erased:
-    """What an erasing has done, or would do."""
+    """Result of an erase, or of its dry run."""
 
     outcome: conversation_pb2.EraseOutcome = field(default_factory=conversation_pb2.EraseOutcome)
-    """Its numbers, and the receipt (JSON text)."""
+    """Counts and the receipt (JSON text)."""
     events: list[conversation_pb2.ErasedEvent] = field(default_factory=list)
-    """What goes, and why."""
+    """The erased events, each with the reason."""
     shared_by: list[conversation_pb2.SharedBy] = field(default_factory=list)
-    """Forks whose history has something of it."""
+    """Forks whose history contains an erased event."""
     kept: list[conversation_pb2.KeptBody] = field(default_factory=list)
-    """Large bodies that stay, because another event has the same content."""
+    """Large bodies that stay because another event has the same content."""
 
     def take(self, item: conversation_pb2.EraseResponse) -> None:
         """Adds what came."""
@@ -99,7 +99,7 @@ class Erased:
 
 @dataclass(frozen=True)
 class Event:
-    """A fact as it is stored.
+    """A stored event.
 
     >>> event = next(conv.events(kinds=["conversation_created"]))
     >>> event.revision, event.kind, event.body.title
@@ -129,80 +129,80 @@ class Event:
 
     @property
     def body(self) -> Any:
-        """The message of its kind, for example `MessageAppended`; None without bodies."""
+        """The message of its kind, for example `MessageAppended`; None if read without bodies."""
         which = self.proto.WhichOneof("body")
         return cast(Message, getattr(self.proto, which)) if which else None
 
     @property
     def erased(self) -> bool:
-        """Its content was erased: the body is what is left, without texts."""
+        """The content was erased: the body is a stub without texts."""
         return self.proto.erased
 
     @property
     def key(self) -> str:
-        """What its author gave it to be found by, or empty."""
+        """The event key, or empty."""
         return self.proto.key
 
     @property
     def attributes(self) -> dict[str, str]:
-        """More of that."""
+        """The attributes: names and values."""
         return dict(self.proto.attributes)
 
     @property
     def type_name(self) -> str:
-        """What a framework calls its event; empty of other kinds."""
+        """The type of a custom event; empty for other kinds."""
         return self.proto.type_name
 
     @property
     def position(self) -> int:
-        """Offset in the log."""
+        """Log offset."""
         return self.proto.position.offset
 
     @property
     def recorded_at(self) -> datetime:
-        """When it was stored (UTC)."""
+        """Time when it was appended (UTC)."""
         return when(self.proto.recorded_at)
 
     @property
     def occurred_at(self) -> datetime:
-        """When it happened; when it was stored, where nobody said."""
+        """Time when it happened; by default, when it was appended."""
         if self.proto.HasField("occurred_at"):
             return when(self.proto.occurred_at)
         return self.recorded_at
 
     @property
     def role(self) -> str:
-        """Who speaks, for messages; empty for others."""
+        """The role of a message; empty for other kinds."""
         if self.proto.WhichOneof("body") != "message_appended":
             return ""
         return word(event_pb2.Role, "ROLE", self.proto.message_appended.role)
 
     @property
     def call_id(self) -> str:
-        """The tool call that it is about; empty for others."""
+        """The id of its tool call; empty for other events."""
         return str(getattr(self.body, "call_id", ""))
 
     @property
     def tool(self) -> str:
-        """The tool that a call asks for; empty for others."""
+        """The tool of a call; empty for other kinds."""
         return self.proto.tool_call_requested.tool
 
     @property
     def arguments(self) -> Any:
-        """What a call asks for, from its JSON, and the text where the model wrote none; None
-        for others."""
+        """The parsed arguments of a call, or a string if they are not JSON; None for other
+        kinds."""
         if self.kind != "tool_call_requested":
             return None
         return from_arguments(self.proto.tool_call_requested.arguments)
 
     @property
     def arguments_not_json(self) -> bool:
-        """What a call asks for is no JSON: `arguments` is the text as the model wrote it."""
+        """The arguments are not JSON: `arguments` is the text of the model."""
         return self.proto.tool_call_requested.arguments_not_json
 
     @property
     def text(self) -> str:
-        """The text of a message, a result, a prompt or a summary; empty for others."""
+        """The text of a message, result, prompt or summary; empty for other kinds."""
         body = self.body
         if parts := getattr(body, "parts", None):
             return "".join(part.text for part in parts)
@@ -214,7 +214,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Item:
-    """What is remembered under a path and a key."""
+    """A value under a path and a key."""
 
     proto: items_pb2.Item = field(repr=False, compare=False)
     path: tuple[str, ...]
@@ -223,9 +223,9 @@ class Item:
     created_at: datetime
     updated_at: datetime
     expires_at: datetime | None
-    """When it goes; None: never."""
+    """Time when it expires; None: never."""
     score: float | None
-    """How well it fits a query."""
+    """Score of the match."""
 
     @staticmethod
     def of(proto: items_pb2.Item, *, score: float | None = None) -> Item:
@@ -245,20 +245,20 @@ class Item:
 
 @dataclass(frozen=True)
 class Rewound:
-    """A branch that was taken back."""
+    """Result of a rewind."""
 
     proto: conversation_pb2.RewindResponse = field(repr=False, compare=False)
     branch: str
     head: int
-    """Of the branch as it is now: what the next append is checked against."""
+    """The new head: use it for the next expected revision."""
     kept: str
-    """The branch that has the old end; empty: nothing went."""
+    """The branch with the removed events; empty if there were none."""
     events: tuple[Event, ...]
-    """What went, oldest first; the newest of it, when `truncated`."""
+    """The removed events, oldest first; only the newest, if `truncated`."""
     truncated: bool
-    """More went than came with the answer: read `kept`."""
+    """Not all removed events are in the answer: read `kept`."""
     repeated: bool
-    """The idempotency key was known: nothing was taken back now."""
+    """The idempotency key was known: nothing was rewound now."""
 
     @staticmethod
     def of(proto: conversation_pb2.RewindResponse) -> Rewound:
@@ -276,7 +276,7 @@ class Rewound:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call with what became of it."""
+    """A tool call and its outcome."""
 
     proto: tool_pb2.ToolCall = field(repr=False, compare=False)
     conversation_id: str
@@ -300,27 +300,27 @@ class ToolCall:
 
     @property
     def arguments(self) -> Any:
-        """What it asks for, from its JSON."""
+        """The parsed arguments; a string if the model wrote invalid JSON."""
         return from_arguments(self.proto.arguments)
 
     @property
     def arguments_not_json(self) -> bool:
-        """They are no JSON: `arguments` is the text as the model wrote it."""
+        """The arguments are not JSON: `arguments` is the text of the model."""
         return self.proto.arguments_not_json
 
     @property
     def arguments_hash(self) -> bytes:
-        """What a decision must carry: it holds for these arguments only."""
+        """Hash of the arguments. A decision carries it, and is valid for these arguments only."""
         return self.proto.arguments_hash
 
     @property
     def revision(self) -> int:
-        """Of its request."""
+        """Revision of its request."""
         return self.proto.request_revision
 
     @property
     def is_open(self) -> bool:
-        """It has neither a result nor was it cancelled."""
+        """It has no result and was not cancelled."""
         return self.proto.end_revision == 0
 
     @property
@@ -331,45 +331,45 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool returned, or a range of it."""
+    """A result of a tool, or a range of it."""
 
     info: tool_pb2.ResultInfo = field(repr=False, compare=False)
     text: str
 
     @property
     def call_id(self) -> str:
-        """Of the call."""
+        """Id of the call."""
         return self.info.call_id
 
     @property
     def tool(self) -> str:
-        """That ran."""
+        """The tool."""
         return self.info.tool
 
     @property
     def revision(self) -> int:
-        """Of the result."""
+        """Revision of the result."""
         return self.info.revision
 
     @property
     def success(self) -> bool:
-        """It worked."""
+        """The tool succeeded."""
         return self.info.success
 
     @property
     def error(self) -> str:
-        """What went wrong."""
+        """The error message."""
         return self.info.error_message
 
     @property
     def total_bytes(self) -> int:
-        """Of the whole."""
+        """Size of the whole result in bytes."""
         return self.info.total_bytes
 
 
 @dataclass(frozen=True)
 class Hit:
-    """What a search found."""
+    """A search hit."""
 
     proto: search_pb2.SearchHit = field(repr=False, compare=False)
     conversation_id: str
@@ -378,7 +378,7 @@ class Hit:
     kind: KindName
     tool: str
     line: int
-    """Of the first match in the event's text, from 1."""
+    """Line of the first match in the event's text, from 1."""
     score: float
     snippet: str
 
@@ -399,13 +399,13 @@ class Hit:
 
     @property
     def highlights(self) -> list[str]:
-        """What matched in the snippet."""
+        """The matches in the snippet."""
         text = self.snippet.encode()
         return [text[mark.start : mark.end].decode() for mark in self.proto.highlights]
 
 
 class Hits(list[Hit]):
-    """Hits, best first, and what the search says of them as a whole."""
+    """The hits of a search, best first, with its totals."""
 
     def __init__(self, proto: search_pb2.SearchResponse) -> None:
         super().__init__(Hit.of(hit) for hit in proto.hits)
@@ -413,17 +413,17 @@ class Hits(list[Hit]):
 
     @property
     def total(self) -> int:
-        """Hits, on all pages together; counted up to 1,000 unless asked for."""
+        """Number of hits on all pages, counted up to 1,000 unless you set `count_all`."""
         return self.proto.total
 
     @property
     def complete(self) -> bool:
-        """All that the log had was searched."""
+        """The index contained all events of the log."""
         return self.proto.complete
 
 
 class Request(dict[str, Any]):
-    """The next request of a branch: a dict, ready to be sent, that knows how it came to be.
+    """The next request of a branch: a dict to send to the provider, with its explanation.
 
     >>> conv.user("Hello").revision > 0
     True
@@ -437,34 +437,34 @@ class Request(dict[str, Any]):
     def __init__(self, proto: context_pb2.BuildResponse) -> None:
         super().__init__(from_json(proto.request))
         self.raw: bytes = proto.request
-        """The body as JSON, byte for byte: what a prompt cache compares."""
+        """The body as JSON bytes, as a prompt cache compares them."""
         self.explanation: context_pb2.Explanation = proto.explanation
-        """Sections, items with the events that they came from, what each step did."""
+        """Sections, items with their events, and what each step did."""
 
     @property
     def tokens(self) -> int:
-        """Of the request; an estimate for makers that keep their encoding to themselves."""
+        """Tokens of the request; an estimate if the provider's encoding is not public."""
         return self.explanation.tokens
 
     @property
     def over_budget(self) -> bool:
-        """What always stays is more than the budget."""
+        """What must stay is larger than the budget."""
         return self.explanation.over_budget
 
     @property
     def compaction_due(self) -> bool:
-        """The window is above the policy's threshold: see `conv.compact`."""
+        """The request exceeds the policy's compaction threshold: see `conv.compact`."""
         return self.explanation.compaction_due
 
     @property
     def revision(self) -> int:
-        """That it was built at."""
+        """Revision at which it was built."""
         return self.explanation.revision
 
 
 @dataclass(frozen=True)
 class Compaction:
-    """A compaction that was appended, or, with revision 0, why there was nothing to do."""
+    """An appended compaction; with revision 0, the reason why there was nothing to do."""
 
     revision: int
     cut_revision: int
@@ -479,7 +479,7 @@ class Compaction:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two branches: where they part, and what each did from there."""
+    """The difference of two branches: where they diverge, and the events of each since then."""
 
     ancestor_revision: int
     left: tuple[Event, ...]
@@ -499,7 +499,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ContextChange:
-    """A key of the active context as it is now, has become, or was removed."""
+    """A key of a context: its value, or its removal."""
 
     key: str
     value: Any

@@ -13,6 +13,7 @@ pytest.importorskip("langgraph")
 
 from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from treering import new
@@ -157,3 +158,33 @@ def test_ids_follow_from_events(db: treering.Treering) -> None:
     forked = conv.fork(at=5, name="other")
     assert [message.id for message in messages(forked)] == ids[:3]
     assert [message.id for message in messages(conv.on("main"))] == ids
+
+
+# A program was killed while a tool ran, and a graph goes on with the conversation: the provider
+# refuses calls without results, and every turn after that failed.
+def test_a_call_without_a_result_has_one_in_messages(db: treering.Treering) -> None:
+    saver = TreeringSaver(db)
+    conv = saver.conversation("thread")
+    conv.user("Look")
+    conv.assistant("I look.", tool_calls=[("done", "ls", {}), ("open", "cat", {})])
+    conv.tool_result("done", "README.md")
+    *_, told = messages(conv)
+    assert isinstance(told, ToolMessage) and told.tool_call_id == "open"
+    assert told.text == "no result yet: the call has not ended"
+    before = len(list(conv.events(kinds=["tool_result_recorded"])))
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("answer", lambda state: {"messages": [AIMessage("Done.")]})
+    builder.add_edge(START, "answer")
+    graph: Any = builder.compile(checkpointer=saver)
+    for number in range(2):
+        graph.invoke({"messages": [*messages(conv), ("user", f"And on {number}")]}, CONFIG)
+        state = messages(conv)
+        assert [each.type for each in state[:4]] == ["human", "ai", "tool", "tool"]
+        assert [each.text for each in state if isinstance(each, ToolMessage)] == [
+            "README.md",
+            "no result: the call had not ended when the conversation went on",
+        ]
+    assert len(list(conv.events(kinds=["tool_result_recorded"]))) == before
+    assert "no result" not in str(texts(conv))
+    assert len(conv.open_calls()) == 1

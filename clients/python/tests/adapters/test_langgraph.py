@@ -35,10 +35,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, Interrupt, interrupt
+from pydantic import BaseModel
 
 from treering import new
 from treering._adapters import frames
@@ -741,3 +743,30 @@ def test_writes_that_are_cancelled(db: treering.Treering) -> None:
                 assert texts(saver.conversation("c"))[-1] == f"{step} 4"
 
     run(work())
+
+
+class Plan(BaseModel):
+    steps: list[str]
+
+
+# A graph that is compiled with a schema reads its states through a copy of the saver that may
+# make its classes. Whoever had touched the thread first decided for both: a state came back as a
+# dict, or a saver that may not make a class made it.
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_saver_with_other_classes(db: treering.Treering, is_first: bool) -> None:
+    strict = JsonPlusSerializer(allowed_msgpack_modules=None)
+    saver = TreeringSaver(db, serde=strict)
+    allowed = cast(TreeringSaver, saver.with_allowlist([(Plan.__module__, "Plan")]))
+    assert allowed is not saver
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = {"plan": Plan(steps=["look"])}
+    checkpoint["channel_versions"] = {"plan": "1"}
+    config: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
+    TreeringSaver(db).put(config, checkpoint, {}, {"plan": "1"})
+    read: dict[bool, Any] = {}
+    for each in (is_first, not is_first):
+        found = (allowed if each else saver).get_tuple(config)
+        assert found
+        read[each] = found.checkpoint["channel_values"]["plan"]
+    assert read[True] == Plan(steps=["look"])
+    assert not isinstance(read[False], Plan)

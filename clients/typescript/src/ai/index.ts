@@ -1,5 +1,5 @@
-// Chats of Vercel's `ai`, stored as conversations: `loadChat` and `saveChat` in the place of
-// the ones that its documentation keeps in files.
+// Stores chats of Vercel's `ai` as conversations, with the `loadChat` and `saveChat` of its
+// documentation.
 //
 //     import * as treering from "treering";
 //     import { chatStore } from "treering/ai";
@@ -7,9 +7,8 @@
 //     const db = treering.local("./store");
 //     export const { createChat, loadChat, saveChat } = chatStore(db);
 //
-// Messages, tool calls, approvals and results are what they are for everybody else: searched,
-// forked, decided about, sent to any provider. Only how the UI lays them out is an event of
-// its own. `ai` itself is not loaded here.
+// Messages, tool calls, approvals and results are ordinary events. The layout of the UI is a
+// separate event. This module does not load `ai`.
 
 import type { UIMessage } from "ai";
 import { callIdFor } from "../adapters/bounds.js";
@@ -19,7 +18,7 @@ import { NotFound, Refused, RevisionMismatch } from "../errors/index.js";
 import { unique } from "../keys.js";
 import type { NewConversation } from "../requests.js";
 import { KnownChats } from "./known.js";
-import { type Place, type PlainMessage, rendered } from "./layout.js";
+import { type Place, type PlainMessage, renderedAll } from "./layout.js";
 import { load, type StoredChat } from "./load.js";
 import { type HashOf, plan } from "./save.js";
 
@@ -29,16 +28,16 @@ const ATTEMPTS_MAX = 10;
 /** The id of a fork: its conversation and the name that its branches begin with. */
 const FORK = /^(.+)~(chat-[0-9a-f]{12})$/;
 
-/** How chats are stored. */
+/** Options of a chat store. */
 export interface ChatStoreOptions {
-  /** What a new chat's conversation begins with. */
+  /** Options of the conversation of a new chat. */
   about?: Omit<NewConversation, "id" | "sourceId" | "idempotencyKey">;
 }
 
-/** A chat to be saved. */
+/** A chat to save. */
 export interface SavedChat<M extends UIMessage> {
   chatId: string;
-  /** All of its messages. */
+  /** All messages of the chat. */
   messages: readonly M[];
 }
 
@@ -48,38 +47,40 @@ export interface ToolDecision {
   toolCallId: string;
   approved: boolean;
   reason?: string | undefined;
-  /** Who says so. */
+  /** Who decides. */
   by?: string | undefined;
 }
 
-/** Where a fork begins and where it is. */
+/** Options of a fork. */
 export interface ForkChat {
   chatId: string;
-  /** Id of the last message that both share; else all. */
+  /** Id of the last shared message; default: all. */
   upTo?: string | undefined;
 }
 
 /** Chats in a store. */
 export interface ChatStore<M extends UIMessage = UIMessage> {
-  /** Begins a chat; its id is a UUID. */
+  /** Creates a chat and returns its id, a UUID. */
   createChat(): Promise<string>;
-  /** All messages of a chat; none where there is no such chat. */
+  /**
+   * Returns all messages of a chat; none if it does not exist. An earlier call without a result is
+   * returned as failed, which is not stored.
+   */
   loadChat(chatId: string): Promise<M[]>;
   /**
-   * Makes the chat what `messages` says: appends what is new, and where something was changed
-   * or taken away (regenerated, edited), goes on from there on a branch of its own. What was
-   * there before stays readable on the old one.
+   * Saves the chat: appends what is new. If a message was changed or removed (regenerated, edited),
+   * the chat continues from there on a new branch; the old branch stays readable.
    */
   saveChat(chat: SavedChat<M>): Promise<void>;
-  /** Another chat with the same past; its id. */
+  /** Forks a chat and returns the id of the new one. */
   forkChat(chat: ForkChat): Promise<string>;
-  /** Says yes or no to a tool call that waits: `loadChat` then has the answer. */
+  /** Approves or denies a waiting tool call. `loadChat` then has the decision. */
   decide(decision: ToolDecision): Promise<void>;
-  /** The conversation of a chat, for everything else. */
+  /** Returns the conversation of a chat. */
   conversation(chatId: string): Promise<Conversation>;
 }
 
-/** Chats as conversations of a store. */
+/** Stores chats as conversations. */
 export function chatStore<M extends UIMessage = UIMessage>(
   db: Treering,
   options: ChatStoreOptions = {},
@@ -89,7 +90,7 @@ export function chatStore<M extends UIMessage = UIMessage>(
     createChat: async () => (await db.create(options.about?.title ?? "", chats.about)).id,
     loadChat: async (chatId) => {
       const chat = await chats.load(chatId);
-      return (chat?.messages.map(rendered) ?? []) as unknown as M[];
+      return renderedAll(chat?.messages ?? []) as unknown as M[];
     },
     saveChat: async ({ chatId, messages }) => {
       // As JSON has it: what comes back is what was compared.

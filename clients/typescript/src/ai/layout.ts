@@ -49,7 +49,7 @@ export interface Layout {
 /** What became of a call. */
 export type Outcome =
   | { kind: "result"; success: boolean; error: string; text: string; structured: unknown }
-  | { kind: "cancelled"; isDenied: boolean; detail: string };
+  | { kind: "cancelled"; isDenied: boolean };
 
 /** A call of a message, as the events tell it. */
 export interface StoredCall {
@@ -59,6 +59,8 @@ export interface StoredCall {
   needsApproval: boolean;
   decision?: { approved: boolean; reason: string };
   outcome?: Outcome;
+  /** What a request tells of it while it has no result: as long as it may have one, and then. */
+  told: { open: string; frozen: string };
 }
 
 /** Where an event is. What was forked into a new conversation inherits another's events. */
@@ -143,6 +145,38 @@ export function saidBy({ part }: ContentPart): Record<string, string> {
   return { mediaType, ...(name ? { filename: name } : {}), url };
 }
 
+/**
+ * All messages, as the UI and models are given them: a call that the chat has left behind without
+ * a result has failed, because providers refuse calls without one. Those of the last message may
+ * still end.
+ */
+export function renderedAll(messages: readonly StoredMessage[]): PlainMessage[] {
+  const last = messages.findLastIndex(({ role }) => role === "assistant");
+  return messages.map((message, index) => {
+    const plain = rendered(message);
+    if (index === messages.length - 1) return plain;
+    const parts = message.slots.map((slot, at) => {
+      const part = plain.parts[at] as UIPart;
+      const call = "call" in slot ? message.calls.get(slot.call) : undefined;
+      if (!call || !isLeft(part, call)) return part;
+      const { approval: _, ...rest } = part;
+      const { open, frozen } = call.told;
+      return { ...rest, state: "output-error", errorText: index < last ? frozen : open };
+    });
+    return { ...plain, parts };
+  });
+}
+
+/** A person's no is an end of its own. */
+const isLeft = (part: UIPart, { outcome, decision }: StoredCall): boolean =>
+  !outcome && decision?.approved !== false && !String(part.state).startsWith("output-");
+
+/** Whether a part says nothing but that its call has no result. */
+export const isFilled = (part: UIPart, { outcome, told }: StoredCall): boolean =>
+  !outcome &&
+  part.state === "output-error" &&
+  (part.errorText === told.open || part.errorText === told.frozen);
+
 /** A message as the UI knows it: its layout, with what the events say by now. */
 export function rendered(message: StoredMessage): PlainMessage {
   const parts = message.slots.map((slot) => {
@@ -166,17 +200,18 @@ function renderedCall(slot: Extract<Slot, { call: string }>, call?: StoredCall):
     part.approval = { ...approval, approved, ...(reason ? { reason } : {}) };
     part.state = "approval-responded";
   }
-  return outcome ? { ...part, ...outcomeOf(outcome, slot) } : part;
+  return outcome ? { ...part, ...outcomeOf(outcome, slot, call.told.frozen) } : part;
 }
 
 function outcomeOf(
   outcome: Outcome,
   slot: Extract<Slot, { call: string }>,
+  told: string,
 ): Record<string, unknown> {
   if (outcome.kind === "cancelled") {
     const isDenied = outcome.isDenied && slot.rest.approval !== undefined;
     if (isDenied) return { state: "output-denied" };
-    return { state: "output-error", errorText: outcome.detail || "The call was interrupted." };
+    return { state: "output-error", errorText: told };
   }
   if (!outcome.success) {
     return { state: "output-error", errorText: outcome.error || outcome.text };

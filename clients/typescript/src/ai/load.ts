@@ -1,5 +1,6 @@
 // A chat, from the events of its branch.
 
+import { Unanswered } from "../adapters/unanswered.js";
 import { ApprovalRequirement, CancelReason, Decision, Role } from "../gen/treering/v1/event.js";
 import { textOf } from "../parts.js";
 import type { Event } from "../types.js";
@@ -45,6 +46,7 @@ export class Fold {
   #head: Place = { conversationId: "", revision: 0 };
   #base: Place = this.#head;
   #hasBegun = false;
+  readonly #calls = new Unanswered();
 
   /** The last event that was taken. */
   get head(): Place {
@@ -57,6 +59,7 @@ export class Fold {
     const { conversationId, revision } = this.#head;
     if (event.conversationId === conversationId && event.revision <= revision) return;
     this.#head = placeOf(event);
+    this.#calls.take(event);
     const isSaid = body?.$case === "messageAppended" || body?.$case === "toolCallRequested";
     const isLayout = body?.$case === "custom" && body.value.typeName === LAYOUT;
     this.#hasBegun ||= isSaid || isLayout;
@@ -71,9 +74,15 @@ export class Fold {
     const messages = [...this.#messages, ...guessed(this.#pending)].map((message) => ({
       ...message,
       content: [...message.content],
-      calls: new Map([...message.calls].map(([id, call]) => [id, { ...call }])),
+      calls: new Map(
+        [...message.calls].map(([id, call]) => [id, { ...call, told: this.#told(id) }]),
+      ),
     }));
     return { messages, head: this.#head, base: this.#base };
+  }
+
+  #told(callId: string): StoredCall["told"] {
+    return { open: this.#calls.told(callId, false), frozen: this.#calls.told(callId, true) };
   }
 
   /** What became of a call. */
@@ -89,8 +98,7 @@ export class Fold {
       const value = structured.length ? fromJson(structured) : undefined;
       call.outcome = { kind: "result", success, error, text: textOf(parts), structured: value };
     } else if (body?.$case === "toolCallCancelled") {
-      const { reason, detail } = body.value;
-      call.outcome = { kind: "cancelled", isDenied: reason === CancelReason.DENIED, detail };
+      call.outcome = { kind: "cancelled", isDenied: body.value.reason === CancelReason.DENIED };
     }
   }
 
@@ -160,7 +168,8 @@ function pendingOf(event: Event): Pending {
   if (body?.$case !== "toolCallRequested") return { event, end };
   const { callId, tool, arguments: args, approval } = body.value;
   const needsApproval = approval === ApprovalRequirement.PENDING;
-  return { event, end, call: { callId, tool, input: parsed(args), needsApproval } };
+  const told = { open: "", frozen: "" };
+  return { event, end, call: { callId, tool, input: parsed(args), needsApproval, told } };
 }
 
 function add(message: StoredMessage, { event, call }: Pending): void {

@@ -7,6 +7,7 @@ import * as make from "../make.js";
 import type { Content } from "../parts.js";
 import {
   contentOf,
+  isFilled,
   LAYOUT,
   type Layout,
   type OutputForm,
@@ -87,14 +88,19 @@ function evolved(
   for (const [index, part] of next.parts.entries()) {
     const slot = stored.slots[index];
     const was = before.parts[index];
-    const kept = slot && was ? evolvedPart(slot, was, part) : part;
+    const kept = slot && was ? evolvedPart(stored, slot, was, part) : part;
     if (!kept) return undefined;
     parts.push(kept);
   }
   return { ...next, parts };
 }
 
-function evolvedPart(slot: Slot, was: UIPart, part: UIPart): UIPart | undefined {
+function evolvedPart(
+  stored: StoredMessage,
+  slot: Slot,
+  was: UIPart,
+  part: UIPart,
+): UIPart | undefined {
   if (was.type !== part.type && toolOf(was) !== toolOf(part)) return undefined;
   if ("inline" in slot) return was.toolCallId === part.toolCallId ? part : undefined;
   if ("content" in slot) {
@@ -103,6 +109,9 @@ function evolvedPart(slot: Slot, was: UIPart, part: UIPart): UIPart | undefined 
   }
   if (was.toolCallId !== part.toolCallId) return undefined;
   if (slot.input && !isDeepStrictEqual(was.input, part.input)) return undefined;
+  // That it has no result is none.
+  const call = stored.calls.get(slot.call);
+  if (call && isFilled(part, call)) return was;
   // The UI has not heard yet what became of it; the first decision holds.
   if (rank(part) < rank(was) || isOverruled(was, part)) return was;
   const isEnded = rank(was) === 4;
@@ -240,7 +249,7 @@ class Writer {
     const input = part.input ?? part.rawInput ?? {};
     const given = JSON.stringify(input);
     this.#say(make.toolCall(callId, toolFor(tool), given, { needsApproval }));
-    return { callId, tool, input, needsApproval };
+    return { callId, tool, input, needsApproval, told: { open: "", frozen: "" } };
   }
 
   /** A person's word. True: it can only be recorded when the call is there. */

@@ -1,4 +1,4 @@
-// Sessions of the Claude Agent SDK in Treering: a `SessionStore` of the SDK.
+// A `SessionStore` of the Claude Agent SDK.
 //
 //     import { query } from "@anthropic-ai/claude-agent-sdk";
 //     import { TreeringSessionStore } from "treering/claude-agent-sdk";
@@ -6,9 +6,9 @@
 //     const sessionStore = new TreeringSessionStore(treering.local("./store"));
 //     for await (const message of query({ prompt, options: { sessionStore } })) ...
 //
-// A session is a conversation. What its transcript says is there as messages, tool calls and
-// results: searched, forked, sent to any provider. The SDK gets its lines back as it gave them.
-// Needs `@anthropic-ai/claude-agent-sdk`.
+// A session is a conversation of messages, tool calls and results. You can search and fork it, and
+// build requests for any provider. The SDK gets its lines back unchanged. Needs
+// `@anthropic-ai/claude-agent-sdk`.
 
 import {
   foldSessionSummary,
@@ -55,12 +55,11 @@ interface Seen {
 type MainKey = Omit<SessionKey, "subpath">;
 
 /**
- * The SDK's sessions as conversations of a store.
+ * Stores the SDK's sessions as conversations.
  *
- * The source id of a session's conversation is `PROJECT_KEY/SESSION_ID`, that of a subagent's
- * `PROJECT_KEY/SESSION_ID/SUBPATH`; its parent is the session's. A line with a `uuid` that is
- * there is passed over, whoever wrote it. Deleting puts an empty branch in the place of the
- * session's; the old one takes nothing more, and can still be read. The Python client's
+ * The source id of a session is `PROJECT_KEY/SESSION_ID`, that of a subagent, its child,
+ * `PROJECT_KEY/SESSION_ID/SUBPATH`. A line with a known `uuid` is skipped. Deleting replaces the
+ * branch by an empty one; the old branch is archived and stays readable. The Python client's
  * `TreeringSessionStore` reads and writes the same sessions.
  */
 export class TreeringSessionStore implements SessionStore {
@@ -74,7 +73,7 @@ export class TreeringSessionStore implements SessionStore {
 
   // ---- the SDK's calls ----
 
-  /** Stores lines; all that are given at once, or none, up to 500. */
+  /** Appends lines: all or none, up to 500. */
   async append(key: SessionKey, entries: SessionStoreEntry[]): Promise<void> {
     if (!entries.length) return;
     // As JSON says it: what comes back is what any program reads.
@@ -85,7 +84,7 @@ export class TreeringSessionStore implements SessionStore {
     });
   }
 
-  /** All lines of a session, as they were given; `null` when there are none. */
+  /** Returns all lines of a session unchanged; `null` if there are none. */
   async load(key: SessionKey): Promise<SessionStoreEntry[] | null> {
     const entries: SessionStoreEntry[] = [];
     for await (const { items } of this.#frames(key)) {
@@ -94,7 +93,7 @@ export class TreeringSessionStore implements SessionStore {
     return entries.length ? entries : null;
   }
 
-  /** The project's sessions. */
+  /** Lists the sessions of a project. */
   async listSessions(projectKey: string): Promise<{ sessionId: string; mtime: number }[]> {
     const found: { sessionId: string; mtime: number }[] = [];
     for await (const [sessionId, summary] of this.#sessions(projectKey)) {
@@ -103,7 +102,7 @@ export class TreeringSessionStore implements SessionStore {
     return found;
   }
 
-  /** What the SDK keeps of each session for its lists. */
+  /** Returns the SDK's summaries of the sessions. */
   async listSessionSummaries(projectKey: string): Promise<SessionSummaryEntry[]> {
     const found: SessionSummaryEntry[] = [];
     for await (const [sessionId, summary] of this.#sessions(projectKey)) {
@@ -114,7 +113,7 @@ export class TreeringSessionStore implements SessionStore {
     return found;
   }
 
-  /** Takes a session back, with its subagents; or one subagent. */
+  /** Deletes a session with its subagents, or one subagent. */
   async delete(key: SessionKey): Promise<void> {
     if (key.subpath === undefined) {
       for (const subpath of await this.listSubkeys(key)) await this.#delete({ ...key, subpath });
@@ -122,7 +121,7 @@ export class TreeringSessionStore implements SessionStore {
     await this.#delete(key);
   }
 
-  /** The session's subagents. */
+  /** Lists the subagents of a session. */
   async listSubkeys({ projectKey, sessionId }: MainKey): Promise<string[]> {
     const name = `${projectKey}/${sessionId}`;
     const found: string[] = [];

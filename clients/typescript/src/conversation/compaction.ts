@@ -14,7 +14,7 @@ import type { CallOptions, Transport } from "../transport.js";
 import type { Compaction } from "../types.js";
 import { type CompactionTriggerName, jsonBytes, number } from "../words.js";
 
-/** Makes a summary of what is planned. */
+/** Makes a summary from the plan. */
 export type Summariser = (plan: CompactionPlan) => string | Promise<string>;
 
 interface Place {
@@ -22,25 +22,25 @@ interface Place {
   branch: string;
 }
 
-/** Where a compaction would cut. */
+/** Options of a compaction plan. */
 export interface PlanOptions extends CallOptions {
-  /** Turns that stay; else the policy's. */
+  /** Turns to keep; default: the policy's. */
   keepTurns?: number | undefined;
-  /** For the model whose tokens are counted; else the conversation's. */
+  /** The model for counting tokens; default: the conversation's. */
   model?: string | undefined;
   policy?: Readonly<Record<string, unknown>> | undefined;
 }
 
-/** Where a compaction cuts. */
+/** Options of a compaction. */
 export interface CompactOptions extends WriteOptions {
-  /** Turns that stay; else the policy's. */
+  /** Turns to keep; default: the policy's. */
   keepTurns?: number | undefined;
-  /** Else where the plan would cut. */
+  /** Default: the cut of the plan. */
   cutRevision?: number | undefined;
   trigger?: CompactionTriggerName | undefined;
 }
 
-/** Where a compaction would cut, and what to ask of a model. */
+/** Returns where a compaction would cut and what to ask a model for. */
 export async function planCompaction(
   transport: Transport,
   place: Place,
@@ -57,7 +57,7 @@ export async function planCompaction(
   return plan ?? Plan.fromPartial({});
 }
 
-/** Lets a summary stand for the older turns. */
+/** Replaces older turns in requests by a summary. */
 export async function compact(
   transport: Transport,
   place: Place,

@@ -20,7 +20,7 @@ const CALLS_MAX = 10_000;
 
 /** A range of a result. */
 export interface ResultRange {
-  /** From 1, both inclusive. */
+  /** From 1, inclusive. */
   lines?: readonly [first: number, last: number] | undefined;
   bytes?: readonly [start: number, length: number] | undefined;
 }
@@ -30,8 +30,8 @@ export abstract class Tools extends Writing implements ReplayHost {
   abstract events(options: ReadOptions): AsyncIterable<Event>;
 
   /**
-   * Records that a tool is asked for and run from now on; where approval is needed, only that
-   * it is asked for (see `call.waitForApproval`).
+   * Appends the request and the start of a tool call; only the request if it needs approval (see
+   * `call.waitForApproval`).
    *
    *     const call = await conv.toolCall("grep", { pattern: "port" });
    *     await call.result("config.py:12: PORT = 7171");
@@ -41,7 +41,7 @@ export abstract class Tools extends Writing implements ReplayHost {
     return call.needsApproval ? call.request() : call.start();
   }
 
-  /** Calls that have not ended: what an agent goes on with after a restart. */
+  /** Returns the calls that have not ended. An agent resumes them after a restart. */
   async openCalls(): Promise<Call[]> {
     const state = await this.state();
     const open = state.branch?.openCalls ?? [];
@@ -84,20 +84,20 @@ export abstract class Tools extends Writing implements ReplayHost {
     return asked;
   }
 
-  /** Calls of the branch with their outcomes, newest first. */
+  /** Lists the calls of the branch with their outcomes, newest first. */
   async toolCalls({ tool = "", asOf = 0, limit = 0 } = {}): Promise<ToolCall[]> {
     const request = { ...this.place, asOfRevision: asOf, tool, limit };
     const { calls } = await this.transport.unary(tools.history, request);
     return calls.map((call) => new ToolCall(call));
   }
 
-  /** Calls that wait for a decision. */
+  /** Lists the calls that wait for approval. */
   async pending({ limit = 0 } = {}): Promise<ToolCall[]> {
     const { calls } = await this.transport.unary(tools.pending, { ...this.place, limit });
     return calls.map((call) => new ToolCall(call));
   }
 
-  /** Waits until a call is decided or ended, or the time is up: its status says which. */
+  /** Waits until a call is decided or has ended, or until the timeout. The status says which. */
   async waitForDecision(
     callId: string,
     timeoutMs = 60_000,
@@ -111,7 +111,7 @@ export abstract class Tools extends Writing implements ReplayHost {
     return new ToolCall(messages.ToolCall.fromPartial(call ?? {}));
   }
 
-  /** A result by call id or by revision: whole, or lines, or bytes. */
+  /** Returns a result by call id or revision: all of it, lines or bytes. */
   async result(which: string | number, { lines, bytes }: ResultRange = {}): Promise<ToolResult> {
     return this.#getResult({
       which:
@@ -126,8 +126,8 @@ export abstract class Tools extends Writing implements ReplayHost {
   }
 
   /**
-   * Answers a call of the tool that reads shortened results again (`read_tool` of the
-   * policy), with the arguments as the model wrote them.
+   * Answers a call of the policy's `read_tool`, which reads shortened results again. Pass the
+   * arguments as the model wrote them.
    */
   async readResult(args: unknown): Promise<ToolResult> {
     return this.#getResult({ arguments: asJsonBytes(args) });
@@ -149,7 +149,7 @@ export abstract class Tools extends Writing implements ReplayHost {
     return new ToolResult(info, fromUtf8(Buffer.concat(chunks)));
   }
 
-  /** What the tool answered the n-th time that it was asked this; 0: the last time. */
+  /** Returns the result of the n-th call of the tool with these arguments; 0 for the last. */
   async recorded(
     tool: string,
     args: unknown = {},
@@ -160,24 +160,24 @@ export abstract class Tools extends Writing implements ReplayHost {
     return answer.found ? answer.result : undefined;
   }
 
-  /** Recorded results in the place of tools, to run an agent again. */
+  /** Returns recorded results instead of running tools, to run an agent again. */
   replay(): Replay {
     return new Replay(this);
   }
 
-  /** Finished calls in short, newest first. */
+  /** Lists the result digests of finished calls, newest first. */
   async snapshots({ asOf = 0, limit = 0 } = {}): Promise<messages.ToolSnapshot[]> {
     const request = { ...this.place, asOfRevision: asOf, limit };
     return (await this.transport.unary(tools.snapshots, request)).snapshots;
   }
 
-  /** Files, variables, the working directory, what has succeeded. */
+  /** Returns tool observations: files, variables, the working directory, successful tools. */
   async knowledge({ asOf = 0, recent = 0, tool = "" } = {}): Promise<messages.KnowledgeResponse> {
     const request = { ...this.place, asOfRevision: asOf, recent, tool };
     return this.transport.unary(tools.knowledge, request);
   }
 
-  /** Fills empty file and variable arguments of a call from what is known. */
+  /** Fills empty file and variable arguments of a call from tool observations. */
   async suggestArguments(
     tool: string,
     args: unknown = {},
@@ -186,13 +186,13 @@ export abstract class Tools extends Writing implements ReplayHost {
     return this.transport.unary(tools.suggestArguments, request);
   }
 
-  /** Tools that should have succeeded before this one, and have not. */
+  /** Returns the tools that should have succeeded before this one, but have not. */
   async missingPrerequisites(tool: string): Promise<string[]> {
     return (await this.transport.unary(tools.missingPrerequisites, { ...this.place, tool }))
       .missing;
   }
 
-  /** What to do next, in a sentence or two for a prompt. */
+  /** Returns guidance on what to do next, as a sentence or two for a prompt. */
   async guidance(): Promise<string> {
     return (await this.transport.unary(tools.guidance, this.place)).guidance;
   }

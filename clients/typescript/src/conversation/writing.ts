@@ -3,7 +3,7 @@
 import { type AskedCall, readAnswer, readMessages } from "../answers.js";
 import { Answer, Call, type CallHost, type RecordResultOptions } from "../calls.js";
 import type { NewEvent, ToolDefinition, Usage } from "../gen/treering/v1/event.js";
-import { keyOrNew, unique } from "../keys.js";
+import { callIdOf, keyOrNew, unique } from "../keys.js";
 import * as make from "../make.js";
 import { conversations, events as eventMethods, tools } from "../methods.js";
 import type { Content } from "../parts.js";
@@ -16,9 +16,9 @@ import type { Parsed, ProviderName } from "../words.js";
 /** Whether calls need approval: all of them, or a function of the tool and its arguments. */
 export type NeedsApproval = boolean | ((tool: string, args: Parsed) => boolean);
 
-/** What is recorded with an answer of the model. */
+/** Options of an answer. */
 export interface AnswerOptions extends AppendOptions {
-  /** The calls that it asks for. */
+  /** Its tool calls. */
   toolCalls?: Iterable<AskedCall> | undefined;
   needsApproval?: NeedsApproval | undefined;
   usage?: Usage | undefined;
@@ -34,11 +34,11 @@ export const newCallId = (): string => `call_${unique(24)}`;
 export abstract class Writing implements CallHost {
   constructor(
     protected readonly transport: Transport,
-    /** UUID, or the id that its source gave. */
+    /** UUID or source id. */
     readonly id: string,
-    /** Empty: the active branch. */
+    /** Name of the branch; empty for the active branch. */
     readonly branch: string,
-    /** Who appends, where an event does not say. */
+    /** Default actor of appended events. */
     readonly actor: string,
   ) {}
 
@@ -58,8 +58,8 @@ export abstract class Writing implements CallHost {
    *
    *     await conv.append([make.user("Hello"), make.assistant("Hello to you.")]);
    *
-   * Events may say who they are (`make.withId`, `make.once`), and an append may expect what
-   * the newest event with a key is:
+   * Events may have ids or keys of their own (`make.withId`, `make.once`), and an append may expect
+   * the newest event with a key:
    *
    *     const plan = make.foundBy(make.user("The plan."), { key: "plan" });
    *     const first = await conv.append([plan], { expectedKeys: { plan: null } });
@@ -87,7 +87,7 @@ export abstract class Writing implements CallHost {
     return receipt;
   }
 
-  /** Records what the user said: texts, and parts such as `make.image(...)`. */
+  /** Appends a user message: texts, and parts such as `make.image(...)`. */
   async user(
     content: Content,
     options: AppendOptions & { author?: string } = {},
@@ -96,7 +96,7 @@ export abstract class Writing implements CallHost {
   }
 
   /**
-   * Records what the model said, with the calls that it asks for, in one step.
+   * Appends an assistant message with its tool calls, in one batch.
    *
    *     const answer = await conv.assistant("I look.", {
    *       toolCalls: [{ id: "a", tool: "ls", arguments: { path: "." } }],
@@ -129,8 +129,8 @@ export abstract class Writing implements CallHost {
   }
 
   /**
-   * Records a provider's answer as it came: text, reasoning, calls, usage. `response` is the
-   * object of the provider's own package.
+   * Appends a provider's answer: text, reasoning, tool calls and usage. `response` is the object of
+   * the provider's package.
    */
   async record(
     provider: ProviderName,
@@ -138,12 +138,16 @@ export abstract class Writing implements CallHost {
     options: AppendOptions & { needsApproval?: NeedsApproval } = {},
   ): Promise<Answer> {
     const { parts, calls, ...facts } = readAnswer(provider, response);
-    return this.assistant(parts, { ...options, ...facts, toolCalls: calls });
+    const { idempotencyKey: key } = options;
+    // One that is made follows from the write's key: what is written again is the same.
+    const toolCalls = key
+      ? calls.map((call, place) => ({ ...call, id: call.id || callIdOf(`${key}/${place}`) }))
+      : calls;
+    return this.assistant(parts, { ...options, ...facts, toolCalls });
   }
 
   /**
-   * Records messages that you have as a list, in OpenAI's (`openai-chat`) or Anthropic's
-   * shape. All or nothing.
+   * Appends a list of messages in the format of OpenAI (`openai-chat`) or Anthropic: all or none.
    */
   async extend(
     provider: ProviderName,
@@ -158,7 +162,7 @@ export abstract class Writing implements CallHost {
     return this.append([make.system(prompt)], options);
   }
 
-  /** Sets the tools on offer from here on: see `make.tool`. */
+  /** Sets the available tools from here on: see `make.tool`. */
   async defineTools(
     definitions: Iterable<ToolDefinition>,
     options: AppendOptions = {},
@@ -174,7 +178,7 @@ export abstract class Writing implements CallHost {
     return this.append([make.configChanged(make.config(model, settings))], settings);
   }
 
-  /** Judges an event, a turn, or (revision 0) the branch, so that forks can be compared. */
+  /** Annotates an event, a turn, or (revision 0) the branch, for example to compare forks. */
   async annotate(
     revision: number,
     judgement: make.AnnotationOptions & AppendOptions,
@@ -182,7 +186,7 @@ export abstract class Writing implements CallHost {
     return this.append([make.annotation(revision, judgement)], judgement);
   }
 
-  /** Records an event of your own: bytes as they are, all else as JSON. */
+  /** Appends a custom event. Bytes are stored unchanged, other values as JSON. */
   async custom(
     typeName: string,
     data: unknown,
@@ -192,7 +196,7 @@ export abstract class Writing implements CallHost {
     return this.append([make.custom(typeName, data, { contentType })], options);
   }
 
-  /** Ends the conversation: it takes nothing more, and stays readable. */
+  /** Seals the conversation: it accepts no appends and stays readable. */
   async seal(
     reason = "",
     { summary = "", ...options }: WriteOptions & { summary?: string } = {},
@@ -208,7 +212,9 @@ export abstract class Writing implements CallHost {
     return this.wrote(await this.transport.unary(conversations.seal, request, { ...options, key }));
   }
 
-  /** Records what an open call returned. Large texts are sent in pieces. */
+  /**
+   * Appends the result of an open call, up to 64 MiB less 64 KiB. Large texts are sent in pieces.
+   */
   async toolResult(
     callId: string,
     content: Content = [],

@@ -3,32 +3,32 @@
 
 import { status } from "@grpc/grpc-js";
 
-/** What an error knows beside its message. */
+/** Facts of an error besides its message. */
 export interface ErrorFacts {
-  /** gRPC's code, where a server answered or the connection failed. */
+  /** gRPC status code, if a server answered or the connection failed. */
   code?: status | undefined;
-  /** The rule as the server named it. */
+  /** The server's reason. */
   reason?: string | undefined;
-  /** The facts: what was expected, what is there. */
+  /** Facts of the error, such as the expected and the actual value. */
   metadata?: Record<string, string> | undefined;
-  /** Milliseconds after which trying again makes sense. */
+  /** Milliseconds after which the server suggests a retry. */
   retryAfterMs?: number | undefined;
 }
 
-/** Anything that went wrong. Never holds the text of messages or results. */
+/** Base class of all errors. Never contains the text of messages or results. */
 export class TreeringError extends Error {
-  /** The server's name of the rule; empty for classes that stand for several. */
+  /** The server's reason; empty for classes of several reasons. */
   static readonly reason: string = "";
   /** What to do. */
   static readonly advice: string = "";
 
-  /** gRPC's code, where a server answered or the connection failed. */
+  /** gRPC status code, if a server answered or the connection failed. */
   readonly code: status | undefined;
-  /** The rule as the server named it, also where this client has no class for it. */
+  /** The server's reason, even if this client has no class for it. */
   readonly rule: string;
-  /** The facts: what was expected, what is there. */
+  /** Facts of the error, such as the expected and the actual value. */
   readonly metadata: Readonly<Record<string, string>>;
-  /** Milliseconds after which the server says that trying again makes sense. */
+  /** Milliseconds after which the server suggests a retry. */
   readonly retryAfterMs: number | undefined;
 
   constructor(message: string, facts: ErrorFacts = {}) {
@@ -55,7 +55,7 @@ export class TreeringError extends Error {
     return `${this.name}: ${text}${this.advice ? ` (${this.advice})` : ""}`;
   }
 
-  /** A fact that is a number; 0 where the server did not say it. */
+  /** A numeric fact; 0 if the server did not send it. */
   protected number(name: string): number {
     return Number(this.metadata[name] ?? 0) || 0;
   }
@@ -63,37 +63,37 @@ export class TreeringError extends Error {
 
 // ---- kinds of trouble ----
 
-/** What was named is not there. */
+/** The named object does not exist. */
 export class NotFound extends TreeringError {}
 
-/** Somebody else was first, or the name is taken. */
+/** Another writer was first, or the name is taken. */
 export class Conflict extends TreeringError {}
 
-/** The state forbids it until someone changes it. Nothing was appended. */
+/** The current state does not allow the call. Nothing was appended. */
 export class Refused extends TreeringError {}
 
-/** The call itself is wrong. Nothing was appended. */
+/** The call is invalid. Nothing was appended. */
 export class Invalid extends TreeringError {}
 
-/** The server asks for a key, and none came, or one that is not good. */
+/** The server requires an API key, and the call has none or an invalid one. */
 export class Unauthenticated extends TreeringError {
   static override readonly advice: string =
     "Give `token`, or set TREERING_TOKEN, to a key that `treering keys ls` shows as good.";
 }
 
-/** The key is good, and this is not for it. Nothing was appended. */
+/** The API key is valid but does not permit the call. Nothing was appended. */
 export class PermissionDenied extends TreeringError {
   static override readonly advice: string =
     "Use a key that may do this; `treering keys ls` shows what each may do.";
 }
 
-/** It cannot be done now. It was tried again until the call's time was up. */
+/** The call failed temporarily, and was retried until its timeout. */
 export class Unavailable extends TreeringError {
   static override readonly advice: string =
     "Try again later, or see whether the server runs and its disk has room.";
 }
 
-/** Stored data is damaged; what is whole is served. */
+/** Stored data is damaged. The server still serves undamaged data. */
 export class Damaged extends TreeringError {
   static override readonly advice: string = "Run `treering verify` on the store.";
 }
@@ -103,12 +103,12 @@ export class Failed extends TreeringError {
   static override readonly advice: string = "Look into the server's log.";
 }
 
-/** Nothing answers there. */
+/** No server answers at the address. */
 export class Unreachable extends Unavailable {
   static override readonly advice: string = "Is the server running, and is this its address?";
 }
 
-/** This client was closed; nothing was sent. */
+/** The client is closed. Nothing was sent. */
 export class ClientClosed extends Unreachable {
   static override readonly advice: string =
     "Make another one with `connect` or `local`, and close it after its last call.";
@@ -118,13 +118,13 @@ export class ClientClosed extends Unreachable {
   }
 }
 
-/** A store cannot be at that path. */
+/** The path cannot hold a store. */
 export class NoFolder extends TreeringError {
   static override readonly advice: string =
     "Name a folder that can be made, and that this program may write to.";
 }
 
-/** The call took longer than its `timeoutMs`. A write may be done or not. */
+/** The call took longer than its `timeoutMs`. A write may or may not be stored. */
 export class DeadlineExceeded extends TreeringError {
   static override readonly advice: string =
     "Give it more time; a write can be repeated with the same idempotencyKey.";
@@ -133,16 +133,16 @@ export class DeadlineExceeded extends TreeringError {
 /** The call was cancelled. */
 export class Cancelled extends TreeringError {}
 
-/** Another process holds the store and does not serve it. */
+/** Another process has the store open and does not serve it. */
 export class StoreInUse extends Unavailable {
   static override readonly advice: string =
     "Wait until it has ended, or let it serve: `treering serve`.";
 }
 
-/** The server of `treering.local` did not start; the message holds what it said. */
+/** The server of `treering.local` did not start. The message contains its output. */
 export class ServerNotStarted extends TreeringError {}
 
-/** There is no `treering` program to start. */
+/** No `treering` program was found. */
 export class NoBinary extends TreeringError {
   static override readonly advice: string =
     "Install its platform package, put `treering` on the PATH, or set TREERING_BINARY.";
@@ -153,39 +153,39 @@ export class ApprovalExpired extends Refused {
   static override readonly advice: string = "Ask again with a new call.";
 }
 
-/** Nobody decided within the time that was waited. The call still waits. */
+/** The wait ended without a decision. The call is still pending. */
 export class NotDecided extends TreeringError {
   static override readonly advice: string = "Wait again, or cancel the call.";
 }
 
-/** A replay was asked for a call that the recorded branch does not have. */
+/** The recorded branch does not have the call of a replay. */
 export class NotRecorded extends NotFound {
   static override readonly advice: string = "Run the tool, or fork earlier.";
 }
 
-/** The connection broke while a write without a key was under way. */
+/** The connection broke during a write without an idempotency key. */
 export class DeliveryUnknown extends TreeringError {
   static override readonly advice: string = "Read the branch: it may be there or not.";
 }
 
-/** A command of `treering` failed; the message is what it said. */
+/** A `treering` command failed. The message is its output. */
 export class CommandFailed extends TreeringError {
   constructor(
     message: string,
-    /** `treering --help` says what each means. */
+    /** `treering --help` lists the exit codes. */
     readonly exitCode: number,
   ) {
     super(message);
   }
 }
 
-/** A person said no to a tool call. */
+/** A tool call was denied. */
 export class CallDenied extends Refused {
   static override readonly advice: string = "Tell the model; do not run the tool.";
 
   constructor(
     readonly callId: string,
-    /** Who said no. */
+    /** Who denied it. */
     readonly decidedBy: string,
     /** Why. */
     readonly reasonGiven: string,

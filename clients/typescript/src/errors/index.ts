@@ -1,4 +1,4 @@
-// What can go wrong, one class for each reason that the server names.
+// Exception classes: one for each reason of the server.
 //
 // All are `TreeringError`. The classes between tell what kind of trouble it is: `NotFound`,
 // `Conflict` (somebody was first), `Refused` (the state forbids it), `Invalid` (the call is

@@ -15,7 +15,7 @@ import { messageOf, plain, typed } from "./messages.js";
 import { OWN_FRAME } from "./places.js";
 import type { ThreadReader } from "./reader.js";
 import { MESSAGES } from "./rows.js";
-import { heardIn, isOfOthers, placeOf } from "./said.js";
+import { heardIn, isFilled, isOfOthers, placeOf } from "./said.js";
 
 /** Where the messages of a checkpoint go. */
 export interface Turn {
@@ -135,7 +135,7 @@ export class Mirror {
     for (const [index, mirrored] of turn.added.entries()) {
       const { key, message } = mirrored;
       const of = String(message.id || turn.first + index);
-      const said = known.has(key) ? [] : lessened.of(key, typed(message));
+      const said = known.has(key) || isFilled(message) ? [] : lessened.of(key, typed(message));
       const events = fitted(said, turn.open, of);
       items.push([await this.#fields(batch, mirrored), events]);
     }

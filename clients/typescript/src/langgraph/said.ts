@@ -1,4 +1,4 @@
-// What was said in a conversation, by whatever program, as messages of LangChain.
+// Returns the messages of a conversation, of all programs, as LangChain messages.
 //
 // Those that a graph said are as they are in its state. Those of others get ids that follow from
 // their events: a state that has them already does not get them twice, and they are not appended
@@ -7,6 +7,7 @@
 import * as lc from "@langchain/core/messages";
 import { read } from "../adapters/frames.js";
 import { said } from "../adapters/responses.js";
+import type { Unanswered } from "../adapters/unanswered.js";
 import type { Event } from "../types.js";
 import { messageOf } from "./messages.js";
 import { MESSAGES } from "./rows.js";
@@ -30,6 +31,60 @@ export function placeOf({ id }: lc.BaseMessage, conversationId: string): number 
   return found?.[1] === conversationId ? Number(found[2]) : 0;
 }
 
+/** The id of what stands for a call's result: conversation and call; Python's is the same. */
+const FILLED = /^[0-9a-f-]{36}#open\/./s;
+
+/** Whether it stands for a result that was not there. */
+export const isFilled = ({ id }: lc.BaseMessage): boolean => FILLED.test(id ?? "");
+
+/**
+ * Messages, with something in the place of each result that none of `all` has: providers refuse
+ * calls without one.
+ */
+export function* answered(
+  some: readonly Heard[],
+  all: readonly Heard[],
+  conversationId: string,
+  calls: Unanswered,
+): Generator<lc.BaseMessage> {
+  const missing = missingIn(all.map(({ message }) => message));
+  const last = all.findLast(({ message }) => lc.AIMessage.isInstance(message))?.message;
+  let waiting: lc.ToolMessage[] = [];
+  for (const { message } of some) {
+    if (!lc.ToolMessage.isInstance(message)) {
+      yield* waiting;
+      waiting = [];
+    }
+    yield message;
+    for (const { id = "", name } of missing.get(message) ?? []) {
+      const content = calls.told(id, message !== last);
+      const filled = { content, name, tool_call_id: id, id: `${conversationId}#open/${id}` };
+      waiting.push(new lc.ToolMessage({ ...filled, status: "error" }));
+    }
+  }
+  yield* waiting;
+}
+
+type ToolCalls = NonNullable<lc.AIMessage["tool_calls"]>;
+
+/**
+ * Of answers, the calls after which no result comes. An id may come again: a result is of the
+ * last call before it.
+ */
+function missingIn(messages: readonly lc.BaseMessage[]): Map<lc.BaseMessage, ToolCalls> {
+  const missing = new Map<lc.BaseMessage, ToolCalls>();
+  const results = new Set<string>();
+  for (const message of messages.toReversed()) {
+    if (lc.ToolMessage.isInstance(message)) results.add(message.tool_call_id);
+    if (!lc.AIMessage.isInstance(message)) continue;
+    const asked = (message.tool_calls ?? []).filter(({ id }) => id);
+    const open = asked.filter(({ id = "" }) => !results.has(id));
+    missing.set(message, open);
+    for (const { id = "" } of asked) results.delete(id);
+  }
+  return missing;
+}
+
 /** Messages in their order, those once that a graph was told. */
 export async function heardIn(events: AsyncIterable<Event>): Promise<Heard[]> {
   const all: Heard[] = [];
@@ -51,7 +106,7 @@ export async function heardIn(events: AsyncIterable<Event>): Promise<Heard[]> {
   const told = new Set(all.filter(isTold).map(({ message }) => message.id));
   // A graph that was told has it where it was said.
   return all
-    .filter((heard) => !isTold(heard))
+    .filter((heard) => !isTold(heard) && !isFilled(heard.message))
     .map(({ message, isOfGraph }) => ({ message, isOfGraph: isOfGraph || told.has(message.id) }));
 }
 

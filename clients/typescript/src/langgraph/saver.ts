@@ -19,11 +19,13 @@ import {
   type SerializerProtocol,
   TASKS,
 } from "@langchain/langgraph-checkpoint";
+import { TOLD_BY, Unanswered } from "../adapters/unanswered.js";
 import type { Treering } from "../client.js";
 import type { Conversation } from "../conversation/index.js";
+import type { Event } from "../types.js";
 import { fromUtf8, type Parsed, utf8 } from "../words.js";
 import type { Row } from "./rows.js";
-import { heardIn } from "./said.js";
+import { answered, heardIn } from "./said.js";
 import { GraphThread } from "./thread.js";
 
 const SOURCE = "langgraph";
@@ -35,24 +37,28 @@ const VERSION_DIGITS = 32;
 /** Metadata is JSON in the store, whatever makes the values. */
 const metadataSerde = new JsonPlusSerializer();
 
-/** How threads are stored. */
+/** Options of the saver. */
 export interface SaverOptions {
-  /** What makes bytes of values. With any but LangGraph's own, nothing is mirrored. */
+  /** Serializer of values. Messages are events only with LangGraph's own serializer. */
   serde?: SerializerProtocol | undefined;
-  /** The channel of the root graph whose messages are mirrored ("messages"). */
+  /** The channel of the root graph whose messages are events ("messages"). */
   messagesKey?: string | undefined;
-  /** Threads of which what was read is kept in memory (128). */
+  /** Number of threads that are cached in memory (128). */
   threadsMax?: number | undefined;
 }
 
 /** What events of a conversation its messages are read from. */
 const SAID = ["message_appended", "tool_call_requested", "tool_result_recorded", "custom"] as const;
+/** Those that a graph's messages and what others said are read from. */
+const isSaid = ({ kind }: Event): boolean =>
+  kind !== "approval_decided" && kind !== "tool_call_started";
 
 /**
- * What was said in a conversation, by whatever program, as messages of LangChain.
+ * Returns the messages of a conversation, of all programs, as LangChain messages.
  *
- * Their ids are those that the graph gave, or follow from the events: a state that has one does
- * not get it twice. With `others`, only what other programs said and no graph was told yet:
+ * Messages keep the ids of the graph; others have ids derived from their events. A state therefore
+ * takes each message once. A call without a result gets a message that says so, which is not
+ * stored. With `others`, only messages of other programs that no graph got yet:
  *
  *     const others = await messages(conversation, { others: true });
  *     await graph.invoke({ messages: [...others, prompt] }, thread);
@@ -61,21 +67,28 @@ export async function messages(
   conversation: Conversation,
   { others = false } = {},
 ): Promise<BaseMessage[]> {
-  const heard = await heardIn(conversation.events({ kinds: SAID }));
-  return heard.filter(({ isOfGraph }) => !(others && isOfGraph)).map(({ message }) => message);
+  const calls = new Unanswered();
+  const events = calls.noted(conversation.events({ kinds: [...SAID, ...TOLD_BY] }));
+  const heard = await heardIn(only(events, isSaid));
+  const wanted = heard.filter(({ isOfGraph }) => !(others && isOfGraph));
+  return [...answered(wanted, heard, conversation.id, calls)];
+}
+
+async function* only<T>(all: AsyncIterable<T>, isWanted: (one: T) => boolean): AsyncGenerator<T> {
+  for await (const one of all) if (isWanted(one)) yield one;
 }
 
 /**
- * LangGraph's threads as conversations of a store.
+ * Stores LangGraph's threads as conversations.
  *
- * `thread_id` is the conversation's source id, or its UUID. The messages of the root graph's
- * `messages` channel are typed events on the conversation's branches: the active branch has
- * those of the checkpoint that was put last, and going on from an older checkpoint makes a
- * branch. Values are stored once, lists by what was added to them. The Python client's
- * `TreeringSaver` reads and writes the same threads.
+ * `thread_id` is the conversation's source id or its UUID. The messages of the root graph's
+ * `messages` channel are events on the branches of the conversation. The active branch has those of
+ * the last checkpoint; continuing from an older checkpoint makes a branch. A value is stored once,
+ * and of a list only what was added. The Python client's `TreeringSaver` reads and writes the same
+ * threads.
  *
- * A checkpoint, and all that it needs, is looked up; what was read of a thread is kept in memory,
- * and each call reads what is new of it, so programs may use one thread at once.
+ * Checkpoints are looked up. Threads are cached in memory, and each call reads what is new, so
+ * several programs may use one thread.
  */
 export class TreeringSaver extends BaseCheckpointSaver {
   readonly #db: Treering;
@@ -92,7 +105,7 @@ export class TreeringSaver extends BaseCheckpointSaver {
     this.#threadsMax = options.threadsMax ?? THREADS_MAX;
   }
 
-  /** The conversation that a thread is; begins it the first time. */
+  /** Returns the conversation of a thread, and creates it if needed. */
   async conversation(threadId: string): Promise<Conversation> {
     const thread = this.#thread(threadId);
     return thread.alone(() => thread.open());
@@ -100,7 +113,7 @@ export class TreeringSaver extends BaseCheckpointSaver {
 
   // ---- reading ----
 
-  /** A checkpoint by its id, or the latest. */
+  /** Returns a checkpoint by id, or the latest. */
   async getTuple(config: RunnableConfig): Promise<CheckpointTuple | undefined> {
     const { thread_id: threadId, checkpoint_ns: ns = "" } = config.configurable ?? {};
     if (threadId === undefined) return undefined;
@@ -112,7 +125,7 @@ export class TreeringSaver extends BaseCheckpointSaver {
     });
   }
 
-  /** Checkpoints, newest first: of a thread, or of all. */
+  /** Lists checkpoints of one thread or of all, newest first. */
   async *list(
     config: RunnableConfig,
     options: CheckpointListOptions = {},
@@ -205,7 +218,7 @@ export class TreeringSaver extends BaseCheckpointSaver {
     return configOf(thread.id, ns, checkpoint.id);
   }
 
-  /** Stores what a task wrote, until the next checkpoint has it. */
+  /** Stores the writes of a task until the next checkpoint. */
   async putWrites(
     config: RunnableConfig,
     writes: PendingWrite[],
@@ -218,7 +231,7 @@ export class TreeringSaver extends BaseCheckpointSaver {
     if (writes.length) await thread.alone(() => thread.putWrites({ ns, id, task, path }, writes));
   }
 
-  /** Takes a thread back: its conversation goes on from an empty branch. */
+  /** Deletes a thread: its conversation continues on an empty branch. */
   async deleteThread(threadId: string): Promise<void> {
     const thread = this.#thread(threadId);
     await thread.alone(() => thread.deleteAll());

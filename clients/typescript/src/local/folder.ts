@@ -14,7 +14,7 @@ const LOCKED_WAIT_MS = 10_000;
 /** How the server of a folder is started. */
 export interface FolderOptions {
   binary?: string | undefined;
-  /** More options of `treering serve`. */
+  /** Options of `treering serve`. */
   serve: readonly string[];
   startTimeoutMs: number;
   onServerLog: (line: string) => void;

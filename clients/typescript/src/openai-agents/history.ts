@@ -2,9 +2,11 @@
 
 import type { AgentInputItem } from "@openai/agents";
 import * as frames from "../adapters/frames.js";
+import { Unanswered } from "../adapters/unanswered.js";
 import type { Conversation } from "../conversation/index.js";
+import { CancelReason } from "../gen/treering/v1/event.js";
 import type { Event } from "../types.js";
-import { itemOf } from "./items.js";
+import { answered, itemOf } from "./items.js";
 import { revived } from "./json.js";
 
 /** The type of the custom events that hold the SDK's own items. Python's items have another. */
@@ -21,12 +23,15 @@ export type Operations = Record<string, string>;
 export interface Held {
   revision: number;
   item: AgentInputItem;
+  /** The SDK gave it. */
+  isOwn: boolean;
 }
 
 export class History {
   /** Of the frames that were read, by their revisions. */
   readonly #operations: (readonly [revision: number, operations: Operations])[] = [];
   readonly #tools = new Map<string, string>();
+  readonly #calls = new Unanswered();
 
   constructor(readonly conversation: Conversation) {}
 
@@ -41,6 +46,11 @@ export class History {
     return collected(this.#items(this.conversation.events()));
   }
 
+  /** The same, with something in the place of each result that is missing; that is not stored. */
+  async answered(): Promise<AgentInputItem[]> {
+    return [...answered(await this.all(), this.#calls)];
+  }
+
   /** The first item; reads no more than it must. */
   async first(): Promise<Held | undefined> {
     for await (const held of this.#items(this.conversation.events())) return held;
@@ -52,6 +62,7 @@ export class History {
     const newestFirst: Held[] = [];
     let waiting: Event[] = [];
     const take = async (events: Event[]) => {
+      for (const event of events) await this.#denied(event);
       newestFirst.push(...(await collected(this.#items(events.reverse()))).reverse());
     };
     for await (const event of this.conversation.events({ backward: true })) {
@@ -68,18 +79,33 @@ export class History {
   }
 
   async *#items(events: AsyncIterable<Event> | Iterable<Event>): AsyncGenerator<Held> {
-    for await (const found of frames.read(FRAME, events)) {
+    for await (const found of frames.read(FRAME, this.#calls.noted(events))) {
       if ("items" in found) {
         const { event, items, beside } = found;
         const { revision } = event;
         if (beside.operations) this.#operations.push([revision, beside.operations]);
         const { bytes = [] } = beside;
-        for (const { item } of items) yield { revision, item: revived({ item, bytes }) };
+        for (const { item } of items) {
+          yield { revision, item: revived({ item, bytes }), isOwn: true };
+        }
         continue;
       }
       if (found.tool) this.#tools.set(found.callId, found.tool);
-      const item = itemOf(found, this.#tools);
-      if (item) yield { revision: found.revision, item };
+      const item = itemOf(found, this.#tools, this.#calls);
+      if (item) yield { revision: found.revision, item, isOwn: false };
+    }
+  }
+
+  /** Backward, a cancellation comes before the denial that it follows. */
+  async #denied({ body, callId, revision }: Event): Promise<void> {
+    const isDenied =
+      body?.$case === "toolCallCancelled" && body.value.reason === CancelReason.DENIED;
+    if (!isDenied) return;
+    const before = { first: revision, backward: true, kinds: ["approval_decided"] } as const;
+    for await (const event of this.conversation.events(before)) {
+      if (event.callId !== callId) continue;
+      this.#calls.take(event);
+      return;
     }
   }
 

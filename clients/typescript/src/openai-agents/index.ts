@@ -1,4 +1,4 @@
-// Sessions of the OpenAI Agents SDK in Treering: a `Session` of the SDK.
+// A `Session` of the OpenAI Agents SDK.
 //
 //     import { Agent, run } from "@openai/agents";
 //     import { TreeringSession } from "treering/openai-agents";
@@ -6,8 +6,8 @@
 //     const session = new TreeringSession("user-42", treering.local("./store"));
 //     await run(new Agent({ name: "Helper" }), "Hello", { session });
 //
-// A session is a conversation, whoever began it: what another framework said in it is among the
-// items. The SDK gets its own items back as it gave them. Needs `@openai/agents`.
+// A session is a conversation. Messages of other frameworks in it are among the items. The SDK gets
+// its own items back unchanged. Needs `@openai/agents`.
 
 import {
   type AgentInputItem,
@@ -41,9 +41,9 @@ import { checked, hashOf, rewritten } from "./transactions.js";
 
 const SOURCE = "openai-agents";
 
-/** Which branch a session is on, and what its conversation begins with. */
+/** Options of a session. */
 export interface SessionOptions {
-  /** The branch to read and to write; else the active one. */
+  /** The branch to use; default: the active branch. */
   branch?: string | undefined;
   title?: string | undefined;
 }
@@ -64,11 +64,11 @@ interface Change {
 }
 
 /**
- * The SDK's session as a conversation of a store.
+ * Stores the SDK's session as a conversation.
  *
- * `sessionId` is the conversation's source id, or its UUID. Popping, clearing and rewriting put a
- * branch in the place of the session's that lacks what was taken back; the old one takes nothing
- * more, and can still be read. What is added at once is stored at once, or not at all.
+ * `sessionId` is the conversation's source id or its UUID. Popping, clearing and rewriting continue
+ * on a new branch; the old branch is archived and stays readable. Items that are added together are
+ * all stored, or none.
  */
 export class TreeringSession
   implements Session, SessionHistoryRewriteAwareSession, SessionHistoryTransactionAwareSession
@@ -85,7 +85,7 @@ export class TreeringSession
     this.#thread = new Thread(db, SOURCE, sessionId, { title: options.title });
   }
 
-  /** The conversation that this session is; begins it the first time. */
+  /** The conversation of the session. Created if needed. */
   async conversation(): Promise<Conversation> {
     return this.#onBranch(await this.#thread.open());
   }
@@ -96,16 +96,19 @@ export class TreeringSession
     return this.sessionId;
   }
 
-  /** The items, oldest first; with a limit, the newest so many. */
+  /**
+   * Returns the items, oldest first; with a limit, only the newest. Without a limit, a call of
+   * another program that has no result gets one that says so, which is not stored.
+   */
   async getItems(limit?: number): Promise<AgentInputItem[]> {
     const conversation = await this.#found();
     if (!conversation || (limit !== undefined && limit <= 0)) return [];
     const history = new History(conversation);
-    const held = limit === undefined ? await history.all() : await history.newest(limit);
-    return held.map(({ item }) => item);
+    if (limit === undefined) return history.answered();
+    return (await history.newest(limit)).map(({ item }) => item);
   }
 
-  /** Stores items: all or none. */
+  /** Appends items: all or none. */
   async addItems(items: AgentInputItem[]): Promise<void> {
     if (!items.length) return;
     // As they are now, whatever becomes of them while others are stored.
@@ -113,7 +116,7 @@ export class TreeringSession
     await this.#mutex.run(() => this.#add(given));
   }
 
-  /** Takes the newest item back; undefined when there is none. */
+  /** Removes and returns the newest item; `undefined` if there is none. */
   async popItem(): Promise<AgentInputItem | undefined> {
     let popped: AgentInputItem | undefined;
     await this.#change(async (history) => {
@@ -124,7 +127,7 @@ export class TreeringSession
     return popped;
   }
 
-  /** Takes all items back. */
+  /** Removes all items. */
   async clearSession(): Promise<void> {
     await this.#change(async (history) => {
       const from = await history.first();
@@ -132,13 +135,13 @@ export class TreeringSession
     });
   }
 
-  /** Puts items in the place of all that there are, in one step. */
+  /** Replaces all items in one step. */
   async replaceHistoryWithCompaction(items: AgentInputItem[]): Promise<void> {
     const plan = async (history: History) => ({ from: (await history.all())[0], items });
     await this.#change(plan, BEGINS);
   }
 
-  /** Rewrites calls that are stored. */
+  /** Rewrites stored calls. */
   async applyHistoryMutations({ mutations }: SessionHistoryRewriteArgs): Promise<void> {
     if (!mutations.length) return;
     await this.#change(async (history) => {
@@ -152,7 +155,7 @@ export class TreeringSession
     });
   }
 
-  /** Changes the history in one step, and once: also when it is asked for again. */
+  /** Changes the history in one step. A repeated transaction is applied once. */
   async applyHistoryTransaction(args: SessionHistoryTransactionArgs): Promise<void> {
     const { operationId, transaction } = checked(args);
     const operations = { [operationId]: hashOf(transaction) };

@@ -2,6 +2,7 @@
 
 import type { AgentInputItem } from "@openai/agents";
 import { givenArguments, said } from "../adapters/responses.js";
+import type { Unanswered } from "../adapters/unanswered.js";
 import type { ContentPart, NewEvent } from "../gen/treering/v1/event.js";
 import * as make from "../make.js";
 import { audio, file, image, json, reasoning, refusal, text } from "../parts.js";
@@ -148,8 +149,14 @@ function audioOf({ audio: source, format }: Parsed): ContentPart | undefined {
 /** The tools of calls, by their ids: a result names its tool. */
 export type Tools = ReadonlyMap<string, string>;
 
-/** What another program said, as an item; undefined for what is none. */
-export function itemOf(event: Event, tools: Tools): AgentInputItem | undefined {
+/** How requests in this shape say that a call failed: it has no other place for it. */
+const FAILED = "Error: ";
+
+/**
+ * What another program said, as an item; undefined for what is none. `calls` has taken note of
+ * the event.
+ */
+export function itemOf(event: Event, tools: Tools, calls: Unanswered): AgentInputItem | undefined {
   const { body } = event;
   switch (body?.$case) {
     case "messageAppended":
@@ -165,7 +172,7 @@ export function itemOf(event: Event, tools: Tools): AgentInputItem | undefined {
     case "toolResultRecorded":
       return resultItem(event.callId, said(body.value.parts) || body.value.errorMessage, tools);
     case "toolCallCancelled":
-      return resultItem(event.callId, body.value.detail || "cancelled", tools);
+      return resultItem(event.callId, FAILED + calls.told(event.callId, true), tools);
     default:
       return undefined;
   }
@@ -178,6 +185,88 @@ const resultItem = (callId: string, output: string, tools: Tools): AgentInputIte
   status: "completed",
   output,
 });
+
+/** An item with the number of the model's answer that it is of; 0 for what others say. */
+type Numbered = readonly [item: AgentInputItem, answer: number];
+
+/**
+ * The items, with a result in the place of each that a function call of others lacks. The SDK's
+ * own are as it gave them: it knows what became of its calls.
+ */
+export function* answered(
+  held: readonly { item: AgentInputItem; isOwn: boolean }[],
+  calls: Unanswered,
+): Generator<AgentInputItem> {
+  const items = held.map(({ item }) => item);
+  const missing = missingIn(items);
+  for (const { item, isOwn } of held) if (isOwn) missing.delete(item);
+  const all = [...numbered(items)];
+  const last = Math.max(0, ...all.map(([, answer]) => answer));
+  let waiting: [callId: string, name: string][] = [];
+  let of = 0;
+  const filled = () => {
+    const made = waiting.map(([callId, name]) => {
+      const output = FAILED + calls.told(callId, of !== last);
+      return resultItem(callId, output, new Map([[callId, name]]));
+    });
+    waiting = [];
+    return made;
+  };
+  for (const [item, answer] of all) {
+    if (answer !== of && !isOutput(item)) yield* filled();
+    if (answer) of = answer;
+    yield item;
+    if (item.type === "function_call" && missing.has(item)) waiting.push([item.callId, item.name]);
+  }
+  yield* filled();
+}
+
+/** Calls after which no result comes. An id may come again: a result is of the last one. */
+function missingIn(items: readonly AgentInputItem[]): Set<AgentInputItem> {
+  const missing = new Set<AgentInputItem>();
+  const results = new Set<string>();
+  for (const item of items.toReversed()) {
+    if (item.type === "function_call_result") results.add(item.callId);
+    if (item.type !== "function_call" || !item.callId) continue;
+    if (!results.delete(item.callId)) missing.add(item);
+  }
+  return missing;
+}
+
+const isOutput = ({ type = "message" }: AgentInputItem): boolean => type in OUTPUTS;
+
+/**
+ * As in requests, an answer begins with what is said after calls, and with a call when those
+ * before it have ended.
+ */
+function* numbered(items: readonly AgentInputItem[]): Generator<Numbered> {
+  let answer = 0;
+  let hasCalls = false;
+  let isLeft = true;
+  const open = new Set<string>();
+  for (const item of items) {
+    const { type = "message" } = item;
+    const isCall = type in CALLS;
+    const isSaid = type === "reasoning" || ("role" in item && item.role === "assistant");
+    if (!isCall && !isSaid) {
+      if (isOutput(item)) open.delete(callId(item));
+      isLeft = true;
+      yield [item, 0];
+      continue;
+    }
+    if (isCall ? isLeft && !open.size : isLeft || hasCalls) {
+      answer += 1;
+      hasCalls = false;
+      open.clear();
+    }
+    isLeft = false;
+    if (isCall) {
+      hasCalls = true;
+      open.add(callId(item));
+    }
+    yield [item, answer];
+  }
+}
 
 function messageItem(
   { role }: Event,

@@ -1,7 +1,7 @@
 //! What is left, and who gets it.
 
 use super::{Layout, Of, is_said_at_length};
-use crate::context::budget::said::is_of_user;
+use crate::budget::said::is_of_user;
 
 /// Cuts that are tried again to fill what is left.
 const REFITS_MAX: usize = 8;

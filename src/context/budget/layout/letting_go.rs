@@ -1,7 +1,7 @@
 //! Which steps go, and which of the others come back in what room.
 
 use super::{Layout, Of, Piece, PieceForm, is_said_at_length};
-use crate::context::{
+use crate::{
     budget::said::{is_answer, is_bare_command, is_of_user, is_said},
     draft::Section,
 };

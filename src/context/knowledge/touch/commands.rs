@@ -7,7 +7,7 @@ use super::{
     output::Lines,
     shell::{self, Simple, Word},
 };
-use crate::context::knowledge::read::below;
+use crate::knowledge::read::below;
 
 /// Arguments that hold the command line.
 const LINE_ARGUMENTS: [&str; 6] = ["command", "cmd", "script", "code", "commands", "input"];

@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::read::{PATH_BYTES_MAX, below, clean};
-use crate::domain::{ToolCallRequested, ToolResultRecorded};
 pub use rule::{TouchForm, TouchRule};
+use treering_domain::{ToolCallRequested, ToolResultRecorded};
 
 /// Files of one call that are noted; of a longer list, the first.
 const TOUCHES_MAX: usize = 2_000;
@@ -131,7 +131,7 @@ impl Touched {
 /// How a file stands after two touches: reading or listing changes nothing, and
 /// what was made here and then changed is still new.
 #[must_use]
-pub(in crate::context) fn and_then(before: Touch, now: Touch) -> Touch {
+pub(crate) fn and_then(before: Touch, now: Touch) -> Touch {
     match (before, now) {
         (Touch::Created, Touch::Edited) => Touch::Created,
         (before, now) if now.changes() => {
@@ -196,7 +196,7 @@ fn is_dot_file(name: &str) -> bool {
 
 /// What one call that worked did to files, by the default rules. For summaries,
 /// which are the same for every conversation.
-pub(in crate::context) fn touched_by(
+pub(crate) fn touched_by(
     call: &ToolCallRequested,
     result: &ToolResultRecorded,
 ) -> Vec<(String, Touch)> {
@@ -214,7 +214,7 @@ pub(in crate::context) fn touched_by(
 
 /// Whether a call's tool only looks at files: one that found nothing is no error
 /// that is left open.
-pub(in crate::context) fn only_looks(call: &ToolCallRequested) -> bool {
+pub(crate) fn only_looks(call: &ToolCallRequested) -> bool {
     use TouchForm::{Glob, List, Read, Search, Stat};
     matches!(
         form_of(&call.tool),
@@ -223,22 +223,22 @@ pub(in crate::context) fn only_looks(call: &ToolCallRequested) -> bool {
 }
 
 /// Whether a call only looks for lines in files: those that have some were not read.
-pub(in crate::context) fn searches(call: &ToolCallRequested) -> bool {
+pub(crate) fn searches(call: &ToolCallRequested) -> bool {
     form_of(&call.tool) == Some(TouchForm::Search)
 }
 
 /// Whether a tool is known to work on files, or to run commands.
-pub(in crate::context) fn is_of_files(tool: &str) -> bool {
+pub(crate) fn is_of_files(tool: &str) -> bool {
     form_of(tool).is_some()
 }
 
 /// Whether a tool is known to run commands.
-pub(in crate::context) fn runs_commands(tool: &str) -> bool {
+pub(crate) fn runs_commands(tool: &str) -> bool {
     form_of(tool) == Some(TouchForm::Shell)
 }
 
 /// The command line of a call, if it has one.
-pub(in crate::context) fn command_line(call: &ToolCallRequested) -> Option<String> {
+pub(crate) fn command_line(call: &ToolCallRequested) -> Option<String> {
     if form_of(&call.tool) != Some(TouchForm::Shell) {
         return None;
     }
@@ -248,7 +248,7 @@ pub(in crate::context) fn command_line(call: &ToolCallRequested) -> Option<Strin
 
 /// The programs that a command line runs, each with what it is asked to do first:
 /// `cargo test`, `git commit`, `mise run lint`.
-pub(in crate::context) fn programs(line: &str) -> Vec<String> {
+pub(crate) fn programs(line: &str) -> Vec<String> {
     let named = |command: &shell::Simple| {
         let words = commands::unwrapped(&command.words);
         let verbs = words

@@ -48,7 +48,7 @@ pub enum TouchForm {
 }
 
 /// The tools that agents have.
-pub(in crate::context::knowledge) fn defaults() -> BTreeMap<String, TouchRule> {
+pub(in crate::knowledge) fn defaults() -> BTreeMap<String, TouchRule> {
     const RULES: [(&str, TouchForm, &[&str]); 12] = [
         (
             "read",

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{OUTPUT_BYTES_MAX, ReadCall, Touch, TouchForm, Touched, looks_like_file, output};
-use crate::context::knowledge::read::below;
+use crate::knowledge::read::below;
 
 /// Arguments that name a file, the clearest first.
 const FILE_ARGUMENTS: [&str; 16] = [

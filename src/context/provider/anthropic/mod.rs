@@ -15,7 +15,7 @@ pub use body::*;
 
 use std::borrow::Cow;
 
-use crate::context::{
+use crate::{
     draft::{Content as Says, Draft, Message as Said, Step},
     policy::ContextPolicy,
     provider::{
@@ -31,7 +31,7 @@ use crate::context::{
     },
 };
 
-use crate::domain::Reasoning;
+use treering_domain::Reasoning;
 
 const BREAKPOINT: CacheControl = CacheControl {
     r#type: "ephemeral",

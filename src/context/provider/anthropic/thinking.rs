@@ -8,7 +8,7 @@
 use serde::Deserialize;
 
 use super::{Content, Message, Role};
-use crate::context::provider::{json::Fields, reader::Warnings};
+use crate::provider::{json::Fields, reader::Warnings};
 
 #[derive(Deserialize)]
 struct Thinking {

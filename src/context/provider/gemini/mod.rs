@@ -13,7 +13,7 @@ pub use body::*;
 
 use std::borrow::Cow;
 
-use crate::context::{
+use crate::{
     draft::{Call, Content as Says, Draft, Message as Said, Step},
     policy::ContextPolicy,
     provider::{
@@ -32,7 +32,7 @@ use crate::context::{
     },
 };
 
-use crate::domain::Reasoning;
+use treering_domain::Reasoning;
 
 /// The adapter.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt};
 
 use serde::Deserialize;
 
-use crate::context::pairing::{
+use crate::pairing::{
     Violations,
     read::{OfferedTools, SHAPE, TOOL_NAME, TOOL_SCHEMA, Value, is_base64, read, read_body},
 };

@@ -38,7 +38,7 @@ use super::{
     media, render_with,
     table::{Cutting, Description, Thoughts},
 };
-use crate::context::{
+use crate::{
     draft::{
         Block as StepBlock, Call, Content, Draft, Fate, Item as DraftItem, Message, Outcome,
         ResultOutcome, Section, Snapshot, Speaker, Step, full_result_ref,
@@ -46,7 +46,7 @@ use crate::context::{
     policy::ContextPolicy,
     steps, stopping,
 };
-use crate::domain::{ContentPart, EventRef, JsonText, Media, MediaSource, Role, ToolDefinition};
+use treering_domain::{ContentPart, EventRef, JsonText, Media, MediaSource, Role, ToolDefinition};
 
 pub(super) static DESCRIPTION: Description = Description {
     vendor: None,

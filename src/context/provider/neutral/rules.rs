@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use crate::context::pairing::{
+use crate::pairing::{
     Violations,
     ledger::{CALL_ID_UNIQUE, Ledger},
     read::{SHAPE, Value, read, read_body},

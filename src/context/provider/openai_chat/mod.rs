@@ -12,7 +12,7 @@ pub use body::*;
 
 use std::borrow::Cow;
 
-use crate::context::{
+use crate::{
     draft::{Content, Draft, Message as Said, Speaker, Step},
     policy::ContextPolicy,
     provider::{

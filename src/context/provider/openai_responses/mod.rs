@@ -19,7 +19,7 @@ use std::{
     collections::{HashMap, HashSet},
 };
 
-use crate::context::{
+use crate::{
     draft::{Block, Call, Content, Draft, Item as DraftItem, Message as Said, Speaker, Step},
     policy::ContextPolicy,
     provider::{
@@ -36,7 +36,7 @@ use crate::context::{
     steps,
 };
 
-use crate::domain::{ContentPart, Reasoning as Thought};
+use treering_domain::{ContentPart, Reasoning as Thought};
 
 /// The adapter.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::HashSet};
 
 use serde::Deserialize;
 
-use crate::context::pairing::{
+use crate::pairing::{
     Violations,
     ledger::{CALL_ID, CALL_ID_UNIQUE, Ledger, UNANSWERED_CALL, UNMATCHED_RESULT},
     read::{

@@ -2,12 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    context::{
-        samples::{Spoken, window},
-        summary::text::is_hidden,
-    },
-    domain::{Compacted, CompactionTrigger, EventBody, RawEncoding, RawMessage, Revision},
+    samples::{Spoken, window},
+    summary::text::is_hidden,
 };
+use treering_domain::{Compacted, CompactionTrigger, EventBody, RawEncoding, RawMessage, Revision};
 
 fn extract(spoken: &[Spoken], max_chars: usize) -> String {
     compaction_extract(&window(spoken).1, None, max_chars)

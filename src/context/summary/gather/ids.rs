@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use crate::context::summary::{
+use crate::summary::{
     extract::repeated,
     facts::{Facts, is_id},
     text::{clip, one_line},

@@ -4,17 +4,15 @@ use serde_json::Value;
 
 use super::text_of;
 use crate::{
-    context::{
-        knowledge::touch,
-        summary::{
-            result::result_summary,
-            says_something,
-            shape::members,
-            text::{clip, one_line},
-        },
+    knowledge::touch,
+    summary::{
+        result::result_summary,
+        says_something,
+        shape::members,
+        text::{clip, one_line},
     },
-    domain::{ToolCallRequested, ToolResultRecorded},
 };
+use treering_domain::{ToolCallRequested, ToolResultRecorded};
 
 /// Failures and commands that are kept: the last.
 const RUNS_MAX: usize = 16;

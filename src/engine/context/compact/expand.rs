@@ -1,18 +1,16 @@
-//! The events that a compaction's summary stands for.
+//! Reads the events that a compaction's summary replaces.
 
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 
 use super::{ContextError, invalid};
 use crate::{
-    domain::{BranchState, ConversationId, EventBody, EventRef, Revision},
-    engine::{
-        Engine, Inner,
-        error::ReadError,
-        query::{BranchAddress, NamedEvent, ReadQuery, Source},
-    },
+    Engine, Inner,
+    error::ReadError,
+    query::{BranchAddress, NamedEvent, ReadQuery, Source},
 };
+use treering_domain::{BranchState, ConversationId, EventBody, EventRef, Namespace, Revision};
 
-/// Where what an earlier compaction stands for ends.
+/// The end of what an earlier compaction replaces.
 #[derive(Clone, Copy, Debug)]
 struct EarlierCut {
     conversation: ConversationId,
@@ -20,12 +18,12 @@ struct EarlierCut {
 }
 
 impl Engine {
-    /// The events that a compaction's summary stands for, oldest first: those after
-    /// what the compaction before it stands for, up to its own cut, or, of one that
-    /// an import brought, up to itself. None: the branch's last compaction.
+    /// Returns the events that a compaction's summary replaces, oldest first: those after the
+    /// previous compaction's range, up to its own cut, or, if imported, up to itself. `None` means
+    /// the branch's last compaction.
     ///
     /// # Errors
-    /// [`ContextError::Invalid`] when the branch was not compacted (there).
+    /// [`ContextError::Invalid`] when the branch has no compaction, or none at that revision.
     pub async fn expand(
         &self,
         address: &BranchAddress,
@@ -35,13 +33,13 @@ impl Engine {
         let (namespace, conversation) = (&address.namespace, address.conversation);
         let now = inner.branch_at(address)?;
         let then = match compaction {
-            Some(revision) => inner.as_of(conversation, &now, revision).await?,
+            Some(revision) => inner.as_of(address.key(), &now, revision).await?,
             None => now.clone(),
         };
         let at = compaction_of(conversation, &then, compaction)?;
-        let segments = inner.history().lineage(conversation, &now)?;
+        let segments = inner.history().lineage(address.key(), &now)?;
         let inside = segments.iter().find(|segment| {
-            segment.conversation == at.conversation
+            segment.conversation.id == at.conversation
                 && (segment.first..=segment.last).contains(&at.revision)
         });
         let Some(segment) = inside else {
@@ -56,18 +54,18 @@ impl Engine {
         let earlier = match before.and_then(|before| before.compaction) {
             Some(earlier) => Some(EarlierCut {
                 conversation: earlier.conversation,
-                until: inner.stands_until(earlier).await?,
+                until: inner.stands_until(namespace, earlier).await?,
             }),
             None => None,
         };
         let source = Source::Branch {
-            conversation: segment.conversation,
+            conversation: segment.conversation.id,
             branch: Some(segment.name.clone()),
         };
         let mut query = ReadQuery::all(namespace.clone(), source);
-        query.to = inner.stands_until(at).await?.0;
+        query.to = inner.stands_until(namespace, at).await?.0;
         match earlier {
-            Some(earlier) if earlier.conversation == segment.conversation => {
+            Some(earlier) if earlier.conversation == segment.conversation.id => {
                 query.from = earlier.until.next().0;
                 Ok(self.read(query))
             }
@@ -78,9 +76,13 @@ impl Engine {
 }
 
 impl Inner {
-    /// The last revision that the summary of a compaction stands for.
-    async fn stands_until(&self, compaction: EventRef) -> Result<Revision, ReadError> {
-        let event = self.window_event(None, compaction).await?;
+    /// Returns the last revision that a compaction's summary replaces.
+    async fn stands_until(
+        &self,
+        namespace: &Namespace,
+        compaction: EventRef,
+    ) -> Result<Revision, ReadError> {
+        let event = self.window_event(namespace, compaction).await?;
         Ok(match &event.body {
             EventBody::Compacted(compacted) => compacted.stands_until(compaction.revision),
             _ => Revision::NONE,
@@ -88,7 +90,7 @@ impl Inner {
     }
 }
 
-/// The compaction that is meant.
+/// Returns the requested compaction.
 fn compaction_of(
     conversation: ConversationId,
     branch: &BranchState,
@@ -111,8 +113,8 @@ fn compaction_of(
     }
 }
 
-/// What comes after a cut in a conversation further up: a conversation that was
-/// forked from a compacted one goes on from there.
+/// Skips events up to a cut in an ancestor conversation: a conversation forked from a compacted one
+/// continues from there.
 fn after(
     batches: BoxStream<'static, Result<Vec<NamedEvent>, ReadError>>,
     earlier: EarlierCut,

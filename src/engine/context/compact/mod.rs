@@ -1,42 +1,40 @@
-//! Planning and appending compactions.
+//! Planning and appending of compactions.
 
 mod expand;
 mod tokens;
 mod warnings;
 
 use self::tokens::WindowTokens;
-pub(in crate::engine) use self::warnings::compactions_of;
+pub(crate) use self::warnings::compactions_of;
 use super::{BuildQuery, ContextError, build::Assembled, recorded::RecordedBatch};
-use crate::{
-    context::{
-        compaction::{self, PlannedCompaction, threshold_tokens},
-        policy::{CompactionPolicy, ContextPolicy},
-        provider::Provider,
-        tokens::Tally,
-        window::WindowInput,
-    },
-    domain::{
-        AppendCommand, Appended, BranchName, Compacted, CompactionTrigger, ConversationId,
-        EventBody, Expectation, ExpectedRevision, NewEvent, Revision,
-    },
-    engine::{Engine, Inner, query::BranchAddress},
+use crate::{Engine, Inner, query::BranchAddress};
+use treering_context::{
+    compaction::{self, PlannedCompaction, threshold_tokens},
+    policy::{CompactionPolicy, ContextPolicy},
+    provider::Provider,
+    tokens::Tally,
+    window::WindowInput,
+};
+use treering_domain::{
+    AppendCommand, Appended, BranchName, Compacted, CompactionTrigger, ConversationId, EventBody,
+    Expectation, ExpectedRevision, NewEvent, Revision,
 };
 
-/// Which compaction to plan.
+/// A query for a compaction plan.
 #[derive(Clone, Debug)]
 pub struct PlanQuery {
     /// The branch.
     pub address: BranchAddress,
-    /// Finished turns that stay; none: the policy's.
+    /// Number of finished turns to keep; `None` for the policy's.
     pub keep_turns: Option<u32>,
-    /// The model whose tokens are counted; none: the conversation's.
+    /// The model whose tokens are counted; `None` for the conversation's.
     pub model: Option<String>,
-    /// JSON object, merged over the conversation's `context` policy; or empty.
+    /// A JSON object merged over the conversation's `context` policy; or empty.
     pub policy: String,
 }
 
 impl PlanQuery {
-    /// A plan for a conversation's active branch, by its policy.
+    /// Creates a query for a branch, using its policy.
     #[must_use]
     pub fn new(address: BranchAddress) -> Self {
         Self {
@@ -48,65 +46,64 @@ impl PlanQuery {
     }
 }
 
-/// Where a compaction would cut, and what it would stand for.
+/// Where a compaction would cut, and what its summary would replace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompactionPlan {
-    /// Conversation.
+    /// The conversation.
     pub conversation: ConversationId,
-    /// Branch.
+    /// The branch.
     pub branch: BranchName,
-    /// The branch's head that the plan was made at.
+    /// The branch's head at the time of the plan.
     pub head: Revision,
-    /// The last revision that the summary is to stand for; none: there is nothing
-    /// to cut.
+    /// The last revision that the summary would replace; `None` if there is nothing to cut.
     pub cut: Option<Revision>,
-    /// Finished turns that stay.
+    /// Number of finished turns that are kept.
     pub kept_turns: u32,
-    /// Turns that the summary is to stand for.
+    /// Number of turns that the summary would replace.
     pub summarised_turns: u32,
-    /// Events that the summary is to stand for.
+    /// Number of events that the summary would replace.
     pub summarised_events: u32,
-    /// Tokens of the window now.
+    /// Tokens of the current window.
     pub tokens_before: u64,
-    /// Tokens of what stays, without the summary.
+    /// Tokens of what is kept, without the summary.
     pub tokens_kept: u64,
-    /// The window has more tokens than the threshold.
+    /// The window exceeds the threshold.
     pub due: bool,
     /// Tokens above which a compaction is due.
     pub threshold_tokens: u64,
-    /// System text for the model that writes the summary.
+    /// System prompt for the model that writes the summary.
     pub instruction: String,
-    /// What it is to summarise, as text.
+    /// The text to be summarised.
     pub material: String,
-    /// The engine's own summary of it.
+    /// The engine's own extract of it.
     pub extract: String,
     /// Why there is nothing to cut, or empty.
     pub reason: String,
 }
 
-/// A compaction to append.
+/// A command to append a compaction.
 #[derive(Clone, Debug)]
 pub struct CompactCommand {
     /// The branch.
     pub address: BranchAddress,
-    /// The summary; empty: the engine's own extract.
+    /// The summary; empty for the engine's own extract.
     pub summary: String,
-    /// Where to cut; none: where a plan would.
+    /// Where to cut; `None` for where a plan would.
     pub cut: Option<Revision>,
-    /// Finished turns that stay; none: the policy's.
+    /// Number of finished turns to keep; `None` for the policy's.
     pub keep_turns: Option<u32>,
-    /// The head that the plan was made at; none: any.
+    /// The head that the plan was made at; `None` for any.
     pub expected_head: Option<Revision>,
-    /// The same key again gives the first answer again.
+    /// Idempotency key: a retry with the same key returns the first answer.
     pub idempotency_key: Option<String>,
-    /// Who compacts, or empty.
+    /// The actor, or empty.
     pub actor: String,
-    /// Why.
+    /// What caused it.
     pub trigger: CompactionTrigger,
 }
 
 impl CompactCommand {
-    /// The engine's own extract for the active branch, where a plan would cut.
+    /// Creates a command that uses the engine's extract and cuts where a plan would.
     #[must_use]
     pub fn new(address: BranchAddress) -> Self {
         Self {
@@ -129,29 +126,29 @@ impl CompactCommand {
     }
 }
 
-/// A compaction that was appended.
+/// The result of a compaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompactOutcome {
-    /// Where it is.
+    /// The appended event.
     pub event: Appended,
-    /// The idempotency key was known: nothing was appended now.
+    /// The idempotency key was already known: this call appended nothing.
     pub repeated_key: bool,
-    /// The last revision that it stands for.
+    /// The last revision before the cut.
     pub cut: Revision,
-    /// Tokens of the window before.
+    /// Tokens of the window before the compaction.
     pub tokens_before: u64,
-    /// Tokens of the window after.
+    /// Tokens of the window after the compaction.
     pub tokens_after: u64,
-    /// What is legal and may still be a mistake.
+    /// Warnings about accepted content that may be a mistake.
     pub warnings: Vec<String>,
 }
 
 impl Engine {
-    /// What a branch's requests are made of: the events after its last
-    /// compaction's cut, and those that its state refers to.
+    /// Returns the window of a branch: the events after its last compaction's cut, and those that
+    /// its state refers to.
     ///
     /// # Errors
-    /// [`ContextError::Read`] when the branch is not there.
+    /// [`ContextError::Read`] when the branch does not exist.
     pub async fn dialogue_window(
         &self,
         address: &BranchAddress,
@@ -163,30 +160,29 @@ impl Engine {
         self.on_window(query, read).await
     }
 
-    /// Where a compaction would cut, what is to be summarised, and the instruction
-    /// for the model that writes the summary. Changes nothing.
+    /// Plans a compaction: where to cut, what to summarise, and the instruction for the model that
+    /// writes the summary. Changes nothing.
     ///
     /// # Errors
-    /// [`ContextError::Read`] when the branch is not there,
-    /// [`ContextError::Policy`] when its policy cannot be used.
+    /// [`ContextError::Read`] when the branch does not exist, [`ContextError::Policy`] when its
+    /// policy is invalid.
     pub async fn plan_compaction(&self, query: PlanQuery) -> Result<CompactionPlan, ContextError> {
         Ok(self.planned(&query, None).await?.into_plan())
     }
 
-    /// Appends a compaction, with its tokens before and after.
+    /// Appends a compaction, with the token counts before and after.
     ///
     /// # Errors
-    /// [`ContextError::Invalid`] when there is nothing to cut,
-    /// [`ContextError::Append`] when the cut is no turn's end or the head is not
-    /// the expected one.
+    /// [`ContextError::Invalid`] when there is nothing to cut, [`ContextError::Append`] when the
+    /// cut is not the end of a turn or the head is not the expected one.
     pub async fn compact(&self, command: CompactCommand) -> Result<CompactOutcome, ContextError> {
         let inner = &self.inner;
         if let Some(outcome) = inner.compacted_before(&command).await? {
             return Ok(outcome);
         }
         match self.compact_now(&command).await {
-            // Another call with the same key may have been faster: then there was
-            // nothing left to plan, or the append came too late.
+            // A concurrent call with the same key may have won: then nothing was left to plan, or
+            // the append came too late.
             Err(error) => match inner.compacted_before(&command).await? {
                 Some(outcome) => Ok(outcome),
                 None => Err(error),
@@ -219,7 +215,7 @@ impl Engine {
     }
 }
 
-/// A plan with what it was made of.
+/// A plan with its inputs.
 struct Planned {
     window: WindowInput,
     plan: PlannedCompaction,
@@ -229,8 +225,8 @@ struct Planned {
 }
 
 impl Engine {
-    /// A plan is made of the same window as a request, so that one says of a
-    /// compaction what the other does.
+    /// Plans a compaction from the same window as a request, so that both agree on whether it is
+    /// due.
     async fn planned(
         &self,
         query: &PlanQuery,
@@ -270,7 +266,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// The compaction that this key was used for.
+    /// Returns the compaction that this key was used for.
     async fn compacted_before(
         &self,
         command: &CompactCommand,
@@ -305,7 +301,8 @@ impl Inner {
         if differs {
             return Err(other());
         }
-        let warnings = self.compaction_warning(event, compacted).await;
+        let warning = self.compaction_warning(&command.address.namespace, event, compacted);
+        let warnings = warning.await;
         Ok(CompactOutcome {
             event: event.clone(),
             repeated_key: true,
@@ -389,10 +386,9 @@ impl Planned {
     }
 }
 
-/// The policy with an extract that leaves room for what comes behind it: of a small budget
-/// it would take all.
+/// Limits the extract to a part of the budget; otherwise it could take all of a small one.
 fn within_budget(policy: &ContextPolicy) -> CompactionPolicy {
-    /// The extract's part of the budget: one in so many.
+    /// The extract's share of the budget: 1/4.
     const EXTRACT_PART: u64 = 4;
     let mut bounded = policy.compaction;
     if policy.budget_tokens > 0 {

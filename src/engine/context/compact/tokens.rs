@@ -1,27 +1,24 @@
-//! Tokens of a window before and after a cut.
+//! Token counts of a window before and after a cut.
 
 use std::collections::BTreeSet;
 
-use crate::{
-    context::{
-        draft::{Draft, Item, Section},
-        window::WindowInput,
-    },
-    domain::EventRef,
+use treering_context::{
+    draft::{Draft, Item, Section},
+    window::WindowInput,
 };
+use treering_domain::EventRef;
 
-/// Tokens of a window.
+/// Token counts of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WindowTokens {
-    /// All of it.
+    /// The whole window.
     pub before: u64,
-    /// What stays after the cut, without the summary.
+    /// What remains after the cut, without the summary.
     pub kept: u64,
 }
 
 impl WindowTokens {
-    /// Of a window as it is offered for a request, whose events before `cut_end`
-    /// would be cut.
+    /// Counts the window of a draft whose first `cut_end` events would be cut.
     pub fn of(window: &WindowInput, draft: &Draft, cut_end: usize) -> Self {
         let cut: BTreeSet<EventRef> = window.events[..cut_end]
             .iter()
@@ -42,11 +39,11 @@ impl WindowTokens {
     }
 }
 
-/// Whether an item goes when these events do. What holds on (prompts, tools, the
-/// active context) stays wherever it was said.
+/// Returns whether an item is removed with these events. Prompts, tools and the active context stay
+/// wherever they were set.
 fn goes_with(item: &Item, cut: &BTreeSet<EventRef>) -> bool {
     match item.section {
-        // The new summary stands for the one before as well.
+        // The new summary also replaces the previous one.
         Section::Compaction => true,
         Section::Messages | Section::ToolResults | Section::OpenTurn | Section::Guidance => {
             item.events.first().is_some_and(|first| cut.contains(first))

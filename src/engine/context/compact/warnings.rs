@@ -1,28 +1,24 @@
-//! What is legal about a compaction and may still be a mistake.
+//! Warnings about accepted compactions that may be a mistake.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
-    codec::body::EncodedBody,
-    context::{compaction::tool_names_in, summary::is_extract},
-    domain::{
-        AppendOutcome, Appended, BranchId, BranchState, Compacted, CompactionTrigger,
-        ConversationId, EventBody, NewEvent, Revision, with_causes,
-    },
-    engine::{
-        Inner,
-        error::ReadError,
-        history::{ENTRIES_PAGE, first_own},
-    },
+    Inner,
+    error::ReadError,
+    history::{ENTRIES_PAGE, first_own},
 };
+use treering_context::{compaction::tool_names_in, summary::is_extract};
+use treering_domain::{
+    AppendOutcome, Appended, BranchId, BranchState, Compacted, CompactionTrigger, ConversationKey,
+    EventBody, Namespace, NewEvent, Revision, with_causes,
+};
+use treering_proto::body::EncodedBody;
 
-/// Names that are told in a warning; of the rest there is a number.
+/// Maximum number of names in a warning; the others are only counted.
 const NAMES_TOLD_MAX: usize = 10;
 
-/// A batch's compactions, each with its place in the batch.
-pub(in crate::engine) fn compactions_of(
-    events: &[NewEvent<EncodedBody>],
-) -> Vec<(usize, Compacted)> {
+/// Returns a batch's compactions, each with its index in the batch.
+pub(crate) fn compactions_of(events: &[NewEvent<EncodedBody>]) -> Vec<(usize, Compacted)> {
     let compaction = |(index, event): (usize, &NewEvent<EncodedBody>)| match event.body.body() {
         EventBody::Compacted(compacted) => Some((index, compacted.clone())),
         _ => None,
@@ -31,23 +27,25 @@ pub(in crate::engine) fn compactions_of(
 }
 
 impl Inner {
-    /// Adds what there is to say about a batch's compactions to its outcome.
-    pub(in crate::engine) async fn warn_of_compactions(
+    /// Adds warnings about a batch's compactions to its outcome.
+    pub(crate) async fn warn_of_compactions(
         &self,
+        namespace: &Namespace,
         compactions: &[(usize, Compacted)],
         outcome: &mut AppendOutcome,
     ) {
         for (index, compacted) in compactions {
             if let Some(event) = outcome.events.get(*index) {
-                let warnings = self.compaction_warning(event, compacted).await;
+                let warnings = self.compaction_warning(namespace, event, compacted).await;
                 outcome.warnings.extend(warnings);
             }
         }
     }
 
-    /// What there is to say about one compaction.
+    /// Returns the warnings about one compaction.
     pub(super) async fn compaction_warning(
         &self,
+        namespace: &Namespace,
         event: &Appended,
         compacted: &Compacted,
     ) -> Vec<String> {
@@ -67,9 +65,9 @@ impl Inner {
                  Compact counts them"
             ));
         }
-        match self.tools_before(event).await {
+        match self.tools_before(namespace, event).await {
             Ok(tools) => warnings.extend(naming(at, &compacted.summary, &tools)),
-            // It was appended: a warning more or less is no reason to say otherwise.
+            // The compaction was appended: a missing warning does not make that a failure.
             Err(error) => {
                 tracing::warn!(error = %with_causes(&error), "a compaction could not be looked through")
             }
@@ -77,10 +75,18 @@ impl Inner {
         warnings
     }
 
-    /// The tools that a branch knew before one of its events.
-    async fn tools_before(&self, event: &Appended) -> Result<BTreeSet<String>, ReadError> {
+    /// Returns the tools that a branch knew before one of its events.
+    async fn tools_before(
+        &self,
+        namespace: &Namespace,
+        event: &Appended,
+    ) -> Result<BTreeSet<String>, ReadError> {
         let before = self
-            .branch_before(event.conversation, event.branch, event.revision)
+            .branch_before(
+                namespace.key(event.conversation),
+                event.branch,
+                event.revision,
+            )
             .await?;
         let Some(before) = before else {
             return Ok(BTreeSet::new());
@@ -90,18 +96,18 @@ impl Inner {
         tools.extend(memory.discovered_tools.iter().cloned());
         if let Some(at) = before.tools_defined
             && let EventBody::ToolsDefined { tools: defined } =
-                &self.window_event(None, at).await?.body
+                &self.window_event(namespace, at).await?.body
         {
             tools.extend(defined.iter().map(|tool| tool.name.clone()));
         }
         Ok(tools)
     }
 
-    /// A branch as it was just before one of its own events; none before the
-    /// first event of all.
+    /// Returns a branch's state just before one of its own events; `None` before the first event of
+    /// all.
     pub(super) async fn branch_before(
         &self,
-        conversation: ConversationId,
+        conversation: ConversationKey,
         branch: BranchId,
         revision: Revision,
     ) -> Result<Option<Arc<BranchState>>, ReadError> {
@@ -125,14 +131,18 @@ impl Inner {
             return Ok(None);
         };
         let past = history
-            .branch_at(fork.conversation, fork.branch, fork.revision)
+            .branch_at(
+                conversation.sibling(fork.conversation),
+                fork.branch,
+                fork.revision,
+            )
             .await?;
         Ok(past.map(|past| past.state))
     }
 }
 
 fn naming(at: Revision, summary: &str, tools: &BTreeSet<String>) -> Option<String> {
-    // What the engine quotes was said so.
+    // An extract quotes the conversation, so tool names in it are expected.
     if is_extract(summary) {
         return None;
     }

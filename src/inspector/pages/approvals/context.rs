@@ -1,40 +1,39 @@
-//! Where a call that waits stands: in which conversation, and after what question. Who decides
-//! wants to know what it is for.
+//! The context of a pending call: its conversation, and the question before it. Whoever decides
+//! wants to know what the call is for.
 
 use prost::Message;
 
-use crate::{
-    cli::{read, text::parts_text},
-    codec::pb::{self, event::Body},
-    inspector::visit::Visit,
-};
+use crate::visit::Visit;
+use treering_client::read;
+use treering_present::text::parts_text;
+use treering_proto::pb::{self, event::Body};
 
-/// Messages before a call that are read for the question; older ones are searched for.
+/// Messages before a call that are read to find the question; older ones are searched for.
 const MESSAGES_BEFORE: u64 = 6;
-/// Questions that are searched for, the newest, for the last one before a call.
+/// Newest questions that are searched for the last one before a call.
 const QUESTIONS_SEARCHED: u32 = 20;
 
-/// Conversation, branch and event of a call.
+/// Conversation, branch and revision of a call.
 pub type CallPlace = (String, String, u64);
 
-/// Where a call is.
+/// Returns the place of a call.
 #[must_use]
 pub fn call_place(call: &pb::ToolCall) -> CallPlace {
     let (id, branch) = (call.conversation_id.clone(), call.branch.clone());
     (id, branch, call.request_revision)
 }
 
-/// What stands around a call. It is told beside the call: what cannot be known is left out.
+/// The context of a call. It is shown beside the call: unknown parts are empty.
 #[derive(Clone, Debug, Default)]
 pub struct CallContext {
-    /// What its conversation is called; its id when it has no title.
+    /// The title of its conversation, or its id.
     pub title: String,
-    /// What a person said last before it; empty: nothing.
+    /// What a person said last before it; may be empty.
     pub question: String,
 }
 
 impl CallContext {
-    /// Of the call at a place.
+    /// Returns the context of the call at a place.
     pub async fn of(visit: &Visit, place: &CallPlace) -> Self {
         let (title, question) = tokio::join!(title(visit, &place.0), question(visit, place));
         Self { title, question }
@@ -50,7 +49,7 @@ async fn title(visit: &Visit, id: &str) -> String {
     let summary = answer.ok().and_then(|answer| answer.into_inner().summary);
     let summary = summary.unwrap_or_default();
     match summary.title.trim() {
-        "" => crate::cli::text::short_id(&summary.source_id, id).to_owned(),
+        "" => treering_present::text::short_id(&summary.source_id, id).to_owned(),
         title => title.to_owned(),
     }
 }
@@ -62,7 +61,7 @@ async fn question(visit: &Visit, place: &CallPlace) -> String {
     }
 }
 
-/// Among the last messages: the index may not know yet what was said just now.
+/// Looks in the last messages, because the index may not have the latest ones yet.
 async fn just_before(visit: &Visit, (id, branch, at): &CallPlace) -> Option<String> {
     let request = pb::ReadRequest {
         from_revision: *at,

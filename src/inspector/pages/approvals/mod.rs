@@ -1,4 +1,4 @@
-//! Calls that wait for a person: what exactly is asked for, and a decision about exactly that.
+//! Calls that wait for approval: their exact arguments, and a decision about exactly these.
 
 mod context;
 
@@ -10,37 +10,35 @@ use prost::Message;
 
 use super::call;
 use crate::{
-    access::KeyRole,
-    cli::read,
-    codec::pb::{self, new_event::Body},
-    domain::hex,
-    inspector::{
-        bounds::{ARGUMENTS_BYTES, ASKED_AT_ONCE, PENDING, PENDING_BYTES, TITLE_CHARS},
-        failure::PageFailure,
-        form::Form,
-        frame::{Page, Tab, token},
-        parts::{
-            hostile::{headline, shown},
-            json::pretty,
-            numbers::{count, size, things},
-            pieces::nothing,
-            place::moment,
-            time,
-        },
-        visit::{Visit, query},
+    bounds::{ARGUMENTS_BYTES, ASKED_AT_ONCE, PENDING, PENDING_BYTES, TITLE_CHARS},
+    failure::PageFailure,
+    form::Form,
+    frame::{Page, Tab, token},
+    parts::{
+        hostile::{headline, shown},
+        json::pretty,
+        numbers::{count, size, things},
+        pieces::nothing,
+        place::moment,
+        time,
     },
+    visit::{Visit, query},
 };
+use treering_access::KeyRole;
+use treering_client::read;
+use treering_domain::hex;
+use treering_proto::pb::{self, new_event::Body};
 
-/// Characters of a question, and of a reason.
+/// Characters of a question and of a reason.
 const QUESTION_CHARS: usize = 160;
 
-/// Who decides, where nobody is asked for a key.
+/// The actor of decisions without authentication.
 const SOMEBODY: &str = "inspector";
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let request = pb::PendingRequest {
         limit: PENDING + 1,
@@ -53,13 +51,13 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
         .await?
         .into_inner()
         .calls;
-    // Who waits longest comes first, so that what is new comes in below and nothing moves.
+    // Oldest first, so that new calls appear below and nothing moves.
     calls.sort_by_key(asked_at);
     let more = calls.len() > PENDING as usize;
     calls.truncate(PENDING as usize);
     let waiting = calls.len();
-    // What was decided stands where it stood: were the next one there, a second click would be
-    // for that.
+    // A decided call keeps its place: if the next one moved there, a second click would decide
+    // that.
     if let Some(ended) = told_of(&visit).await {
         let at = calls.partition_point(|call| asked_at(call) < asked_at(&ended));
         calls.insert(at, ended);
@@ -105,14 +103,14 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     Ok(visit.page("Approvals", Tab::Approvals, body))
 }
 
-/// When a call was asked for, to sort by.
+/// Returns when a call was requested, to sort by.
 fn asked_at(call: &pb::ToolCall) -> (i64, i32, u64) {
     let at = call.requested_at.unwrap_or_default();
     (at.seconds, at.nanos, call.request_revision)
 }
 
-/// The call that the address names, of which a person was asked, when it waits no more. It is
-/// looked up: what an address says was decided is not told because it says so.
+/// Returns the call in the address if it was pending and is not any more. It is read from the
+/// store, because an address alone does not prove that it was decided.
 async fn told_of(visit: &Visit) -> Option<pb::ToolCall> {
     let asked = &visit.asked;
     let at = asked.number("at").ok()??;
@@ -120,7 +118,7 @@ async fn told_of(visit: &Visit) -> Option<pb::ToolCall> {
         conversation_id: asked.text("c")?.to_owned(),
         branch: asked.text("branch").unwrap_or_default().to_owned(),
         call_id: asked.text("call")?.to_owned(),
-        // How it is now, not how it will be.
+        // Only the current state is wanted.
         timeout_ms: 1,
     };
     let answer = visit.store.tools().wait_for_decision(request).await.ok()?;
@@ -130,13 +128,13 @@ async fn told_of(visit: &Visit) -> Option<pb::ToolCall> {
     (call.request_revision == at && was_asked && !waits).then_some(call)
 }
 
-/// The address that tells what became of a call.
+/// Returns the address that shows the outcome of a call.
 fn told_address(visit: &Visit, (id, branch, call, at): (&str, &str, &str, &str)) -> String {
     let asked = query(&[("c", id), ("branch", branch), ("call", call), ("at", at)]);
     visit.link(&format!("/approvals?{asked}"))
 }
 
-/// What became of a call that waits no more: which one, by whom, why.
+/// Renders the outcome of a call: which one, by whom, why.
 fn ended(visit: &Visit, call: &pb::ToolCall, context: &CallContext) -> Markup {
     let (mood, word) = match call.approval() {
         pb::ApprovalStatus::Approved => ("good", "Approved"),
@@ -209,9 +207,8 @@ fn card(visit: &Visit, call: &pb::ToolCall, context: &CallContext, room: &mut us
     }
 }
 
-/// The form that decides. It names the hash of the arguments that are shown: a decision about
-/// others is refused.
-/// Who may not decide is told why, and has no buttons.
+/// Renders the form for a decision. It contains the hash of the shown arguments: a decision about
+/// others is refused. A visitor who may not decide sees the reason instead of buttons.
 #[must_use]
 pub fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
     if let Err(why) = visit.may(KeyRole::Approver) {
@@ -247,10 +244,10 @@ pub fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
     }
 }
 
-/// Decides.
+/// Records a decision.
 ///
 /// # Errors
-/// What the store says: nothing is changed then.
+/// Those of the store; nothing is changed then.
 pub async fn decide(form: Form) -> Result<Redirect, PageFailure> {
     let Form { visit, fields } = form;
     let text = |name| fields.text(name).unwrap_or_default().to_owned();
@@ -314,8 +311,8 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    // A decision holds for what was shown: the hash must come back as it went out, and another
-    // text is no hash.
+    // A decision applies to what was shown: the hash must be returned unchanged, and other text is
+    // not a hash.
     #[test]
     fn a_hash_comes_back_as_it_went() {
         let hash: Vec<u8> = (0..=255).collect();

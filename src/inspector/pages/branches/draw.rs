@@ -1,5 +1,5 @@
-//! The drawing of a page of branches. The list under it says the same in words, so for who does
-//! not see it, it is not there; its links are for pointers.
+//! The drawing of branches. The list under it has the same content in words, so the drawing is
+//! hidden from screen readers; its links are for pointers.
 
 use maud::{Markup, html};
 
@@ -8,19 +8,17 @@ use super::{
     tree::BranchRow,
 };
 use crate::{
-    cli::text::{count, first_line, printable},
-    inspector::{
-        parts::place::{ConversationPlace, link, moment},
-        visit::Visit,
-    },
+    parts::place::{ConversationPlace, link, moment},
+    visit::Visit,
 };
+use treering_present::text::{count, first_line, printable};
 
 /// Characters of a name beside its lane.
 const NAME_CHARS: usize = 22;
-/// How round the corner at a fork is, in pixels.
+/// Corner radius at a fork in pixels.
 const CORNER_PX: f64 = 7.0;
 
-/// The drawing.
+/// Renders the drawing.
 #[must_use]
 pub fn drawing(
     visit: &Visit,
@@ -62,7 +60,7 @@ fn axis(layout: &TreeLayout) -> Markup {
     }
 }
 
-/// A lane, with the way to it from its parent.
+/// Renders a lane, with the line from its parent.
 fn line(lane: &TreeLane) -> Markup {
     let y = f64::from(lane.y);
     let (from, to) = (lane.from_x, lane.to_x.max(lane.from_x));
@@ -149,7 +147,7 @@ fn mark_of(
     }
 }
 
-/// Pixels as an attribute has them.
+/// Formats pixels for an attribute.
 fn px(pixels: f64) -> String {
     format!("{pixels:.1}")
 }

@@ -1,62 +1,62 @@
-//! Where things are in the drawing of a page of branches: rows down, revisions to the right.
+//! Layout of the drawing of branches: one row per branch, revisions to the right.
 
 use std::collections::BTreeMap;
 
 use super::tree::BranchRow;
 
-/// Height of a row, in pixels.
+/// Height of a row in pixels.
 pub const ROW_PX: u32 = 30;
-/// Room for a branch's name, in pixels.
+/// Width of the branch names in pixels.
 pub const NAMES_PX: u32 = 190;
-/// Room at the right end, in pixels.
+/// Margin at the right end in pixels.
 const END_PX: u32 = 24;
-/// Room above the first row: its axis, in pixels.
+/// Height of the axis above the first row in pixels.
 pub const TOP_PX: u32 = 26;
-/// The least and the most that all revisions together take, in pixels.
+/// Smallest and largest width of all revisions in pixels.
 const SPAN_PX: std::ops::RangeInclusive<f64> = 880.0..=2_400.0;
-/// What each place that something is drawn at takes, about, in pixels.
+/// Approximate width of each place at which something is drawn, in pixels.
 const PLACE_PX: f64 = 16.0;
-/// Between two labels of the axis, at least, in pixels.
+/// Smallest distance between two labels of the axis, in pixels.
 const LABEL_PX: f64 = 64.0;
 
-/// What kind of thing is marked on a branch.
+/// The kind of a mark on a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TreeMarkKind {
-    /// A summary stands for what came before.
+    /// A compaction.
     Compaction,
-    /// A sub-context began: its conversation.
+    /// A sub-context began, with its conversation.
     Spawned(String),
-    /// A sub-context ended: its conversation.
+    /// A sub-context ended, with its conversation.
     Returned(String),
 }
 
-/// Something on a branch that is drawn.
+/// A mark on a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeMark {
-    /// On which branch.
+    /// The branch.
     pub branch_id: u64,
-    /// Where.
+    /// The revision.
     pub revision: u64,
-    /// What.
+    /// The kind.
     pub kind: TreeMarkKind,
 }
 
-/// A branch's line.
+/// The line of a branch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TreeLane {
-    /// The middle of its row.
+    /// The centre of its row.
     pub y: u32,
-    /// Where it leaves its parent.
+    /// Where it forks from its parent.
     pub from_x: f64,
-    /// Its parent's row; none: that is not drawn.
+    /// The row of its parent; `None`: the parent is not drawn.
     pub from_y: Option<u32>,
     /// Its last event.
     pub to_x: f64,
-    /// What is marked on it, with where.
+    /// Its marks with their positions.
     pub marks: Vec<(f64, TreeMark)>,
 }
 
-/// Where everything is.
+/// The layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TreeLayout {
     /// In pixels.
@@ -65,12 +65,12 @@ pub struct TreeLayout {
     pub height: u32,
     /// One for each row.
     pub lanes: Vec<TreeLane>,
-    /// Revisions on the axis, with where.
+    /// Revisions on the axis with their positions.
     pub axis: Vec<(f64, u64)>,
 }
 
-/// Lays rows out. Revisions are not to scale: between two places where something is, ten events
-/// take less than ten times the room of one.
+/// Computes the layout. The scale is not linear: between two places with something to draw, ten
+/// events take less than ten times the width of one.
 #[must_use]
 pub fn layout(rows: &[BranchRow], marks: &[TreeMark]) -> TreeLayout {
     let places = places(rows, marks);
@@ -97,7 +97,7 @@ pub fn layout(rows: &[BranchRow], marks: &[TreeMark]) -> TreeLayout {
     }
 }
 
-/// Where a branch's line begins: at its fork, or at the first event of the conversation.
+/// Returns where a branch's line begins: at its fork, or at the first event of the conversation.
 fn start(row: &BranchRow) -> u64 {
     match row.branch.branch_id {
         0 => 1,
@@ -105,7 +105,7 @@ fn start(row: &BranchRow) -> u64 {
     }
 }
 
-/// Each revision that something is drawn at, with its distance from the left, in pixels.
+/// Returns each revision at which something is drawn, with its distance from the left in pixels.
 fn places(rows: &[BranchRow], marks: &[TreeMark]) -> BTreeMap<u64, f64> {
     let mut weights: BTreeMap<u64, f64> = BTreeMap::new();
     let of_rows = rows.iter().flat_map(|row| [start(row), row.branch.head]);
@@ -127,8 +127,8 @@ fn places(rows: &[BranchRow], marks: &[TreeMark]) -> BTreeMap<u64, f64> {
     weights
 }
 
-/// What so many events take beside others.
-#[allow(clippy::cast_precision_loss)] // Of a logarithm.
+/// Returns the relative width of a number of events.
+#[allow(clippy::cast_precision_loss)] // For a logarithm.
 fn distance(events: u64) -> f64 {
     (events as f64 + 1.0).log2()
 }
@@ -138,7 +138,7 @@ fn whole(pixels: f64) -> u32 {
     pixels.ceil() as u32
 }
 
-/// Revisions that are far enough from each other to be read; the last one is among them.
+/// Returns revisions that are far enough apart for labels; the last one is among them.
 fn axis(places: &BTreeMap<u64, f64>) -> Vec<(f64, u64)> {
     let mut labels: Vec<(f64, u64)> = Vec::new();
     for (revision, place) in places.iter().rev() {
@@ -154,7 +154,8 @@ fn axis(places: &BTreeMap<u64, f64>) -> Vec<(f64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{codec::pb, inspector::pages::branches::tree};
+    use crate::pages::branches::tree;
+    use treering_proto::pb;
 
     fn branch(branch_id: u64, parent: u64, fork_revision: u64, head: u64) -> pb::Branch {
         pb::Branch {
@@ -170,8 +171,8 @@ mod tests {
         tree::page(branches, &tree::BranchChoice::default(), 1_000).rows
     }
 
-    // A fork leaves its parent where it was forked, later things are further to the right, and
-    // everything is inside of the drawing.
+    // A fork must leave its parent at its revision, later things must be further to the right, and
+    // everything must be inside the drawing.
     #[test]
     fn later_is_further_right() {
         let rows = rows(vec![branch(0, 0, 0, 100), branch(101, 0, 40, 120)]);
@@ -193,7 +194,7 @@ mod tests {
         assert!(main.marks.is_empty());
     }
 
-    // A fork after three events of a hundred thousand was at the very edge, and what happened
+    // A fork after three of a hundred thousand events was at the very edge, and what happened
     // before it could not be seen.
     #[test]
     fn a_long_history_does_not_press_the_rest_together() {
@@ -208,8 +209,8 @@ mod tests {
         assert!(before > 20.0, "{before}");
     }
 
-    // A thousand forks, and a conversation of one event: neither may fall out of the drawing,
-    // nor make a number that is none.
+    // A thousand forks, and a conversation of one event: nothing may be outside the drawing, and no
+    // number may be NaN or infinite.
     #[test]
     fn extremes_are_drawn() {
         let many = (1..1_000).map(|id| branch(id, 0, id % 7, id)).collect();

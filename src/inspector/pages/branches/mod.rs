@@ -1,5 +1,5 @@
-//! The branches of a conversation: drawn as a tree, and as a list of the same rows, from which
-//! two are chosen to be compared and a branch is forked.
+//! The branches of a conversation: drawn as a tree, and as a list of the same rows, in which two
+//! can be chosen for a comparison and a branch can be forked.
 
 mod draw;
 mod layout;
@@ -12,38 +12,36 @@ use layout::{TreeMark, TreeMarkKind};
 use tree::BranchChoice;
 
 use crate::{
-    access::KeyRole,
-    cli::text::short_id,
-    codec::pb::{self, event::Body},
-    domain::EventKind,
-    inspector::{
-        bounds::{BRANCH_CHILDREN, BRANCH_MARKS, BRANCH_ROWS, BRANCHES_MAX},
-        failure::PageFailure,
-        form::Form,
-        frame::{Page, Tab, token},
-        parts::{
-            hostile::{headline, shown},
-            numbers::{count, things},
-            pager::pager,
-            pieces::{Mood, badge, nothing},
-            place::{ConversationPlace, link, moment},
-        },
-        visit::{At, PageQuery, Visit, path_part, query},
+    bounds::{BRANCH_CHILDREN, BRANCH_MARKS, BRANCH_ROWS, BRANCHES_MAX},
+    failure::PageFailure,
+    form::Form,
+    frame::{Page, Tab, token},
+    parts::{
+        hostile::{headline, shown},
+        numbers::{count, things},
+        pager::pager,
+        pieces::{Mood, badge, nothing},
+        place::{ConversationPlace, link, moment},
     },
+    visit::{At, PageQuery, Visit, path_part, query},
 };
+use treering_access::KeyRole;
+use treering_domain::EventKind;
+use treering_present::text::{printable, short_id};
+use treering_proto::pb::{self, event::Body};
 
 /// Characters of a branch's name in the list.
 const NAME_CHARS: usize = 80;
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
     page_with(&visit, &id, None).await
 }
 
-/// A form that was sent, and why it was refused.
+/// A form that was refused, with the reason.
 type Refused<'a> = (&'a PageQuery, &'a PageFailure);
 
 async fn page_with(
@@ -82,7 +80,7 @@ async fn page_with(
     Ok(visit.page(&place.titled("Branches"), Tab::Conversations, body))
 }
 
-/// All branches, up to a bound.
+/// Returns all branches, up to a limit.
 async fn branches(
     visit: &Visit,
     place: &ConversationPlace,
@@ -109,7 +107,7 @@ async fn branches(
     }
 }
 
-/// Conversations that were spawned or forked from this one.
+/// Returns the conversations that were spawned or forked from this one.
 async fn children(visit: &Visit, place: &ConversationPlace) -> Result<Vec<String>, PageFailure> {
     let request = pb::LineageRequest {
         conversation_id: place.id.clone(),
@@ -119,7 +117,7 @@ async fn children(visit: &Visit, place: &ConversationPlace) -> Result<Vec<String
     Ok(conversations.lineage(request).await?.into_inner().children)
 }
 
-/// What it came from, and what came from it, where that is a conversation of its own.
+/// Renders links to the parent and child conversations.
 fn relatives(visit: &Visit, place: &ConversationPlace, children: &[String]) -> Markup {
     let more = children.len().saturating_sub(BRANCH_CHILDREN);
     html! {
@@ -147,7 +145,7 @@ fn relatives(visit: &Visit, place: &ConversationPlace, children: &[String]) -> M
     }
 }
 
-/// The newest compactions and sub-contexts of a conversation.
+/// Returns the newest compactions and sub-contexts of a conversation.
 async fn marks(visit: &Visit, id: &str) -> Result<Vec<TreeMark>, PageFailure> {
     let compactions = read(visit, id, &[EventKind::Compacted], true);
     let children = [EventKind::SubContextSpawned, EventKind::SubContextReturned];
@@ -194,7 +192,7 @@ async fn read(
         backward: true,
         limit: BRANCH_MARKS,
         headers_only,
-        ..crate::cli::read::of_conversation(id)
+        ..treering_client::read::of_conversation(id)
     };
     let mut events = visit.store.events().read(request).await?.into_inner();
     let mut all = Vec::new();
@@ -223,7 +221,7 @@ fn filters(choice: &BranchChoice, number: usize) -> Markup {
     }
 }
 
-/// The same rows as the drawing, for who does not see it, and to choose from.
+/// Renders the rows of the drawing as a list, as its text alternative and for choosing branches.
 fn list(
     visit: &Visit,
     place: &ConversationPlace,
@@ -300,7 +298,7 @@ fn row_of(
             td {
                 @let head = branch.head.to_string();
                 a.quiet href={ (place.link(visit, "/branches", &[("branch", name), ("fork", &head)])) "#fork" }
-                    aria-label={ "Fork " (name) } { "Fork" }
+                    aria-label={ "Fork " (printable(name)) } { "Fork" }
             }
         }
     }
@@ -308,7 +306,7 @@ fn row_of(
 
 /// Deeper rows are not indented further.
 const DEPTH_MAX: usize = 8;
-/// Marks of a row that are told one by one.
+/// Marks of a row that are listed individually.
 const ROW_MARKS: usize = 4;
 
 fn class(row: &tree::BranchRow, is_new: bool) -> Option<&'static str> {
@@ -368,8 +366,8 @@ fn pages(visit: &Visit, page: &tree::TreePage) -> Markup {
     pager(before, after, &place)
 }
 
-/// Forks from any event: branch and event are in the address, as links from elsewhere give them.
-/// What was sent and refused stands in it as it was typed.
+/// Renders the form for a fork from any event: branch and event come from the address, as other
+/// pages link to it. A refused form is shown as it was filled in.
 fn fork_form(
     visit: &Visit,
     place: &ConversationPlace,
@@ -420,10 +418,10 @@ fn fork_form(
     })
 }
 
-/// Forks a branch. What was refused is shown again, with the form as it was filled in.
+/// Forks a branch. A refused form is shown again as it was filled in.
 ///
 /// # Errors
-/// What the store says: nothing is changed then.
+/// Those of the store; nothing is changed then.
 pub async fn fork(At(id): At<String>, form: Form) -> Result<Response, PageFailure> {
     let Form { mut visit, fields } = form;
     let failure = match forked(&visit, &id, &fields).await {

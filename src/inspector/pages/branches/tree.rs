@@ -1,57 +1,57 @@
-//! The branches of a conversation as a tree, in the order of its rows, a page at a time.
+//! The branches of a conversation as a tree of rows, a page at a time.
 //!
-//! A branch stands above what was forked from it, and of its forks the latest first: so the
-//! lines that lead down to older ones pass on the left of those that are in between.
+//! A branch is above its forks, and the latest fork is first: so the lines down to older forks pass
+//! to the left of those in between.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::codec::pb;
+use treering_proto::pb;
 
 /// A branch in its row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BranchRow {
-    /// What it is.
+    /// The branch.
     pub branch: pb::Branch,
-    /// The row of the branch that it was forked from, when that is among the rows.
+    /// The row of its parent, if that is among the rows.
     pub parent: Option<usize>,
-    /// How many forks lie between it and a root.
+    /// Number of forks between it and a root.
     pub depth: usize,
-    /// All that were forked from it, and from those.
+    /// Number of its direct and indirect forks.
     pub descendants: usize,
-    /// It is here for the lines only: what was asked for is below it.
+    /// Whether it is only shown as an ancestor of requested rows.
     pub is_context: bool,
 }
 
-/// What of the branches is asked for.
+/// The requested branches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BranchChoice {
-    /// Only those whose name has this in it, in upper or lower case.
+    /// Only those whose name contains this, ignoring case.
     pub name: String,
-    /// Without those that were archived.
+    /// Leave out archived branches.
     pub without_archived: bool,
-    /// From 0.
+    /// The page, from 0.
     pub page: usize,
-    /// The page with this branch, whatever the number says.
+    /// Show the page with this branch, whatever the page number.
     pub at: Option<u64>,
 }
 
 /// A page of a tree.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TreePage {
-    /// In order, a parent before what was forked from it.
+    /// In order, a parent before its forks.
     pub rows: Vec<BranchRow>,
-    /// From 0.
+    /// The page, from 0.
     pub number: usize,
-    /// How many pages there are, at least one.
+    /// Number of pages, at least one.
     pub pages: usize,
-    /// Branches that were asked for, on all pages.
+    /// Requested branches on all pages.
     pub wanted: usize,
 }
 
-/// Ancestors of a row that are shown although they were not asked for.
+/// Ancestors of a row that are shown in addition.
 const CONTEXT_ROWS_MAX: usize = 6;
 
-/// The rows of a page.
+/// Returns the rows of a page.
 #[must_use]
 pub fn page(branches: Vec<pb::Branch>, choice: &BranchChoice, rows_max: usize) -> TreePage {
     let rows = in_order(branches);
@@ -81,14 +81,14 @@ pub fn page(branches: Vec<pb::Branch>, choice: &BranchChoice, rows_max: usize) -
     }
 }
 
-/// All rows, a parent before its forks.
+/// Returns all rows, a parent before its forks.
 fn in_order(branches: Vec<pb::Branch>) -> Vec<BranchRow> {
     let ids: BTreeSet<u64> = branches.iter().map(|branch| branch.branch_id).collect();
     let mut forks: BTreeMap<u64, Vec<pb::Branch>> = BTreeMap::new();
     let mut waiting: Vec<(pb::Branch, Option<usize>)> = Vec::new();
     for branch in branches {
         let parent = branch.parent_branch_id;
-        // The parent of a first branch is in another conversation, or is none.
+        // A root has no parent, or one in another conversation.
         if branch.branch_id == 0 || parent == branch.branch_id || !ids.contains(&parent) {
             waiting.push((branch, None));
         } else {
@@ -100,7 +100,7 @@ fn in_order(branches: Vec<pb::Branch>) -> Vec<BranchRow> {
     while let Some((branch, parent)) = waiting.pop() {
         let at = rows.len();
         let mut own = forks.remove(&branch.branch_id).unwrap_or_default();
-        // What is taken first stands last: the earliest fork.
+        // A stack: what is pushed first, the earliest fork, comes out last.
         own.sort_by_key(|fork| (fork.fork_revision, fork.branch_id));
         waiting.extend(own.into_iter().map(|fork| (fork, Some(at))));
         rows.push(BranchRow {
@@ -119,7 +119,7 @@ fn in_order(branches: Vec<pb::Branch>) -> Vec<BranchRow> {
     rows
 }
 
-/// These rows, with the nearest ancestors of each that the lines come from.
+/// Returns these rows, with the nearest ancestors of each for the lines.
 fn with_context(rows: &[BranchRow], shown: &[usize]) -> Vec<BranchRow> {
     let wanted: BTreeSet<usize> = shown.iter().copied().collect();
     let mut all = wanted.clone();
@@ -182,8 +182,8 @@ mod tests {
         ]
     }
 
-    // Lines must not cross the lanes of others: the latest fork stands nearest to its parent,
-    // and what was forked from a fork stands under that.
+    // Lines must not cross the lanes of others: the latest fork must be nearest to its parent, with
+    // its own forks under it.
     #[test]
     fn a_parent_stands_above_its_forks_and_the_latest_first() {
         let page = page(some(), &BranchChoice::default(), 100);
@@ -194,8 +194,8 @@ mod tests {
         assert_eq!(page.rows[4].depth, 2);
     }
 
-    // A page in the middle of a tree, or a filter, shows branches whose parents are not among
-    // them: they must hang on something, and no row may be on two pages.
+    // A page in the middle of a tree, or a filter, has branches whose parents are not among its
+    // rows: they must be attached to something, and no row may be on two pages.
     #[test]
     fn a_page_shows_what_its_rows_hang_on() {
         let second = BranchChoice {
@@ -220,8 +220,7 @@ mod tests {
         assert_eq!(page(some(), &forked, 2).number, 1);
     }
 
-    // Forks of forks of forks: a thousand of them must neither recurse nor fill a page with
-    // what is only there for the lines.
+    // A chain of a thousand forks must neither recurse nor fill a page with ancestors.
     #[test]
     fn a_deep_chain_is_cut() {
         let chain = (1..1_000).map(|id| branch(id, id - 1, id)).collect();

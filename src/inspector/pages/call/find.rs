@@ -1,25 +1,23 @@
-//! Finding a call, and what stands for it in requests.
+//! Finds a call, and its result digest.
 
 use prost::Message;
 
 use crate::{
-    codec::pb::{self, event::Body},
-    domain::EventKind,
-    inspector::{
-        bounds::{CALLS_BESIDE, CALLS_OF_BRANCH},
-        failure::PageFailure,
-        pages::tools::stats::HappenedAt,
-        parts::place::ConversationPlace,
-        recorded::TextPlace,
-        visit::Visit,
-    },
+    bounds::{CALLS_BESIDE, CALLS_OF_BRANCH},
+    failure::PageFailure,
+    pages::tools::stats::HappenedAt,
+    parts::place::ConversationPlace,
+    recorded::TextPlace,
+    visit::Visit,
 };
+use treering_domain::EventKind;
+use treering_proto::pb::{self, event::Body};
 
-/// The call that an address names: by where it begins (`at`) and ends (`end`) if that is said,
-/// else the last one with its id.
+/// Finds the call in an address: by its start (`at`) and end (`end`) if they are given, else the
+/// last one with its id.
 ///
 /// # Errors
-/// When there is none, and what the store says.
+/// When there is none, and those of the store.
 pub async fn call(
     visit: &Visit,
     place: &ConversationPlace,
@@ -31,7 +29,7 @@ pub async fn call(
         call.call_id == call_id && at.is_none_or(|at| at == call.request_revision)
     };
     if let (Some(_), Some(end)) = (at, end) {
-        // What was asked beside it is between its own two events.
+        // Parallel calls are between its own two events.
         let calls = history(visit, place, end, CALLS_BESIDE)
             .await
             .unwrap_or_default();
@@ -43,7 +41,7 @@ pub async fn call(
         conversation_id: place.id.clone(),
         branch: place.branch.name.clone(),
         call_id: call_id.to_owned(),
-        // How it is now, not how it will be.
+        // Only the current state is wanted.
         timeout_ms: 1,
     };
     let answer = visit.store.tools().wait_for_decision(request).await?;
@@ -62,10 +60,10 @@ pub async fn call(
     })
 }
 
-/// The call that an event is of: one that asked for it, decided about it, began or ended it.
+/// Returns the call of an event that requested, decided, started or ended it.
 pub async fn of_event(visit: &Visit, place: &TextPlace) -> Option<pb::ToolCall> {
     let revision = place.revision;
-    // What stands beside the event must not fail with it.
+    // Errors here must not break the page of the event.
     let calls = before(
         visit,
         &place.conversation,
@@ -116,10 +114,10 @@ async fn before(
         .calls)
 }
 
-/// When the two events of a call happened, where their authors say.
+/// Returns when the two events of a call occurred, if their authors say so.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn happened(
     visit: &Visit,
     place: &ConversationPlace,
@@ -148,13 +146,13 @@ pub async fn happened(
     Ok(times.collect())
 }
 
-/// Snapshots after a call's own that are looked through for one that was recorded later.
+/// Later result digests that are searched for one of this call.
 const RECORDED_LATER: u64 = 100;
 
-/// What stands for a finished call in requests.
+/// Returns what replaces a finished call in requests.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn snapshot(
     visit: &Visit,
     place: &ConversationPlace,
@@ -174,7 +172,7 @@ pub async fn snapshot(
         request.is_some_and(|event| event.revision == call.request_revision)
     };
     let extracts = async {
-        // It is told beside other things: what is wrong with it must not hide them.
+        // It is only a part of the page: an error must not hide the rest.
         let answer = visit.store.tools().snapshots(request).await;
         answer.map_or_else(|_| Vec::new(), |answer| answer.into_inner().snapshots)
     };
@@ -190,7 +188,7 @@ pub async fn snapshot(
     }))
 }
 
-/// The summary that was recorded for a call after it ended.
+/// Returns the result digest that was recorded after the call ended.
 async fn recorded(
     visit: &Visit,
     place: &ConversationPlace,
@@ -200,7 +198,7 @@ async fn recorded(
         from_revision: call.end_revision,
         kinds: vec![i32::from(EventKind::ToolSnapshotRecorded.number())],
         limit: RECORDED_LATER,
-        ..crate::cli::read::of_branch(&place.id, &place.branch.name)
+        ..treering_client::read::of_branch(&place.id, &place.branch.name)
     };
     let mut events = visit.store.events().read(request).await?.into_inner();
     let mut found = None;

@@ -1,4 +1,4 @@
-//! One call: what was asked, who decided, what came back, and what stands for it in requests.
+//! One call: its arguments, the decision, its result, and what replaces it in requests.
 
 mod find;
 mod strings;
@@ -18,38 +18,36 @@ use http::{
 use maud::{Markup, html};
 
 use crate::{
-    cli::json::{approval_name, cancel_name, status_name},
-    codec::pb::{self, CallStatus},
-    domain::hex,
-    inspector::{
-        bounds::{ARGUMENTS_BYTES, MARKUP_BYTES},
-        failure::PageFailure,
-        frame::{Page, Tab},
-        pages::{
-            approvals,
-            tools::{
-                stats::{self, HappenedAt},
-                told,
-            },
+    bounds::{ARGUMENTS_BYTES, MARKUP_BYTES},
+    failure::PageFailure,
+    frame::{Page, Tab},
+    pages::{
+        approvals,
+        tools::{
+            stats::{self, HappenedAt},
+            told,
         },
-        parts::{
-            hostile::{block, shown},
-            json::pretty,
-            numbers::{count, size},
-            pieces::{Mood, badge},
-            place::{ConversationPlace, link, moment},
-            time,
-        },
-        transcript::step::BETWEEN,
-        visit::{At, Visit, path_part},
     },
+    parts::{
+        hostile::{block, shown},
+        json::pretty,
+        numbers::{count, size},
+        pieces::{Mood, badge},
+        place::{ConversationPlace, link, moment},
+        time,
+    },
+    transcript::step::BETWEEN,
+    visit::{At, Visit, path_part},
 };
+use treering_domain::hex;
+use treering_present::json::{approval_name, cancel_name, status_name};
+use treering_proto::pb::{self, CallStatus};
 
 /// Bytes of markup of arguments and result together.
 const PAGE_MARKUP: usize = 240 << 10;
 
-/// The address of a call. Where it begins and ends is in it, so that it is found at once, and
-/// the one that is meant although its id came again.
+/// Returns the address of a call. It contains the revisions of its start and end, so that the call
+/// is found at once, even if its id was used again.
 #[must_use]
 pub fn address(visit: &Visit, conversation: &str, call: &pb::ToolCall) -> String {
     let place = (conversation, call.branch.as_str());
@@ -57,8 +55,8 @@ pub fn address(visit: &Visit, conversation: &str, call: &pb::ToolCall) -> String
     address_of(visit, place, &call.call_id, events)
 }
 
-/// The same of the call with this id in a conversation, on a branch, between these two events;
-/// the second is 0 of one that has not ended.
+/// Returns the address of the call with this id in a conversation, on a branch, between two events;
+/// the second is 0 for an open call.
 #[must_use]
 pub fn address_of(
     visit: &Visit,
@@ -76,7 +74,7 @@ pub fn address_of(
     link(visit, conversation, &tail, &pairs)
 }
 
-/// What became of it, at a glance.
+/// Renders the outcome as a badge.
 #[must_use]
 pub fn outcome(call: &pb::ToolCall) -> Markup {
     let mood = match call.status() {
@@ -93,10 +91,10 @@ pub fn outcome(call: &pb::ToolCall) -> Markup {
     badge(mood, &status_name(call.status()).replace('_', " "))
 }
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn page(
     At((id, call_id)): At<(String, String)>,
     visit: Visit,
@@ -202,7 +200,7 @@ fn approval(call: &pb::ToolCall, at: &impl Fn(u64) -> Markup) -> Markup {
     }
 }
 
-/// The arguments, laid out; very long ones as far as they have room.
+/// Renders the arguments, formatted; cut if they are too long.
 #[must_use]
 pub fn arguments(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
     let text = String::from_utf8_lossy(&call.arguments);
@@ -219,7 +217,7 @@ pub fn arguments(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) 
     }
 }
 
-/// The address of all that was asked (`arguments`) or returned (`result`), as a file.
+/// Returns the address of the file with all arguments (`arguments`) or the whole result (`result`).
 fn file_address(visit: &Visit, conversation: &str, call: &pb::ToolCall, what: &str) -> String {
     let (at, end) = (
         call.request_revision.to_string(),
@@ -231,10 +229,10 @@ fn file_address(visit: &Visit, conversation: &str, call: &pb::ToolCall, what: &s
     link(visit, conversation, &tail, &pairs)
 }
 
-/// The whole result, as a file.
+/// Returns the whole result as a file.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn result(
     At((id, call_id)): At<(String, String)>,
     visit: Visit,
@@ -256,10 +254,10 @@ pub async fn result(
     ))
 }
 
-/// The arguments as they were written, as a file.
+/// Returns the arguments as they were written, as a file.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn whole_arguments(
     At((id, call_id)): At<(String, String)>,
     visit: Visit,

@@ -1,29 +1,27 @@
-//! Arguments that are texts: what an edit takes away and puts in is read by its lines, not as a
-//! string of JSON.
+//! Arguments with texts: the old and new text of an edit is shown by lines, not as JSON strings.
 
 use maud::{Markup, PreEscaped, html};
 use serde_json::Value;
 
 use super::arguments;
 use crate::{
-    codec::pb,
-    inspector::{
-        bounds::ARGUMENTS_BYTES,
-        parts::{
-            hostile::{escaped, fitting, shown},
-            pieces::fold,
-            place::ConversationPlace,
-        },
-        visit::Visit,
+    bounds::ARGUMENTS_BYTES,
+    parts::{
+        hostile::{escaped, fitting, shown},
+        pieces::fold,
+        place::ConversationPlace,
     },
+    visit::Visit,
 };
+use treering_proto::pb;
 
 /// Bytes of markup of all such texts.
 const TEXTS_MARKUP: usize = 48 << 10;
-/// So many of them are shown.
+/// Number of such texts.
 const TEXTS: usize = 20;
 
-/// The arguments of a call: what has several lines as text, then all of it as it was written.
+/// Renders the arguments of a call: first strings with several lines as text, then everything as it
+/// was written.
 #[must_use]
 pub fn apart(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
     let whole = arguments(visit, place, call);
@@ -52,7 +50,7 @@ pub fn apart(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> M
     }
 }
 
-/// The strings of several lines in JSON, each with its name.
+/// Returns the strings with several lines in JSON, each with its name.
 fn texts(json: &[u8]) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if let Ok(value) = serde_json::from_slice(json) {
@@ -83,7 +81,7 @@ fn look(name: String, value: Value, found: &mut Vec<(String, String)>) {
 mod tests {
     use super::*;
 
-    // An edit was read as one line with `\\n` and `\\"` in it.
+    // An edit was shown as one line with `\\n` and `\\"` in it.
     #[test]
     fn texts_are_found_wherever_they_stand() {
         let json = br#"{"path":"a.rs","edits":[{"old":"a\n\"b\"","new":"one"}],"text":"x\ny","end":"z\n"}"#;

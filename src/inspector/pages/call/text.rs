@@ -1,29 +1,27 @@
-//! A result by ranges of its lines. However long it is, and however long a line of it is, a page
-//! has a bounded part, and says where the next one begins.
+//! A result by ranges of lines. However long the result or one of its lines is, a page has a
+//! limited part of it, and a link to the next.
 
 use maud::{Markup, PreEscaped, html};
 
 use crate::{
-    codec::pb,
-    inspector::{
-        bounds::{LINES, TEXT_BYTES},
-        failure::PageFailure,
-        parts::{
-            hostile::escaped,
-            numbers::{count, size},
-            pager::Ways,
-            place::ConversationPlace,
-        },
-        recorded::{Piece, TextPart, TextPlace},
-        visit::{Visit, query},
+    bounds::{LINES, TEXT_BYTES},
+    failure::PageFailure,
+    parts::{
+        hostile::escaped,
+        numbers::{count, size},
+        pager::Ways,
+        place::ConversationPlace,
     },
+    recorded::{Piece, TextPart, TextPlace},
+    visit::{Visit, query},
 };
+use treering_proto::pb;
 
-/// A long line is looked at in pieces of so many bytes. Each byte may be sixty of markup, and a
-/// piece must have room on a page.
+/// A long line is divided into pieces of this many bytes. Each byte may become sixty of markup, and
+/// a piece must fit on a page.
 const PIECE_BYTES: usize = 512;
 
-/// Asks for the whole result of a call.
+/// Returns a request for the whole result of a call.
 #[must_use]
 pub fn request(place: &ConversationPlace, call: &pb::ToolCall) -> pb::GetResultRequest {
     let of = place_of(place, call);
@@ -35,12 +33,12 @@ pub fn request(place: &ConversationPlace, call: &pb::ToolCall) -> pb::GetResultR
     }
 }
 
-/// Where the result of a call is.
+/// Returns the place of a call's result.
 fn place_of(place: &ConversationPlace, call: &pb::ToolCall) -> TextPlace {
     let is_own = call.conversation_id == place.id;
     TextPlace {
         conversation: call.conversation_id.clone(),
-        // Of an inherited call the branch's name is that of the fork.
+        // For an inherited call, the branch's name is that of the fork.
         branch: if is_own {
             call.branch.clone()
         } else {
@@ -50,11 +48,11 @@ fn place_of(place: &ConversationPlace, call: &pb::ToolCall) -> TextPlace {
     }
 }
 
-/// The part of a call's result that an address asks for: from a line (`line`), or from a byte
-/// (`byte`), which is of the line `line`; or the last lines (`last=1`).
+/// Reads the part of a call's result that an address requests: from a line (`line`), or from a byte
+/// (`byte`) of the line `line`; or the last lines (`last=1`).
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn of_result(
     visit: &Visit,
     place: &ConversationPlace,
@@ -80,13 +78,13 @@ pub async fn of_result(
     Ok(Some(piece))
 }
 
-/// Lines as they are shown.
+/// Rendered lines.
 struct Lines {
-    /// The number of each, if that is known, and its markup.
+    /// The number of each, if known, and its markup.
     lines: Vec<(Option<u64>, String)>,
-    /// How much of the text they are, in bytes.
+    /// Length of their text in bytes.
     bytes: usize,
-    /// The number of the line that what comes next is of.
+    /// The number of the line that follows.
     next: Option<u64>,
 }
 
@@ -130,7 +128,7 @@ fn lines(text: &str, first: Option<u64>, markup_max: usize) -> Lines {
     shown
 }
 
-/// The part of a result, and the way to the others.
+/// Renders the part of a result, with links to the others.
 #[must_use]
 pub fn section(
     visit: &Visit,
@@ -215,7 +213,7 @@ impl Links<'_> {
         }
     }
 
-    /// To a line that is typed.
+    /// Renders a form to go to a line.
     fn jump(&self) -> Markup {
         let call = self.call;
         html! {
@@ -233,10 +231,9 @@ impl Links<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspector::bounds::MARKUP_BYTES;
+    use crate::bounds::MARKUP_BYTES;
 
-    // What is shown, and what is said to come next, must be all there is: no line twice, none
-    // left out.
+    // The shown lines and the announced next line must be complete: none twice, none missing.
     #[test]
     fn lines_are_numbered_and_cut() {
         let all = lines("one\n\nthree", Some(7), 1_000);
@@ -253,7 +250,7 @@ mod tests {
         assert_eq!((cut.lines.len(), cut.bytes), (1, 3));
     }
 
-    // Five megabytes of a line that all become longer as markup made a page of forty.
+    // Five megabytes of one line whose markup is larger made a page of forty megabytes.
     #[test]
     fn a_hostile_line_does_not_fill_a_page() {
         let text = "\0".repeat(1 << 20);

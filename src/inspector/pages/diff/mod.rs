@@ -1,5 +1,4 @@
-//! Two branches side by side: where they part, then what each of them did; what both did stands
-//! once.
+//! Two branches side by side: where they diverge, then what each did; what both did is shown once.
 
 mod sides;
 
@@ -7,29 +6,27 @@ use maud::{Markup, html};
 use sides::{DiffRow, DiffSide, ToldEvent};
 
 use crate::{
-    cli::output::Tone,
-    codec::pb,
-    inspector::{
-        bounds::SIDE_EVENTS,
-        failure::PageFailure,
-        frame::{Page, Tab},
-        parts::{
-            hostile::{escaped, headline, shown},
-            numbers::{count, things},
-            pieces::nothing,
-            place::{ConversationPlace, link, moment},
-        },
-        visit::{At, Visit},
+    bounds::SIDE_EVENTS,
+    failure::PageFailure,
+    frame::{Page, Tab},
+    parts::{
+        hostile::{escaped, headline, shown},
+        numbers::{count, things},
+        pieces::nothing,
+        place::{ConversationPlace, link, moment},
     },
+    visit::{At, Visit},
 };
+use treering_present::Tone;
+use treering_proto::pb;
 
 /// Characters of a title.
 const TITLE_CHARS: usize = 100;
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let [a, b] = chosen(&visit, &place);
@@ -54,7 +51,7 @@ pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure>
     Ok(visit.page(&place.titled(title), Tab::Conversations, body))
 }
 
-/// The two that the address names; else the active one, and the newest beside it.
+/// Returns the two branches in the address; by default the active one, and the newest other one.
 fn chosen(visit: &Visit, place: &ConversationPlace) -> [String; 2] {
     let named = |name| visit.asked.text(name).map(str::to_owned);
     let a = named("a").unwrap_or_else(|| place.branch.name.clone());
@@ -70,7 +67,7 @@ fn chosen(visit: &Visit, place: &ConversationPlace) -> [String; 2] {
     [a, b]
 }
 
-/// What was found of two branches.
+/// What was read of two branches.
 struct Found {
     ancestor: (String, u64),
     sides: [DiffSide; 2],
@@ -163,7 +160,7 @@ fn beside(visit: &Visit, place: &ConversationPlace, names: [&str; 2], found: &Fo
 }
 
 fn requests(visit: &Visit, place: &ConversationPlace, names: [&str; 2]) -> String {
-    let neutral = crate::context::Provider::default().as_str();
+    let neutral = treering_context::Provider::default().as_str();
     let pairs = [
         ("provider", neutral),
         ("branch", names[0]),
@@ -221,7 +218,7 @@ fn pair(
     }
 }
 
-/// An event of one side, or of both: then with its number on the other one.
+/// Renders an event of one side or of both; in the latter case with its revision on the other side.
 fn told(
     visit: &Visit,
     place: &ConversationPlace,
@@ -274,12 +271,12 @@ fn more(visit: &Visit, found: &Found) -> Markup {
     if left.next.is_none() && right.next.is_none() {
         return html! {};
     }
-    // A side that has come to its end stays there.
+    // A side without further events stays at its end.
     let after = |side: &DiffSide| side.next.clone().unwrap_or_else(|| side.end.clone());
     let query = visit
         .asked
         .with("after_a", Some(&after(left)), &["after_b"]);
-    let b = crate::inspector::visit::query(&[("after_b", &after(right))]);
+    let b = crate::visit::query(&[("after_b", &after(right))]);
     html! {
         nav.pager aria-label="Further events" {
             span {}

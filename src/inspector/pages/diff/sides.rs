@@ -1,40 +1,39 @@
-//! What each of two branches did after they parted, and which of it both did.
+//! Reads what each of two branches did after their common history, and aligns what both did.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 
 use crate::{
-    cli::{output::Tone, read, text::say},
-    codec::pb,
-    inspector::{
-        bounds::{SIDE_CHARS, SIDE_EVENTS},
-        failure::PageFailure,
-        visit::Visit,
-    },
+    bounds::{SIDE_CHARS, SIDE_EVENTS},
+    failure::PageFailure,
+    visit::Visit,
 };
+use treering_client::read;
+use treering_present::{Tone, text::say};
+use treering_proto::pb;
 
-/// How often bodies are asked for: each answer has some megabytes at most, or one body.
+/// Requests for bodies at most: each answer has some megabytes at most, or one body.
 const BODY_ROUNDS: usize = 4;
 
 /// An event in words.
 #[derive(Clone, Debug)]
 pub struct ToldEvent {
-    /// Its conversation: events may be inherited.
+    /// Its conversation, because events may be inherited.
     pub conversation: String,
-    /// Its number there.
+    /// Its revision there.
     pub revision: u64,
-    /// Who or what speaks.
+    /// Who acts, or how it ended.
     pub tone: Tone,
     /// One line.
     pub title: String,
     /// Ids, times and sizes.
     pub note: String,
-    /// What was said, as far as it has room.
+    /// The content, cut to the limit.
     pub content: String,
-    /// There is more of it.
+    /// Whether the content was cut.
     pub is_cut: bool,
-    /// Equal for what says the same.
+    /// Hash that is equal for equal content.
     same: u64,
 }
 
@@ -45,7 +44,7 @@ impl ToldEvent {
             "too large to be shown beside others".clone_into(&mut said.note);
         }
         let mut hasher = DefaultHasher::new();
-        // Ids of calls and times differ where the same was done.
+        // Call ids and times differ even if the same was done, so they are not hashed.
         (event.kind, &said.title, &said.content).hash(&mut hasher);
         if event.body.is_none() {
             event.id.hash(&mut hasher);
@@ -74,17 +73,17 @@ impl ToldEvent {
 pub struct DiffSide {
     /// In order.
     pub events: Vec<ToldEvent>,
-    /// Where what follows them begins, as an address has it; none: nothing does.
+    /// Address parameter of what follows; `None`: nothing does.
     pub next: Option<String>,
-    /// The last of them, or where they were to begin, as an address has it.
+    /// Address parameter of the last event, or of where the events were to begin.
     pub end: String,
 }
 
 impl DiffSide {
-    /// Reads what a branch has after an event.
+    /// Reads the events of a branch after an event.
     ///
     /// # Errors
-    /// What the store says.
+    /// Those of the store.
     pub async fn read(
         visit: &Visit,
         id: &str,
@@ -125,7 +124,7 @@ impl DiffSide {
     }
 }
 
-/// The same events with their bodies, as far as these are not too much together.
+/// Returns the same events with their bodies, up to the limit for all of them.
 async fn with_bodies(
     visit: &Visit,
     mut events: Vec<pb::Event>,
@@ -156,7 +155,7 @@ async fn with_bodies(
     Ok(events)
 }
 
-/// True for what is only said of branches: their names stand above.
+/// True for events about branches, whose names are shown above.
 fn is_of_branches(event: &pb::Event) -> bool {
     use pb::EventKind as Kind;
     matches!(
@@ -165,10 +164,10 @@ fn is_of_branches(event: &pb::Event) -> bool {
     )
 }
 
-/// A conversation and a revision, as [`DiffSide::next`] has them.
+/// Parses a conversation and a revision, as in [`DiffSide::next`].
 ///
 /// # Errors
-/// When it is something else.
+/// When it is malformed.
 pub fn parsed(text: &str) -> Result<(String, u64), PageFailure> {
     let parts = text.rsplit_once('.');
     let parsed = parts.and_then(|(id, revision)| Some((id.to_owned(), revision.parse().ok()?)));
@@ -180,16 +179,16 @@ pub fn parsed(text: &str) -> Result<(String, u64), PageFailure> {
     })
 }
 
-/// What stands in a row, by place in each side.
+/// A row, with the index of the event on each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiffRow {
     /// Both did it.
     Same(usize, usize),
-    /// One did this, the other that, or nothing.
+    /// They differ, or one has nothing here.
     Apart(Option<usize>, Option<usize>),
 }
 
-/// Two sides in rows.
+/// Aligns two sides in rows.
 #[must_use]
 pub fn aligned(left: &[ToldEvent], right: &[ToldEvent]) -> Vec<DiffRow> {
     let keys = |side: &[ToldEvent]| side.iter().map(|event| event.same).collect::<Vec<_>>();
@@ -220,8 +219,8 @@ fn rows(left: &[u64], right: &[u64]) -> Vec<DiffRow> {
 mod tests {
     use super::*;
 
-    // Two runs of one prompt do much alike: that stands once, and what differs beside what it
-    // differs from. Every event is there once, in its order.
+    // Two runs of one prompt do many things alike: these must be shown once, and differences side
+    // by side. Every event must be there once, in order.
     #[test]
     fn what_both_did_stands_once() {
         assert_eq!(

@@ -1,61 +1,60 @@
-//! What a request is asked with, in an address; and asking, without a trace.
+//! The parameters of a request in an address; and building it without a trace.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    codec::pb,
-    context::Provider,
-    inspector::{
-        failure::PageFailure,
-        parts::place::{ConversationPlace, link},
-        visit::Visit,
-    },
+    failure::PageFailure,
+    parts::place::{ConversationPlace, link},
+    visit::Visit,
 };
+use treering_context::Provider;
+use treering_proto::pb;
 
-/// When finished calls give way to snapshots: in an address, and in words.
+/// When result digests replace finished calls: the value in an address, and its label.
 pub const RESULTS: [(&str, &str); 4] = [
     ("", "policy’s"),
     ("keep", "kept in full"),
     ("turn-end", "snapshots at turn’s end"),
     ("older", "snapshots after 3 turns"),
 ];
-/// What the last one of them is.
+/// The number of turns for the last of them.
 const OLDER_THAN_TURNS: u32 = 3;
 
-/// A request that is asked for.
+/// The parameters of a request.
 #[derive(Clone, Debug)]
 pub struct RequestAsk {
-    /// Whose body.
+    /// Provider of the body.
     pub provider: Provider,
-    /// Of which branch.
+    /// Branch.
     pub branch: String,
-    /// In tokens; none: the policy's.
+    /// In tokens; `None`: the policy's.
     pub budget: Option<u64>,
-    /// As the branch was at this revision; none: now.
+    /// As of this revision; `None`: now.
     pub as_of: Option<u64>,
-    /// Empty: the conversation's.
+    /// Model; empty: the conversation's.
     pub model: String,
     /// One of [`RESULTS`].
     pub results: String,
-    /// JSON text, merged over the conversation's policy; empty: nothing is.
+    /// JSON text that is merged into the conversation's policy; may be empty.
     pub policy: String,
 }
 
-/// What was built.
+/// A built request.
 #[derive(Clone, Debug)]
 pub struct RequestAnswer {
-    /// How it came to be.
+    /// Its explanation.
     pub told: pb::Explanation,
-    /// As it would be sent.
+    /// Its body, as it would be sent.
     pub body: Bytes,
 }
 
 impl RequestAsk {
-    /// What an address asks for, in names that begin with `prefix`; `branch` when it names none.
+    /// Parses the parameters of an address whose names begin with `prefix`; `branch` is the default
+    /// branch.
     ///
     /// # Errors
-    /// When it asks for what is none.
+    /// When a value is not valid.
     pub fn of(visit: &Visit, prefix: &str, branch: &str) -> Result<Self, PageFailure> {
         let name = |name: &str| format!("{prefix}{name}");
         let text = |of: &str| visit.asked.text(&name(of)).unwrap_or_default().to_owned();
@@ -87,20 +86,22 @@ impl RequestAsk {
         })
     }
 
-    /// Whether its policy can be read: what is wrong with it is told before anything is built.
+    /// Checks whether the policy can be parsed, so that errors are reported before a request is
+    /// built.
     ///
     /// # Errors
-    /// When it cannot.
+    /// When it cannot be parsed.
     pub fn check(&self) -> Result<(), PageFailure> {
         self.whole_policy().map(|_| ())
     }
 
-    /// Builds it. A request by the conversation's own policy, as it is now, would be taken for
-    /// one that is sent, and the agent's next one compared with it: so such a one is explained,
-    /// which leaves no trace, and its body is built by the same policy, named.
+    /// Builds the request. One at the head with the conversation's own policy would be taken
+    /// for one that is sent, and the agent's next one compared with it. So in that case it is only
+    /// explained, which leaves no trace, and its body is built with the same policy, given
+    /// explicitly.
     ///
     /// # Errors
-    /// What the store says, and when the policy cannot be read.
+    /// Those of the store, and when the policy cannot be parsed.
     pub async fn answer(
         &self,
         visit: &Visit,
@@ -138,7 +139,7 @@ impl RequestAsk {
         })
     }
 
-    /// The policy with what has fields of its own; empty: there is none.
+    /// Returns the policy with the values of the form fields; empty: none.
     fn whole_policy(&self) -> Result<Vec<u8>, PageFailure> {
         let unreadable = |what: String| {
             PageFailure::asked(
@@ -185,13 +186,13 @@ impl RequestAsk {
         ]
     }
 
-    /// The page about it.
+    /// Returns the address of its page.
     #[must_use]
     pub fn address(&self, visit: &Visit, place: &ConversationPlace) -> String {
         self.at(visit, place, "/request")
     }
 
-    /// Its body.
+    /// Returns the address of its body.
     #[must_use]
     pub fn body_address(&self, visit: &Visit, place: &ConversationPlace) -> String {
         self.at(visit, place, "/request/body")
@@ -205,7 +206,7 @@ impl RequestAsk {
         link(visit, &place.id, tail, &pairs)
     }
 
-    /// What tells it from another one, in words.
+    /// Describes how it differs from others.
     #[must_use]
     pub fn words(&self) -> String {
         let mut words = vec![self.provider.as_str().to_owned(), self.branch.clone()];
@@ -241,8 +242,8 @@ mod tests {
         }
     }
 
-    // What has a field of its own goes over what the policy says; and where nothing is said
-    // nothing is sent, or a request would not be the next one.
+    // Form fields must override the policy; and where nothing is given, nothing must be sent, or
+    // the result would not be the next request.
     #[test]
     fn fields_go_over_the_policy() {
         assert!(ask().whole_policy().unwrap().is_empty());

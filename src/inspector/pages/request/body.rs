@@ -1,20 +1,18 @@
-//! The body of a request: its beginning on the page, all of it by a link.
+//! The body of a request: its beginning on the page, all of it behind a link.
 
 use bytes::Bytes;
 use maud::{Markup, html};
 
 use crate::{
-    cli::text::pretty_json,
-    inspector::{
-        bounds::BODY_BYTES,
-        parts::{hostile::block, numbers::size, pieces::fold},
-    },
+    bounds::BODY_BYTES,
+    parts::{hostile::block, numbers::size, pieces::fold},
 };
+use treering_present::text::pretty_json;
 
-/// Text is laid out up to so many bytes of it: what is shown, and more for what layout adds.
+/// Bytes of text that are formatted: those that are shown, and more for what formatting adds.
 const LAID_OUT_BYTES: usize = 2 * BODY_BYTES;
 
-/// The beginning of a body.
+/// Renders the beginning of a body.
 #[must_use]
 pub fn section(body: &Bytes, address: &str) -> Markup {
     let text = String::from_utf8_lossy(&body[..body.len().min(LAID_OUT_BYTES)]);

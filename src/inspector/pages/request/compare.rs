@@ -1,5 +1,5 @@
-//! Two requests beside each other: their budgets, the items that became something else, and the
-//! lines in which their bodies differ.
+//! Two requests side by side: their budgets, the items with a different fate, and the differing
+//! lines of their bodies.
 
 use std::collections::HashMap;
 
@@ -11,24 +11,22 @@ use super::{
     budget, items,
 };
 use crate::{
-    cli::text::pretty_json,
-    codec::pb,
-    inspector::{
-        bounds::{COMPARE_MAX, COMPARED_LINES, DIFFERENT_LINES, ITEMS, LINE_CHARS},
-        parts::{
-            hostile::{headline, shown},
-            numbers::{count, things},
-            pieces::fold,
-        },
+    bounds::{COMPARE_MAX, COMPARED_LINES, DIFFERENT_LINES, ITEMS, LINE_CHARS},
+    parts::{
+        hostile::{headline, shown},
+        numbers::{count, things},
+        pieces::fold,
     },
 };
+use treering_present::text::pretty_json;
+use treering_proto::pb;
 
-/// Characters of what an item is and says.
+/// Characters of an item's label and content.
 const LABEL_CHARS: usize = 120;
-/// Lines around a difference.
+/// Lines of context around a difference.
 const AROUND: usize = 2;
 
-/// Both, and what differs.
+/// Renders both and their differences.
 #[must_use]
 pub fn section(
     [(first, one), (second, other)]: [(&RequestAsk, &RequestAnswer); 2],
@@ -53,7 +51,7 @@ pub fn section(
     }
 }
 
-/// An item of either request, by what it came from.
+/// Identifies an item in both requests by its origin.
 type Origin<'a> = (Vec<(&'a str, u64)>, &'a str, &'a str);
 
 fn origin(item: &pb::ExplainedItem) -> Origin<'_> {
@@ -62,11 +60,11 @@ fn origin(item: &pb::ExplainedItem) -> Origin<'_> {
     (events.collect(), &item.enhancer, &item.label)
 }
 
-/// The same item of both requests, as far as they have it.
+/// The same item in both requests, if it is there.
 type ItemPair<'a> = (Option<&'a pb::ExplainedItem>, Option<&'a pb::ExplainedItem>);
 
-/// Items of which there are not the same in both, in their order in the first, then those that
-/// only the second has.
+/// Returns the items that differ, in the order of the first request, then those that only the
+/// second one has.
 fn different<'a>(one: &'a pb::Explanation, other: &'a pb::Explanation) -> Vec<ItemPair<'a>> {
     let mut rest: HashMap<Origin<'_>, Vec<&pb::ExplainedItem>> = HashMap::new();
     for item in other.items.iter().rev() {
@@ -96,7 +94,7 @@ fn differing_items(
     other: &pb::Explanation,
     link_of: impl Fn(&pb::EventRef) -> String,
 ) -> Markup {
-    // Two providers estimate nearly every item differently: that must not hide what became of one.
+    // Two providers estimate nearly every item differently, which must not hide a different fate.
     let (estimates, fates): (Vec<_>, Vec<_>) = different(one, other)
         .into_iter()
         .partition(is_estimate_only);
@@ -128,10 +126,10 @@ fn differing_items(
     }
 }
 
-/// Of items of which only the estimate differs, at least so many are shown.
+/// At least this many items of which only the estimate differs are shown.
 const ESTIMATES_MIN: usize = 50;
 
-/// An item of both requests of which the same became, by another estimate.
+/// True for an item in both requests that differs only by its estimate.
 fn is_estimate_only((one, other): &ItemPair<'_>) -> bool {
     matches!((one, other), (Some(one), Some(other)) if one.fate() == other.fate())
 }
@@ -303,8 +301,8 @@ mod tests {
         }
     }
 
-    // Two policies over a long history have hundreds of items in common: only what became of
-    // the others is worth a row, each once.
+    // Two policies over a long history have hundreds of items in common: only those with a
+    // different fate may have a row, each once.
     #[test]
     fn only_what_differs_is_told() {
         let kept = pb::Fate::Kept;
@@ -328,8 +326,8 @@ mod tests {
         assert!(different(&one, &one).is_empty());
     }
 
-    // Another provider estimates each item otherwise: fifty rows of "kept, kept" hid the one that
-    // was left out.
+    // Another provider estimates each item differently: fifty rows of "kept, kept" hid the one that
+    // was dropped.
     #[test]
     fn another_estimate_is_no_other_fate() {
         let one = told(vec![item(1, 5, pb::Fate::Kept), item(2, 7, pb::Fate::Kept)]);

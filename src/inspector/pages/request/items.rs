@@ -1,28 +1,26 @@
-//! The items of a request, in their order: which event each came from, and what became of it.
+//! The items of a request in order: the events that each came from, and what became of it.
 
 use maud::{Markup, html};
 
 use super::{ask::RequestAsk, link_of};
 use crate::{
-    codec::pb::{self, Fate},
-    inspector::{
-        bounds::ITEMS,
-        parts::{
-            hostile::{headline, shown},
-            numbers::{count, things},
-            pager::pager,
-            pieces::{Mood, badge, nothing},
-            place::ConversationPlace,
-        },
-        visit::Visit,
+    bounds::ITEMS,
+    parts::{
+        hostile::{headline, shown},
+        numbers::{count, things},
+        pager::pager,
+        pieces::{Mood, badge, nothing},
+        place::ConversationPlace,
     },
+    visit::Visit,
 };
+use treering_proto::pb::{self, Fate};
 
-/// Characters of what an item says.
+/// Characters of an item's content.
 const HEAD_CHARS: usize = 160;
-/// Characters of what an item is.
+/// Characters of an item's label.
 const LABEL_CHARS: usize = 60;
-/// So many items in a row that were dropped for one reason are told in one row.
+/// This many consecutive items that were dropped for the same reason are merged into one row.
 const RUN_MIN: usize = 3;
 /// Events of an item that are linked.
 const EVENTS: usize = 3;
@@ -31,13 +29,13 @@ const EVENTS: usize = 3;
 enum Row<'a> {
     /// An item.
     One(&'a pb::ExplainedItem),
-    /// Several that were dropped for one reason.
+    /// Several items that were dropped for the same reason.
     Dropped(&'a [pb::ExplainedItem]),
-    /// From here on a prompt cache's prefix may differ.
+    /// The end of a prompt cache's stable prefix.
     Border,
 }
 
-/// The items, and the way to more of them.
+/// Renders the items, and a link to further ones.
 #[must_use]
 pub fn section(
     visit: &Visit,
@@ -108,7 +106,7 @@ fn rows(items: &[pb::ExplainedItem], all: bool) -> Vec<Row<'_>> {
     rows
 }
 
-/// Dropped for the same reason.
+/// True when both were dropped for the same reason.
 fn alike(item: &pb::ExplainedItem, first: &pb::ExplainedItem) -> bool {
     item.fate() == Fate::Dropped && first.fate() == Fate::Dropped && item.reason == first.reason
 }
@@ -146,7 +144,7 @@ fn dropped(visit: &Visit, place: &ConversationPlace, run: &[pb::ExplainedItem]) 
     }
 }
 
-/// What became of an item.
+/// Renders what became of an item.
 #[must_use]
 pub fn fate(fate: Fate) -> Markup {
     match fate {
@@ -210,7 +208,7 @@ mod tests {
         }
     }
 
-    // Four hundred items that were left out for one reason hid the dozen that were sent.
+    // Four hundred items that were dropped for one reason hid the dozen that were sent.
     #[test]
     fn what_was_dropped_alike_is_one_row() {
         let mut items = vec![item(Fate::Kept, "", false)];

@@ -1,8 +1,8 @@
-//! What the agent of a branch sends next, to any provider and within any budget: what is in it,
-//! what was done to it and why, and how it differs from another one.
+//! The next request of a branch's agent, for any provider and budget: its content, what was done to
+//! it and why, and how it differs from another request.
 //!
-//! Looking must not change what is looked at: a request that is built here is never taken for
-//! one that was sent (`ask`).
+//! Viewing must have no effect: a request that is built here is never taken for one that was sent
+//! (`ask`).
 
 mod ask;
 mod body;
@@ -16,29 +16,30 @@ use maud::{Markup, html};
 use ask::{RequestAnswer, RequestAsk};
 
 use crate::{
-    cli::json::section_name,
-    codec::pb,
-    context::Provider,
-    inspector::{
-        failure::PageFailure,
-        frame::{self, Tab},
-        parts::{
-            hostile::shown,
-            numbers::{bytes_human, count, things},
-            pieces::{Mood, badge, fold},
-            place::{ConversationPlace, moment},
-        },
-        visit::{At, Visit},
+    failure::PageFailure,
+    frame::{self, Tab},
+    parts::{
+        hostile::shown,
+        numbers::{bytes_human, count, things},
+        pieces::{Mood, badge, fold},
+        place::{ConversationPlace, moment},
     },
+    visit::{At, Visit},
 };
+use treering_context::Provider;
+use treering_present::{
+    json::section_name,
+    text::{printable_json, token_basis},
+};
+use treering_proto::pb;
 
-/// Before the names of what the second of two requests is asked with.
+/// Prefix of the parameters of the second of two requests.
 const SECOND: &str = "b_";
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn page(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let first = RequestAsk::of(&visit, "", &place.branch.name)?;
@@ -57,7 +58,7 @@ pub async fn page(At(id): At<String>, visit: Visit) -> Result<Response, PageFail
         .check()
         .and_then(|()| second.as_ref().map_or(Ok(()), RequestAsk::check));
     if let Err(failure) = checked {
-        // With the form as it was filled in: what was typed is nearly right.
+        // Show the form as it was filled in, because it only needs a correction.
         let body = html! {
             (beginning) (failure.notice())
             @if second.is_some() { (compare_form(&visit, &place, &first, second.as_ref())) }
@@ -72,7 +73,7 @@ pub async fn page(At(id): At<String>, visit: Visit) -> Result<Response, PageFail
     frame::page_in_parts(&here, &title, Tab::Conversations, beginning, rest).await
 }
 
-/// What was built: one request, or two beside each other.
+/// Renders one request, or two side by side.
 async fn built(
     visit: &Visit,
     place: &ConversationPlace,
@@ -106,22 +107,24 @@ async fn built(
     })
 }
 
-/// The body alone, as it would be sent.
+/// Returns only the body, as it would be sent.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn whole(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let ask = RequestAsk::of(&visit, "", &place.branch.name)?;
     ask.check()?;
     let RequestAnswer { body, .. } = ask.answer(&visit, &place.id).await?;
+    // The same JSON, without characters that control a terminal.
+    let body = printable_json(&String::from_utf8_lossy(&body)).into_owned();
     let mut answer = body.into_response();
     let json = HeaderValue::from_static("application/json");
     answer.headers_mut().insert(CONTENT_TYPE, json);
     Ok(answer)
 }
 
-/// Where an event that an item came from is.
+/// Returns the link to the event of an item.
 fn link_of(
     visit: &Visit,
     event: &pb::EventRef,
@@ -135,7 +138,7 @@ fn link_of(
     moment(visit, &event.conversation_id, branch, event.revision)
 }
 
-/// The same request for each provider.
+/// Renders links to the same request for each provider.
 fn providers(visit: &Visit, place: &ConversationPlace, ask: &RequestAsk) -> Markup {
     html! {
         nav.providers aria-label="Provider" {
@@ -158,7 +161,7 @@ fn form(place: &ConversationPlace, ask: &RequestAsk) -> Markup {
     }
 }
 
-/// What a request is asked with.
+/// Renders the form fields of a request.
 fn fields(place: &ConversationPlace, ask: &RequestAsk, prefix: &str) -> Markup {
     let name = |name: &str| format!("{prefix}{name}");
     html! {
@@ -260,7 +263,7 @@ fn notices(told: &pb::Explanation) -> Markup {
         @if told.compaction_due {
             p.notice.wait {
                 "A compaction is due. "
-                code { (shown(&crate::cli::text::compact_command(told))) }
+                code { (shown(&treering_present::text::compact_command(told))) }
                 " shows where it would cut."
             }
         }
@@ -273,17 +276,17 @@ fn notices(told: &pb::Explanation) -> Markup {
     }
 }
 
-/// Warnings that are shown.
+/// Warnings that are shown at most.
 const WARNINGS: usize = 20;
-/// Steps that are shown.
+/// Steps that are shown at most.
 const STEPS: usize = 60;
 
-/// What a section is called.
+/// Returns the name of a section.
 fn name_of(section: pb::Section) -> String {
     section_name(section).replace('_', " ")
 }
 
-/// The budget as a bar, and its sections as a table.
+/// Renders the budget as a bar, and its sections as a table.
 fn budget(told: &pb::Explanation, id: &str) -> Markup {
     let sum: u64 = told.sections.iter().map(|section| section.tokens).sum();
     let whole = sum.max(told.budget_tokens);
@@ -304,7 +307,7 @@ fn budget(told: &pb::Explanation, id: &str) -> Markup {
             p.hint {
                 "at #" (count(told.revision)) " of " (shown(&told.branch))
                 @if !told.model.is_empty() { ", for " (shown(&told.model)) }
-                ", " (told.basis.as_ref().map(basis).unwrap_or_default())
+                ", " (told.basis.as_ref().map(token_basis).unwrap_or_default())
                 @if told.tokens_before_budget > told.tokens {
                     "; " (count(told.tokens_before_budget)) " before anything was left out"
                 }
@@ -378,7 +381,7 @@ fn bar(told: &pb::Explanation, whole: u64) -> Markup {
     }
 }
 
-#[allow(clippy::cast_precision_loss)] // Of a drawing.
+#[allow(clippy::cast_precision_loss)] // Only for drawing.
 fn part(some: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0
@@ -391,7 +394,7 @@ fn px(length: f64) -> String {
     format!("{length:.1}")
 }
 
-/// In whole percent; `<1%` for what is there and does not make one.
+/// Returns whole percent; `<1%` for a share above zero and below 1 %.
 fn share(some: u64, whole: u64) -> String {
     if whole == 0 {
         return String::new();
@@ -402,24 +405,7 @@ fn share(some: u64, whole: u64) -> String {
     }
 }
 
-fn basis(basis: &pb::TokenBasis) -> String {
-    let kind = if basis.estimate {
-        "estimated with"
-    } else {
-        "counted with"
-    };
-    let calibrated = match basis.calibrated_on {
-        0 => String::new(),
-        usages => format!(
-            " × {:.2}, calibrated on {}",
-            basis.factor,
-            things(u64::from(usages), "recorded usage", "recorded usages")
-        ),
-    };
-    format!("{kind} {}{calibrated}", basis.encoding)
-}
-
-/// What of it equals the last request that was sent.
+/// Renders how much equals the last request that was sent.
 fn shared(told: &pb::Explanation) -> Markup {
     let Some(shared) = &told.shared_prefix else {
         return html! {

@@ -1,25 +1,25 @@
-//! Small drawings beside numbers. The numbers stand in the table, so that a drawing says nothing
-//! to who does not see it.
+//! Small drawings beside numbers. The numbers are in the table, so the drawings have no text
+//! alternative.
 
 use std::time::Duration;
 
 use maud::{Markup, html};
 
 use super::stats::ToolNumbers;
-use crate::inspector::parts::time;
+use crate::parts::time;
 
-/// Length of a bar, in pixels.
+/// Length of a bar in pixels.
 const BAR_PX: f64 = 120.0;
-/// The shortest time that has a length, in milliseconds.
+/// The shortest duration with a visible length, in milliseconds.
 const LEAST_MS: f64 = 1.0;
 
-/// A length of time.
+/// Formats a duration.
 #[must_use]
 pub fn told(took: Duration) -> String {
     time::took(u64::try_from(took.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// How many calls there were beside the tool with most of them, and how they ended.
+/// Renders the number of calls relative to the tool with the most, and their outcomes.
 #[must_use]
 pub fn outcomes(of: &ToolNumbers, most: u64) -> Markup {
     let succeeded = of.calls - of.failed - of.stopped - of.open;
@@ -43,7 +43,7 @@ pub fn outcomes(of: &ToolNumbers, most: u64) -> Markup {
     }
 }
 
-/// From the time of the middle call to that of the slow ones, each decade as long as another.
+/// Renders a bar from the median duration to that of the slow calls, on a logarithmic scale.
 #[must_use]
 pub fn times(of: &ToolNumbers, slowest: Duration) -> Markup {
     let (Some(p50), Some(p95)) = (of.percentile(50), of.percentile(95)) else {
@@ -67,7 +67,7 @@ fn place(took: Duration, slowest: Duration) -> f64 {
     4.0 + (decades(took) / whole).clamp(0.0, 1.0) * (BAR_PX - 8.0)
 }
 
-#[allow(clippy::cast_precision_loss)] // Of pixels.
+#[allow(clippy::cast_precision_loss)] // For pixels.
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         return 0.0;
@@ -75,7 +75,7 @@ fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64
 }
 
-/// Pixels as an attribute has them.
+/// Formats pixels for an attribute.
 fn px(pixels: f64) -> String {
     format!("{pixels:.1}")
 }
@@ -84,7 +84,7 @@ fn px(pixels: f64) -> String {
 mod tests {
     use super::*;
 
-    // One call of ten thousand, and one that took no time: a drawing must have numbers in it,
+    // One call among ten thousand, and one without duration: a drawing must contain valid numbers
     // and stay in its column.
     #[test]
     fn bars_stay_in_their_column() {

@@ -1,5 +1,5 @@
-//! Calls of tools, counted by tool and listed: of the conversations in which something happened
-//! last, or of one branch.
+//! Tool calls, counted by tool and listed: of the most recently active conversations, or of one
+//! branch.
 
 mod chart;
 pub mod stats;
@@ -12,42 +12,40 @@ use maud::{Markup, html};
 use stats::{CallOutcome, CountedCall, HappenedAt, ToolNumbers, ToolOrder};
 
 use crate::{
-    cli::read,
-    codec::pb,
-    domain::EventKind,
-    inspector::{
-        bounds::{
-            ASKED_AT_ONCE, CALLS, CALLS_CONVERSATIONS, CALLS_OF_BRANCH, CALLS_OF_EACH, TITLE_CHARS,
-            TOOLS,
-        },
-        failure::PageFailure,
-        frame::{self, Tab},
-        pages::call,
-        parts::{
-            hostile::headline,
-            numbers::{bytes_human, count, things},
-            pager::pager,
-            pieces::{chip, nothing},
-            place::ConversationPlace,
-            time,
-        },
-        transcript::step::{BETWEEN, deed_of, fault_of},
-        visit::{At, Visit},
+    bounds::{
+        ASKED_AT_ONCE, CALLS, CALLS_CONVERSATIONS, CALLS_OF_BRANCH, CALLS_OF_EACH, TITLE_CHARS,
+        TOOLS,
     },
+    failure::PageFailure,
+    frame::{self, Tab},
+    pages::call,
+    parts::{
+        hostile::headline,
+        numbers::{bytes_human, count, things},
+        pager::pager,
+        pieces::{chip, nothing},
+        place::ConversationPlace,
+        time,
+    },
+    transcript::step::{BETWEEN, deed_of, fault_of},
+    visit::{At, Visit},
 };
+use treering_client::read;
+use treering_domain::EventKind;
+use treering_proto::pb;
 
 /// Characters of a tool's name.
 const TOOL_CHARS: usize = 60;
-/// Characters of what was asked and returned, in a list.
+/// Characters of arguments and results in a list.
 const HEAD_CHARS: usize = 140;
 
-/// Titles of conversations, by id.
+/// Titles of conversations by id.
 type Titles = std::collections::HashMap<String, String>;
 
-/// The calls of the namespace.
+/// Returns the calls of the namespace.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn of_namespace(visit: Visit) -> Result<Response, PageFailure> {
     Choice::check(&visit)?;
     let beginning = html! { div.head { h1 { "Tool calls" } } };
@@ -56,7 +54,7 @@ pub async fn of_namespace(visit: Visit) -> Result<Response, PageFailure> {
     frame::page_in_parts(&here, "Tool calls", Tab::Tools, beginning, rest).await
 }
 
-/// The calls of the conversations in which something happened last.
+/// Renders the calls of the most recently active conversations.
 async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
     let request = pb::ListConversationsRequest {
         page_size: CALLS_CONVERSATIONS,
@@ -81,7 +79,7 @@ async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
     let mut calls: Vec<CountedCall> = asked.try_concat().await?;
     calls.sort_by_key(|call| std::cmp::Reverse((call.at.seconds, call.at.nanos)));
     let named = |one: &pb::ConversationSummary| {
-        let id = crate::cli::text::short_id(&one.source_id, &one.conversation_id);
+        let id = treering_present::text::short_id(&one.source_id, &one.conversation_id);
         let title = if one.title.trim().is_empty() {
             id
         } else {
@@ -114,10 +112,10 @@ async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
     })
 }
 
-/// The calls of a branch.
+/// Returns the calls of a branch.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub async fn of_conversation(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let as_of = visit.asked.number("as_of")?.unwrap_or(0);
@@ -139,7 +137,7 @@ pub async fn of_conversation(At(id): At<String>, visit: Visit) -> Result<Respons
     frame::page_in_parts(&here, &title, Tab::Tools, beginning, rest).await
 }
 
-/// The calls of a branch, as it was.
+/// Renders the calls of a branch, as of a revision.
 async fn of_branch(
     visit: &Visit,
     place: &ConversationPlace,
@@ -161,7 +159,7 @@ async fn of_branch(
     })
 }
 
-/// The newest calls of a branch, with how long they took.
+/// Returns the newest calls of a branch with their durations.
 async fn calls_of(
     visit: &Visit,
     id: &str,
@@ -195,8 +193,8 @@ async fn calls_of(
     Ok(calls.collect())
 }
 
-/// When the events of calls happened, where that is told: an import says it of each, and what
-/// was recorded when is not how long it took.
+/// Returns when the events of calls occurred, where that is known: imports have these times, and
+/// the times of recording do not give durations.
 async fn happened(
     visit: &Visit,
     id: &str,
@@ -229,7 +227,7 @@ async fn happened(
     Ok(happened)
 }
 
-/// What calls are looked at, in an address.
+/// The requested filter and order.
 struct Choice<'a> {
     tool: Option<&'a str>,
     outcome: Option<CallOutcome>,
@@ -237,7 +235,7 @@ struct Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
-    /// Whether the address asks for what there is.
+    /// Checks the parameters of an address.
     fn check(visit: &Visit) -> Result<(), PageFailure> {
         let outcomes = CallOutcome::ALL.map(CallOutcome::as_str);
         visit.asked.one_of("outcome", &outcomes)?;
@@ -265,7 +263,7 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// Tools, filters, and the calls that they let through.
+/// Renders statistics, filters, and the matching calls.
 fn counted(visit: &Visit, calls: &[CountedCall], titles: Option<&Titles>) -> Markup {
     if calls.is_empty() {
         return nothing(
@@ -293,7 +291,7 @@ fn counted(visit: &Visit, calls: &[CountedCall], titles: Option<&Titles>) -> Mar
     }
 }
 
-/// The address of this page with one thing of it changed.
+/// Returns the address of this page with one parameter changed.
 fn with(visit: &Visit, name: &str, value: Option<&str>) -> String {
     let query = visit.asked.with(name, value, &["page"]);
     let mark = if query.is_empty() { "" } else { "?" };
@@ -430,7 +428,7 @@ fn list(visit: &Visit, calls: &[&CountedCall], titles: Option<&Titles>) -> Marku
     }
 }
 
-/// How long it took; a time that nobody measured says so.
+/// Renders a duration; one that was not measured is marked.
 fn took(one: &CountedCall) -> Markup {
     let is_measured = one.call.execution_time_ms.is_some();
     html! {

@@ -1,4 +1,4 @@
-//! What became of calls, counted by tool.
+//! Statistics of calls by tool.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -7,42 +7,40 @@ use std::{
 
 use prost_types::Timestamp;
 
-use crate::{
-    cli::json::moment,
-    codec::pb::{self, CallStatus},
-};
+use treering_present::json::moment;
+use treering_proto::pb::{self, CallStatus};
 
-/// A call with what it is counted by.
+/// A call with the values for its statistics.
 #[derive(Clone, Debug)]
 pub struct CountedCall {
-    /// What the store says of it.
+    /// The call, from the store.
     pub call: pb::ToolCall,
-    /// The conversation that was asked for it: its events may be inherited.
+    /// The conversation that was queried; the events of the call may be inherited.
     pub conversation: String,
-    /// When it was asked for.
+    /// When it was requested.
     pub at: Timestamp,
-    /// How long it took, if that is known.
+    /// Its duration, if known.
     pub took: Option<Duration>,
 }
 
-/// How a call ended, as far as it is filtered and counted by.
+/// The outcome of a call, for filters and statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// It has a result.
+    /// A successful result.
     Succeeded,
-    /// It has a result, and that says that it failed.
+    /// A failed result.
     Failed,
-    /// It was denied, came too late, or was called off.
+    /// Denied, expired or cancelled.
     Stopped,
-    /// It has not ended.
+    /// Not ended.
     Open,
 }
 
 impl CallOutcome {
-    /// In the order in which they are offered.
+    /// In the order of the filters.
     pub const ALL: [Self; 4] = [Self::Succeeded, Self::Failed, Self::Stopped, Self::Open];
 
-    /// Of a call with this status.
+    /// Returns the outcome for a status.
     #[must_use]
     pub fn of(status: CallStatus) -> Self {
         match status {
@@ -57,7 +55,7 @@ impl CallOutcome {
         }
     }
 
-    /// In addresses.
+    /// Returns its name in addresses.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -69,11 +67,11 @@ impl CallOutcome {
     }
 }
 
-/// When events happened, by conversation and revision, where their authors say.
+/// By conversation and revision: when the event occurred according to its author.
 pub type HappenedAt = HashMap<(String, u64), Timestamp>;
 
-/// How long a call took: what was recorded, else the time between its two events. Where their
-/// authors say nothing of when that was and both were recorded at once, nothing is known.
+/// Returns the duration of a call: as recorded, else the time between its two events. Unknown if
+/// their authors give no times and both were recorded at once.
 #[must_use]
 pub fn took(call: &pb::ToolCall, conversation: &str, happened: &HappenedAt) -> Option<Duration> {
     if let Some(milliseconds) = call.execution_time_ms {
@@ -92,7 +90,7 @@ pub fn took(call: &pb::ToolCall, conversation: &str, happened: &HappenedAt) -> O
     }
 }
 
-/// When a call was asked for, as its author says, else when that was recorded.
+/// Returns when a call was requested according to its author, else when that was recorded.
 #[must_use]
 pub fn asked_at(call: &pb::ToolCall, conversation: &str, happened: &HappenedAt) -> Timestamp {
     let place = |id: &str| (id.to_owned(), call.request_revision);
@@ -105,27 +103,27 @@ fn between(from: &Timestamp, to: &Timestamp) -> Option<Duration> {
     (moment(to)? - moment(from)?).try_into().ok()
 }
 
-/// What was counted of one tool.
+/// Statistics of one tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolNumbers {
     /// Its name.
     pub tool: String,
-    /// How often it was asked for.
+    /// Calls.
     pub calls: u64,
-    /// Of them, how many failed.
+    /// Failed calls.
     pub failed: u64,
-    /// Of them, how many were denied or called off.
+    /// Denied, expired or cancelled calls.
     pub stopped: u64,
-    /// Of them, how many have not ended.
+    /// Open calls.
     pub open: u64,
-    /// Of those whose time is known, the shortest first.
+    /// Known durations, the shortest first.
     pub took: Vec<Duration>,
-    /// What they returned, in bytes of text.
+    /// Size of the results in bytes of text.
     pub bytes: u64,
 }
 
 impl ToolNumbers {
-    /// The time that so many percent did not take longer than.
+    /// Returns a percentile of the durations.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> Option<Duration> {
         let rank = (self.took.len() * percent).div_ceil(100).max(1);
@@ -133,21 +131,21 @@ impl ToolNumbers {
     }
 }
 
-/// What tools are sorted by.
+/// Sort orders of tools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ToolOrder {
-    /// The most used first.
+    /// Most calls first.
     #[default]
     Calls,
     /// By name.
     Tool,
-    /// Those that failed most often first.
+    /// Most failures first.
     Failed,
-    /// The slowest half first.
+    /// Largest median duration first.
     P50,
-    /// The slowest first.
+    /// Largest 95th percentile first.
     P95,
-    /// Those that returned most first.
+    /// Largest results first.
     Bytes,
 }
 
@@ -162,7 +160,7 @@ impl ToolOrder {
         Self::Bytes,
     ];
 
-    /// In addresses.
+    /// Returns its name in addresses.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -175,7 +173,7 @@ impl ToolOrder {
         }
     }
 
-    /// By its name in an address; another text: the first one.
+    /// Parses its name in an address; unknown names give the first one.
     #[must_use]
     pub fn named(name: &str) -> Self {
         let named = Self::ALL.into_iter().find(|order| order.as_str() == name);
@@ -183,7 +181,7 @@ impl ToolOrder {
     }
 }
 
-/// Calls counted by tool.
+/// Counts calls by tool.
 #[must_use]
 pub fn by_tool(calls: &[CountedCall], order: ToolOrder) -> Vec<ToolNumbers> {
     let mut tools: BTreeMap<&str, ToolNumbers> = BTreeMap::new();
@@ -240,8 +238,8 @@ mod tests {
         Timestamp { seconds, nanos: 0 }
     }
 
-    // Who looks for what is slow or fails reads these numbers first: each outcome counts once,
-    // and what has no time counts in none of the percentiles.
+    // These numbers show what is slow or fails: each outcome must count once, and calls without a
+    // duration must not count in the percentiles.
     #[test]
     fn calls_are_counted_by_tool() {
         let calls = [
@@ -264,8 +262,8 @@ mod tests {
         assert_eq!(ToolNumbers::default().percentile(50), None);
     }
 
-    // An import records a session in one go: the time between two commits of it says nothing
-    // of how long a tool took. What the source says does.
+    // An import records a session at once, so the time between two commits says nothing about the
+    // duration of a call. The times in the source do.
     #[test]
     fn a_time_is_what_the_source_says() {
         let mut call = pb::ToolCall {

@@ -1,9 +1,9 @@
-//! Flipped bytes in segment files.
+//! Flipped bits in segment files.
 
 use std::path::Path;
 
 use super::*;
-use crate::log::testkit::samples::Random;
+use crate::testkit::samples::Random;
 
 fn segment_paths(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut paths: Vec<_> = std::fs::read_dir(folder.join(LOG_FOLDER))
@@ -17,8 +17,8 @@ fn segment_paths(folder: &Path) -> Vec<std::path::PathBuf> {
 
 #[tokio::test]
 async fn a_flipped_byte_is_an_error_and_never_wrong_data() {
-    // Wherever it is in a segment file, in frames, in large bodies or in redb's
-    // own tree: what is read is right, or an error.
+    // A flipped bit anywhere in a segment file, in frames, large bodies or redb's own tree: a read
+    // returns the right data or an error.
     let folder = tempfile::tempdir().unwrap();
     let mut expected = Vec::new();
     {
@@ -34,7 +34,7 @@ async fn a_flipped_byte_is_an_error_and_never_wrong_data() {
     let sound = std::fs::read(&path).unwrap();
     let mut random = Random(11);
     let mut errors = 0;
-    // Most of a small file is empty: half of the flips go where something is.
+    // Most of a small file is empty, so half of the flips hit used bytes.
     let used: Vec<usize> = (0..sound.len()).filter(|at| sound[*at] != 0).collect();
     for turn in 0..400 {
         let at = if turn % 2 == 0 {
@@ -77,8 +77,8 @@ async fn a_flipped_byte_is_an_error_and_never_wrong_data() {
 
 #[tokio::test]
 async fn damage_in_a_file_s_header_is_noticed() {
-    // redb's header says which of two commits is the last one: a flip there must
-    // not make the log silently shorter.
+    // redb's header says which of two commits is the last one: a flip there must not silently
+    // shorten the log.
     let folder = tempfile::tempdir().unwrap();
     let mut expected = Vec::new();
     {
@@ -111,8 +111,8 @@ async fn damage_in_a_file_s_header_is_noticed() {
 
 #[tokio::test]
 async fn damage_in_one_segment_leaves_the_others_readable() {
-    // A sealed segment that is damaged or gone is named by offset; what is
-    // elsewhere can be read, and appends go on.
+    // A damaged or missing sealed segment is reported by offset; everything else is readable, and
+    // appends continue.
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap();
     for _ in 0..8 {
@@ -143,7 +143,7 @@ async fn damage_in_one_segment_leaves_the_others_readable() {
             matches!(error, LogError::Damaged { offset, .. } if offset >= second - 1),
             "{damage}: {error:?}"
         );
-        // A read that starts before gives what is sound, then the error.
+        // A read that starts before the damage returns the sound part, then the error.
         let before = reader.records(1, usize::MAX, usize::MAX).await;
         assert!(matches!(before, Err(LogError::Damaged { .. })), "{damage}");
         log.close().await.unwrap();

@@ -1,8 +1,8 @@
-//! Syncs that fail, handles that run out, renames that do not happen: at each
-//! call of an append, a seal and a recovery.
+//! Failing syncs, exhausted handles and failing renames, at each call of an append, a seal and a
+//! recovery.
 
 use super::*;
-use crate::log::{
+use crate::{
     redb::simulated::{Fault, SimulatedDisk},
     testkit::samples::Random,
 };
@@ -15,7 +15,7 @@ fn options() -> RedbLogOptions {
     }
 }
 
-/// Appends `count` records; the ones that were acknowledged go to `kept`.
+/// Appends `count` records and adds them to `kept` if they were acknowledged.
 async fn try_append(
     log: &RedbLog<SimulatedDisk>,
     kept: &mut Vec<Record>,
@@ -28,8 +28,8 @@ async fn try_append(
     Ok(())
 }
 
-/// After any crash now: all that was acknowledged is there, and appends go on.
-/// What was answered with an error may be there behind it, if it said so.
+/// Checks that after a crash now everything acknowledged is there, and that appends continue. A
+/// batch that failed with an unknown outcome may be there after it.
 async fn assert_kept(disk: &SimulatedDisk, kept: &[Record], unknown: bool, story: &str) {
     let log = RedbLog::open_with(disk.if_it_crashed(), options(), OpenMode::Append)
         .unwrap_or_else(|error| panic!("{story}: the log does not open: {error}"));
@@ -48,10 +48,9 @@ async fn assert_kept(disk: &SimulatedDisk, kept: &[Record], unknown: bool, story
 
 #[tokio::test]
 async fn no_failure_on_the_way_to_a_new_segment_loses_what_is_acknowledged() {
-    // A seal that failed after its rename left the old segment in use: what was
-    // acknowledged from then on went there, and the empty new one won after a
-    // restart. Whichever call fails, and whenever the power goes then, the same
-    // log must come back.
+    // A seal that failed after its rename left the old segment in use: later appends were
+    // acknowledged and went there, and after a restart the empty new segment replaced it. Whichever
+    // call fails, and whenever the power fails then, the same log must come back.
     let faults = [
         Fault::Handle,
         Fault::Rename,
@@ -83,7 +82,7 @@ async fn no_failure_on_the_way_to_a_new_segment_loses_what_is_acknowledged() {
             }
             came += u32::from(disk.faults_left() == 0);
             disk.clear_faults();
-            // It comes back by itself.
+            // The log recovers by itself.
             try_append(&log, &mut kept, 3, 100)
                 .await
                 .unwrap_or_else(|error| panic!("{story}: {error}"));
@@ -98,10 +97,9 @@ async fn no_failure_on_the_way_to_a_new_segment_loses_what_is_acknowledged() {
 
 #[tokio::test]
 async fn a_failed_sync_is_never_an_ok() {
-    // The system keeps the pages of a failed sync for written: reading them back
-    // shows the batch, and the next power loss takes it, or tears what is built
-    // upon it. A batch whose sync failed must not be acknowledged, and what comes
-    // after it must not rest on it.
+    // The system treats the pages of a failed sync as written: reading them back shows the batch,
+    // and the next power loss removes it or tears what was written after it. A batch whose sync
+    // failed must not be acknowledged, and later batches must not depend on it.
     for fault in [Fault::Sync, Fault::SyncAndForget] {
         for seed in 0..40 {
             let story = format!("{fault:?}, seed {seed}");
@@ -128,9 +126,8 @@ async fn a_failed_sync_is_never_an_ok() {
 
 #[tokio::test]
 async fn a_disk_that_fails_for_long_stops_appends_and_not_reads() {
-    // While no sync succeeds nothing can be acknowledged; what is there can be
-    // read all the time, and once the disk is well appends go on without anybody
-    // opening the log again.
+    // While no sync succeeds, nothing can be acknowledged, but reads always work; once the disk
+    // recovers, appends continue without reopening the log.
     let disk = SimulatedDisk::new(5);
     let log = Arc::new(RedbLog::open_with(disk.clone(), options(), OpenMode::Create).unwrap());
     let mut kept = Vec::new();

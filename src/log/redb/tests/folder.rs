@@ -1,14 +1,14 @@
-//! The log's folder under a log in use: files that are removed, folders that are moved.
+//! Changes to the folder of an open log: removed files and moved folders.
 
 use super::*;
 
-/// A record whose body takes about 200 kB in a segment.
+/// Returns a record whose body takes about 200 kB in a segment.
 fn large(revision: u64) -> Record {
     let header = samples::header(revision);
     let body = samples::noise(200_000);
     let hash = Record::hash_body(&body);
-    let salted = crate::log::Salt::random().hash(hash);
-    let place = crate::log::RecordBody::Inline(body);
+    let salted = crate::Salt::random().hash(hash);
+    let place = crate::RecordBody::Inline(body);
     Record::seal(Default::default(), header, place, salted, None).unwrap()
 }
 
@@ -18,8 +18,8 @@ fn open_in(path: &Path) -> RedbLog {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn erasing_while_segments_begin_loses_nothing() {
-    // Erasing removed every file that the manifest did not name, and so the file that an
-    // append had just created: what was acknowledged then went into a file without a name.
+    // Erasing removed every file that the manifest did not name, including one that an append had
+    // just created: later appends were acknowledged and written to a file without a name.
     let dir = tempfile::tempdir().unwrap();
     let log = Arc::new(open_in(dir.path()));
     append(&log, &[large(1)]).await.unwrap();
@@ -50,8 +50,8 @@ async fn erasing_while_segments_begin_loses_nothing() {
 #[cfg(unix)]
 #[tokio::test]
 async fn a_removed_segment_file_loses_no_acknowledged_event() {
-    // Whoever removes the last segment's file leaves an open file without a name: appends
-    // to it were acknowledged, and gone with the process.
+    // Removing the last segment's file leaves an open file without a name: appends to it were
+    // acknowledged, and lost with the process.
     let dir = tempfile::tempdir().unwrap();
     let log = Arc::new(open_in(dir.path()));
     append(&log, &samples::records(10, 500)).await.unwrap();
@@ -70,8 +70,8 @@ async fn a_removed_segment_file_loses_no_acknowledged_event() {
 #[cfg(unix)]
 #[tokio::test]
 async fn a_moved_folder_takes_no_appends_and_writes_nothing_at_its_old_path() {
-    // A folder was moved under its server, and a new server was started at the old path:
-    // the old one created its segments in the new store, and lost what it acknowledged.
+    // A folder was moved while a server used it, and a new server was started at the old path: the
+    // old one created its segments in the new store and lost what it acknowledged.
     let above = tempfile::tempdir().unwrap();
     let (path, moved) = (above.path().join("data"), above.path().join("moved"));
     let old = Arc::new(open_in(&path));
@@ -81,7 +81,7 @@ async fn a_moved_folder_takes_no_appends_and_writes_nothing_at_its_old_path() {
     append(&new, &samples::records(3, 500)).await.unwrap();
     let error = append(&old, &[large(11)]).await.unwrap_err();
     assert!(matches!(error, LogError::FolderMoved { .. }), "{error}");
-    // What goes on in the background stays in the moved folder.
+    // Background work stays in the moved folder.
     old.seal_within(0..=u64::MAX).unwrap();
     while old.rewrite_next(&AtomicBool::new(false)).unwrap().is_some() {}
     old.close().await.unwrap();

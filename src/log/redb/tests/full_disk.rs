@@ -1,13 +1,13 @@
-//! The disk is full, and then it is not.
+//! A disk that is full for a while.
 
 use super::*;
-use crate::log::redb::simulated::Full;
+use crate::redb::simulated::Full;
 
 #[tokio::test]
 async fn a_full_disk_refuses_appends_and_nothing_else() {
-    // Wherever the system says that the disk is full: appends fail as NoSpace,
-    // reads go on, nothing is lost or half there, and appends work again once
-    // there is room, without opening the log again.
+    // Wherever the system reports a full disk, appends fail with NoSpace, reads work, nothing is
+    // lost or partly written, and appends work again once there is space, without reopening the
+    // log.
     for full in [Full::Asked, Full::Growth, Full::Write] {
         for room in [0, 100_000, 1_000_000, 5_000_000] {
             let disk = SimulatedDisk::new(room);
@@ -46,8 +46,8 @@ async fn a_full_disk_refuses_appends_and_nothing_else() {
 
 #[tokio::test]
 async fn a_small_file_system_fills_up_and_is_emptied() {
-    // The same on a real file system, where one is given: an empty folder on a
-    // small one (32 MiB or so), in `TREERING_SMALL_DISK`.
+    // The same on a real file system, if one is given: an empty folder on a small one (32 MiB or
+    // so), in `TREERING_SMALL_DISK`.
     let Some(place) = std::env::var_os("TREERING_SMALL_DISK") else {
         println!("skipped: TREERING_SMALL_DISK names no small file system");
         return;

@@ -1,7 +1,7 @@
-//! Segments, one file, one file with quick repair, and a raw file, side by side.
-//! Behind the table in `docs/decisions/0001-segments-or-quick-repair.md`:
+//! Compares segments, one file, one file with quick repair, and a raw file. Source of the table in
+//! `docs/decisions/0001-log-segments.md`:
 //!
-//! `cargo test --lib log::redb::tests::measure -- --ignored --nocapture`
+//! `cargo test -p treering-log --lib redb::tests::measure -- --ignored --nocapture`
 
 use std::{
     fs::File,
@@ -35,7 +35,7 @@ enum Variant {
     QuickRepair,
 }
 
-/// Something that a group can be appended to.
+/// A store to which a group can be appended.
 #[allow(clippy::large_enum_variant)]
 enum Store {
     Raw(File),
@@ -114,8 +114,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
 #[test]
 #[ignore = "measures for minutes"]
 fn commit_latency() {
-    // What a durable commit costs, as a multiple of a raw file with one
-    // fdatasync a group, all in one run, the variants taking turns.
+    // The cost of a durable commit as a multiple of a raw file with one fdatasync per group, all in
+    // one run, with the variants taking turns.
     let folder = tempfile::tempdir().unwrap();
     for (size, rounds) in [(1, 400), (16, 400), (128, 200), (1024, 60)] {
         let mut stores: Vec<_> = VARIANTS
@@ -153,8 +153,8 @@ fn commit_latency() {
 #[test]
 #[ignore = "writes several GB"]
 fn open_after_kill() {
-    // A process is gone without closing anything; how long until the next one
-    // can append. The child below is this program again.
+    // After a process is killed without closing anything, how long it takes until the next one can
+    // append. The child process is this test binary.
     let mib = std::env::var("TREERING_MEASURE_MIB").map_or(1024, |n| n.parse().unwrap());
     let only = std::env::var("TREERING_MEASURE_ONLY").unwrap_or_default();
     let chosen = |v: &Variant| *v != Variant::Raw && format!("{v:?}").starts_with(&only);
@@ -162,7 +162,7 @@ fn open_after_kill() {
         let folder = tempfile::tempdir().unwrap();
         let start = Instant::now();
         let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "log::redb::tests::measure::child"])
+            .args(["--ignored", "--exact", "redb::tests::measure::child"])
             .env(CHILD, format!("{variant:?} {mib}"))
             .env(FOLDER, folder.path())
             .status()

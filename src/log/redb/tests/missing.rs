@@ -1,11 +1,12 @@
-//! Files that are gone, older than they were, or of another store.
+//! Files that are missing, outdated, or from another store.
 
 use std::path::Path;
 
 use super::*;
-use crate::{disk::copying::copy_folder, log::redb::simulated::SimulatedDisk};
+use crate::redb::simulated::SimulatedDisk;
+use treering_base::disk::copying::copy_folder;
 
-/// A folder with some segments, closed.
+/// Fills a folder with some segments and closes the log.
 async fn filled(folder: &Path) -> Vec<Record> {
     let log = RedbLog::open(folder, small(), OpenMode::Create).unwrap();
     let mut records = Vec::new();
@@ -34,8 +35,8 @@ fn reopened(folder: &Path) -> Result<RedbLog, LogError> {
 
 #[tokio::test]
 async fn a_log_that_went_back_is_refused() {
-    // Each of these was taken for a shorter log: positions and idempotency keys
-    // were used again, and a verification called it sound.
+    // Each of these used to be accepted as a shorter log: offsets and idempotency keys were reused,
+    // and a verification found no fault.
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path()).await;
     let last = segments(folder.path()).pop().unwrap();
@@ -101,8 +102,8 @@ async fn a_log_that_went_back_is_refused() {
 
 #[tokio::test]
 async fn a_stray_segment_is_not_a_part_of_the_log() {
-    // A file that somebody put there by its name alone became the last segment,
-    // and the log went on from its offset.
+    // A file that was recognized by its name alone became the last segment, and the log continued
+    // from its offset.
     let folder = tempfile::tempdir().unwrap();
     let records = filled(folder.path()).await;
     let other = tempfile::tempdir().unwrap();
@@ -114,7 +115,7 @@ async fn a_stray_segment_is_not_a_part_of_the_log() {
     append(&log, &samples::records(1, 10)).await.unwrap();
     log.close().await.unwrap();
     assert!(stray.exists(), "what is not ours is not removed");
-    // One of this very store is another matter: then the manifest is old.
+    // A file of this very store means that the manifest is outdated.
     std::fs::copy(&segments(folder.path())[1], &stray).unwrap();
     let error = reopened(folder.path()).unwrap_err();
     assert!(matches!(error, LogError::WentBack { .. }), "{error:?}");
@@ -122,7 +123,7 @@ async fn a_stray_segment_is_not_a_part_of_the_log() {
 
 #[tokio::test]
 async fn a_segment_of_another_store_is_never_read() {
-    // It served the other store's conversations with OK.
+    // The log served the other store's conversations without an error.
     let folder = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir().unwrap();
     let records = filled(folder.path()).await;
@@ -136,7 +137,7 @@ async fn a_segment_of_another_store_is_never_read() {
     let last = records.len() as u64;
     assert!(reader.record(last).await.unwrap() == records[records.len() - 1]);
     log.close().await.unwrap();
-    // Nor one of this store in another one's place.
+    // Nor may another segment of this store take its place.
     std::fs::copy(&ours[1], &ours[2]).unwrap();
     let log = Arc::new(reopened(folder.path()).unwrap());
     let reader = LogReader::new(Arc::clone(&log) as Arc<dyn EventLog>, SHARD, 1 << 20);
@@ -145,7 +146,7 @@ async fn a_segment_of_another_store_is_never_read() {
     let error = reader.record(first).await.unwrap_err();
     assert!(matches!(error, LogError::Damaged { .. }), "{error:?}");
     log.close().await.unwrap();
-    // The last one is looked at before anything is appended.
+    // The last segment is checked before anything is appended.
     std::fs::copy(&theirs[3], &ours[3]).unwrap();
     let error = reopened(folder.path()).unwrap_err();
     assert!(matches!(error, LogError::Damaged { .. }), "{error:?}");
@@ -153,9 +154,9 @@ async fn a_segment_of_another_store_is_never_read() {
 
 #[tokio::test]
 async fn the_segments_have_locks_of_their_own() {
-    // `LOCK` alone guarded the log: deleted as stale under a running server, it
-    // let another process repair the live segment, and acknowledged events were
-    // damaged. A second folder whose `log/` leads to the same place is the same.
+    // `LOCK` alone guarded the log: when it was deleted as stale under a running server, another
+    // process could repair the live segment, and acknowledged events were damaged. A second folder
+    // whose `log/` is the same folder has the same effect.
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path()).await;
     let served = Arc::new(reopened(folder.path()).unwrap());
@@ -188,7 +189,7 @@ async fn the_segments_have_locks_of_their_own() {
     assert!(all(again).await.unwrap() == expected);
 }
 
-/// Every file of a folder with its bytes.
+/// Returns every file of a folder with its bytes.
 fn contents(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -205,10 +206,9 @@ fn contents(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
 
 #[tokio::test]
 async fn reading_changes_nothing() {
-    // Reading commands opened the log for writing, repaired it, and made a store
-    // where there was none. A log that was closed, one that was not, and one that
-    // is damaged in redb's own notes can be read without a byte changing; two at
-    // once, too.
+    // Read commands used to open the log for writing, repair it, and create a store where there was
+    // none. A log that was closed, one that was not, and one with damage in redb's own metadata can
+    // be read without changing a byte, even by two readers at once.
     let nothing = tempfile::tempdir().unwrap();
     let error = RedbLog::open(nothing.path(), small(), OpenMode::Read).unwrap_err();
     assert!(matches!(error, LogError::NoStore { .. }), "{error:?}");
@@ -219,7 +219,7 @@ async fn reading_changes_nothing() {
     let crashed = tempfile::tempdir().unwrap();
     let log = Arc::new(reopened(folder.path()).unwrap());
     append(&log, &samples::records(3, 100)).await.unwrap();
-    // As kill -9 leaves it.
+    // A copy of the folder as kill -9 leaves it.
     copy_folder(folder.path(), crashed.path());
     log.close().await.unwrap();
     for (folder, more) in [(folder.path(), 3), (crashed.path(), 3)] {
@@ -243,7 +243,7 @@ async fn reading_changes_nothing() {
     }
 }
 
-/// Views of the log as it is, that have seen so many events.
+/// Returns the witness of projections that belong to the log and have processed this many events.
 fn seen(events: usize) -> Witness {
     Witness {
         is_there: true,
@@ -254,8 +254,8 @@ fn seen(events: usize) -> Witness {
 
 #[tokio::test]
 async fn a_repair_tells_what_is_lost_and_goes_on_without_it() {
-    // After a loss the store must be usable again, but only when somebody says
-    // so, and whoever remembers a place of before must be able to tell.
+    // After a loss the store must be usable again, but only on request, and anyone who remembers an
+    // earlier position must be able to notice.
     let folder = tempfile::tempdir().unwrap();
     let records = filled(folder.path()).await;
     let identity = {
@@ -309,8 +309,8 @@ async fn a_repair_tells_what_is_lost_and_goes_on_without_it() {
 
 #[tokio::test]
 async fn the_segments_make_a_manifest_again() {
-    // The manifest says what must be there; when it alone is lost, and the segments
-    // and those who have seen the log prove what it said, nothing is lost with it.
+    // When only the manifest is lost, and the segments and witnesses prove what it said, nothing
+    // else is lost.
     let folder = tempfile::tempdir().unwrap();
     let records = filled(folder.path()).await;
     let manifest = folder.path().join(LOG_FOLDER).join(MANIFEST);
@@ -337,7 +337,7 @@ async fn the_segments_make_a_manifest_again() {
 
 #[tokio::test]
 async fn a_manifest_is_not_made_up() {
-    // What segments cannot prove is said, and left to whoever accepts it.
+    // What the segments cannot prove is reported, and requires acceptance.
     let folder = tempfile::tempdir().unwrap();
     let records = filled(folder.path()).await;
     let log = folder.path().join(LOG_FOLDER);
@@ -360,7 +360,7 @@ async fn a_manifest_is_not_made_up() {
         assert!(!told.lost.is_empty(), "{told:?}");
         std::fs::write(&paths[harmed], sound).unwrap();
     }
-    // A segment too many, which one of them the manifest had named.
+    // A superfluous segment: only the manifest knew which one belonged to the log.
     let stray = log.join("0000000000ffffff.redb");
     std::fs::copy(&paths[1], &stray).unwrap();
     let told = repair(folder.path(), &whole, false).unwrap();
@@ -371,9 +371,9 @@ async fn a_manifest_is_not_made_up() {
 
 #[tokio::test]
 async fn a_second_repair_changes_nothing() {
-    // The empty segment that a repair begins the next timeline with was itself taken
-    // for a file that the log does not name: each further repair put it aside and
-    // began another timeline, and a look at a repaired store said that it is damaged.
+    // The empty segment with which a repair begins the next timeline was itself taken for an
+    // unnamed file: each further repair moved it aside and began another timeline, and an
+    // inspection reported a repaired store as damaged.
     let folder = tempfile::tempdir().unwrap();
     let records = filled(folder.path()).await;
     let last = segments(folder.path()).pop().unwrap();
@@ -406,9 +406,8 @@ async fn a_second_repair_changes_nothing() {
 
 #[tokio::test]
 async fn what_was_accepted_is_not_told_again() {
-    // What a segment lacks at its end was accepted, and each later repair told of it as
-    // lost again and began another timeline: as did one after a gap that only the
-    // manifest had explained.
+    // After the loss of a segment's end was accepted, each later repair reported it as lost again
+    // and began another timeline; so did one after a gap that only the manifest had explained.
     let folder = tempfile::tempdir().unwrap();
     let records = filled(folder.path()).await;
     let log = folder.path().join(LOG_FOLDER);
@@ -417,7 +416,7 @@ async fn what_was_accepted_is_not_told_again() {
     std::fs::remove_file(&paths[1]).unwrap();
     let done = repair(folder.path(), &seen(records.len()), true).unwrap();
     assert!(done.went_on && done.events_lost() > 0, "{done:?}");
-    // A sealed one that is cut: what it was before its last batch.
+    // A truncated sealed segment: its state before its last batch.
     let manifest = std::fs::read(log.join(MANIFEST)).unwrap();
     let mut manifest = Manifest::decode(&manifest).unwrap();
     let after = contents(folder.path());
@@ -448,9 +447,9 @@ async fn what_was_accepted_is_not_told_again() {
 
 #[tokio::test]
 async fn what_is_left_over_is_no_damage() {
-    // A copy that took a segment's place leaves the segment behind when its process
-    // is killed, and files of others may lie about: opening passes over both, and a
-    // repair called them damage.
+    // A copy that replaced a segment leaves the old file behind when its process is killed, and
+    // unrelated files may be in the folder: opening ignores both, but a repair reported them as
+    // damage.
     let folder = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir().unwrap();
     filled(folder.path()).await;
@@ -470,8 +469,8 @@ async fn what_is_left_over_is_no_damage() {
 
 #[tokio::test]
 async fn damage_of_redb_s_own_notes_is_no_loss() {
-    // One byte of the record of free pages, or of the last frame, and the store
-    // did not open at all, though every other event was intact.
+    // With one damaged byte in the record of free pages, or in the last frame, the store did not
+    // open at all, although every other event was intact.
     let folder = tempfile::tempdir().unwrap();
     let mut records = Vec::new();
     {
@@ -487,7 +486,7 @@ async fn damage_of_redb_s_own_notes_is_no_loss() {
     let sound = std::fs::read(&path).unwrap();
     let manifest = folder.path().join(LOG_FOLDER).join(MANIFEST);
     let sound_manifest = std::fs::read(&manifest).unwrap();
-    // The last frame's payload: its header stays as it was.
+    // Damage in the last frame's payload; its header stays intact.
     let last = sound
         .windows(4)
         .rposition(|window| window == b"TRF\x02")
@@ -503,8 +502,8 @@ async fn damage_of_redb_s_own_notes_is_no_loss() {
         records.len() as u64 + 1
     );
     log.close().await.unwrap();
-    // The allocator's state: every byte of the pages that are neither frames nor
-    // header, one at a time, is too much; a sample of them.
+    // Damage in the allocator state: testing every used byte would take too long, so a sample of
+    // them.
     let mut random = samples::Random(7);
     let mut opened = 0;
     let used: Vec<usize> = (0..sound.len()).filter(|at| sound[*at] != 0).collect();
@@ -522,7 +521,7 @@ async fn damage_of_redb_s_own_notes_is_no_loss() {
                 if let Ok(read) = all(Arc::clone(&log)).await {
                     assert!(records.starts_with(&read), "wrong data");
                     assert_eq!(log.head(), records.len() as u64);
-                    // A read may end before the damage; the next one names it.
+                    // A read may end before the damage; the next one reports it.
                     if read.len() < records.len() {
                         let reader = LogReader::new(log, SHARD, 1 << 20);
                         assert!(reader.record(read.len() as u64 + 1).await.is_err());
@@ -548,8 +547,8 @@ async fn damage_of_redb_s_own_notes_is_no_loss() {
 
 #[tokio::test]
 async fn a_beginning_that_was_interrupted_begins_again() {
-    // The power goes while the first segment or the manifest is made: there is
-    // nothing to lose, and nothing may stand in the way.
+    // The power fails while the first segment or the manifest is created: there is nothing to lose,
+    // and no leftover may prevent a new start.
     for operations in 0..60 {
         let disk = SimulatedDisk::new(operations);
         disk.crash_after(operations);

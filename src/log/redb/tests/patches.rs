@@ -1,14 +1,12 @@
-//! Large bodies that are patches: whatever they stand on, and whatever becomes of that, they
-//! are read whole.
+//! Large bodies stored as patches are read whole, whatever their base is and whatever happens to
+//! it.
 
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::log::{
-    BlobRef, Erasure, RecordBody, Salt, patch::PATCHES_MAX, testkit::samples::Random,
-};
+use crate::{BlobRef, Erasure, RecordBody, Salt, patch::PATCHES_MAX, testkit::samples::Random};
 
-/// A body, and the record that names it.
+/// Returns a large body and the record that references it.
 fn large(home_offset: u64, bytes: Vec<u8>, base: Option<&NewBlob>) -> (Record, NewBlob) {
     let bytes = Bytes::from(bytes);
     let hash = Record::hash_body(&bytes);
@@ -40,20 +38,20 @@ async fn append_all<F: Folder>(log: &RedbLog<F>, made: Vec<(Record, NewBlob)>) {
         .unwrap();
 }
 
-/// Writes to the last segment, past all checks.
+/// Writes to the last segment, bypassing all checks.
 fn write_unasked<F: Folder>(log: &RedbLog<F>, batch: FrameBatch) {
     let active = log.active().unwrap();
     let open = active.open.as_ref().unwrap();
     segment::append(&open.database, &batch).unwrap();
 }
 
-/// What a body is a patch on, as it is stored.
+/// Returns the home offset of a stored body's base.
 fn base_of<F: Folder>(log: &RedbLog<F>, home: u64) -> Option<u64> {
     log.in_segment(home, |segment| segment::base_of(&segment, home))
         .unwrap()
 }
 
-/// How many patches are applied to read a body.
+/// Returns how many patches are applied to read a body.
 fn patches<F: Folder>(log: &RedbLog<F>, home: u64) -> usize {
     let mut count = 0;
     let mut next = base_of(log, home);
@@ -70,9 +68,8 @@ fn changed(random: &mut Random, base: &[u8]) -> Vec<u8> {
     [&base[..at], b"a change", &added, &base[at..]].concat()
 }
 
-// Random trees of bodies, some in one batch, over segments that are sealed, written anew and
-// opened again: each is what was appended, a chain is never longer than its bound, and no body
-// needs another segment.
+// Random trees of bodies, some in one batch, in segments that are sealed, rewritten and reopened:
+// each body is read as appended, no chain exceeds its limit, and no body needs another segment.
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_body_stands_on_it_is_read_whole() {
     let (mut patched, mut longest) = (0, 0);
@@ -86,7 +83,7 @@ async fn whatever_a_body_stands_on_it_is_read_whole() {
             let head = log.acquire(SHARD).await.unwrap().head;
             let mut made = Vec::new();
             for at in 0..1 + random.below(4) {
-                // Mostly the last one: long chains; else any: forks.
+                // Mostly the last one, which makes long chains; otherwise any, which makes forks.
                 let base = match (blobs.len(), random.below(80)) {
                     (0, _) | (_, 0) => None,
                     (count, 1..10) => blobs.get(random.below(count as u64) as usize),
@@ -138,8 +135,8 @@ async fn whatever_a_body_stands_on_it_is_read_whole() {
     assert_eq!(longest, usize::from(PATCHES_MAX));
 }
 
-// A damaged base is damage of what stands on it, which is told with both places, and of
-// nothing else.
+// Damage of a base is reported for the bodies that depend on it, with both offsets, and for no
+// others.
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_of_a_base_is_told() {
     let disk = SimulatedDisk::new(1);
@@ -151,7 +148,7 @@ async fn damage_of_a_base_is_told() {
     let named = [&base.1, &other.1, &next.1].map(NewBlob::reference);
     append_all(&log, vec![base, other, next]).await;
     assert_eq!(base_of(&log, 3), Some(1));
-    // Another body of the same length in its place.
+    // A different body of the same length in its place.
     let swapped = large(1, samples::noise(80_000).to_vec(), None).1;
     write_unasked(
         &log,
@@ -172,7 +169,7 @@ async fn damage_of_a_base_is_told() {
 
 const NEEDLE: &[u8] = b"needle in a base qzx";
 
-/// A tree: 1 has a needle; 2 and 4 stand on it, 3 on 2; 5 stands alone.
+/// Creates a tree: 1 has a needle; 2 and 4 are patches on it, and 3 on 2; 5 is whole.
 async fn planted(disk: &SimulatedDisk) -> (RedbLog<SimulatedDisk>, Vec<NewBlob>) {
     let log = RedbLog::open_with(disk.clone(), small(), OpenMode::Create).unwrap();
     let plain = samples::noise(90_000).to_vec();
@@ -202,8 +199,8 @@ async fn check_erased(disk: &SimulatedDisk, log: &RedbLog<SimulatedDisk>, blobs:
     assert_eq!(bases, [None, Some(2), None, None]);
 }
 
-// What stands on a body that is erased must stay, and nothing of that body may: it is kept
-// whole. The power goes at every step, and the next opening finishes what was begun.
+// A patch on an erased body must stay readable, and nothing of the erased body may stay: the patch
+// is stored whole. The power fails at every step, and the next opening finishes the erasure.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_stands_on_an_erased_body_stays() {
     let erasure = Erasure {
@@ -237,14 +234,14 @@ async fn what_stands_on_an_erased_body_stays() {
     assert!(interrupted > 10, "{interrupted}");
 }
 
-// A sync that fails leaves what was on its way in the old file. The next body in the same
-// place may have fewer pieces: what is left of the other one must not hang on to it.
+// A failed sync leaves the batch in the old file. The next body at the same offset may have fewer
+// pieces: the remaining pieces of the old one must not be appended to it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_was_never_acknowledged_leaves_nothing() {
     let disk = SimulatedDisk::new(3);
     let log = RedbLog::open_with(disk.clone(), small(), OpenMode::Create).unwrap();
     append(&log, &samples::records(2, 100)).await.unwrap();
-    // As if it had been written, and its sync had failed.
+    // As if it had been written and its sync had failed.
     let lost = large(3, samples::noise(200_000).to_vec(), None);
     let mut batch = samples::batch(3, &[lost.0]);
     batch.blobs.push(lost.1);

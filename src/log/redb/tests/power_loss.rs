@@ -1,14 +1,14 @@
-//! The power goes in the middle of anything.
+//! Power loss in the middle of any operation.
 
 use super::*;
-use crate::domain::ContentHash;
-use crate::log::{
+use crate::{
     record::{BlobRef, RecordBody},
     salt::Salt,
     testkit::samples::Random,
 };
+use treering_domain::ContentHash;
 
-/// How many seeds; more with `TREERING_POWER_LOSS_SEEDS`.
+/// Returns the number of seeds; `TREERING_POWER_LOSS_SEEDS` overrides it.
 fn seeds() -> u64 {
     std::env::var("TREERING_POWER_LOSS_SEEDS")
         .ok()
@@ -24,8 +24,8 @@ fn options() -> RedbLogOptions {
     }
 }
 
-/// A random group: some records, now and then one with a large body, which may be a patch on
-/// one of those before.
+/// Returns a random group of records, sometimes with a large body, which may be a patch on an
+/// earlier one.
 fn group(random: &mut Random, first_offset: u64, before: &[NewBlob]) -> FrameBatch {
     let mut blobs = Vec::new();
     let mut records: Vec<_> = (0..1 + random.below(12))
@@ -64,7 +64,7 @@ fn group(random: &mut Random, first_offset: u64, before: &[NewBlob]) -> FrameBat
     batch
 }
 
-/// What was acknowledged, and the batch whose outcome is not known.
+/// What was acknowledged, and the batch whose outcome is unknown.
 #[derive(Default)]
 struct Model {
     acknowledged: Vec<EncodedFrame>,
@@ -73,7 +73,7 @@ struct Model {
     seen: Seen,
 }
 
-/// What happened on the way, so that the test can say that it tested something.
+/// Statistics, to show that the test covered something.
 #[derive(Default)]
 struct Seen {
     survived: u64,
@@ -121,7 +121,7 @@ async fn run_seed(seed: u64) -> Seen {
     let mut disk = SimulatedDisk::new(seed);
     let mut model = Model::default();
     for _round in 0..4 {
-        // Short fuses stop it while it opens and repairs.
+        // Short delays crash it while it opens and repairs.
         let fuse = [40, 400, 1500][random.below(3) as usize];
         disk.crash_after(random.below(fuse));
         if let Ok(log) = RedbLog::open_with(disk.clone(), options(), OpenMode::Create) {
@@ -145,7 +145,7 @@ async fn run_seed(seed: u64) -> Seen {
         disk = disk.after_crash();
         let log = RedbLog::open_with(disk.clone(), options(), OpenMode::Create).unwrap();
         model.check(&log, seed).await;
-        // The next crash finds it open or closed.
+        // The next crash finds the log open or closed.
         if random.below(2) == 0 {
             log.close().await.unwrap();
         }
@@ -156,9 +156,9 @@ async fn run_seed(seed: u64) -> Seen {
 
 #[tokio::test]
 async fn what_was_acknowledged_outlives_the_power() {
-    // The disk loses or tears any part of what was not synced. Every
-    // acknowledged frame and large body is there, in order; the group that was
-    // on its way is there whole or not at all; appends go on.
+    // The disk loses or tears any part of what was not synced. Every acknowledged frame and large
+    // body is there, in order; the group in flight is there as a whole or not at all; appends
+    // continue.
     let mut all = Seen::default();
     for seed in 0..seeds() {
         let seen = run_seed(seed).await;

@@ -1,5 +1,4 @@
-//! Sealed segments that are written anew: the same events, whatever fails on the
-//! way, and however often.
+//! Rewriting sealed segments keeps the same events, whatever fails, and however often it is done.
 
 use std::{
     path::Path,
@@ -9,19 +8,19 @@ use std::{
 use async_trait::async_trait;
 
 use super::*;
-use crate::domain::ContentHash;
-use crate::log::{
+use crate::{
     BlobRef,
     redb::simulated::{Fault, Full, SimulatedDisk},
     testkit::samples::Random,
 };
+use treering_domain::ContentHash;
 
 static NEVER: AtomicBool = AtomicBool::new(false);
-/// Beyond it, something hangs.
+/// A limit against hanging.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 impl<F: Folder> RedbLog<F> {
-    /// Seals whatever there is, and writes it anew.
+    /// Seals the last segment, and rewrites everything as blocks.
     fn dense(&self) -> Result<(), LogError> {
         self.seal_within(0..=u64::MAX)?;
         while self.rewrite_next(&NEVER)?.is_some() {}
@@ -29,7 +28,7 @@ impl<F: Folder> RedbLog<F> {
     }
 }
 
-/// A log that is dense after every append, if it is told so, and counts reads.
+/// A log that counts reads and, if told so, is rewritten as blocks after every append.
 struct Watched {
     log: RedbLog,
     always_dense: bool,
@@ -103,7 +102,7 @@ impl EventLog for Watched {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_of_blocks_conforms() {
-    // Whoever reads must not notice what form a segment has.
+    // Readers must not notice which form a segment has.
     let folder = tempfile::tempdir().unwrap();
     let next = std::sync::atomic::AtomicU32::new(0);
     conformance::run_whatever_the_frames(|| {
@@ -115,8 +114,8 @@ async fn a_log_of_blocks_conforms() {
 
 #[tokio::test]
 async fn a_block_in_the_cache_is_found_behind_the_frames_that_it_was_made_from() {
-    // The frames that a reader had in its cache hid the block that took their
-    // place: each read of what was between them unpacked it anew.
+    // Cached frames hid the block that replaced them: each read of a record between them decoded
+    // the block again.
     let folder = tempfile::tempdir().unwrap();
     let log = Arc::new(Watched::new(folder.path(), false));
     for _ in 0..20 {
@@ -135,7 +134,7 @@ async fn a_block_in_the_cache_is_found_behind_the_frames_that_it_was_made_from()
     assert_eq!(log.reads.load(Ordering::Relaxed), before);
 }
 
-/// Records of a size whose frames fill some segments; every fifth one does not pack.
+/// Returns records whose frames fill some segments; every fifth one is incompressible.
 fn some_records(count: usize) -> Vec<Record> {
     let mut records = samples::records(count, 700);
     for record in records.iter_mut().step_by(5) {
@@ -144,13 +143,13 @@ fn some_records(count: usize) -> Vec<Record> {
     records
 }
 
-/// Appends a large body and the record that names it.
+/// Appends a large body and the record that references it.
 async fn append_large<F: Folder>(log: &RedbLog<F>, bytes: usize) -> (Record, NewBlob) {
     let owner = log.acquire(SHARD).await.unwrap();
     let home_offset = owner.head + 1;
     let body = samples::noise(bytes);
     let hash = Record::hash_body(&body);
-    let place = crate::log::RecordBody::Blob(crate::log::BlobRef {
+    let place = crate::RecordBody::Blob(crate::BlobRef {
         hash,
         bytes_len: body.len() as u64,
         home_offset,
@@ -163,7 +162,7 @@ async fn append_large<F: Folder>(log: &RedbLog<F>, bytes: usize) -> (Record, New
         bytes: body,
         patch: None,
     };
-    let salted = crate::log::Salt::random().hash(hash);
+    let salted = crate::Salt::random().hash(hash);
     let record = Record::seal(ContentHash::default(), header, place, salted, None).unwrap();
     let mut batch = samples::batch(home_offset, std::slice::from_ref(&record));
     batch.blobs.push(blob.clone());
@@ -190,8 +189,8 @@ fn bytes_of(folder: &Path) -> u64 {
 
 #[tokio::test]
 async fn a_dense_log_is_the_same_log() {
-    // Every record, large body and hash comes back, now and after opening again;
-    // appends go on; nothing of the old files is left.
+    // Every record, large body and hash comes back, now and after reopening; appends continue;
+    // nothing of the old files is left.
     let folder = tempfile::tempdir().unwrap();
     let log = Arc::new(RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap());
     let mut expected = Vec::new();
@@ -235,7 +234,7 @@ async fn a_dense_log_is_the_same_log() {
             let read = log.blob(SHARD, &named).await;
             assert!(read.unwrap() == blob.bytes);
         }
-        // Blocks follow each other through all segments.
+        // Blocks are consecutive through all segments.
         let mut next = 1;
         while let Some(found) = log.next_frame(SHARD, next).await.unwrap() {
             assert!(found > next);
@@ -262,8 +261,8 @@ async fn a_dense_log_is_the_same_log() {
 
 #[tokio::test]
 async fn many_short_sessions_leave_few_segments() {
-    // Each close of a small store would leave a file of its own; they are joined
-    // as the log grows, and none of it is written over and over.
+    // Each close of a small store would leave a separate file; they are joined as the log grows,
+    // without rewriting the same data over and over.
     let folder = tempfile::tempdir().unwrap();
     let mut expected = Vec::new();
     let mut written = 0;
@@ -286,7 +285,7 @@ async fn many_short_sessions_leave_few_segments() {
     assert!(all(log).await.unwrap() == expected);
 }
 
-/// A log of three segments, the last one sealed, on a disk of its own.
+/// Creates a log of three sealed segments on a disk of its own.
 async fn three_segments(seed: u64) -> (SimulatedDisk, RedbLog<SimulatedDisk>, Vec<Record>) {
     let disk = SimulatedDisk::new(seed);
     let log = RedbLog::open_with(disk.clone(), options(), OpenMode::Create).unwrap();
@@ -297,7 +296,7 @@ async fn three_segments(seed: u64) -> (SimulatedDisk, RedbLog<SimulatedDisk>, Ve
         kept = all_of(&log).await;
         log.seal_within(0..=u64::MAX).unwrap();
         if round == 0 {
-            // So that something dense is there to be joined.
+            // So that a segment of blocks exists to be joined.
             log.rewrite_next(&NEVER).unwrap().unwrap();
         }
     }
@@ -315,12 +314,12 @@ fn options() -> RedbLogOptions {
 async fn all_of<F: Folder>(log: &RedbLog<F>) -> Vec<Record> {
     let mut records = Vec::new();
     for frame in log.read(SHARD, 1, usize::MAX).await.unwrap() {
-        records.extend(crate::log::frame::decode(&frame).unwrap().records);
+        records.extend(crate::frame::decode(&frame).unwrap().records);
     }
     records
 }
 
-/// Opens what a crash leaves: the same events; rewriting ends, and appends go on.
+/// Opens what a crash left: the same events; the rewrite can be finished, and appends continue.
 async fn assert_same(disk: SimulatedDisk, kept: &[Record], story: &str) {
     let log = RedbLog::open_with(disk.clone(), options(), OpenMode::Append)
         .unwrap_or_else(|error| panic!("{story}: the log does not open: {error}"));
@@ -338,7 +337,7 @@ async fn assert_same(disk: SimulatedDisk, kept: &[Record], story: &str) {
         "{story}: other events once it is dense"
     );
     let large = kept.iter().filter_map(|record| match &record.body {
-        crate::log::RecordBody::Blob(blob) => Some(blob),
+        crate::RecordBody::Blob(blob) => Some(blob),
         _ => None,
     });
     for blob in large {
@@ -359,8 +358,8 @@ async fn assert_same(disk: SimulatedDisk, kept: &[Record], story: &str) {
 
 #[tokio::test]
 async fn the_power_goes_at_any_step_of_writing_anew() {
-    // Until the manifest names the new file, and once it does: the same events,
-    // and the next opening goes on from there.
+    // The power fails before or after the manifest names the new file: the same events, and the
+    // next opening continues from there.
     let mut steps = 0;
     let mut finished = 0;
     loop {
@@ -372,7 +371,7 @@ async fn the_power_goes_at_any_step_of_writing_anew() {
         if done.is_ok() && finished > 3 {
             break;
         }
-        // Every step where names change; of the many writes before, some.
+        // Every step where names change, and a sample of the many writes before.
         steps += if steps < 40 { 1 } else { 3 };
     }
     println!("{steps} steps");
@@ -381,8 +380,8 @@ async fn the_power_goes_at_any_step_of_writing_anew() {
 
 #[tokio::test]
 async fn whatever_fails_while_writing_anew_changes_nothing() {
-    // Each call that can fail, one after the other: reads and appends go on, a
-    // crash then finds the same events, and it is done another time.
+    // Each call that can fail, one after another: reads and appends continue, a crash afterwards
+    // finds the same events, and the rewrite is done another time.
     let faults = [
         Fault::Handle,
         Fault::Rename,
@@ -421,8 +420,8 @@ async fn whatever_fails_while_writing_anew_changes_nothing() {
 
 #[tokio::test]
 async fn a_full_disk_leaves_segments_as_they_are() {
-    // The old and the new file are there together for a moment: where there is no
-    // room for that, the old one stays, and appends that fit go on.
+    // The old and the new file exist together for a moment: when there is no space for that, the
+    // old one stays, and appends that fit continue.
     for full in [Full::Asked, Full::Growth, Full::Write] {
         for room in [0, 50_000, 200_000, 600_000] {
             let story = format!("{full:?}, room {room}");
@@ -444,7 +443,7 @@ async fn a_full_disk_leaves_segments_as_they_are() {
 
 #[tokio::test]
 async fn a_pass_that_is_stopped_changes_nothing() {
-    // Closing must not wait for a large segment.
+    // Closing must not wait for the rewrite of a large segment.
     let (disk, log, kept) = three_segments(1).await;
     let before = disk.file_names();
     let stopped = log.rewrite_next(&AtomicBool::new(true)).unwrap();
@@ -455,8 +454,8 @@ async fn a_pass_that_is_stopped_changes_nothing() {
 
 #[tokio::test]
 async fn files_that_others_took_the_place_of_are_cleared_away() {
-    // The process ended between the manifest and the removal of what it was made
-    // from; or a joined copy was whole, and not yet named.
+    // The process ended after replacing the manifest and before removing the source files, or when
+    // a joined copy was complete but not yet named.
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
     for _ in 0..3 {
@@ -482,7 +481,7 @@ async fn files_that_others_took_the_place_of_are_cleared_away() {
     let named = files(folder.path());
     let after = folder.path().join("after");
     copy(&path, &after);
-    // What it was made from is back, beside it.
+    // The source files are back, beside the copy.
     for entry in std::fs::read_dir(&keep).unwrap() {
         let entry = entry.unwrap();
         let target = path.join(entry.file_name());
@@ -496,14 +495,14 @@ async fn files_that_others_took_the_place_of_are_cleared_away() {
     log.acquire(SHARD).await.unwrap();
     log.close().await.unwrap();
     assert_eq!(files(folder.path()), named);
-    // The manifest of before, with everything there.
+    // The previous manifest, with all files present.
     copy(&keep, &path);
     let log = RedbLog::open(folder.path(), options(), OpenMode::Append).unwrap();
     assert!(all_of(&log).await == expected);
     log.dense().unwrap();
     assert!(all_of(&log).await == expected);
     log.close().await.unwrap();
-    // The manifest of before, without what it names: nothing is guessed.
+    // The previous manifest, without the files that it names: nothing is guessed.
     std::fs::remove_dir_all(&path).unwrap();
     copy(&after, &path);
     std::fs::copy(keep.join(MANIFEST), path.join(MANIFEST)).unwrap();
@@ -513,8 +512,8 @@ async fn files_that_others_took_the_place_of_are_cleared_away() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_and_appends_go_on_while_segments_are_written_anew() {
-    // Files go away under readers, and segments are joined: no read may fail, or
-    // give anything else.
+    // Files are removed while readers use them, and segments are joined: no read may fail or return
+    // anything else.
     let folder = tempfile::tempdir().unwrap();
     let log = Arc::new(RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap());
     let (passes, rounds) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -559,7 +558,7 @@ async fn reads_and_appends_go_on_while_segments_are_written_anew() {
         expected.extend(records);
     }
     assert!(all(Arc::clone(&log)).await.unwrap() == expected);
-    // A busy machine may not have come to either yet.
+    // On a busy machine, neither may have happened yet.
     let both = async {
         while passes.load(Ordering::SeqCst) < 2 || rounds.load(Ordering::SeqCst) < 1 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -577,8 +576,8 @@ async fn reads_and_appends_go_on_while_segments_are_written_anew() {
 
 #[tokio::test]
 async fn a_segment_that_is_still_being_closed_is_waited_for() {
-    // The manifest says that a segment is sealed before its file is closed. Whoever
-    // comes in between was told that it could not be opened, and left it for long.
+    // The manifest says that a segment is sealed before its file is closed. A rewrite in between
+    // failed to open it and did not retry for a long time.
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
     append(&log, &some_records(200)).await.unwrap();
@@ -599,8 +598,8 @@ async fn a_segment_that_is_still_being_closed_is_waited_for() {
 
 #[tokio::test]
 async fn a_damaged_segment_stays_as_it_is_and_others_do_not() {
-    // What cannot be read cannot be written anew: it is left for whoever restores
-    // or salvages it, and keeps nothing else from being dense.
+    // An unreadable segment cannot be rewritten: it is left for a restore or salvage, and does not
+    // prevent the others from being rewritten.
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
     for _ in 0..3 {
@@ -654,7 +653,7 @@ async fn opened_to_read_nothing_is_written_anew() {
 
 #[tokio::test]
 async fn a_form_of_a_newer_version_is_refused_as_such() {
-    // Taken for damage, somebody would repair it away.
+    // If it were reported as damage, somebody would repair it away.
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
     append(&log, &some_records(20)).await.unwrap();
@@ -719,9 +718,8 @@ async fn the_segments_make_a_manifest_again_also_of_blocks() {
 
 #[tokio::test]
 async fn a_flipped_byte_of_a_dense_segment_is_contained() {
-    // In blocks, their index, the dictionary, large bodies or redb's own tree:
-    // what is read is right, or an error that is named; nothing panics, and what
-    // comes behind it in another segment is served.
+    // A flipped bit in blocks, their index, the dictionary, large bodies or redb's own tree: a read
+    // returns the right data or a specific error; nothing panics, and the next segment is served.
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
     append(&log, &some_records(1_500)).await.unwrap();
@@ -781,7 +779,7 @@ async fn a_flipped_byte_of_a_dense_segment_is_contained() {
     assert!(errors > flips() as u32 / 3 && read_beside > 1_000);
 }
 
-/// How many flips; more with `TREERING_FLIPS`.
+/// Returns the number of flips; `TREERING_FLIPS` overrides it.
 fn flips() -> u64 {
     let flips = std::env::var("TREERING_FLIPS");
     flips
@@ -790,9 +788,10 @@ fn flips() -> u64 {
         .unwrap_or(300)
 }
 
-/// Behind the figures of `docs/decisions/0016-sealed-segments-are-blocks.md`:
-/// `TREERING_MEASURE_STORE=DIR cargo test --release --lib measure_dense -- --ignored --nocapture`
-/// makes the store in `DIR` dense.
+/// Rewrites the store in the folder `TREERING_MEASURE_STORE` as blocks. Source of the figures in
+/// `docs/decisions/0005-block-compression.md`:
+///
+/// `cargo test -p treering-log --release --lib measure_dense -- --ignored --nocapture`
 #[tokio::test]
 #[ignore = "measures a store, and changes it"]
 async fn measure_dense() {
@@ -810,7 +809,7 @@ async fn measure_dense() {
                 next = last.last_offset() + 1;
                 for frame in &frames {
                     stored += frame.bytes.len();
-                    bytes += crate::log::frame::decode(frame).unwrap().raw_bytes;
+                    bytes += crate::frame::decode(frame).unwrap().raw_bytes;
                     for (part, at) in parts.iter_mut().zip([24, 28, 36]) {
                         let word = frame.bytes[at..at + 4].try_into().unwrap();
                         *part += u64::from(u32::from_le_bytes(word));

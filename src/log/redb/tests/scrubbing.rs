@@ -1,16 +1,16 @@
-//! What is erased goes off the disk, whatever happens on the way.
+//! Erased content is removed from disk, whatever happens meanwhile.
 
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::log::{Erasure, RecordBody, Salt, frame};
+use crate::{Erasure, RecordBody, Salt, frame};
 
 /// In every record that is erased; none of the samples has it.
 const NEEDLE: &[u8] = b"needle in a record qzx";
 /// In a large body that is erased.
 const LARGE_NEEDLE: &[u8] = b"needle in a large body qzx";
 
-/// A record with a needle in a text that packs with the others.
+/// Returns a record with a needle in a text that compresses together with the others.
 fn needled(revision: u64) -> Record {
     let mut body = samples::prose(700).to_vec();
     body.splice(300..300, NEEDLE.iter().copied());
@@ -21,8 +21,8 @@ fn needled(revision: u64) -> Record {
     Record::seal(Default::default(), header, place, salted, None).unwrap()
 }
 
-/// Frames and blocks, with needles in both and in the dictionary, and a large body; and
-/// what is to be erased of them.
+/// Creates frames and blocks, with needles in both and in the dictionary, and a large body, and
+/// returns what to erase of them.
 async fn planted(seed: u64) -> (SimulatedDisk, RedbLog<SimulatedDisk>, Erasure) {
     let disk = SimulatedDisk::new(seed);
     let log = RedbLog::open_with(disk.clone(), small(), OpenMode::Create).unwrap();
@@ -80,7 +80,8 @@ async fn append_large(log: &RedbLog<SimulatedDisk>) -> u64 {
     home_offset
 }
 
-/// Where a needle is: in the files' bytes, and in frames, blocks and dictionaries unpacked.
+/// Returns where a needle is found: in the files' bytes, and in unpacked frames, blocks and
+/// dictionaries.
 async fn found(disk: &SimulatedDisk, log: &RedbLog<SimulatedDisk>) -> BTreeSet<&'static str> {
     let mut found = BTreeSet::new();
     let mut look = |place, bytes: &[u8]| {
@@ -109,7 +110,7 @@ async fn found(disk: &SimulatedDisk, log: &RedbLog<SimulatedDisk>) -> BTreeSet<&
     found
 }
 
-/// Everything is there, the chain too, and what was erased is a stub.
+/// Checks that everything is there, the chain included, and that what was erased is a stub.
 fn check(before: &[Record], after: &[Record], erasure: &Erasure) {
     assert_eq!(before.len(), after.len());
     for (offset, (before, after)) in (1..).zip(before.iter().zip(after)) {
@@ -128,9 +129,8 @@ fn check(before: &[Record], after: &[Record], erasure: &Erasure) {
     }
 }
 
-// Overwriting rows in place left 412 of 413 frames in redb's free pages, and a dictionary
-// kept what it was trained with. After a scrub no file has it, and nothing else is
-// different.
+// Overwriting rows in place left 412 of 413 frames in redb's free pages, and a dictionary kept what
+// it was trained on. After a scrub no file has it, and nothing else has changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_erased_is_off_the_disk() {
     let (disk, log, erasure) = planted(1).await;
@@ -143,7 +143,7 @@ async fn what_is_erased_is_off_the_disk() {
     assert_eq!(found(&disk, &log).await, BTreeSet::new());
     check(&before, &all(Arc::clone(&log)).await.unwrap(), &erasure);
     log.end_erasing(7).unwrap();
-    // No frame says a salt any more of what was sealed, and what is new has another tree.
+    // No frame reveals a salt of what was sealed any more, and new records use another tree.
     let manifest = log.manifest().clone();
     assert!(
         manifest
@@ -158,8 +158,8 @@ async fn what_is_erased_is_off_the_disk() {
     assert_eq!(again.before.len(), again.after.len());
 }
 
-// The power goes at every step. The next opening finds that an erasing was under way, does
-// it again, and then nothing of it is on the disk.
+// The power fails at every step. The next opening finds that an erasure was in progress and repeats
+// it; afterwards nothing of it is on disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scrub_that_was_interrupted_is_done_again() {
     let (mut steps, mut finished, mut interrupted) = (0, 0, 0);

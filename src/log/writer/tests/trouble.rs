@@ -1,12 +1,11 @@
-//! A log that does not say what it did, for a while or for ever, and threads
-//! that panic.
+//! A log that cannot report an outcome, for a while or for ever, and threads that panic.
 
 use super::*;
 
-/// A guard against hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A limit against hanging.
+const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Asks until it is answered with a count, and returns that.
+/// Appends until an answer is a count, and returns the count.
 async fn ask_until_taken(writer: &GroupWriter<Counter>) -> u64 {
     let asking = async {
         loop {
@@ -27,7 +26,8 @@ fn failed(answer: Answer) -> String {
     }
 }
 
-/// Says either that nothing was appended or that it is not known; never both.
+/// Checks that a text says either that nothing was appended or that the outcome is unknown, never
+/// both.
 fn assert_one_truth(text: &str, known: bool) {
     let nothing = text.contains("nothing was appended") || text.contains("nothing of this");
     let unknown = text.contains("not known");
@@ -36,9 +36,9 @@ fn assert_one_truth(text: &str, known: bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_writer_comes_back_by_itself() {
-    // The disk fails for longer than anyone waits, then is well again. Callers
-    // were told that it is not known; what is in the log by then counts and is
-    // published, what is not never happened, and appends go on either way.
+    // The disk fails for longer than callers wait, then recovers. Callers were told that the
+    // outcome is unknown; a group that is in the log by then counts and is published, one that is
+    // not is rolled back, and appends continue either way.
     for (outcome, there) in [(Ending::LostAnswer, 2), (Ending::NeverArrived, 0)] {
         let log = Arc::new(Fallible::default());
         let shown = Shown::default();
@@ -81,7 +81,7 @@ async fn what_turned_out_to_be_there_is_published_without_another_append() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_that_is_not_there_is_said_to_be_not_there() {
-    // The log was asked and knows: the message must not leave it open.
+    // The log was asked and knows the outcome: the message must state it.
     let log = Arc::new(Fallible::default());
     let writer = start(&log, &Shown::default(), WriterLimits::default()).await;
     log.next_ends(Ending::NeverArrived);
@@ -90,8 +90,8 @@ async fn a_group_that_is_not_there_is_said_to_be_not_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_of_the_writer_is_told() {
-    // One bad request must not make every later one say that the server is
-    // shutting down, for ever and in silence.
+    // One bad request must not make every later one report, for ever and without a log line, that
+    // the server is shutting down.
     let log = Arc::new(Fallible::default());
     let writer = start(&log, &Shown::default(), WriterLimits::default()).await;
     assert_eq!(ask(&writer, Ask::Add(1)).await, Answer::Counted(1));
@@ -109,8 +109,7 @@ async fn a_panic_of_the_writer_is_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_of_the_publisher_is_told() {
-    // The group is on disk, so its answer stands; what comes later is refused
-    // with the reason.
+    // The group is on disk, so its answer stands; later requests are refused with the reason.
     let log = Arc::new(Fallible::default());
     let shown = Shown {
         panic_at: Some(0),
@@ -126,8 +125,8 @@ async fn a_panic_of_the_publisher_is_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_owner_leaves_an_unknown_group_unknown() {
-    // While the outcome was open someone else took the log and wrote: whether the
-    // group is below what they wrote cannot be said, and must not be.
+    // While the outcome was unknown, another owner took the log and wrote. Whether the group is
+    // among the earlier records cannot be known, so no message may claim it.
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();
     let writer = start(&log, &shown, WriterLimits::default()).await;
@@ -136,7 +135,7 @@ async fn another_owner_leaves_an_unknown_group_unknown() {
     let first = writer.submit(Ask::Add(2), 100).unwrap();
     assert_one_truth(&failed(first.await.unwrap()), false);
     let other = log.inner.acquire(SHARD).await.unwrap();
-    let frames = crate::log::frame::encode_group(other.head + 1, &samples::records(1, 100));
+    let frames = crate::frame::encode_group(other.head + 1, &samples::records(1, 100));
     let batch = FrameBatch {
         frames: frames.unwrap(),
         blobs: Vec::new(),
@@ -158,7 +157,7 @@ async fn another_owner_leaves_an_unknown_group_unknown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_asks_once_more() {
-    // What is in the log should be in the views when the store is closed.
+    // What is in the log should be in the projections when the store is closed.
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();
     let writer = Arc::new(start(&log, &shown, WriterLimits::default()).await);

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from treering import new
 from treering._adapters.odd import spoken, strict_json
+from treering._adapters.unanswered import Unanswered
 from treering._words import RoleName
 from treering.types import Event
 from treering.v1 import event_pb2 as pb
@@ -35,6 +36,8 @@ OUTPUTS = {
     "tool_search_output": "tools",
 }
 """What came of them."""
+FAILED = "Error: "
+"""How requests in this shape say that a call failed: it has no other place for it."""
 HOSTED = {
     "web_search_call": ("action", "results"),
     "file_search_call": ("queries", "results"),
@@ -145,8 +148,9 @@ def _image(url: str, detail: str) -> pb.ContentPart:
 # ---- events as items ----
 
 
-def item_of(event: Event) -> dict[str, Any] | None:
-    """What another program said, as an input item; None for what is no item."""
+def item_of(event: Event, calls: Unanswered) -> dict[str, Any] | None:
+    """What another program said, as an input item; None for what is no item. `calls` has taken
+    note of the event."""
     if event.kind == "message_appended":
         return _message_item(event)
     if event.kind == "tool_call_requested":
@@ -162,9 +166,84 @@ def item_of(event: Event) -> dict[str, Any] | None:
         text = said(result.parts) or result.error_message
         return {"type": "function_call_output", "call_id": result.call_id, "output": text}
     if event.kind == "tool_call_cancelled":
-        text = event.proto.tool_call_cancelled.detail or "cancelled"
+        text = f"{FAILED}{calls.told(event.call_id, went_on=True)}"
         return {"type": "function_call_output", "call_id": event.call_id, "output": text}
     return None
+
+
+def answered(
+    items: Sequence[Mapping[str, Any]], own: Collection[int], calls: Unanswered
+) -> Iterator[Mapping[str, Any]]:
+    """The items, with an output in the place of each that a function call lacks: providers
+    refuse calls without one. `own` are the places of the framework's own, which are as it gave
+    them: it knows what became of its calls."""
+    missing = _missing(items).difference(own)
+    answers = list(_answers(items))
+    waiting: list[tuple[int, str]] = []
+    for at, item in enumerate(items):
+        if waiting and item.get("type") not in OUTPUTS and answers[at] != waiting[0][0]:
+            yield from _filled(waiting, answers, calls)
+            waiting = []
+        yield item
+        if at in missing:
+            waiting.append((answers[at], item["call_id"]))
+    yield from _filled(waiting, answers, calls)
+
+
+def _filled(
+    waiting: Sequence[tuple[int, str]], answers: Sequence[int], calls: Unanswered
+) -> Iterator[Mapping[str, Any]]:
+    for answer, call_id in waiting:
+        text = calls.told(call_id, went_on=answer != max(answers))
+        yield {"type": "function_call_output", "call_id": call_id, "output": f"{FAILED}{text}"}
+
+
+def _missing(items: Sequence[Mapping[str, Any]]) -> set[int]:
+    """The places of calls after which no output comes. An id may come again: an output is of the
+    last call before it."""
+    missing = set[int]()
+    outputs = set[str]()
+    for at in range(len(items) - 1, -1, -1):
+        item = items[at]
+        if item.get("type") == "function_call_output":
+            outputs.add(str(item.get("call_id")))
+        elif item.get("type") == "function_call" and item.get("call_id"):
+            if item["call_id"] not in outputs:
+                missing.add(at)
+            outputs.discard(item["call_id"])
+    return missing
+
+
+def _answers(items: Sequence[Mapping[str, Any]]) -> Iterator[int]:
+    """For each item the number of the model's answer that it is of; 0 for what others say.
+
+    As in requests, an answer begins with what is said after calls, and with a call when those
+    before it have ended.
+    """
+    number = 0
+    has_calls, is_left = False, True
+    open = set[str]()
+    for item in items:
+        kind = item.get("type") or "message"
+        is_call = kind in CALLS
+        if kind in OUTPUTS or not (is_call or kind == "reasoning" or _is_answer(item)):
+            open.discard(str(item.get("call_id")))
+            is_left = True
+            yield 0
+            continue
+        if (is_left and not open) if is_call else (is_left or has_calls):
+            number += 1
+            has_calls = False
+            open.clear()
+        is_left = False
+        if is_call:
+            has_calls = True
+            open.add(str(item.get("call_id")))
+        yield number
+
+
+def _is_answer(item: Mapping[str, Any]) -> bool:
+    return (item.get("type") or "message") == "message" and item.get("role") == "assistant"
 
 
 def _message_item(event: Event) -> dict[str, Any] | None:

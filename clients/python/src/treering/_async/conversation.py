@@ -49,10 +49,9 @@ Summariser = Callable[[context_pb2.CompactionPlan], "str | Awaitable[str]"]
 
 
 class AsyncConversation:
-    """A conversation on one branch: say, call, read, fork, ask for the next request.
+    """A conversation on one branch. Appends, reads, forks, and builds the next request.
 
-    It holds an id and a branch and no state: make as many for one conversation as you like.
-    Without a branch it is the active one.
+    It holds an id and a branch, and no state. Without a branch, it uses the active branch.
 
     >>> conv = await db.create("Ports", system="You answer in one sentence.")
     >>> said = await conv.user("Which port does it listen on?")
@@ -68,18 +67,18 @@ class AsyncConversation:
     ) -> None:
         self._transport = transport
         self.id = id
-        """UUID, or the id that its source gave."""
+        """UUID or source id."""
         self.branch = branch
-        """Empty: the active branch."""
+        """Name of the branch; empty for the active branch."""
         self.actor = actor
-        """Who appends, where an event does not say."""
+        """Default actor of appended events."""
 
     def __repr__(self) -> str:
         at = f", branch={self.branch!r}" if self.branch else ""
         return f"{type(self).__name__}({self.id!r}{at})"
 
     def on(self, branch: str) -> AsyncConversation:
-        """The same conversation on another branch."""
+        """Returns the same conversation on another branch."""
         return AsyncConversation(self._transport, self.id, branch, self.actor)
 
     # ---- writing ----
@@ -95,16 +94,15 @@ class AsyncConversation:
         key_life: timedelta | None = None,
         timeout: float | None = None,
     ) -> Receipt:
-        """Appends events: all or none. They are on disk when this returns.
+        """Appends events: all or none. They are on disk when the call returns.
 
-        `expected` is the revision that the head must have; otherwise `RevisionMismatch`.
-        `expected_keys` says for keys of events (`new.found_by`) what the newest one must be: a
-        revision, an event's id, or None where there must be none; otherwise `LatestMismatch`.
-        A key is made for each append, so that a retry never doubles it; give one of your own
-        where the *program* may come again with the same events, too. With `skip_known`, events
-        whose ids are there already are passed over, see `new.with_id`; and of single events
-        with keys of their own, see `new.once`. A key of yours is known for ever, or for its
-        `key_life`; one that is made, for a day.
+        `expected` is the head that the branch must have, otherwise `RevisionMismatch`.
+        `expected_keys` maps event keys (`new.found_by`) to the newest event that each must have: a
+        revision, an event id, or None for no event; otherwise `LatestMismatch`. Each append gets an
+        idempotency key, so retries are safe. Pass your own key if your program may repeat the
+        append. `skip_known` skips events whose ids exist, see `new.with_id`; for keys of single
+        events see `new.once`. Your key is kept for ever or for `key_life`, a generated key for a
+        day.
 
         >>> batch = [new.user("Hello"), new.assistant("Hello to you.")]
         >>> first = await conv.append(batch, idempotency_key="greeting")
@@ -144,7 +142,7 @@ class AsyncConversation:
         expected: int | None = None,
         idempotency_key: str = "",
     ) -> Receipt:
-        """Records what the user said: texts, and parts such as `new.image(...)`."""
+        """Appends a user message: texts, and parts such as `new.image(...)`."""
         event = new.user(*content, author=author)
         return await self.append([event], expected=expected, idempotency_key=idempotency_key)
 
@@ -160,11 +158,11 @@ class AsyncConversation:
         expected: int | None = None,
         idempotency_key: str = "",
     ) -> AsyncAnswer:
-        """Records what the model said, with the calls that it asks for, in one step.
+        """Appends an assistant message with its tool calls, in one batch.
 
-        `tool_calls` are (call id, tool, arguments); `needs_approval` is for all of them, or a
-        function of the tool and its arguments. `item_ids` are the provider's ids of the calls'
-        items (OpenAI Responses: `fc_…`), by call id.
+        `tool_calls` are (call id, tool, arguments). `needs_approval` applies to all calls, or is a
+        function of tool and arguments. `item_ids` maps call ids to the provider's item ids (OpenAI
+        Responses: `fc_…`).
 
         >>> answer = await conv.assistant(
         ...     "I look from two sides.",
@@ -204,10 +202,10 @@ class AsyncConversation:
         expected: int | None = None,
         idempotency_key: str = "",
     ) -> AsyncAnswer:
-        """Records a provider's answer as it came: text, reasoning, calls, usage.
+        """Appends a provider's answer: text, reasoning, tool calls and usage.
 
-        `response` is the dict or the object of the provider's own package. An error, a piece of
-        a stream, or what is no answer of this provider is refused with a `ValueError`.
+        `response` is a dict or the object of the provider's package. An error, a part of a stream,
+        or an answer of another provider raises `ValueError`.
 
         >>> answer = await conv.record("anthropic", {
         ...     "id": "msg_1", "model": "claude-sonnet-4-5", "stop_reason": "tool_use",
@@ -221,7 +219,7 @@ class AsyncConversation:
         answer = _answers.read(provider, response)
         return await self.assistant(
             *answer.parts,
-            tool_calls=answer.calls,
+            tool_calls=_answers.named(answer.calls, idempotency_key),
             needs_approval=needs_approval,
             usage=answer.usage,
             message_id=answer.message_id,
@@ -234,10 +232,10 @@ class AsyncConversation:
     async def extend(
         self, provider: ProviderName, messages: Iterable[Any], *, idempotency_key: str = ""
     ) -> Receipt:
-        """Records messages that you have as a list, in OpenAI's or Anthropic's shape.
+        """Appends a list of messages in the format of OpenAI or Anthropic.
 
-        All or nothing. What is recorded this way is what `user`, `assistant` and `tool_call`
-        record: it is searched, forked and sent like everything else.
+        All messages are appended, or none. They become the same events that `user`, `assistant` and
+        `tool_call` append.
 
         >>> done = await conv.extend("openai-chat", [
         ...     {"role": "user", "content": "What is in the folder?"},
@@ -257,7 +255,7 @@ class AsyncConversation:
         return await self.append([new.system(prompt)])
 
     async def define_tools(self, tools: Iterable[event_pb2.ToolDefinition]) -> Receipt:
-        """Sets the tools on offer from here on: see `new.tool`."""
+        """Sets the available tools from here on: see `new.tool`."""
         return await self.append([new.tools(tools)])
 
     async def configure(
@@ -277,20 +275,20 @@ class AsyncConversation:
         label: str = "",
         comment: str = "",
     ) -> Receipt:
-        """Judges an event, a turn, or the branch, so that forks can be compared."""
+        """Annotates an event, a turn or the branch, for example to compare forks."""
         event = new.annotation(
             revision, whole_turn=whole_turn, score=score, label=label, comment=comment
         )
         return await self.append([event])
 
     async def custom(self, type_name: str, data: Any, *, content_type: str = "") -> Receipt:
-        """Records an event of your own: `bytes` as they are, all else as JSON."""
+        """Appends a custom event. `bytes` are stored unchanged, other values as JSON."""
         return await self.append([new.custom(type_name, data, content_type=content_type)])
 
     async def seal(
         self, reason: str = "", summary: str = "", *, idempotency_key: str = ""
     ) -> Receipt:
-        """Ends the conversation: it takes nothing more, and stays readable."""
+        """Seals the conversation: it accepts no appends and stays readable."""
         key = key_or_new(idempotency_key)
         request = conversation_pb2.SealRequest(
             conversation_id=self.id,
@@ -316,7 +314,7 @@ class AsyncConversation:
         message_revision: int = 0,
         executor: str = "",
     ) -> AsyncCall:
-        """A call to be made: use it as a context manager, or `request` it.
+        """Prepares a tool call. Use it as a context manager, or append it with `request`.
 
         >>> try:
         ...     async with conv.tool_call("divide", {"by": 0}) as call:
@@ -348,8 +346,8 @@ class AsyncConversation:
         milliseconds: int | None = None,
         idempotency_key: str = "",
     ) -> Receipt:
-        """Records what an open call returned. Large texts are sent in pieces; it may have 64 MiB
-        less 64 KiB (`TooLarge`)."""
+        """Appends the result of an open call, up to 64 MiB less 64 KiB (`TooLarge`). Large texts
+        are sent in pieces."""
         event = new.tool_result(
             call_id,
             *_requests.fitting(content),
@@ -372,7 +370,7 @@ class AsyncConversation:
         return receipt
 
     async def open_calls(self) -> list[AsyncCall]:
-        """Calls that have not ended: what an agent goes on with after a restart.
+        """Returns the calls that have not ended. An agent resumes them after a restart.
 
         >>> answer = await conv.assistant(tool_calls=[("c1", "ls", {})])
         >>> for call in await conv.open_calls():
@@ -419,7 +417,7 @@ class AsyncConversation:
         return asked
 
     async def tool_calls(self, *, tool: str = "", as_of: int = 0, limit: int = 0) -> list[ToolCall]:
-        """Calls of the branch with their outcomes, newest first."""
+        """Lists the calls of the branch with their outcomes, newest first."""
         request = tool_pb2.ToolHistoryRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -431,13 +429,14 @@ class AsyncConversation:
         return [ToolCall.of(call) for call in answer.calls]
 
     async def pending(self, *, limit: int = 0) -> list[ToolCall]:
-        """Calls that wait for a decision."""
+        """Lists the calls that wait for approval."""
         request = tool_pb2.PendingRequest(conversation_id=self.id, branch=self.branch, limit=limit)
         answer = await self._transport.unary(m.PENDING, request)
         return [ToolCall.of(call) for call in answer.calls]
 
     async def wait_for_decision(self, call_id: str, timeout: float = 60.0) -> ToolCall:
-        """Waits until a call is decided or ended, or the time is up: its status says which."""
+        """Waits until a call is decided or has ended, or until the timeout. The status says
+        which."""
         request = tool_pb2.WaitForDecisionRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -456,8 +455,8 @@ class AsyncConversation:
         lines: tuple[int, int] | None = None,
         bytes: tuple[int, int] | None = None,
     ) -> ToolResult:
-        """A result by call id or by revision: whole, or lines (from 1, both inclusive), or
-        bytes (start and length).
+        """Returns a result by call id or revision: all of it, lines (from 1, inclusive) or bytes
+        (start and length).
 
         >>> async with conv.tool_call("ls", call_id="listing") as call:
         ...     done = await call.result("one\\ntwo\\nthree")
@@ -481,8 +480,8 @@ class AsyncConversation:
         return await self._get_result(request)
 
     async def read_result(self, arguments: Any) -> ToolResult:
-        """Answers a call of the tool that reads shortened results again (`read_tool` of the
-        policy), with the arguments as the model wrote them."""
+        """Answers a call of the policy's `read_tool`, which reads shortened results again. Pass the
+        arguments as the model wrote them."""
         request = tool_pb2.GetResultRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -507,7 +506,7 @@ class AsyncConversation:
     async def recorded(
         self, tool: str, arguments: Any = None, occurrence: int = 0
     ) -> event_pb2.ToolResultRecorded | None:
-        """What the tool answered the n-th time that it was asked this; 0: the last time."""
+        """Returns the result of the n-th call of the tool with these arguments; 0 for the last."""
         request = tool_pb2.RecordedRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -519,11 +518,11 @@ class AsyncConversation:
         return answer.result if answer.found else None
 
     def replay(self) -> AsyncReplay:
-        """Recorded results in the place of tools, to run an agent again."""
+        """Returns recorded results instead of running tools, to run an agent again."""
         return AsyncReplay(self)
 
     async def snapshots(self, *, as_of: int = 0, limit: int = 0) -> list[tool_pb2.ToolSnapshot]:
-        """Finished calls in short, newest first."""
+        """Lists the result digests of finished calls, newest first."""
         request = tool_pb2.SnapshotsRequest(
             conversation_id=self.id, branch=self.branch, as_of_revision=as_of, limit=limit
         )
@@ -534,7 +533,7 @@ class AsyncConversation:
     async def knowledge(
         self, *, as_of: int = 0, recent: int = 0, tool: str = ""
     ) -> tool_pb2.KnowledgeResponse:
-        """Files, variables, the working directory, what has succeeded."""
+        """Returns tool observations: files, variables, the working directory, successful tools."""
         request = tool_pb2.KnowledgeRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -547,7 +546,7 @@ class AsyncConversation:
     async def suggest_arguments(
         self, tool: str, arguments: Any = None
     ) -> tool_pb2.SuggestArgumentsResponse:
-        """Fills empty file and variable arguments of a call from what is known."""
+        """Fills empty file and variable arguments of a call from tool observations."""
         request = tool_pb2.SuggestArgumentsRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -557,14 +556,14 @@ class AsyncConversation:
         return await self._transport.unary(m.SUGGEST_ARGUMENTS, request)
 
     async def missing_prerequisites(self, tool: str) -> list[str]:
-        """Tools that should have succeeded before this one, and have not."""
+        """Returns the tools that should have succeeded before this one, but have not."""
         request = tool_pb2.MissingPrerequisitesRequest(
             conversation_id=self.id, branch=self.branch, tool=tool
         )
         return list((await self._transport.unary(m.MISSING_PREREQUISITES, request)).missing)
 
     async def guidance(self) -> str:
-        """What to do next, in a sentence or two for a prompt."""
+        """Returns guidance on what to do next, as a sentence or two for a prompt."""
         request = tool_pb2.GuidanceRequest(conversation_id=self.id, branch=self.branch)
         return (await self._transport.unary(m.GUIDANCE, request)).guidance
 
@@ -581,7 +580,7 @@ class AsyncConversation:
         at_least: int | None = None,
         timeout: float | None = None,
     ) -> Request:
-        """What the agent sends next: a dict in the provider's shape, within a budget of tokens.
+        """Builds the next request: a dict in the provider's format, within a token budget.
 
         >>> said = await conv.user("What is in the folder?")
         >>> body = await conv.request("openai-chat", model="gpt-4o", budget=60_000)
@@ -603,7 +602,7 @@ class AsyncConversation:
         as_of: int = 0,
         at_least: int | None = None,
     ) -> context_pb2.Explanation:
-        """How the next request would come to be, without the request itself."""
+        """Returns the explanation of the next request, without the request."""
         build = _requests.build(
             self.id, self.branch, provider, model, budget, policy, as_of, at_least
         )
@@ -618,7 +617,7 @@ class AsyncConversation:
         model: str = "",
         policy: Mapping[str, Any] | None = None,
     ) -> context_pb2.CompactionPlan:
-        """Where a compaction would cut, and what to ask of a model. Changes nothing."""
+        """Returns where a compaction would cut and what to ask a model for. Changes nothing."""
         request = context_pb2.PlanCompactionRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -637,11 +636,11 @@ class AsyncConversation:
         trigger: CompactionTriggerName = "manual",
         idempotency_key: str = "",
     ) -> Compaction:
-        """Lets a summary stand for the older turns. The originals stay readable.
+        """Replaces older turns in requests by a summary. The events stay readable.
 
-        `summary` is a text, or a function that makes one of the plan (`plan.instruction` is
-        what to tell the model, `plan.material` what it is to summarise); without one the
-        engine writes its own extract. Where there is nothing to cut, the answer is false.
+        `summary` is a text, or a function from the plan to a text: send `plan.instruction` and
+        `plan.material` to a model. By default the server makes an extract. If there is nothing to
+        cut, the result is false.
 
         >>> for number in range(5):
         ...     said = await conv.user(f"Question {number}")
@@ -700,7 +699,7 @@ class AsyncConversation:
         )
 
     async def expand(self, revision: int = 0) -> AsyncIterator[Event]:
-        """The events that a compaction's summary stands for; 0: the last compaction."""
+        """Reads the events that a compaction replaces; 0 for the last compaction."""
         request = context_pb2.ExpandRequest(
             conversation_id=self.id, branch=self.branch, compaction_revision=revision
         )
@@ -721,7 +720,7 @@ class AsyncConversation:
         all_branches: bool = False,
         **filters: Unpack[_requests.EventFilters],
     ) -> AsyncIterator[Event]:
-        """The history of the branch, with what it inherited, oldest first.
+        """Reads the events of the branch, including inherited ones, oldest first.
 
         `first` and `last` are revisions, inclusive. With `all_branches`, every event of the
         conversation.
@@ -760,8 +759,8 @@ class AsyncConversation:
         as_of: int = 0,
         headers_only: bool = False,
     ) -> Event | None:
-        """The newest event of the branch's history with a key, of a type or of a kind, at a
-        cost that does not grow with the history. For several at once see `Treering.latest`.
+        """Returns the newest event of the branch with a key, of a type or of a kind. The cost does
+        not grow with the history. For several at once see `Treering.latest`.
 
         >>> done = await conv.append([new.custom("note", {"n": 1}, key="note/1")])
         >>> (await conv.latest(key="note/1")).body.type_name
@@ -785,7 +784,7 @@ class AsyncConversation:
     async def get_events(
         self, revisions: Iterable[int], *, headers_only: bool = False
     ) -> list[Event | None]:
-        """Events by their revisions, in this order; None where there is none."""
+        """Returns events by revision, in this order; None for a missing event."""
         names = [(self.id, revision) for revision in revisions]
         return await lookup.get_many(self._transport, names, headers_only)
 
@@ -798,7 +797,7 @@ class AsyncConversation:
         all_branches: bool = False,
         heartbeat: int = 0,
     ) -> AsyncSubscription:
-        """Events after a revision, then those that come, across restarts of the server.
+        """Subscribes to the events after a revision. Survives restarts of the server.
 
         >>> said = await conv.user("Is anybody there?")
         >>> async with conv.subscribe(kinds=["message_appended"]) as events:
@@ -823,9 +822,9 @@ class AsyncConversation:
         )
 
     async def state(self, *, as_of: int = 0, with_values: bool = False) -> ConversationState:
-        """The conversation and its branch, now or as of a revision. `with_values` also has
-        prompts, tools, summaries and the active context (`.values`), and not only where they
-        were set; what has no room in 3 MiB is named (`.values.left_out`)."""
+        """Returns the state of the conversation and its branch, now or as of a revision.
+        `with_values` adds prompts, tools, summaries and the active context (`.values`);
+        `.values.left_out` names what exceeds 3 MiB."""
         request = conversation_pb2.GetConversationRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -835,11 +834,11 @@ class AsyncConversation:
         return await self._transport.unary(m.GET, request)
 
     async def head(self) -> int:
-        """The branch's last revision."""
+        """Last revision of the branch."""
         return (await self.state()).branch.head
 
     async def branches(self) -> list[Branch]:
-        """All branches of the conversation."""
+        """Lists the branches of the conversation."""
         request = conversation_pb2.ListBranchesRequest(conversation_id=self.id, page_size=1000)
         found: list[Branch] = []
         while True:
@@ -850,14 +849,16 @@ class AsyncConversation:
             request.page_token = page.next_page_token
 
     async def lineage(self) -> conversation_pb2.LineageResponse:
-        """Where the branch came from, up to the root, and what came of the conversation."""
+        """Returns the ancestors of the branch up to the root, and the descendants of the
+        conversation."""
         request = conversation_pb2.LineageRequest(conversation_id=self.id, branch=self.branch)
         return await self._transport.unary(m.LINEAGE, request)
 
     async def diff(
         self, other: str | AsyncConversation, *, headers_only: bool = False, limit: int = 0
     ) -> Difference:
-        """Where this branch and another one part, then the events of each."""
+        """Compares two branches: the revision where they diverge, and the events of each since
+        then."""
         request = conversation_pb2.DiffRequest(
             conversation_id=self.id,
             left_branch=self.branch,
@@ -868,7 +869,7 @@ class AsyncConversation:
         return Difference.of(await self._transport.unary(m.DIFF, request))
 
     async def search(self, query: str, **filters: Unpack[_requests.SearchFilters]) -> Hits:
-        """Searches this conversation; takes what `db.search` takes."""
+        """Searches this conversation. Takes the arguments of `db.search`."""
         narrowed: _requests.SearchFilters = {
             "conversation": self.id,
             "branch": self.branch,
@@ -896,11 +897,11 @@ class AsyncConversation:
         source_id: str = "",
         idempotency_key: str = "",
     ) -> AsyncConversation:
-        """A new branch that shares everything up to revision `at`; 0: up to the head.
+        """Forks at revision `at` (0: the head) and returns the new branch.
 
-        `into="new"` (or a UUID) forks into a new conversation. It costs one small event. A new
-        conversation may keep the labels and the source of this one, or have some of its own.
-        `expected` is the head that this branch must have.
+        `into="new"` (or a UUID) forks into a new conversation, which may keep the labels and the
+        source of this one or get its own. A fork costs one small event. `expected` is the head that
+        this branch must have.
 
         >>> said = await conv.user("Left or right?")
         >>> left = await conv.assistant("Left.")
@@ -946,10 +947,10 @@ class AsyncConversation:
         limit: int = 0,
         idempotency_key: str = "",
     ) -> Rewound:
-        """Takes the branch back to revision `to`; 0: nothing stays but the conversation itself.
+        """Rewinds the branch to revision `to`; 0 keeps only the conversation itself.
 
-        What came after is not on the branch any more. It comes with the answer, and stays on
-        a branch of its own, `kept`.
+        The later events leave the branch. They are in the answer, and stay readable on the branch
+        `kept`.
 
         >>> asked = await conv.user("Left or right?")
         >>> said = await conv.assistant("Left.")
@@ -984,9 +985,9 @@ class AsyncConversation:
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str = "",
     ) -> Receipt:
-        """Changes what the conversation is called and what is kept with it.
+        """Changes title, labels and metadata of the conversation.
 
-        What is not named stays. A label of None goes, and so does metadata that is `...`.
+        Other values stay. A label of None is removed, and so is metadata of `...`.
 
         >>> done = await conv.change(title="Ports", labels={"team": "blue"}, metadata={"user": 7})
         >>> (await conv.state()).summary.metadata["user"]
@@ -996,7 +997,7 @@ class AsyncConversation:
         return await self.append([event], idempotency_key=idempotency_key)
 
     async def activate(self, *, idempotency_key: str = "") -> Receipt:
-        """Makes this branch the one that is meant when none is named."""
+        """Makes this branch the active branch."""
         key = key_or_new(idempotency_key)
         request = conversation_pb2.ActivateBranchRequest(
             conversation_id=self.id, branch=self.branch, idempotency_key=key, actor=self.actor
@@ -1004,7 +1005,7 @@ class AsyncConversation:
         return self._receipt(await self._transport.unary(m.ACTIVATE_BRANCH, request, key=key))
 
     async def rename(self, name: str, *, idempotency_key: str = "") -> AsyncConversation:
-        """Gives the branch another name."""
+        """Renames the branch."""
         key = key_or_new(idempotency_key)
         request = conversation_pb2.RenameBranchRequest(
             conversation_id=self.id,
@@ -1017,7 +1018,7 @@ class AsyncConversation:
         return self.on(name)
 
     async def archive(self, reason: str = "", *, idempotency_key: str = "") -> Receipt:
-        """Ends the branch: it takes nothing more, and stays readable."""
+        """Archives the branch: it accepts no appends and stays readable."""
         key = key_or_new(idempotency_key)
         request = conversation_pb2.ArchiveBranchRequest(
             conversation_id=self.id,
@@ -1043,7 +1044,7 @@ class AsyncConversation:
         provider: str = "",
         idempotency_key: str = "",
     ) -> Receipt:
-        """Sets and removes keys of the branch's active context, which the next request holds.
+        """Sets and removes keys of the branch's active context, which is part of the next request.
 
         >>> done = await conv.set_context({"open_file": "main.py", "tests": {"failed": 2}})
         >>> await conv.context()
@@ -1061,11 +1062,11 @@ class AsyncConversation:
         )
 
     async def context(self, *keys: str) -> dict[str, Any]:
-        """The active context: these keys, or all."""
+        """Returns the active context: these keys, or all."""
         return await context.get(self._transport, self.id, self.branch, keys)
 
     def watch_context(self, *keys: str) -> AsyncContextWatch:
-        """Keys of the active context as they are, then every change."""
+        """Yields the keys of the active context, then every change."""
         return AsyncContextWatch(self._transport, self.id, self.branch, keys)
 
     # ---- sub-contexts ----
@@ -1083,9 +1084,9 @@ class AsyncConversation:
         id: str = "",
         idempotency_key: str = "",
     ) -> AsyncSubContext:
-        """Begins a sub-context: a child conversation for a task of its own.
+        """Starts a sub-context: a child conversation for one task.
 
-        As a context manager it returns at the end what it last said, or that it failed.
+        As a context manager, it returns its last assistant message to the parent, or the failure.
 
         >>> async with await conv.spawn("Count the files") as child:
         ...     said = await child.user("How many files are there?")
@@ -1118,15 +1119,15 @@ class AsyncConversation:
 
 
 class AsyncSubContext(AsyncConversation):
-    """A child conversation that returns to its parent."""
+    """A child conversation that returns a result to its parent."""
 
     _has_returned = False
 
     async def return_(
         self, summary: str = "", *, success: bool = True, idempotency_key: str = ""
     ) -> Receipt:
-        """Ends the sub-context and tells the parent, with the result of the call that asked
-        for it, in one step. Without a summary: its last assistant message."""
+        """Ends the sub-context and appends the result of the call that started it, in one batch.
+        The default summary is the last assistant message."""
         key = key_or_new(idempotency_key)
         request = context_pb2.ReturnRequest(
             conversation_id=self.id,

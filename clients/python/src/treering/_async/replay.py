@@ -1,4 +1,4 @@
-"""An agent that is run again, with the results that its tools gave the first time."""
+"""Replay: runs an agent again with the recorded results of its tools."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class AsyncReplay:
-    """Recorded results in the place of tools.
+    """Answers tool calls with recorded results.
 
-    The n-th time that a tool is asked with the same arguments, it answers what it answered the
-    n-th time on the recorded branch. What was never asked raises `NotRecorded`.
+    The n-th call of a tool with the same arguments gets the n-th recorded result. A call that was
+    not recorded raises `NotRecorded`.
 
     >>> async with conv.tool_call("add", {"a": 1, "b": 2}) as call:
     ...     done = await call.result("3")
@@ -33,7 +33,7 @@ class AsyncReplay:
         """Calls that were not recorded: tool and arguments."""
 
     async def result(self, tool: str, arguments: Any = None) -> ToolResultRecorded:
-        """The recorded result with all that it holds."""
+        """Returns the recorded result event."""
         arguments = {} if arguments is None else arguments
         asked = (tool, json_text(_ordered(arguments)))
         self._asked[asked] += 1
@@ -46,7 +46,7 @@ class AsyncReplay:
         return found
 
     async def call(self, tool: str, arguments: Any = None) -> str:
-        """The text of the recorded result."""
+        """Returns the text of the recorded result."""
         found = await self.result(tool, arguments)
         return "".join(part.text for part in found.parts)
 

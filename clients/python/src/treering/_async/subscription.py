@@ -13,12 +13,11 @@ from treering.v1 import context_pb2, event_pb2, events_pb2
 
 
 class AsyncSubscription:
-    """Events after a place: those that are there, then those that come.
+    """A stream of events: existing ones, then new ones.
 
-    It goes on where it was when the connection breaks or the server is started again: nothing
-    is lost, nothing comes twice. `after` is the place of the last event that was handed out;
-    keep it to go on in another process. Leaving a loop does not end it; `close`, or a `with`
-    block, does.
+    After a broken connection or a restart of the server it continues without gaps or repetitions.
+    `after` is the place of the last event that it yielded; use it to continue in another process.
+    Leaving a loop does not end the subscription; `close` or a `with` block does.
     """
 
     def __init__(
@@ -33,9 +32,9 @@ class AsyncSubscription:
         heartbeat: int = 0,
     ) -> None:
         self.after = after
-        """Revision, or for the whole log offset, of the last event that was handed out."""
+        """Revision (for the whole log: offset) of the last event that it yielded."""
         self.caught_up = False
-        """What was there when it began has been handed out."""
+        """All events that existed at the start were yielded."""
         self._of_log = branch is None and conversation is None
         self._from_now = from_now and after is None
         self._source = (branch, conversation)
@@ -81,7 +80,7 @@ class AsyncSubscription:
             self._from_now = False
 
     async def close(self) -> None:
-        """Ends it; whoever waits for the next event gets none."""
+        """Ends the subscription. Pending iterations stop."""
         await self._answers.aclose()
 
     async def __aenter__(self) -> AsyncSubscription:
@@ -97,9 +96,9 @@ class AsyncSubscription:
 
 
 class AsyncContextWatch:
-    """Keys of a context: all as they are, then every change.
+    """A stream of the keys of a context, then of every change.
 
-    After a break all keys are read again; what has not changed is not told again.
+    After a broken connection it reads all keys again, and yields only changes.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class AsyncContextWatch:
         keys: Iterable[str] = (),
     ) -> None:
         self.caught_up = False
-        """All keys as they were have been handed out."""
+        """All keys that existed at the start were yielded."""
         self._known: dict[str, bytes] = {}
         self._fresh: set[str] = set()
         self._gone: list[str] = []
@@ -156,7 +155,7 @@ class AsyncContextWatch:
                 self._gone = [key for key in self._known if key not in self._fresh]
 
     async def close(self) -> None:
-        """Ends it; whoever waits for the next change gets none."""
+        """Ends the watch. Pending iterations stop."""
         await self._answers.aclose()
 
     async def __aenter__(self) -> AsyncContextWatch:

@@ -100,7 +100,9 @@ class AsyncTransport:
             while True:
                 try:
                     if stream is None:
-                        stream = await self.wire.stream(method, request(), reads=True)
+                        stream = await self.wire.stream(
+                            method, request(), reads=True, within=attempts.left()
+                        )
                     async for answer in stream:
                         self._met = True
                         attempts = self._attempts(method, key, timeout)
@@ -111,7 +113,7 @@ class AsyncTransport:
                     await self._before_next(attempts, error)
         finally:
             if stream is not None:
-                stream.cancel()
+                await stream.leave()
 
     async def begin(self, method: Method[Req, Res], request: object) -> AsyncStream[Res] | None:
         """Sends a request whose answers are read later, so that several are under way at once.

@@ -1,5 +1,5 @@
 # Made of _async/calls.py by scripts/make_sync.py: change that, and run it again.
-"""A tool call while it is made: asked, decided, run, ended."""
+"""A tool call: requested, approved, run, ended."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from treering._sync.conversation import Conversation
 
 ERROR_CHARS_MAX = 2_000
-"""Longest text of an exception that is recorded with a failed result."""
+"""Maximum length of the text of an exception in a failed result."""
 
 
 class Call:
     """A tool call of a conversation.
 
-    As a context manager it asks, waits for approval where that is needed, tells that it was
-    started, and makes sure that it ends: an exception is recorded as a failed result and goes
-    on, an interruption as a cancellation, an end without a result as an empty result.
+    As a context manager it appends the request, waits for approval if needed, appends the start,
+    and makes sure that the call ends. An exception is recorded as a failed result and propagates.
+    An interruption is recorded as a cancellation. Without a result, an empty one is recorded.
 
     >>> with conv.tool_call("grep", {"pattern": "port"}) as call:
     ...     done = call.result("config.py:12: PORT = 7171")
@@ -53,7 +53,7 @@ class Call:
         self.call_id = call_id
         self.tool = tool
         self.raw_arguments = json_bytes(arguments, "arguments", as_is=True)
-        """The arguments as JSON, byte for byte as they are stored."""
+        """The arguments as stored, byte for byte."""
         self.needs_approval = needs_approval
         self.message_revision = message_revision
         self.executor = executor
@@ -68,7 +68,7 @@ class Call:
 
     @property
     def arguments(self) -> Any:
-        """What it asks for, from its JSON; the text where the model wrote none."""
+        """The parsed arguments; a string if the model wrote invalid JSON."""
         return from_arguments(self.raw_arguments)
 
     def _asked(self) -> new.NewEvent:
@@ -81,16 +81,16 @@ class Call:
         )
 
     def request(self) -> Call:
-        """Records that the model asks for it; once."""
+        """Appends the request, once."""
         if not self.is_requested:
             self.conversation.append([self._asked()])
             self.is_requested = True
         return self
 
     def wait_for_approval(self, timeout: float | None = None) -> ToolCall:
-        """Waits until somebody has decided; None waits as long as it takes.
+        """Waits for the decision; None waits without a limit.
 
-        Raises `CallDenied`, `ApprovalExpired`, or `NotDecided` when the time is up.
+        Raises `CallDenied`, `ApprovalExpired`, or `NotDecided` after the timeout.
         """
         self.request()
         end = None if timeout is None else time.monotonic() + timeout
@@ -108,7 +108,7 @@ class Call:
                 raise errors.NotDecided(f"nobody has decided on {self.call_id} yet")
 
     def start(self) -> None:
-        """Records that it is run from now on; once."""
+        """Appends the start, once."""
         events = [] if self.is_requested else [self._asked()]
         if not self.is_started:
             events.append(new.tool_started(self.call_id, executor=self.executor))
@@ -125,8 +125,7 @@ class Call:
         structured: Any = None,
         milliseconds: int | None = None,
     ) -> Receipt:
-        """Records what it returned. Large texts are sent in pieces; it may
-        have 64 MiB less 64 KiB."""
+        """Appends the result, up to 64 MiB less 64 KiB. Large texts are sent in pieces."""
         content = tuple(_requests.fitting(content))
         self.request()
         if milliseconds is None and self._began is not None:
@@ -143,10 +142,10 @@ class Call:
         return receipt
 
     def run(self, function: Callable[..., Any], *, raises: bool = False) -> Any:
-        """Calls `function` with the arguments as keywords, and records what comes of it.
+        """Calls `function` with the arguments as keywords, and records the outcome.
 
-        Text is recorded as it is, all else as JSON. An exception, or a person's no, is recorded
-        for the model to read and, unless `raises`, goes no further: then the answer is None.
+        Text is recorded unchanged, other values as JSON. An exception or a denial is recorded for
+        the model to read. It is raised only with `raises`; otherwise the method returns None.
 
         >>> answer = conv.assistant(tool_calls=[("c1", "add", {"a": 1, "b": 2})])
         >>> answer.calls[0].run(lambda a, b: {"sum": a + b})
@@ -173,11 +172,11 @@ class Call:
         return None
 
     def fail(self, error: str, *content: Part) -> Receipt:
-        """Records that it failed, with what it returned all the same."""
+        """Appends a failed result, with optional content."""
         return self.result(*content, success=False, error=error)
 
     def cancel(self, reason: CancelReasonName = "interrupted", detail: str = "") -> Receipt:
-        """Records that it ended without a result."""
+        """Appends a cancellation: the call ended without a result."""
         self.request()
         event = new.tool_cancelled(self.call_id, reason, detail)
         receipt = self.conversation.append([event])
@@ -216,7 +215,7 @@ class Call:
 
 
 class Answer:
-    """An answer of the model that was recorded, with its calls."""
+    """A recorded answer of the model with its calls."""
 
     def __init__(self, receipt: Receipt, calls: Sequence[Call]) -> None:
         self.receipt = receipt
@@ -224,7 +223,7 @@ class Answer:
 
     @property
     def revision(self) -> int:
-        """Of the last event that it took."""
+        """Revision of its last event."""
         return self.receipt.revision
 
     def __repr__(self) -> str:

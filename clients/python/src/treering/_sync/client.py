@@ -1,5 +1,5 @@
 # Made of _async/client.py by scripts/make_sync.py: change that, and run it again.
-"""A store, through its server, in one namespace."""
+"""A store in one namespace, through its server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ START_TIMEOUT = 120.0
 
 
 class Treering:
-    """A store. Made by `treering.connect` and `treering.local`.
+    """A store in one namespace. Create it with `treering.connect` or `treering.local`.
 
     >>> conv = db.create("First steps")
     >>> said = conv.user("Where is the port set?")
@@ -59,25 +59,26 @@ class Treering:
         self._endpoint = endpoint
         self._entry = entry or Entry()
         self.actor = actor
-        """Who appends, where an event does not say."""
+        """Default actor of appended events."""
 
     @property
     def namespace(self) -> str:
-        """The tenant: nothing of one namespace can be seen from another."""
+        """The tenant. Namespaces cannot see each other."""
         return self._transport.namespace
 
     @property
     def address(self) -> str:
-        """Where the server is now."""
+        """Current address of the server."""
         return self._endpoint.address()
 
     @property
     def items(self) -> Items:
-        """What is remembered for long, under paths and keys."""
+        """Items: JSON values under paths and keys, shared by all conversations."""
         return Items(self._transport, self.actor)
 
     def close(self) -> None:
-        """Ends the connection; a server that `local` started ends with its last user."""
+        """Closes the connection. A server that `local` started stops when its last client
+        closes."""
         self._transport.close()
 
     def __enter__(self) -> Treering:
@@ -111,11 +112,11 @@ class Treering:
         id: str = "",
         idempotency_key: str = "",
     ) -> Conversation:
-        """Begins a conversation, with its prompt and tools in one step.
+        """Creates a conversation with its system prompt and tools in one batch.
 
-        `policies={"context": {...}}` is how its requests are built, `id` a UUID of your own.
-        Each call begins another one, also with a `source_id` that is there: use `open` for a
-        name of yours that is to mean one conversation.
+        `policies={"context": {...}}` sets the policy for requests; `id` is a UUID of your choice.
+        Each call creates a conversation, even if the `source_id` exists. Use `open` to get one
+        conversation for each source id.
 
         >>> conv = db.create(
         ...     "Ports",
@@ -149,15 +150,16 @@ class Treering:
         return self.conversation(receipt.conversation_id)
 
     def conversation(self, id: str, branch: str = "") -> Conversation:
-        """A conversation by its UUID, or by the id that its source gave. Asks nothing yet."""
+        """Returns a conversation by UUID or source id, without calling the server."""
         return Conversation(self._transport, id, branch, self.actor)
 
     def open(
         self, source_id: str, *, source: str = "app", **about: Unpack[_requests.NewConversation]
     ) -> Conversation:
-        """The conversation that you call `source_id`; begins it the first time.
+        """Returns the conversation with this `source_id`, and creates it if it does not exist.
 
-        `about` is what `create` takes. Two programs that open the same one get the same.
+        `about` takes the arguments of `create`. Programs that open the same id get the same
+        conversation.
 
         >>> first = db.open("ticket-42", title="The printer burns")
         >>> again = db.open("ticket-42")
@@ -194,11 +196,10 @@ class Treering:
         updated_since: datetime | None = None,
         updated_until: datetime | None = None,
     ) -> Iterator[ConversationSummary]:
-        """The namespace's conversations, newest first.
+        """Lists the conversations of the namespace, newest first.
 
-        Only those with all of the labels and with these values in their metadata, that were
-        forked or spawned from `parent`, have `title` in their title, are sealed or not, or
-        whose last event was recorded within that time.
+        Filters: all of these labels; these values in the metadata; forked or spawned from `parent`;
+        `title` is part of the title; sealed or not; time of the last event.
 
         >>> conv = db.create("The newest")
         >>> for summary in db.conversations():
@@ -227,8 +228,8 @@ class Treering:
             request.page_token = page.next_page_token
 
     def find(self, id_part: str, *, limit: int = 0) -> list[ConversationSummary]:
-        """Conversations whose UUID or source id begins with this, or else ends with it: what
-        people type. At most `limit`; 0 is the server's page size.
+        """Finds conversations whose UUID or source id begins (or else ends) with this text. Returns
+        at most `limit`; 0 is the server's page size.
 
         >>> conv = db.open("ticket-4711", title="The tap drips")
         >>> [summary.title for summary in db.find("ticket-47")]
@@ -254,12 +255,12 @@ class Treering:
         key_life: timedelta | None = None,
         timeout: float | None = None,
     ) -> Receipt:
-        """Appends a batch, all or nothing; its events may name related conversations and
-        branches of their own. `conv.append` is what you want for one conversation.
+        """Appends a batch: all events or none. Events may name other branches and related
+        conversations. For one conversation, use `conv.append`.
 
-        With `create_if_missing` the conversation is created with it when it does not exist,
-        also by several at once; `conversation` may then be a name of your own, within the
-        `source` that is given there. The others are as in `conv.append`.
+        `create_if_missing` creates the conversation if it does not exist, also with concurrent
+        writers; `conversation` may then be a name of yours within the given `source`. The other
+        arguments are those of `conv.append`.
         """
         key, harmless = _requests.append_keys(events, idempotency_key, skip_known=skip_known)
         request = _requests.append(
@@ -285,11 +286,11 @@ class Treering:
     def append_many(
         self, batches: Iterable[tuple[str, Sequence[NewEvent]]], *, at_once: int = 128
     ) -> Iterator[Receipt | errors.TreeringError]:
-        """Many batches, `(conversation, events)` each, without waiting for one before the
-        next is sent; for what is recorded already, such as an import.
+        """Appends many batches, each `(conversation, events)`, without waiting for each answer. Use
+        it for imports.
 
-        Answers in order: a receipt, or the error of that batch. A break in the middle sends
-        again what has no answer, with the same keys.
+        Yields a receipt or an error for each batch, in order. After a broken connection, unanswered
+        batches are sent again with the same keys.
 
         >>> batches = [(conv.id, [new.user(f"Line {n}")]) for n in range(1000)]
         >>> answers = [answer for answer in db.append_many(batches)]
@@ -345,8 +346,8 @@ class Treering:
         headers_only: bool = False,
         **filters: Unpack[_requests.EventFilters],
     ) -> Iterator[Event]:
-        """All events of the namespace in the order of the log. `first` is an offset. `filters`
-        are those of `EventFilters`; here none has an index.
+        """Reads all events of the namespace in log order, from the log offset `first`. `filters`
+        are those of `EventFilters`; here, filters use no index.
         """
         request = events_pb2.ReadRequest(
             filter=_requests.event_filter(filters),
@@ -368,8 +369,8 @@ class Treering:
         kinds: Sequence[KindName] = (),
         heartbeat: int = 0,
     ) -> Subscription:
-        """All events of the namespace after an offset of the log, then those that come, across
-        restarts of the server.
+        """Subscribes to all events of the namespace after a log offset. Survives restarts of the
+        server.
 
         >>> conv = db.create("Watched")
         >>> with db.subscribe(kinds=["conversation_created"]) as events:
@@ -393,9 +394,9 @@ class Treering:
         kinds: Sequence[KindName] = (),
         headers_only: bool = False,
     ) -> list[Event | None]:
-        """The newest event with each key, of each type and of each kind, of each of these
-        conversations, in one call. None where there is none; in the order asked, all of the
-        first conversation before the second.
+        """Returns the newest event with each key, type and kind in each conversation, in one call.
+        None stands for a missing event. The order is that of the arguments, conversation by
+        conversation.
 
         >>> conv = db.create("Notes")
         >>> done = conv.append([new.custom("note", {"n": 1}, key="a")])
@@ -416,8 +417,8 @@ class Treering:
     def get_events(
         self, names: Iterable[str | tuple[str, int]], *, headers_only: bool = False
     ) -> list[Event | None]:
-        """Events by their ids, or by conversation and revision, in this order; None where
-        there is none.
+        """Returns events by id, or by conversation and revision, in this order; None for a missing
+        event.
 
         >>> conv = db.create("By name")
         >>> one = conv.user("One")
@@ -428,16 +429,16 @@ class Treering:
         return lookup.get_many(self._transport, names, headers_only)
 
     def known_keys(self, keys: Sequence[str]) -> list[bool]:
-        """Which idempotency keys were used, one answer for each (at most 4,096)."""
+        """Tells for each idempotency key whether it was used (at most 4,096 keys)."""
         request = events_pb2.KnownKeysRequest(idempotency_keys=keys)
         return list((self._transport.unary(m.KNOWN_KEYS, request)).known)
 
     # ---- search ----
 
     def search(self, query: str, **filters: Unpack[_requests.SearchFilters]) -> Hits:
-        """Searches what tools returned, calls, messages and summaries; best first.
+        """Searches results, call arguments, messages and summaries. Returns the best hits first.
 
-        What this client has appended is found. Filters: see `SearchFilters`.
+        Waits until the index contains what this client appended. For filters see `SearchFilters`.
 
         >>> with conv.tool_call("bash", {"command": "df"}) as call:
         ...     done = call.result("/dev/sda1 97% /\\n/dev/sdb1 12% /data")
@@ -452,12 +453,12 @@ class Treering:
     # ---- approvals ----
 
     def pending(self, *, limit: int = 0) -> list[ToolCall]:
-        """Calls of any conversation that wait for a decision."""
+        """Lists the calls of all conversations that wait for approval."""
         answer = self._transport.unary(m.PENDING, tool_pb2.PendingRequest(limit=limit))
         return [ToolCall.of(call) for call in answer.calls]
 
     def approve(self, call: ToolCall, *, by: str = "", reason: str = "") -> Receipt:
-        """Says yes to a call, for exactly the arguments that it has.
+        """Approves a call with exactly its current arguments.
 
         >>> call = conv.tool_call("rm", {"path": "old.txt"}, needs_approval=True).request()
         >>> for waiting in db.pending():
@@ -470,7 +471,7 @@ class Treering:
         )
 
     def deny(self, call: ToolCall, *, by: str = "", reason: str = "") -> Receipt:
-        """Says no to a call."""
+        """Denies a call."""
         return self._decide(
             new.decision(call.call_id, "denied", call.arguments_hash, by=by, reason=reason), call
         )
@@ -488,8 +489,8 @@ class Treering:
         provider: str = "",
         idempotency_key: str = "",
     ) -> Receipt:
-        """Sets and removes keys of the namespace's long-term context, which every request of
-        every conversation holds.
+        """Sets and removes keys of the long-term context, which is part of every request of the
+        namespace.
 
         >>> done = db.set_context({"user": {"name": "Ada", "likes": "short answers"}})
         >>> (db.context("user"))["user"]["name"]
@@ -500,21 +501,21 @@ class Treering:
         )
 
     def context(self, *keys: str) -> dict[str, Any]:
-        """The long-term context: these keys, or all."""
+        """Returns the long-term context: these keys, or all."""
         return context.get(self._transport, "", "", keys)
 
     def watch_context(self, *keys: str) -> ContextWatch:
-        """Keys of the long-term context as they are, then every change."""
+        """Yields the keys of the long-term context, then every change."""
         return ContextWatch(self._transport, keys=keys)
 
     # ---- the store ----
 
     def stats(self) -> admin_pb2.StatsResponse:
-        """The store in numbers."""
+        """Returns statistics of the store."""
         return self._transport.unary(m.STATS, admin_pb2.StatsRequest())
 
     def verify(self, *, deep: bool = False) -> admin_pb2.VerifyOutcome:
-        """Reads everything and checks it; `sound` says whether all is what was written.
+        """Reads and checks all data. `sound` is true if nothing is damaged.
 
         >>> (db.verify(deep=True)).sound
         True
@@ -526,13 +527,13 @@ class Treering:
         return outcome
 
     def faults(self, *, deep: bool = False) -> Iterator[admin_pb2.Fault]:
-        """What `verify` finds that is not as it should be."""
+        """Yields the faults that `verify` finds."""
         for item in self._transport.read(m.VERIFY, lambda: admin_pb2.VerifyRequest(deep=deep)):
             if item.HasField("fault"):
                 yield item.fault
 
     def rebuild(self, *, views: bool = True, index: bool = True) -> admin_pb2.RebuildOutcome:
-        """Builds views and search index anew from the log."""
+        """Rebuilds projections and search index from the log."""
         outcome = admin_pb2.RebuildOutcome()
         for item in self._transport.read(
             m.REBUILD, lambda: admin_pb2.RebuildRequest(views=views, index=index)
@@ -552,9 +553,9 @@ class Treering:
         dry_run: bool = False,
         reason: str = "",
     ) -> Erased:
-        """Erases content, and leaves no copy of it in the store: `events` of a conversation by
-        their revisions (a pair is a range), the whole conversation with its sub-contexts, every
-        event that holds a `literal`, or the whole namespace; and what was made from it.
+        """Erases content and everything derived from it: `events` of a conversation by revision (a
+        pair is a range), a conversation with its sub-contexts, every event that contains a
+        `literal`, or the whole namespace. The store keeps no copy.
 
         >>> secret = db.create("About the key")
         >>> at = (secret.user("The key is 7x-3319-qq")).revision
@@ -576,10 +577,9 @@ class Treering:
         return erased
 
     def command(self, *arguments: str | os.PathLike[str]) -> list[Any]:
-        """Runs a command of `treering` on this store, and gives back the JSON that it prints.
+        """Runs a `treering` command on this store and returns the JSON that it prints.
 
-        For what is a program's work and not a call's: `import` of files and folders of sessions,
-        `export`, `compact`, `replay`; `treering --help` lists them.
+        For example `import`, `export`, `compact` or `replay`; `treering --help` lists the commands.
 
         >>> lines = folder.with_suffix(".jsonl")
         >>> size = lines.write_text('{"id": "a", "messages": [{"role": "user", "content": "Hi"}]}')
@@ -593,7 +593,7 @@ class Treering:
         )
 
     def is_ready(self, service: str = "treering.ready", *, timeout: float = 5.0) -> bool:
-        """Whether calls are taken, appends too; asked once.
+        """Tells whether the server accepts calls, including appends. Does not retry.
 
         >>> db.is_ready()
         True
@@ -615,13 +615,12 @@ def connect(
     token: str | None = None,
     ca: str | os.PathLike[str] | None = None,
 ) -> Treering:
-    """A store through a server that runs: `host:port`, `http://host:port`, or
-    `https://host:port` for one with TLS.
+    """Connects to a running server: `host:port`, `http://host:port`, or `https://host:port` for
+    TLS.
 
-    `timeout` is for each call with all its attempts. Nothing is sent before the first call.
-    `token` is the key that the server asks for (else TREERING_TOKEN), `ca` a file with the
-    certificate of a private CA (else TREERING_CA). `credentials` and `metadata` are for a
-    proxy in front of the server, or for a certificate of your own.
+    `timeout` covers each call with its retries. Nothing is sent before the first call. `token` is
+    the API key (default TREERING_TOKEN), `ca` a file with the certificate of a private CA (default
+    TREERING_CA). `credentials` and `metadata` are for a proxy, or for a client certificate.
 
     >>> with treering.connect(db.address, namespace="another") as other:
     ...     [summary for summary in other.conversations()]
@@ -645,11 +644,12 @@ def local(
     start_timeout: float = START_TIMEOUT,
     token: str | None = None,
 ) -> Treering:
-    """A store in a folder. Starts its server, or uses that of the process which has it.
+    """Opens the store in a folder. Starts its server, or uses the server of the process that has it
+    open.
 
-    The server ends with this program, however that ends. When another program's server was
-    used and goes away, one is started here. `options` are more options of `treering serve`,
-    `token` is the key that is asked for once one was made (else TREERING_TOKEN).
+    The server stops when this program ends, for any reason. If the server of another program stops,
+    this client starts one. `options` are options of `treering serve`. `token` is the API key, if
+    the store has keys (default TREERING_TOKEN).
 
     >>> with treering.local(folder) as db:
     ...     conv = db.create("In a folder")

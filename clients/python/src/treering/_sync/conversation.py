@@ -50,10 +50,9 @@ Summariser = Callable[[context_pb2.CompactionPlan], str]
 
 
 class Conversation:
-    """A conversation on one branch: say, call, read, fork, ask for the next request.
+    """A conversation on one branch. Appends, reads, forks, and builds the next request.
 
-    It holds an id and a branch and no state: make as many for one conversation as you like.
-    Without a branch it is the active one.
+    It holds an id and a branch, and no state. Without a branch, it uses the active branch.
 
     >>> conv = db.create("Ports", system="You answer in one sentence.")
     >>> said = conv.user("Which port does it listen on?")
@@ -67,18 +66,18 @@ class Conversation:
     def __init__(self, transport: Transport, id: str, branch: str = "", actor: str = "") -> None:
         self._transport = transport
         self.id = id
-        """UUID, or the id that its source gave."""
+        """UUID or source id."""
         self.branch = branch
-        """Empty: the active branch."""
+        """Name of the branch; empty for the active branch."""
         self.actor = actor
-        """Who appends, where an event does not say."""
+        """Default actor of appended events."""
 
     def __repr__(self) -> str:
         at = f", branch={self.branch!r}" if self.branch else ""
         return f"{type(self).__name__}({self.id!r}{at})"
 
     def on(self, branch: str) -> Conversation:
-        """The same conversation on another branch."""
+        """Returns the same conversation on another branch."""
         return Conversation(self._transport, self.id, branch, self.actor)
 
     # ---- writing ----
@@ -94,16 +93,15 @@ class Conversation:
         key_life: timedelta | None = None,
         timeout: float | None = None,
     ) -> Receipt:
-        """Appends events: all or none. They are on disk when this returns.
+        """Appends events: all or none. They are on disk when the call returns.
 
-        `expected` is the revision that the head must have; otherwise `RevisionMismatch`.
-        `expected_keys` says for keys of events (`new.found_by`) what the newest one must be: a
-        revision, an event's id, or None where there must be none; otherwise `LatestMismatch`.
-        A key is made for each append, so that a retry never doubles it; give one of your own
-        where the *program* may come again with the same events, too. With `skip_known`, events
-        whose ids are there already are passed over, see `new.with_id`; and of single events
-        with keys of their own, see `new.once`. A key of yours is known for ever, or for its
-        `key_life`; one that is made, for a day.
+        `expected` is the head that the branch must have, otherwise `RevisionMismatch`.
+        `expected_keys` maps event keys (`new.found_by`) to the newest event that each must have: a
+        revision, an event id, or None for no event; otherwise `LatestMismatch`. Each append gets an
+        idempotency key, so retries are safe. Pass your own key if your program may repeat the
+        append. `skip_known` skips events whose ids exist, see `new.with_id`; for keys of single
+        events see `new.once`. Your key is kept for ever or for `key_life`, a generated key for a
+        day.
 
         >>> batch = [new.user("Hello"), new.assistant("Hello to you.")]
         >>> first = conv.append(batch, idempotency_key="greeting")
@@ -143,7 +141,7 @@ class Conversation:
         expected: int | None = None,
         idempotency_key: str = "",
     ) -> Receipt:
-        """Records what the user said: texts, and parts such as `new.image(...)`."""
+        """Appends a user message: texts, and parts such as `new.image(...)`."""
         event = new.user(*content, author=author)
         return self.append([event], expected=expected, idempotency_key=idempotency_key)
 
@@ -159,11 +157,11 @@ class Conversation:
         expected: int | None = None,
         idempotency_key: str = "",
     ) -> Answer:
-        """Records what the model said, with the calls that it asks for, in one step.
+        """Appends an assistant message with its tool calls, in one batch.
 
-        `tool_calls` are (call id, tool, arguments); `needs_approval` is for all of them, or a
-        function of the tool and its arguments. `item_ids` are the provider's ids of the calls'
-        items (OpenAI Responses: `fc_…`), by call id.
+        `tool_calls` are (call id, tool, arguments). `needs_approval` applies to all calls, or is a
+        function of tool and arguments. `item_ids` maps call ids to the provider's item ids (OpenAI
+        Responses: `fc_…`).
 
         >>> answer = conv.assistant(
         ...     "I look from two sides.",
@@ -203,10 +201,10 @@ class Conversation:
         expected: int | None = None,
         idempotency_key: str = "",
     ) -> Answer:
-        """Records a provider's answer as it came: text, reasoning, calls, usage.
+        """Appends a provider's answer: text, reasoning, tool calls and usage.
 
-        `response` is the dict or the object of the provider's own package. An error, a piece of
-        a stream, or what is no answer of this provider is refused with a `ValueError`.
+        `response` is a dict or the object of the provider's package. An error, a part of a stream,
+        or an answer of another provider raises `ValueError`.
 
         >>> answer = conv.record("anthropic", {
         ...     "id": "msg_1", "model": "claude-sonnet-4-5", "stop_reason": "tool_use",
@@ -220,7 +218,7 @@ class Conversation:
         answer = _answers.read(provider, response)
         return self.assistant(
             *answer.parts,
-            tool_calls=answer.calls,
+            tool_calls=_answers.named(answer.calls, idempotency_key),
             needs_approval=needs_approval,
             usage=answer.usage,
             message_id=answer.message_id,
@@ -233,10 +231,10 @@ class Conversation:
     def extend(
         self, provider: ProviderName, messages: Iterable[Any], *, idempotency_key: str = ""
     ) -> Receipt:
-        """Records messages that you have as a list, in OpenAI's or Anthropic's shape.
+        """Appends a list of messages in the format of OpenAI or Anthropic.
 
-        All or nothing. What is recorded this way is what `user`, `assistant` and `tool_call`
-        record: it is searched, forked and sent like everything else.
+        All messages are appended, or none. They become the same events that `user`, `assistant` and
+        `tool_call` append.
 
         >>> done = conv.extend("openai-chat", [
         ...     {"role": "user", "content": "What is in the folder?"},
@@ -256,7 +254,7 @@ class Conversation:
         return self.append([new.system(prompt)])
 
     def define_tools(self, tools: Iterable[event_pb2.ToolDefinition]) -> Receipt:
-        """Sets the tools on offer from here on: see `new.tool`."""
+        """Sets the available tools from here on: see `new.tool`."""
         return self.append([new.tools(tools)])
 
     def configure(
@@ -276,18 +274,18 @@ class Conversation:
         label: str = "",
         comment: str = "",
     ) -> Receipt:
-        """Judges an event, a turn, or the branch, so that forks can be compared."""
+        """Annotates an event, a turn or the branch, for example to compare forks."""
         event = new.annotation(
             revision, whole_turn=whole_turn, score=score, label=label, comment=comment
         )
         return self.append([event])
 
     def custom(self, type_name: str, data: Any, *, content_type: str = "") -> Receipt:
-        """Records an event of your own: `bytes` as they are, all else as JSON."""
+        """Appends a custom event. `bytes` are stored unchanged, other values as JSON."""
         return self.append([new.custom(type_name, data, content_type=content_type)])
 
     def seal(self, reason: str = "", summary: str = "", *, idempotency_key: str = "") -> Receipt:
-        """Ends the conversation: it takes nothing more, and stays readable."""
+        """Seals the conversation: it accepts no appends and stays readable."""
         key = key_or_new(idempotency_key)
         request = conversation_pb2.SealRequest(
             conversation_id=self.id,
@@ -313,7 +311,7 @@ class Conversation:
         message_revision: int = 0,
         executor: str = "",
     ) -> Call:
-        """A call to be made: use it as a context manager, or `request` it.
+        """Prepares a tool call. Use it as a context manager, or append it with `request`.
 
         >>> try:
         ...     with conv.tool_call("divide", {"by": 0}) as call:
@@ -345,8 +343,8 @@ class Conversation:
         milliseconds: int | None = None,
         idempotency_key: str = "",
     ) -> Receipt:
-        """Records what an open call returned. Large texts are sent in pieces; it may have 64 MiB
-        less 64 KiB (`TooLarge`)."""
+        """Appends the result of an open call, up to 64 MiB less 64 KiB (`TooLarge`). Large texts
+        are sent in pieces."""
         event = new.tool_result(
             call_id,
             *_requests.fitting(content),
@@ -369,7 +367,7 @@ class Conversation:
         return receipt
 
     def open_calls(self) -> list[Call]:
-        """Calls that have not ended: what an agent goes on with after a restart.
+        """Returns the calls that have not ended. An agent resumes them after a restart.
 
         >>> answer = conv.assistant(tool_calls=[("c1", "ls", {})])
         >>> for call in conv.open_calls():
@@ -412,7 +410,7 @@ class Conversation:
         return asked
 
     def tool_calls(self, *, tool: str = "", as_of: int = 0, limit: int = 0) -> list[ToolCall]:
-        """Calls of the branch with their outcomes, newest first."""
+        """Lists the calls of the branch with their outcomes, newest first."""
         request = tool_pb2.ToolHistoryRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -424,13 +422,14 @@ class Conversation:
         return [ToolCall.of(call) for call in answer.calls]
 
     def pending(self, *, limit: int = 0) -> list[ToolCall]:
-        """Calls that wait for a decision."""
+        """Lists the calls that wait for approval."""
         request = tool_pb2.PendingRequest(conversation_id=self.id, branch=self.branch, limit=limit)
         answer = self._transport.unary(m.PENDING, request)
         return [ToolCall.of(call) for call in answer.calls]
 
     def wait_for_decision(self, call_id: str, timeout: float = 60.0) -> ToolCall:
-        """Waits until a call is decided or ended, or the time is up: its status says which."""
+        """Waits until a call is decided or has ended, or until the timeout. The status says
+        which."""
         request = tool_pb2.WaitForDecisionRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -449,8 +448,8 @@ class Conversation:
         lines: tuple[int, int] | None = None,
         bytes: tuple[int, int] | None = None,
     ) -> ToolResult:
-        """A result by call id or by revision: whole, or lines (from 1, both inclusive), or
-        bytes (start and length).
+        """Returns a result by call id or revision: all of it, lines (from 1, inclusive) or bytes
+        (start and length).
 
         >>> with conv.tool_call("ls", call_id="listing") as call:
         ...     done = call.result("one\\ntwo\\nthree")
@@ -474,8 +473,8 @@ class Conversation:
         return self._get_result(request)
 
     def read_result(self, arguments: Any) -> ToolResult:
-        """Answers a call of the tool that reads shortened results again (`read_tool` of the
-        policy), with the arguments as the model wrote them."""
+        """Answers a call of the policy's `read_tool`, which reads shortened results again. Pass the
+        arguments as the model wrote them."""
         request = tool_pb2.GetResultRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -500,7 +499,7 @@ class Conversation:
     def recorded(
         self, tool: str, arguments: Any = None, occurrence: int = 0
     ) -> event_pb2.ToolResultRecorded | None:
-        """What the tool answered the n-th time that it was asked this; 0: the last time."""
+        """Returns the result of the n-th call of the tool with these arguments; 0 for the last."""
         request = tool_pb2.RecordedRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -512,11 +511,11 @@ class Conversation:
         return answer.result if answer.found else None
 
     def replay(self) -> Replay:
-        """Recorded results in the place of tools, to run an agent again."""
+        """Returns recorded results instead of running tools, to run an agent again."""
         return Replay(self)
 
     def snapshots(self, *, as_of: int = 0, limit: int = 0) -> list[tool_pb2.ToolSnapshot]:
-        """Finished calls in short, newest first."""
+        """Lists the result digests of finished calls, newest first."""
         request = tool_pb2.SnapshotsRequest(
             conversation_id=self.id, branch=self.branch, as_of_revision=as_of, limit=limit
         )
@@ -527,7 +526,7 @@ class Conversation:
     def knowledge(
         self, *, as_of: int = 0, recent: int = 0, tool: str = ""
     ) -> tool_pb2.KnowledgeResponse:
-        """Files, variables, the working directory, what has succeeded."""
+        """Returns tool observations: files, variables, the working directory, successful tools."""
         request = tool_pb2.KnowledgeRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -540,7 +539,7 @@ class Conversation:
     def suggest_arguments(
         self, tool: str, arguments: Any = None
     ) -> tool_pb2.SuggestArgumentsResponse:
-        """Fills empty file and variable arguments of a call from what is known."""
+        """Fills empty file and variable arguments of a call from tool observations."""
         request = tool_pb2.SuggestArgumentsRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -550,14 +549,14 @@ class Conversation:
         return self._transport.unary(m.SUGGEST_ARGUMENTS, request)
 
     def missing_prerequisites(self, tool: str) -> list[str]:
-        """Tools that should have succeeded before this one, and have not."""
+        """Returns the tools that should have succeeded before this one, but have not."""
         request = tool_pb2.MissingPrerequisitesRequest(
             conversation_id=self.id, branch=self.branch, tool=tool
         )
         return list((self._transport.unary(m.MISSING_PREREQUISITES, request)).missing)
 
     def guidance(self) -> str:
-        """What to do next, in a sentence or two for a prompt."""
+        """Returns guidance on what to do next, as a sentence or two for a prompt."""
         request = tool_pb2.GuidanceRequest(conversation_id=self.id, branch=self.branch)
         return (self._transport.unary(m.GUIDANCE, request)).guidance
 
@@ -574,7 +573,7 @@ class Conversation:
         at_least: int | None = None,
         timeout: float | None = None,
     ) -> Request:
-        """What the agent sends next: a dict in the provider's shape, within a budget of tokens.
+        """Builds the next request: a dict in the provider's format, within a token budget.
 
         >>> said = conv.user("What is in the folder?")
         >>> body = conv.request("openai-chat", model="gpt-4o", budget=60_000)
@@ -596,7 +595,7 @@ class Conversation:
         as_of: int = 0,
         at_least: int | None = None,
     ) -> context_pb2.Explanation:
-        """How the next request would come to be, without the request itself."""
+        """Returns the explanation of the next request, without the request."""
         build = _requests.build(
             self.id, self.branch, provider, model, budget, policy, as_of, at_least
         )
@@ -611,7 +610,7 @@ class Conversation:
         model: str = "",
         policy: Mapping[str, Any] | None = None,
     ) -> context_pb2.CompactionPlan:
-        """Where a compaction would cut, and what to ask of a model. Changes nothing."""
+        """Returns where a compaction would cut and what to ask a model for. Changes nothing."""
         request = context_pb2.PlanCompactionRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -630,11 +629,11 @@ class Conversation:
         trigger: CompactionTriggerName = "manual",
         idempotency_key: str = "",
     ) -> Compaction:
-        """Lets a summary stand for the older turns. The originals stay readable.
+        """Replaces older turns in requests by a summary. The events stay readable.
 
-        `summary` is a text, or a function that makes one of the plan (`plan.instruction` is
-        what to tell the model, `plan.material` what it is to summarise); without one the
-        engine writes its own extract. Where there is nothing to cut, the answer is false.
+        `summary` is a text, or a function from the plan to a text: send `plan.instruction` and
+        `plan.material` to a model. By default the server makes an extract. If there is nothing to
+        cut, the result is false.
 
         >>> for number in range(5):
         ...     said = conv.user(f"Question {number}")
@@ -689,7 +688,7 @@ class Conversation:
         )
 
     def expand(self, revision: int = 0) -> Iterator[Event]:
-        """The events that a compaction's summary stands for; 0: the last compaction."""
+        """Reads the events that a compaction replaces; 0 for the last compaction."""
         request = context_pb2.ExpandRequest(
             conversation_id=self.id, branch=self.branch, compaction_revision=revision
         )
@@ -710,7 +709,7 @@ class Conversation:
         all_branches: bool = False,
         **filters: Unpack[_requests.EventFilters],
     ) -> Iterator[Event]:
-        """The history of the branch, with what it inherited, oldest first.
+        """Reads the events of the branch, including inherited ones, oldest first.
 
         `first` and `last` are revisions, inclusive. With `all_branches`, every event of the
         conversation.
@@ -749,8 +748,8 @@ class Conversation:
         as_of: int = 0,
         headers_only: bool = False,
     ) -> Event | None:
-        """The newest event of the branch's history with a key, of a type or of a kind, at a
-        cost that does not grow with the history. For several at once see `Treering.latest`.
+        """Returns the newest event of the branch with a key, of a type or of a kind. The cost does
+        not grow with the history. For several at once see `Treering.latest`.
 
         >>> done = conv.append([new.custom("note", {"n": 1}, key="note/1")])
         >>> (conv.latest(key="note/1")).body.type_name
@@ -774,7 +773,7 @@ class Conversation:
     def get_events(
         self, revisions: Iterable[int], *, headers_only: bool = False
     ) -> list[Event | None]:
-        """Events by their revisions, in this order; None where there is none."""
+        """Returns events by revision, in this order; None for a missing event."""
         names = [(self.id, revision) for revision in revisions]
         return lookup.get_many(self._transport, names, headers_only)
 
@@ -787,7 +786,7 @@ class Conversation:
         all_branches: bool = False,
         heartbeat: int = 0,
     ) -> Subscription:
-        """Events after a revision, then those that come, across restarts of the server.
+        """Subscribes to the events after a revision. Survives restarts of the server.
 
         >>> said = conv.user("Is anybody there?")
         >>> with conv.subscribe(kinds=["message_appended"]) as events:
@@ -812,9 +811,9 @@ class Conversation:
         )
 
     def state(self, *, as_of: int = 0, with_values: bool = False) -> ConversationState:
-        """The conversation and its branch, now or as of a revision. `with_values` also has
-        prompts, tools, summaries and the active context (`.values`), and not only where they
-        were set; what has no room in 3 MiB is named (`.values.left_out`)."""
+        """Returns the state of the conversation and its branch, now or as of a revision.
+        `with_values` adds prompts, tools, summaries and the active context (`.values`);
+        `.values.left_out` names what exceeds 3 MiB."""
         request = conversation_pb2.GetConversationRequest(
             conversation_id=self.id,
             branch=self.branch,
@@ -824,11 +823,11 @@ class Conversation:
         return self._transport.unary(m.GET, request)
 
     def head(self) -> int:
-        """The branch's last revision."""
+        """Last revision of the branch."""
         return (self.state()).branch.head
 
     def branches(self) -> list[Branch]:
-        """All branches of the conversation."""
+        """Lists the branches of the conversation."""
         request = conversation_pb2.ListBranchesRequest(conversation_id=self.id, page_size=1000)
         found: list[Branch] = []
         while True:
@@ -839,14 +838,16 @@ class Conversation:
             request.page_token = page.next_page_token
 
     def lineage(self) -> conversation_pb2.LineageResponse:
-        """Where the branch came from, up to the root, and what came of the conversation."""
+        """Returns the ancestors of the branch up to the root, and the descendants of the
+        conversation."""
         request = conversation_pb2.LineageRequest(conversation_id=self.id, branch=self.branch)
         return self._transport.unary(m.LINEAGE, request)
 
     def diff(
         self, other: str | Conversation, *, headers_only: bool = False, limit: int = 0
     ) -> Difference:
-        """Where this branch and another one part, then the events of each."""
+        """Compares two branches: the revision where they diverge, and the events of each since
+        then."""
         request = conversation_pb2.DiffRequest(
             conversation_id=self.id,
             left_branch=self.branch,
@@ -857,7 +858,7 @@ class Conversation:
         return Difference.of(self._transport.unary(m.DIFF, request))
 
     def search(self, query: str, **filters: Unpack[_requests.SearchFilters]) -> Hits:
-        """Searches this conversation; takes what `db.search` takes."""
+        """Searches this conversation. Takes the arguments of `db.search`."""
         narrowed: _requests.SearchFilters = {
             "conversation": self.id,
             "branch": self.branch,
@@ -885,11 +886,11 @@ class Conversation:
         source_id: str = "",
         idempotency_key: str = "",
     ) -> Conversation:
-        """A new branch that shares everything up to revision `at`; 0: up to the head.
+        """Forks at revision `at` (0: the head) and returns the new branch.
 
-        `into="new"` (or a UUID) forks into a new conversation. It costs one small event. A new
-        conversation may keep the labels and the source of this one, or have some of its own.
-        `expected` is the head that this branch must have.
+        `into="new"` (or a UUID) forks into a new conversation, which may keep the labels and the
+        source of this one or get its own. A fork costs one small event. `expected` is the head that
+        this branch must have.
 
         >>> said = conv.user("Left or right?")
         >>> left = conv.assistant("Left.")
@@ -935,10 +936,10 @@ class Conversation:
         limit: int = 0,
         idempotency_key: str = "",
     ) -> Rewound:
-        """Takes the branch back to revision `to`; 0: nothing stays but the conversation itself.
+        """Rewinds the branch to revision `to`; 0 keeps only the conversation itself.
 
-        What came after is not on the branch any more. It comes with the answer, and stays on
-        a branch of its own, `kept`.
+        The later events leave the branch. They are in the answer, and stay readable on the branch
+        `kept`.
 
         >>> asked = conv.user("Left or right?")
         >>> said = conv.assistant("Left.")
@@ -973,9 +974,9 @@ class Conversation:
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str = "",
     ) -> Receipt:
-        """Changes what the conversation is called and what is kept with it.
+        """Changes title, labels and metadata of the conversation.
 
-        What is not named stays. A label of None goes, and so does metadata that is `...`.
+        Other values stay. A label of None is removed, and so is metadata of `...`.
 
         >>> done = conv.change(title="Ports", labels={"team": "blue"}, metadata={"user": 7})
         >>> (conv.state()).summary.metadata["user"]
@@ -985,7 +986,7 @@ class Conversation:
         return self.append([event], idempotency_key=idempotency_key)
 
     def activate(self, *, idempotency_key: str = "") -> Receipt:
-        """Makes this branch the one that is meant when none is named."""
+        """Makes this branch the active branch."""
         key = key_or_new(idempotency_key)
         request = conversation_pb2.ActivateBranchRequest(
             conversation_id=self.id, branch=self.branch, idempotency_key=key, actor=self.actor
@@ -993,7 +994,7 @@ class Conversation:
         return self._receipt(self._transport.unary(m.ACTIVATE_BRANCH, request, key=key))
 
     def rename(self, name: str, *, idempotency_key: str = "") -> Conversation:
-        """Gives the branch another name."""
+        """Renames the branch."""
         key = key_or_new(idempotency_key)
         request = conversation_pb2.RenameBranchRequest(
             conversation_id=self.id,
@@ -1006,7 +1007,7 @@ class Conversation:
         return self.on(name)
 
     def archive(self, reason: str = "", *, idempotency_key: str = "") -> Receipt:
-        """Ends the branch: it takes nothing more, and stays readable."""
+        """Archives the branch: it accepts no appends and stays readable."""
         key = key_or_new(idempotency_key)
         request = conversation_pb2.ArchiveBranchRequest(
             conversation_id=self.id,
@@ -1032,7 +1033,7 @@ class Conversation:
         provider: str = "",
         idempotency_key: str = "",
     ) -> Receipt:
-        """Sets and removes keys of the branch's active context, which the next request holds.
+        """Sets and removes keys of the branch's active context, which is part of the next request.
 
         >>> done = conv.set_context({"open_file": "main.py", "tests": {"failed": 2}})
         >>> conv.context()
@@ -1050,11 +1051,11 @@ class Conversation:
         )
 
     def context(self, *keys: str) -> dict[str, Any]:
-        """The active context: these keys, or all."""
+        """Returns the active context: these keys, or all."""
         return context.get(self._transport, self.id, self.branch, keys)
 
     def watch_context(self, *keys: str) -> ContextWatch:
-        """Keys of the active context as they are, then every change."""
+        """Yields the keys of the active context, then every change."""
         return ContextWatch(self._transport, self.id, self.branch, keys)
 
     # ---- sub-contexts ----
@@ -1072,9 +1073,9 @@ class Conversation:
         id: str = "",
         idempotency_key: str = "",
     ) -> SubContext:
-        """Begins a sub-context: a child conversation for a task of its own.
+        """Starts a sub-context: a child conversation for one task.
 
-        As a context manager it returns at the end what it last said, or that it failed.
+        As a context manager, it returns its last assistant message to the parent, or the failure.
 
         >>> with conv.spawn("Count the files") as child:
         ...     said = child.user("How many files are there?")
@@ -1107,15 +1108,15 @@ class Conversation:
 
 
 class SubContext(Conversation):
-    """A child conversation that returns to its parent."""
+    """A child conversation that returns a result to its parent."""
 
     _has_returned = False
 
     def return_(
         self, summary: str = "", *, success: bool = True, idempotency_key: str = ""
     ) -> Receipt:
-        """Ends the sub-context and tells the parent, with the result of the call that asked
-        for it, in one step. Without a summary: its last assistant message."""
+        """Ends the sub-context and appends the result of the call that started it, in one batch.
+        The default summary is the last assistant message."""
         key = key_or_new(idempotency_key)
         request = context_pb2.ReturnRequest(
             conversation_id=self.id,

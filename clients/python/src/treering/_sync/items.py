@@ -1,5 +1,5 @@
 # Made of _async/items.py by scripts/make_sync.py: change that, and run it again.
-"""What is remembered for long, under paths and keys."""
+"""Items: JSON values under paths and keys, shared by all conversations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treering.v1 import items_pb2 as pb
 
 
 class Items:
-    """JSON values under a path (a sequence of labels) and a key, for the whole namespace.
+    """JSON values under a path (a sequence of labels) and a key, shared by the namespace.
 
     >>> db.items.put(("users", "ada"), "likes", {"answers": "short", "level": 3})
     >>> item = db.items.get(("users", "ada"), "likes")
@@ -40,19 +40,19 @@ class Items:
         text: str | None = None,
         idempotency_key: str = "",
     ) -> None:
-        """Puts a value, in the place of what is there. `ttl` is the seconds that it lives;
-        `text` what a search finds it by, instead of all texts in it.
+        """Puts or replaces a value. `ttl` is its time to live in seconds. Search uses `text`
+        instead of all texts in the value.
         """
         self.batch([put_op(path, key, value, ttl, text)], idempotency_key=idempotency_key)
 
     def get(self, path: Sequence[str], key: str, *, refresh_ttl: bool = False) -> Item | None:
-        """An item; None: it is not there. With `refresh_ttl` it lives on from now."""
+        """Returns an item, or None. `refresh_ttl` restarts its time to live."""
         answer = self._send([get_op(path, key, refresh_ttl)], "")
         got = answer.results[0].got
         return Item.of(got.item) if got.HasField("item") else None
 
     def delete(self, path: Sequence[str], key: str, *, idempotency_key: str = "") -> bool:
-        """Takes an item away; false: it was not there. Its past stays until it is erased."""
+        """Deletes an item; false if it did not exist. Its history stays until it is erased."""
         answer = self._send([delete_op(path, key)], idempotency_key)
         return answer.HasField("position")
 
@@ -66,10 +66,10 @@ class Items:
         offset: int = 0,
         refresh_ttl: bool = False,
     ) -> list[Item]:
-        """Items under a path: the newest first, or with a query the best first.
+        """Searches the items under a path: newest first, or best first with a query.
 
-        `where` has conditions that must all be so, `(field, sign, value)` each, with one of
-        `= != > >= < <=`; a field within another one is named with a sequence of names.
+        `where` is a list of conditions `(field, sign, value)` that must all hold, with one of the
+        signs `= != > >= < <=`. A sequence of names is a nested field.
         """
         op = search_op(under, query, conditions(where), limit, offset, refresh_ttl)
         answer = self._send([op], "")
@@ -84,16 +84,16 @@ class Items:
         limit: int = 100,
         offset: int = 0,
     ) -> list[tuple[str, ...]]:
-        """Paths under which there are items, in their order. `*` in `prefix` or `suffix` is any
-        label; longer paths are cut to `depth_max` labels, unless that is 0.
+        """Lists the paths that have items, sorted. `*` in `prefix` or `suffix` matches any label.
+        Paths are cut to `depth_max` labels; 0 means no limit.
         """
         op = paths_op([("prefix", prefix), ("suffix", suffix)], depth_max, limit, offset)
         answer = self._send([op], "")
         return [tuple(each.path) for each in answer.results[0].paths.paths]
 
     def batch(self, ops: Iterable[pb.ItemOp], *, idempotency_key: str = "") -> list[pb.ItemResult]:
-        """Operations in one step (`treering.items` makes them): what is read is as it was
-        before, what is changed is changed all at once or not at all. Answers in their order.
+        """Runs operations (made by `treering.items`) in one step. Reads see the state before the
+        batch; all changes apply, or none. Returns the results in order.
         """
         asked = list(ops)
         if not asked:
@@ -101,7 +101,7 @@ class Items:
         return list((self._send(asked, idempotency_key)).results)
 
     def values(self, items: Iterable[pb.Item]) -> list[Item]:
-        """Items of an answer of `batch`, with the values that it had no room for."""
+        """Returns items of a `batch` result, with the values that it left out."""
         return self._whole(items)
 
     def _send(self, ops: Sequence[pb.ItemOp], idempotency_key: str) -> pb.ItemsResponse:

@@ -1,5 +1,5 @@
 # Made of _async/replay.py by scripts/make_sync.py: change that, and run it again.
-"""An agent that is run again, with the results that its tools gave the first time."""
+"""Replay: runs an agent again with the recorded results of its tools."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Replay:
-    """Recorded results in the place of tools.
+    """Answers tool calls with recorded results.
 
-    The n-th time that a tool is asked with the same arguments, it answers what it answered the
-    n-th time on the recorded branch. What was never asked raises `NotRecorded`.
+    The n-th call of a tool with the same arguments gets the n-th recorded result. A call that was
+    not recorded raises `NotRecorded`.
 
     >>> with conv.tool_call("add", {"a": 1, "b": 2}) as call:
     ...     done = call.result("3")
@@ -34,7 +34,7 @@ class Replay:
         """Calls that were not recorded: tool and arguments."""
 
     def result(self, tool: str, arguments: Any = None) -> ToolResultRecorded:
-        """The recorded result with all that it holds."""
+        """Returns the recorded result event."""
         arguments = {} if arguments is None else arguments
         asked = (tool, json_text(_ordered(arguments)))
         self._asked[asked] += 1
@@ -47,7 +47,7 @@ class Replay:
         return found
 
     def call(self, tool: str, arguments: Any = None) -> str:
-        """The text of the recorded result."""
+        """Returns the text of the recorded result."""
         found = self.result(tool, arguments)
         return "".join(part.text for part in found.parts)
 

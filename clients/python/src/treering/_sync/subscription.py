@@ -14,12 +14,11 @@ from treering.v1 import context_pb2, event_pb2, events_pb2
 
 
 class Subscription:
-    """Events after a place: those that are there, then those that come.
+    """A stream of events: existing ones, then new ones.
 
-    It goes on where it was when the connection breaks or the server is started again: nothing
-    is lost, nothing comes twice. `after` is the place of the last event that was handed out;
-    keep it to go on in another process. Leaving a loop does not end it; `close`, or a `with`
-    block, does.
+    After a broken connection or a restart of the server it continues without gaps or repetitions.
+    `after` is the place of the last event that it yielded; use it to continue in another process.
+    Leaving a loop does not end the subscription; `close` or a `with` block does.
     """
 
     def __init__(
@@ -34,9 +33,9 @@ class Subscription:
         heartbeat: int = 0,
     ) -> None:
         self.after = after
-        """Revision, or for the whole log offset, of the last event that was handed out."""
+        """Revision (for the whole log: offset) of the last event that it yielded."""
         self.caught_up = False
-        """What was there when it began has been handed out."""
+        """All events that existed at the start were yielded."""
         self._of_log = branch is None and conversation is None
         self._from_now = from_now and after is None
         self._source = (branch, conversation)
@@ -82,7 +81,7 @@ class Subscription:
             self._from_now = False
 
     def close(self) -> None:
-        """Ends it; whoever waits for the next event gets none."""
+        """Ends the subscription. Pending iterations stop."""
         self._answers.close()
 
     def __enter__(self) -> Subscription:
@@ -98,9 +97,9 @@ class Subscription:
 
 
 class ContextWatch:
-    """Keys of a context: all as they are, then every change.
+    """A stream of the keys of a context, then of every change.
 
-    After a break all keys are read again; what has not changed is not told again.
+    After a broken connection it reads all keys again, and yields only changes.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class ContextWatch:
         keys: Iterable[str] = (),
     ) -> None:
         self.caught_up = False
-        """All keys as they were have been handed out."""
+        """All keys that existed at the start were yielded."""
         self._known: dict[str, bytes] = {}
         self._fresh: set[str] = set()
         self._gone: list[str] = []
@@ -157,7 +156,7 @@ class ContextWatch:
                 self._gone = [key for key in self._known if key not in self._fresh]
 
     def close(self) -> None:
-        """Ends it; whoever waits for the next change gets none."""
+        """Ends the watch. Pending iterations stop."""
         self._answers.close()
 
     def __enter__(self) -> ContextWatch:

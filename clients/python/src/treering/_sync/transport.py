@@ -101,7 +101,9 @@ class Transport:
             while True:
                 try:
                     if stream is None:
-                        stream = self.wire.stream(method, request(), reads=True)
+                        stream = self.wire.stream(
+                            method, request(), reads=True, within=attempts.left()
+                        )
                     for answer in stream:
                         self._met = True
                         attempts = self._attempts(method, key, timeout)
@@ -112,7 +114,7 @@ class Transport:
                     self._before_next(attempts, error)
         finally:
             if stream is not None:
-                stream.cancel()
+                stream.leave()
 
     def begin(self, method: Method[Req, Res], request: object) -> SyncStream[Res] | None:
         """Sends a request whose answers are read later, so that several are under way at once.

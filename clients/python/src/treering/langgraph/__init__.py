@@ -1,11 +1,11 @@
-"""LangGraph in Treering: a checkpointer and a store.
+"""A checkpointer and a store for LangGraph.
 
     from treering.langgraph import TreeringSaver
 
     graph = builder.compile(checkpointer=TreeringSaver(treering.local("./store")))
 
-A thread is a conversation. The messages of its state are there as messages, tool calls and
-results: searched, forked, sent to any provider. Needs `pip install treering[langgraph]`.
+A thread is a conversation, and the messages of its state are events. You can search and fork them,
+and build requests for any provider. Needs `pip install treering[langgraph]`.
 """
 
 from treering.langgraph._saver import TreeringSaver, messages

@@ -1,4 +1,4 @@
-"""What was said in a conversation, by whatever program, as messages of LangChain.
+"""Returns the messages of a conversation, of all programs, as LangChain messages.
 
 A graph's own messages come back as it gave them. Others have an id that says which event they
 begin with, so that a state takes each once, and what the log has is not said there again.
@@ -7,7 +7,7 @@ begin with, so that a state takes each once, and what the log has is not said th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import ormsgpack
 from langchain_core import messages as lc
@@ -16,6 +16,7 @@ from langchain_core.messages import BaseMessage
 from treering._adapters import frames
 from treering._adapters.odd import NOT_SHAPED
 from treering._adapters.responses import said
+from treering._adapters.unanswered import TOLD_BY, Unanswered
 from treering._sync.conversation import Conversation
 from treering._words import KindName
 from treering.langgraph._index import CHECKPOINT, MESSAGES, Loads, Stored
@@ -29,6 +30,14 @@ SPOKEN: tuple[KindName, ...] = (
 )
 PLACE = re.compile(r"([0-9a-f-]{36})#([1-9][0-9]*)")
 """The id of what others said: conversation and revision of its first event."""
+
+FILLED = re.compile(r"[0-9a-f-]{36}#open/.+", re.DOTALL)
+"""The id of what stands for a call's result: conversation and call."""
+
+
+def is_filled(message: BaseMessage) -> bool:
+    """Whether it stands for a result that was not there."""
+    return isinstance(message.id, str) and FILLED.fullmatch(message.id) is not None
 
 
 def place_of(message: BaseMessage, conversation_id: str) -> int:
@@ -45,7 +54,8 @@ def echoes(conversation: Conversation, messages: Iterable[BaseMessage], last: in
     given = {place: each for each in messages if (place := place_of(each, conversation.id))}
     if not given:
         return set()
-    events = conversation.events(first=min(given), last=last, kinds=[*SPOKEN, "custom"])
+    kinds: list[KindName] = [*SPOKEN, "tool_call_cancelled", "custom"]
+    events = conversation.events(first=min(given), last=last, kinds=kinds)
     there = set[str]()
     for message in _others_in(_until(events, max(given))):
         one = given.get(place_of(message, conversation.id))
@@ -77,7 +87,7 @@ def _groups(events: Iterable[Event]) -> Iterator[frames.Frame | list[Event]]:
             yield others
             others = []
             yield found
-        elif found.kind != "custom":
+        elif found.kind in SPOKEN:
             others.append(found)
     yield others
 
@@ -89,16 +99,64 @@ def messages_in(conversation: Conversation, serde: Loads) -> list[BaseMessage]:
     """Everything that was said on the branch."""
     given: dict[str, Stored] = {}
     made: list[BaseMessage] = []
-    ids = set[str]()
-    events = conversation.events(kinds=[*SPOKEN, "custom"])
+    known: dict[str | None, BaseMessage] = {}
+    calls = Unanswered()
+    events = calls.noted(conversation.events(kinds=[*SPOKEN, *TOLD_BY, "custom"]))
     for group in _groups(_noted(events, given)):
         for message in _said(group, given, serde):
-            # What a state has taken over stands where it was said.
-            if message.id is None or message.id not in ids:
+            if is_filled(message):
+                continue
+            # What a state has taken over stands where it was said. A model's ids come again, of
+            # another answer: some servers have a thousand.
+            before = known.get(message.id)
+            if before is None or not (before == message or PLACE.fullmatch(message.id or "")):
                 made.append(message)
             if message.id is not None:
-                ids.add(message.id)
-    return made
+                known.setdefault(message.id, message)
+    return list(_answered(made, conversation.id, calls))
+
+
+def _answered(
+    messages: Sequence[BaseMessage], conversation_id: str, calls: Unanswered
+) -> Iterator[BaseMessage]:
+    """The same, with something in the place of each result that is missing: providers refuse
+    calls without one.
+    """
+    missing = _missing(messages)
+    answers = [at for at, each in enumerate(messages) if isinstance(each, lc.AIMessage)]
+    waiting: list[lc.ToolMessage] = []
+    for at, message in enumerate(messages):
+        if not isinstance(message, lc.ToolMessage):
+            yield from waiting
+            waiting = []
+        yield message
+        for call in missing.get(at, ()):
+            filled = lc.ToolMessage(
+                content=calls.told(call["id"] or "", went_on=at != answers[-1]),
+                tool_call_id=call["id"],
+                name=call["name"],
+                status="error",
+                id=f"{conversation_id}#open/{call['id']}",
+            )
+            waiting.append(filled)
+    yield from waiting
+
+
+def _missing(messages: Sequence[BaseMessage]) -> dict[int, list[lc.ToolCall]]:
+    """By the place of its answer: the calls of which no result follows. An id may come again:
+    a result is of the last call before it.
+    """
+    missing: dict[int, list[lc.ToolCall]] = {}
+    results = set[str]()
+    for at in range(len(messages) - 1, -1, -1):
+        message = messages[at]
+        if isinstance(message, lc.ToolMessage):
+            results.add(message.tool_call_id)
+        elif isinstance(message, lc.AIMessage):
+            asked = [call for call in message.tool_calls if call["id"]]
+            missing[at] = [call for call in asked if call["id"] not in results]
+            results.difference_update(call["id"] or "" for call in asked)
+    return missing
 
 
 def _said(
@@ -108,8 +166,10 @@ def _said(
 
 
 def _noted(events: Iterable[Event], given: dict[str, Stored]) -> Iterator[Event]:
-    """The same events; notes the bytes that are in rows, by their keys."""
+    """What is said of them; notes the bytes that are in rows, by their keys."""
     for event in events:
+        if event.kind in ("approval_decided", "tool_call_started"):
+            continue
         if event.kind == "custom" and event.proto.custom.type_name == CHECKPOINT:
             for key, kind, data in ormsgpack.unpackb(event.proto.custom.data)["new"]:
                 given[key.hex()] = (kind, data)

@@ -49,27 +49,27 @@ THREADS_MAX = 128
 def messages(
     conversation: Conversation, *, serde: SerializerProtocol | None = None
 ) -> list[BaseMessage]:
-    """What was said in a conversation, by whatever program, as messages of LangChain.
+    """Returns the messages of a conversation, of all programs, as LangChain messages.
 
-    Messages of graphs are those that they gave, others have an id that says where they are:
-    `CONVERSATION#REVISION`. So a graph that is given all of them goes on after what others said:
-    those that its state has stay as they are, and nothing is said twice. `serde` is the saver's,
-    if it has one of its own.
+    Messages of graphs are returned unchanged; others have the id `CONVERSATION#REVISION`. Pass all
+    of them to a graph to add the messages of other programs: its state takes each message once. A
+    call without a result gets a message that says so, which is not stored. `serde` is the
+    serializer of the saver, if it has its own.
     """
     return messages_in(conversation, serde or JsonPlusSerializer())
 
 
 class TreeringSaver(BaseCheckpointSaver[str]):
-    """LangGraph's threads as conversations of a store.
+    """Stores LangGraph's threads as conversations.
 
-    `thread_id` is the conversation's source id, or its UUID. The messages of the root graph's
-    `messages_key` channel are typed events on the conversation's branches: the active branch
-    has those of the checkpoint that was put last, and going on from an older checkpoint makes a
-    branch. Values are stored once, lists by what was added to them. With an encrypting
-    serializer nothing is mirrored.
+    `thread_id` is the conversation's source id or its UUID. The messages of the root graph's
+    `messages_key` channel are events on the branches of the conversation. The active branch has
+    those of the last checkpoint; continuing from an older checkpoint makes a branch. A value is
+    stored once, and of a list only what was added. With an encrypting serializer, messages are not
+    events.
 
-    A checkpoint, and all that it needs, is looked up; what was read of a thread is kept in
-    memory, and each call reads what is new of it, so programs may use one thread at once.
+    Checkpoints are looked up. Threads are cached in memory, and each call reads what is new, so
+    several programs may use one thread.
     """
 
     def __init__(
@@ -84,17 +84,18 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         self._db = db
         self._messages_key = messages_key
         self._threads_max = threads_max
-        self._threads: OrderedDict[str, GraphThread] = OrderedDict()
+        # By serializer too: `with_allowlist` gives a saver that shares this, and may read more.
+        self._threads: OrderedDict[tuple[str, int], GraphThread] = OrderedDict()
         self._mutex = threading.Lock()
 
     def conversation(self, thread_id: str) -> Conversation:
-        """The conversation that a thread is; begins it the first time."""
+        """Returns the conversation of a thread, and creates it if needed."""
         return self._thread(thread_id).open()
 
     # ---- reading ----
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """A checkpoint by its id, or the latest."""
+        """Returns a checkpoint by id, or the latest."""
         asked = config["configurable"]
         ns = asked.get("checkpoint_ns", "")
         thread = self._thread(asked["thread_id"])
@@ -114,7 +115,7 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, newest first: of a thread, or of all."""
+        """Lists checkpoints of one thread or of all, newest first."""
         asked = config["configurable"] if config else {}
         thread_id = asked.get("thread_id")
         end = get_checkpoint_id(before) if before else None
@@ -205,7 +206,7 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Stores what a task wrote, until the next checkpoint has it."""
+        """Stores the writes of a task until the next checkpoint."""
         asked = config["configurable"]
         thread = self._thread(asked["thread_id"])
         made = [
@@ -222,13 +223,13 @@ class TreeringSaver(BaseCheckpointSaver[str]):
     # ---- deleting and copying ----
 
     def delete_thread(self, thread_id: str) -> None:
-        """Takes a thread back: its conversation goes on from an empty branch."""
+        """Deletes a thread: its conversation continues on an empty branch."""
         thread = self._thread(thread_id)
         with thread.lock:
             thread.delete_all()
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Takes back what these runs put. Reads every thread: the store has no index of runs."""
+        """Deletes the checkpoints of these runs. Reads every thread: runs have no index."""
         wanted = set(run_ids)
         for thread in self._all() if wanted else ():
             with thread.lock:
@@ -241,7 +242,7 @@ class TreeringSaver(BaseCheckpointSaver[str]):
                 )
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Puts all checkpoints and writes of a thread into another one."""
+        """Copies all checkpoints and writes of a thread to another one."""
         source = self._thread(source_thread_id)
         target = self._thread(target_thread_id)
         with source.lock:
@@ -264,7 +265,7 @@ class TreeringSaver(BaseCheckpointSaver[str]):
                     target.put_writes(ns, id, write.task, write.path, one)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Takes back all checkpoints but the latest of each namespace, or (`delete`) all.
+        """Deletes all checkpoints but the latest of each namespace, or (`delete`) all.
 
         What the latest needs to rebuild its delta channels stays.
         """
@@ -308,7 +309,7 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """The same as `put`; ends when it is stored, or is not, also when it is cancelled."""
+        """The same as `put`. Completes the write even if it is cancelled."""
         return await done(lambda: self.put(config, checkpoint, metadata, new_versions))
 
     async def aput_writes(
@@ -318,7 +319,7 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """The same as `put_writes`; ends when they are stored, or are not."""
+        """The same as `put_writes`. Completes the write even if it is cancelled."""
         await done(lambda: self.put_writes(config, writes, task_id, task_path))
 
     async def adelete_thread(self, thread_id: str) -> None:
@@ -346,21 +347,23 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         )
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """A version of a channel after this one; two that follow the same one differ."""
+        """Returns a version of a channel after this one. Two successors of one version differ."""
         number = 0 if current is None else int(str(current).split(".")[0])
         return f"{number + 1:032}.{random.random():016}"
 
     # ---- threads ----
 
     def _thread(self, thread_id: Any) -> GraphThread:
-        id = str(thread_id)
+        name = str(thread_id)
         with self._mutex:
-            thread = self._threads.get(id)
+            # The thread holds its serializer, so no other one has that number.
+            key = (name, id(self.serde))
+            thread = self._threads.get(key)
             if thread is None:
                 mirrored = "" if _encrypts(self.serde) else self._messages_key
-                thread = GraphThread(self._db, SOURCE, id, self.serde, mirrored)
-                self._threads[id] = thread
-            self._threads.move_to_end(id)
+                thread = GraphThread(self._db, SOURCE, name, self.serde, mirrored)
+                self._threads[key] = thread
+            self._threads.move_to_end(key)
             while len(self._threads) > self._threads_max:
                 self._threads.popitem(last=False)
             return thread

@@ -1,4 +1,4 @@
-"""What a graph remembers across threads: LangGraph's store, as items of the namespace."""
+"""LangGraph's store, on the items of the namespace."""
 
 from __future__ import annotations
 
@@ -43,12 +43,11 @@ SIGNS: dict[str, items.Sign] = {
 
 
 class TreeringStore(BaseStore):
-    """LangGraph's store on the items of a namespace.
+    """LangGraph's store, on the items of a namespace.
 
-    Stores of one name are one store: the name is the first label of every path, before the
-    labels of a namespace. Nothing is kept in memory, and programs may use a store at once. A
-    query finds words, in all texts of a value or in those that `index` of a put names. An item
-    whose time is over is gone, whether or not `sweep_ttl` was called.
+    Stores with the same name are one store: the name is the first label of every path. Nothing is
+    cached, and several programs may use a store. A query finds words in all texts of a value, or in
+    those that `index` of the put names. Expired items disappear without `sweep_ttl`.
 
     >>> store = treering.langgraph.TreeringStore(db)
     >>> store.put(("users", "ada"), "likes", {"answers": "short"})
@@ -68,7 +67,7 @@ class TreeringStore(BaseStore):
     # ---- LangGraph's calls ----
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Reads, then writes: a batch is one step, up to 1,000 operations."""
+        """Reads, then writes: up to 1,000 operations in one step."""
         asked = list(ops)
         results: list[Result] = []
         for some in _steps(asked):
@@ -77,14 +76,14 @@ class TreeringStore(BaseStore):
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """The same as `batch`; ends when what it writes is stored, or is not."""
+        """The same as `batch`. Completes its writes even if it is cancelled."""
         asked = list(ops)
         if any(isinstance(op, PutOp) for op in asked):
             return await done(lambda: self.batch(asked))
         return await asyncio.to_thread(self.batch, asked)
 
     def sweep_ttl(self) -> int:
-        """Nothing is to be swept: what is over is gone by itself. 0."""
+        """Returns 0: expired items need no sweep."""
         return 0
 
     # ---- operations ----

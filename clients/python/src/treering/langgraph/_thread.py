@@ -34,7 +34,7 @@ from treering.langgraph._index import (
 )
 from treering.langgraph._lookup import NotSaidError
 from treering.langgraph._messages import message_of, plain, typed
-from treering.langgraph._others import echoes
+from treering.langgraph._others import echoes, is_filled
 from treering.langgraph._places import (
     IN_ROW,
     OWN_FRAME,
@@ -424,7 +424,10 @@ class GraphThread(ThreadReader):
         branch = self.open().on(turn.parent.name)
         # What others have said, and the state takes over, is there.
         there = echoes(branch, (message for _, message in turn.added), turn.last)
-        read = [([], []) if message.id in there else typed(message) for _, message in turn.added]
+        read: list[tuple[list[new.NewEvent], list[str]]] = [
+            ([], []) if message.id in there or is_filled(message) else typed(message)
+            for _, message in turn.added
+        ]
         standing: odd.Standing = {}
         if any(odd.has_odd_result(events) for events, _ in read):
             for place, (_, message) in enumerate(batch.messages[:start]):

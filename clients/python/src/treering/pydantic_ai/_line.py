@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from treering import new
 from treering._adapters import frames
+from treering._adapters.unanswered import Unanswered, denials
 from treering._sync.conversation import Conversation
 from treering.pydantic_ai._messages import UNKNOWN_TOOL, message_of, message_of_events, side
 from treering.types import Event
@@ -136,7 +137,7 @@ def is_custom(event: Event, type_name: str) -> bool:
 
 def whole(conversation: Conversation, head: int, prompt: PromptText) -> Line:
     """All of a branch up to a revision."""
-    return line_of(conversation.events(last=head), prompt)
+    return line_of(conversation.events(last=head), prompt, Unanswered())
 
 
 def end(conversation: Conversation, head: int, prompt: PromptText) -> Line:
@@ -146,7 +147,7 @@ def end(conversation: Conversation, head: int, prompt: PromptText) -> Line:
         taken.append(event)
         if is_custom(event, RECORD):
             break
-    return line_of(reversed(taken), prompt)
+    return _line_of_end(conversation, taken, prompt)
 
 
 def _backward(conversation: Conversation, head: int, likely: int) -> Iterator[Event]:
@@ -168,9 +169,17 @@ def newest(conversation: Conversation, head: int, count: int, prompt: PromptText
         found += is_custom(event, ENTRY)
         if found > count:
             break
-    line = line_of(reversed(taken), prompt)
+    line = _line_of_end(conversation, taken, prompt)
     is_enough = len(line.entries) > count and not _lacks_a_name(line.entries[-count:])
     return line if is_enough else None
+
+
+def _line_of_end(conversation: Conversation, backward: list[Event], prompt: PromptText) -> Line:
+    forward = backward[::-1]
+    calls = Unanswered()
+    for denial in denials(conversation, forward):
+        calls.take(denial)
+    return line_of(forward, prompt, calls)
 
 
 def _lacks_a_name(entries: list[Placed]) -> bool:
@@ -181,19 +190,19 @@ def _lacks_a_name(entries: list[Placed]) -> bool:
     )
 
 
-def line_of(events: Iterable[Event], prompt: PromptText) -> Line:
-    """Events of a branch, in their order, as entries."""
+def line_of(events: Iterable[Event], prompt: PromptText, calls: Unanswered) -> Line:
+    """Events of a branch, in their order, as entries; `calls` has what was before them."""
     line = Line()
     tools: dict[str, str] = {}
     group: list[Event] = []
 
     def flush() -> None:
-        if group and (message := message_of_events(group, tools)):
+        if group and (message := message_of_events(group, tools, calls)):
             # The last event's id: a message that grows is another one.
             line.entries.append(Placed(group[-1].id, partial(_as_is, message), group[0], group[-1]))
         group.clear()
 
-    for found in frames.read(ENTRY, events):
+    for found in frames.read(ENTRY, calls.noted(events)):
         if isinstance(found, frames.Frame):
             flush()
             line.entries.extend(_entries(found, prompt))

@@ -13,6 +13,7 @@ from pydantic_ai.usage import RequestUsage
 from treering import new
 from treering._adapters.odd import spoken
 from treering._adapters.responses import arguments, json_part, said
+from treering._adapters.unanswered import Unanswered
 from treering.types import Event
 from treering.v1 import event_pb2 as pb
 
@@ -246,17 +247,22 @@ def side(event: Event) -> str:
     return "request" if event.kind in ("tool_result_recorded", "tool_call_cancelled") else ""
 
 
-def message_of_events(events: Sequence[Event], tools: Mapping[str, str]) -> ai.ModelMessage | None:
-    """Events of one side as a message; `tools` are the names of the tools that calls ask for."""
+def message_of_events(
+    events: Sequence[Event], tools: Mapping[str, str], calls: Unanswered
+) -> ai.ModelMessage | None:
+    """Events of one side as a message; `tools` are the names of the tools that calls ask for,
+    `calls` has taken note of the events."""
     if side(events[0]) == "response":
         return _response_of(events)
-    parts = [part for event in events if (part := _request_part(event, tools))]
+    parts = [part for event in events if (part := _request_part(event, tools, calls))]
     if not parts:
         return None
     return ai.ModelRequest(parts=parts, timestamp=events[-1].occurred_at)
 
 
-def _request_part(event: Event, tools: Mapping[str, str]) -> ai.ModelRequestPart | None:
+def _request_part(
+    event: Event, tools: Mapping[str, str], calls: Unanswered
+) -> ai.ModelRequestPart | None:
     at = event.occurred_at
     if event.kind == "message_appended" and event.role != "tool":
         message = event.proto.message_appended
@@ -269,7 +275,7 @@ def _request_part(event: Event, tools: Mapping[str, str]) -> ai.ModelRequestPart
     call_id = event.call_id
     outcome: Literal["success", "failed", "interrupted"] = "success"
     if event.kind == "tool_call_cancelled":
-        text, outcome = event.proto.tool_call_cancelled.detail or "cancelled", "interrupted"
+        text, outcome = calls.told(call_id, went_on=True), "interrupted"
     elif event.kind == "tool_result_recorded":
         result = event.proto.tool_result_recorded
         text = said(result.parts) or result.error_message

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 class Steps(AbstractCapability[Any]):
-    """Stores what a run says as soon as it is said: see `TreeringConversationStore.steps`.
+    """Stores the messages of a run as they come: see `TreeringConversationStore.steps`.
 
-    A prompt and what tools returned are stored before the model is asked, an answer before its
-    tools run; of several calls of one answer each result when it is there. A program that is killed
-    goes on from there: load the conversation and run it without a prompt. A run whose conversation
-    is not as it was loaded raises `ConversationConflict` before it asks the model: what is to be
-    said anew takes a `branch`.
+    Prompts and tool results are stored before the model is called, and an answer before its tools
+    run; results of parallel calls are stored as they come. To resume after a crash, load the
+    conversation and run it without a prompt. If the conversation has changed since it was loaded,
+    the run raises `ConversationConflict` before it calls the model; to repeat a prompt, use a
+    `branch`.
     """
 
     def __init__(self, store: TreeringConversationStore, log: Log, scope: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The library's `ConversationStore` on a store of Treering."""
+"""The library's `ConversationStore`."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ CALLS_READ_MAX = 1_000
 
 
 class TreeringConversationStore(ConversationStore):
-    """The library's conversations as conversations of a store.
+    """Stores the library's conversations as conversations.
 
-    A conversation's id is its source id, or its UUID: one that another program began is loaded
-    as messages, and gone on with. What is a message or a call for the library is one here. A
-    `branch` of the library is a branch, a `fork` a conversation that shares the history.
-    `delete` puts an empty branch in the conversation's place; the old one takes nothing more,
-    and can still be read. `list_conversations` lists those that were begun by this class.
+    The id of a conversation is its source id or its UUID. Conversations of other programs can be
+    loaded and continued. A `branch` of the library is a branch; a `fork` is a conversation that
+    shares the history. `delete` replaces the branch by an empty one; the old branch is archived and
+    stays readable. `list_conversations` lists the conversations that this class created.
     """
 
     def __init__(self, db: Treering) -> None:
         self._log = Log(db)
 
     def conversation(self, conversation_id: str) -> treering.Conversation | None:
-        """The conversation itself: to be searched, forked, sent to any provider."""
+        """Returns the conversation, for search, forks and requests."""
         return self._log.conversation(conversation_id)
 
     def steps(self, *, scope: str | None = None) -> Steps:
-        """A capability for agents: messages are stored as they come, not when a run ends."""
+        """Returns a capability for agents that stores messages as they come, not at the end of a
+        run."""
         return Steps(self, self._log, scope)
 
     async def decisions(self, conversation: Conversation) -> DeferredToolResults | None:
-        """What somebody has said in Treering of the calls that wait for approval.
+        """Returns the decisions on the calls that wait for approval.
 
-        None as long as nothing is decided. Pass it to the next run as `deferred_tool_results`.
+        None until something is decided. Pass it to the next run as `deferred_tool_results`.
         """
         waiting = conversation.deferred_tool_requests
         if waiting is None or not waiting.approvals:
@@ -71,13 +71,13 @@ class TreeringConversationStore(ConversationStore):
     # ---- what the library asks of a store ----
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
-        """What the store keeps of a conversation besides its messages."""
+        """Returns the record of a conversation."""
         return await asyncio.to_thread(self._log.record, conversation_id)
 
     async def read_records(
         self, *, scope: str | None = None, limit: int | None = None
     ) -> Sequence[ConversationRecord]:
-        """The records, the last saved first."""
+        """Returns the records, last saved first."""
         return await asyncio.to_thread(self._log.records, scope, limit)
 
     async def write_record(
@@ -91,15 +91,15 @@ class TreeringConversationStore(ConversationStore):
         await done(lambda: self._log.write(record, new_entries, expected_revision))
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
-        """Takes a conversation back. Its messages stay readable on an archived branch."""
+        """Deletes a conversation. Its messages stay readable on an archived branch."""
         await done(lambda: self._log.delete(conversation_id, expected_revision))
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
-        """A message by its entry's id. Raises `KeyError`."""
+        """Returns a message by entry id. Raises `KeyError`."""
         return (await self.read_history(entry_id))[-1]
 
     async def read_history(
         self, head_id: str | None, *, limit: int | None = None
     ) -> list[ConversationEntry]:
-        """The messages up to an entry, or only the last of them."""
+        """Returns the messages up to an entry, or only the last of them."""
         return await asyncio.to_thread(self._log.history, head_id, limit)

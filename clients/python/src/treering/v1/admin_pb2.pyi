@@ -31,6 +31,10 @@ global___StatsRequest = StatsRequest
 
 @typing_extensions.final
 class StatsResponse(google.protobuf.message.Message):
+    """Numbers about the store. Fields marked "whole store" are 0 or empty unless the caller is an
+    admin of every namespace, or the server has no keys.
+    """
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     @typing_extensions.final
@@ -73,46 +77,60 @@ class StatsResponse(google.protobuf.message.Message):
     QUOTA_BYTES_FIELD_NUMBER: builtins.int
     QUOTA_CONVERSATIONS_FIELD_NUMBER: builtins.int
     version: builtins.str
+    """Version of the server."""
     conversations: builtins.int
-    """Of the caller's namespace."""
+    """Conversations of the namespace."""
     branches: builtins.int
+    """Branches of the namespace."""
     events: builtins.int
+    """Events of the namespace."""
     pending_approvals: builtins.int
+    """Calls of the namespace that wait for a decision."""
     @property
     def head(self) -> treering.v1.event_pb2.Position:
-        """Of the whole store; sizes and counts are 0 unless the key is an admin's of every namespace."""
+        """Last log position of the store."""
     @property
-    def views_reached(self) -> treering.v1.event_pb2.Position: ...
+    def views_reached(self) -> treering.v1.event_pb2.Position:
+        """Log position that the projections have reached."""
     @property
-    def index_reached(self) -> treering.v1.event_pb2.Position: ...
+    def index_reached(self) -> treering.v1.event_pb2.Position:
+        """Log position that the search index has reached."""
     log_bytes: builtins.int
+    """Whole store: size of the log, in bytes."""
     views_bytes: builtins.int
+    """Whole store: size of the projections, in bytes."""
     index_bytes: builtins.int
+    """Whole store: size of the search index, in bytes."""
     log_segments: builtins.int
+    """Whole store: number of segments of the log."""
     indexed_documents: builtins.int
+    """Whole store: number of passages in the search index."""
     @property
-    def events_by_kind(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]: ...
+    def events_by_kind(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Name of the kind to number of events, of the namespace."""
     data_dir: builtins.str
+    """Whole store: the data folder."""
     @property
-    def started_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def started_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the server opened the store."""
     damaged_reads: builtins.int
-    """Reads that met damaged data since the store was opened, each time that they
-    did. What is whole is served all the same; Verify looks for all damage.
+    """Whole store: number of reads that met damaged data since the store was opened. Undamaged
+    data is still served; `Verify` finds all damage.
     """
     first_damage: builtins.str
-    """The first of it; empty when there was none."""
+    """Whole store: the first damage that was met. Empty: none."""
     damaged_conversations: builtins.int
-    """Conversations of the caller's namespace that cannot be read to their end."""
+    """Conversations of the namespace that cannot be read to their end."""
     unreadable_positions: builtins.int
-    """Positions of the whole log that cannot be read."""
+    """Whole store: log positions that cannot be read."""
     event_bytes: builtins.int
-    """What the events of the caller's namespace count against its quota, in bytes: of each its
-    body as it was sent, and 128.
+    """What the events of the namespace count against its quota, in bytes: for each, its body as
+    it was sent, and 128.
     """
     quota_bytes: builtins.int
-    """What event_bytes may come to; absent: there is no bound."""
+    """Quota for `event_bytes`. Not set: no limit."""
     quota_conversations: builtins.int
-    """What conversations may come to; absent: there is no bound."""
+    """Quota for `conversations`. Not set: no limit."""
     def __init__(
         self,
         *,
@@ -151,11 +169,13 @@ global___StatsResponse = StatsResponse
 
 @typing_extensions.final
 class VerifyRequest(google.protobuf.message.Message):
+    """What to verify."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     DEEP_FIELD_NUMBER: builtins.int
     deep: builtins.bool
-    """Compare views and index with a rebuild too (slower)."""
+    """Also compare projections and search index with a rebuild (slower)."""
     def __init__(
         self,
         *,
@@ -167,17 +187,22 @@ global___VerifyRequest = VerifyRequest
 
 @typing_extensions.final
 class VerifyResponse(google.protobuf.message.Message):
+    """An item of the stream."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PROGRESS_FIELD_NUMBER: builtins.int
     FAULT_FIELD_NUMBER: builtins.int
     OUTCOME_FIELD_NUMBER: builtins.int
     @property
-    def progress(self) -> global___Progress: ...
+    def progress(self) -> global___Progress:
+        """How far the verification is."""
     @property
-    def fault(self) -> global___Fault: ...
+    def fault(self) -> global___Fault:
+        """Something is wrong."""
     @property
-    def outcome(self) -> global___VerifyOutcome: ...
+    def outcome(self) -> global___VerifyOutcome:
+        """The last item."""
     def __init__(
         self,
         *,
@@ -193,7 +218,7 @@ global___VerifyResponse = VerifyResponse
 
 @typing_extensions.final
 class Fault(google.protobuf.message.Message):
-    """Something that is not as it should be."""
+    """A fault of the store. A fault in another namespace has a position and no conversation."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -203,12 +228,18 @@ class Fault(google.protobuf.message.Message):
     REVISION_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
     part: builtins.str
-    """"log", "blob", "chain", "views", "index"."""
+    """Part of the store: "log", "blob" (large bodies), "chain" (chain hashes), "views"
+    (projections) or "index" (search index).
+    """
     @property
-    def position(self) -> treering.v1.event_pb2.Position: ...
+    def position(self) -> treering.v1.event_pb2.Position:
+        """Log position. Not set: unknown."""
     conversation_id: builtins.str
+    """UUID. Empty: unknown."""
     revision: builtins.int
+    """Revision. 0: unknown."""
     message: builtins.str
+    """For people."""
     def __init__(
         self,
         *,
@@ -225,6 +256,8 @@ global___Fault = Fault
 
 @typing_extensions.final
 class VerifyOutcome(google.protobuf.message.Message):
+    """Result of a verification."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SOUND_FIELD_NUMBER: builtins.int
@@ -233,10 +266,15 @@ class VerifyOutcome(google.protobuf.message.Message):
     BLOBS_FIELD_NUMBER: builtins.int
     FAULTS_FIELD_NUMBER: builtins.int
     sound: builtins.bool
+    """There are no faults."""
     events: builtins.int
+    """Events that were checked."""
     conversations: builtins.int
+    """Conversations that were checked."""
     blobs: builtins.int
+    """Large bodies that were checked."""
     faults: builtins.int
+    """Number of faults."""
     def __init__(
         self,
         *,
@@ -252,14 +290,19 @@ global___VerifyOutcome = VerifyOutcome
 
 @typing_extensions.final
 class Progress(google.protobuf.message.Message):
+    """How far a long task is."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     WHAT_FIELD_NUMBER: builtins.int
     DONE_FIELD_NUMBER: builtins.int
     TOTAL_FIELD_NUMBER: builtins.int
     what: builtins.str
+    """The current step. For people."""
     done: builtins.int
+    """Units done so far."""
     total: builtins.int
+    """Units to do."""
     def __init__(
         self,
         *,
@@ -273,12 +316,16 @@ global___Progress = Progress
 
 @typing_extensions.final
 class RebuildRequest(google.protobuf.message.Message):
+    """What to rebuild. At least one must be set."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     VIEWS_FIELD_NUMBER: builtins.int
     INDEX_FIELD_NUMBER: builtins.int
     views: builtins.bool
+    """The projections."""
     index: builtins.bool
+    """The search index."""
     def __init__(
         self,
         *,
@@ -291,14 +338,18 @@ global___RebuildRequest = RebuildRequest
 
 @typing_extensions.final
 class RebuildResponse(google.protobuf.message.Message):
+    """An item of the stream."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PROGRESS_FIELD_NUMBER: builtins.int
     OUTCOME_FIELD_NUMBER: builtins.int
     @property
-    def progress(self) -> global___Progress: ...
+    def progress(self) -> global___Progress:
+        """How far the rebuild is."""
     @property
-    def outcome(self) -> global___RebuildOutcome: ...
+    def outcome(self) -> global___RebuildOutcome:
+        """The last item."""
     def __init__(
         self,
         *,
@@ -313,6 +364,8 @@ global___RebuildResponse = RebuildResponse
 
 @typing_extensions.final
 class RebuildOutcome(google.protobuf.message.Message):
+    """Result of a rebuild."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: builtins.int
@@ -320,11 +373,13 @@ class RebuildOutcome(google.protobuf.message.Message):
     DAMAGED_FIELD_NUMBER: builtins.int
     NOT_INDEXED_FIELD_NUMBER: builtins.int
     events: builtins.int
+    """Events that the projections were built from."""
     documents: builtins.int
+    """Passages in the new search index."""
     damaged: builtins.int
-    """Conversations of the whole store that new views had to mark as damaged."""
+    """Conversations of the whole store that are marked as damaged in the new projections."""
     not_indexed: builtins.int
-    """Events that could not be read, and so not be indexed."""
+    """Events that could not be read and therefore are not in the index."""
     def __init__(
         self,
         *,

@@ -19,17 +19,19 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing_extensions.final
 class ShipLogRequest(google.protobuf.message.Message):
+    """Which part of the log to stream."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FROM_OFFSET_FIELD_NUMBER: builtins.int
     TO_OFFSET_FIELD_NUMBER: builtins.int
     FOLLOW_FIELD_NUMBER: builtins.int
     from_offset: builtins.int
-    """The first offset; 0 is 1."""
+    """First log offset. 0: 1."""
     to_offset: builtins.int
-    """The last one, which ends a batch; 0: what is there."""
+    """Last log offset; must end a batch. 0: the end of the log."""
     follow: builtins.bool
-    """Go on with what is appended; the stream ends with an error only."""
+    """Continue with what is appended later. The stream then ends only with an error."""
     def __init__(
         self,
         *,
@@ -43,6 +45,8 @@ global___ShipLogRequest = ShipLogRequest
 
 @typing_extensions.final
 class ShipLogResponse(google.protobuf.message.Message):
+    """An item of the stream."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     START_FIELD_NUMBER: builtins.int
@@ -51,15 +55,20 @@ class ShipLogResponse(google.protobuf.message.Message):
     ERASURE_FIELD_NUMBER: builtins.int
     REACHED_FIELD_NUMBER: builtins.int
     @property
-    def start(self) -> global___ShipStart: ...
+    def start(self) -> global___ShipStart:
+        """The first item."""
     @property
-    def block(self) -> global___ShippedBlock: ...
+    def block(self) -> global___ShippedBlock:
+        """Records."""
     @property
-    def blob(self) -> global___ShippedBlob: ...
+    def blob(self) -> global___ShippedBlob:
+        """A large body that a record refers to."""
     @property
-    def erasure(self) -> global___ShippedErasure: ...
+    def erasure(self) -> global___ShippedErasure:
+        """One of the records is a ContentErased event."""
     @property
-    def reached(self) -> global___ShipReached: ...
+    def reached(self) -> global___ShipReached:
+        """Everything up to a record was sent."""
     def __init__(
         self,
         *,
@@ -77,7 +86,7 @@ global___ShipLogResponse = ShipLogResponse
 
 @typing_extensions.final
 class ShipStart(google.protobuf.message.Message):
-    """First."""
+    """Which log it is."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -86,13 +95,14 @@ class ShipStart(google.protobuf.message.Message):
     HEAD_FIELD_NUMBER: builtins.int
     BEFORE_FIELD_NUMBER: builtins.int
     store: builtins.str
-    """UUIDs."""
+    """UUID of the store."""
     timeline: builtins.str
+    """UUID of the timeline of the log."""
     head: builtins.int
-    """The log's last offset."""
+    """Last offset of the log."""
     @property
     def before(self) -> global___ShipMark:
-        """The record before from_offset; not there: there is none."""
+        """The record before `from_offset`. Not set: there is none."""
     def __init__(
         self,
         *,
@@ -108,12 +118,16 @@ global___ShipStart = ShipStart
 
 @typing_extensions.final
 class ShipMark(google.protobuf.message.Message):
+    """Identifies a record."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     OFFSET_FIELD_NUMBER: builtins.int
     CHAIN_HASH_FIELD_NUMBER: builtins.int
     offset: builtins.int
+    """Its log offset."""
     chain_hash: builtins.bytes
+    """Its chain hash, 32 bytes."""
     def __init__(
         self,
         *,
@@ -126,7 +140,7 @@ global___ShipMark = ShipMark
 
 @typing_extensions.final
 class ShippedBlock(google.protobuf.message.Message):
-    """Records, as docs/FORMAT.md lays out a block, not compressed."""
+    """Records in the format of a block (docs/FORMAT.md), not compressed."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -135,11 +149,16 @@ class ShippedBlock(google.protobuf.message.Message):
     BLOCK_FIELD_NUMBER: builtins.int
     NEEDS_FIELD_NUMBER: builtins.int
     first_offset: builtins.int
+    """Log offset of the first record."""
     count: builtins.int
+    """Number of records."""
     block: builtins.bytes
+    """The records."""
     @property
     def needs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Homes of large bodies that its records name, and that come with the record there."""
+        """Home offsets of large bodies that the records refer to and that are sent with the record at
+        that offset.
+        """
     def __init__(
         self,
         *,
@@ -161,8 +180,9 @@ class ShippedBlob(google.protobuf.message.Message):
     HOME_OFFSET_FIELD_NUMBER: builtins.int
     CONTENT_FIELD_NUMBER: builtins.int
     home_offset: builtins.int
-    """The offset under which it is kept."""
+    """The log offset under which it is stored."""
     content: builtins.bytes
+    """All of it."""
     def __init__(
         self,
         *,
@@ -175,7 +195,7 @@ global___ShippedBlob = ShippedBlob
 
 @typing_extensions.final
 class ShippedErasure(google.protobuf.message.Message):
-    """One of the records is a ContentErased."""
+    """What a ContentErased event says."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -189,18 +209,26 @@ class ShippedErasure(google.protobuf.message.Message):
     REASON_FIELD_NUMBER: builtins.int
     ACTOR_FIELD_NUMBER: builtins.int
     offset: builtins.int
+    """Log offset of the event."""
     @property
-    def recorded_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def recorded_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was recorded."""
     namespace: builtins.str
+    """Its namespace."""
     conversation_id: builtins.str
+    """UUID of its conversation."""
     branch_id: builtins.int
+    """Its branch."""
     @property
-    def revisions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def revisions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The erased events."""
     @property
     def offsets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Where these are in the log."""
+        """Their log offsets."""
     reason: builtins.str
+    """Why; may be empty."""
     actor: builtins.str
+    """Who erased them."""
     def __init__(
         self,
         *,
@@ -221,7 +249,7 @@ global___ShippedErasure = ShippedErasure
 
 @typing_extensions.final
 class ShipReached(google.protobuf.message.Message):
-    """All up to here has come, and no batch is cut."""
+    """Everything up to a record was sent, and no batch is cut."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -229,11 +257,13 @@ class ShipReached(google.protobuf.message.Message):
     RECORDED_AT_FIELD_NUMBER: builtins.int
     IS_ALL_FIELD_NUMBER: builtins.int
     @property
-    def mark(self) -> global___ShipMark: ...
+    def mark(self) -> global___ShipMark:
+        """The last record."""
     @property
-    def recorded_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def recorded_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was recorded."""
     is_all: builtins.bool
-    """Nothing more is there now."""
+    """The log has no further records at the moment."""
     def __init__(
         self,
         *,
@@ -248,6 +278,8 @@ global___ShipReached = ShipReached
 
 @typing_extensions.final
 class NoteBackupRequest(google.protobuf.message.Message):
+    """What a backup contains."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TARGET_FIELD_NUMBER: builtins.int
@@ -256,14 +288,16 @@ class NoteBackupRequest(google.protobuf.message.Message):
     MADE_AT_FIELD_NUMBER: builtins.int
     CLEAN_TO_OFFSET_FIELD_NUMBER: builtins.int
     target: builtins.str
-    """Where it is, without what gives access to it."""
+    """Required. Where the backup is, without credentials; at most 512 bytes."""
     generation: builtins.int
+    """Number of its newest generation."""
     head_offset: builtins.int
-    """The last offset that it holds."""
+    """Last log offset that it contains."""
     @property
-    def made_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def made_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Required. When it was made."""
     clean_to_offset: builtins.int
-    """What was recorded as erased up to this offset is in no generation any more."""
+    """Content whose erasing was recorded up to this log offset is in no generation any more."""
     def __init__(
         self,
         *,

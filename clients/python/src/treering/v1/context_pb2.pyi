@@ -33,9 +33,10 @@ class _ProviderEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     PROVIDER_ANTHROPIC: _Provider.ValueType  # 3
     PROVIDER_GEMINI: _Provider.ValueType  # 4
     PROVIDER_NEUTRAL: _Provider.ValueType  # 5
+    """Treering's own format, for any provider."""
 
 class Provider(_Provider, metaclass=_ProviderEnumTypeWrapper):
-    """Whose request body."""
+    """Format of a request body."""
 
 PROVIDER_UNSPECIFIED: Provider.ValueType  # 0
 PROVIDER_OPENAI_CHAT: Provider.ValueType  # 1
@@ -43,6 +44,7 @@ PROVIDER_OPENAI_RESPONSES: Provider.ValueType  # 2
 PROVIDER_ANTHROPIC: Provider.ValueType  # 3
 PROVIDER_GEMINI: Provider.ValueType  # 4
 PROVIDER_NEUTRAL: Provider.ValueType  # 5
+"""Treering's own format, for any provider."""
 global___Provider = Provider
 
 class _Section:
@@ -53,34 +55,48 @@ class _SectionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     SECTION_UNSPECIFIED: _Section.ValueType  # 0
     SECTION_SYSTEM: _Section.ValueType  # 1
+    """Instructions."""
     SECTION_TOOLS: _Section.ValueType  # 2
+    """Tool definitions."""
     SECTION_COMPACTION: _Section.ValueType  # 3
+    """Summary of the last compaction."""
     SECTION_MESSAGES: _Section.ValueType  # 4
+    """Messages of finished turns, with their calls."""
     SECTION_TOOL_RESULTS: _Section.ValueType  # 5
+    """Results of the calls of finished turns."""
     SECTION_OPEN_TURN: _Section.ValueType  # 6
+    """The open turn."""
     SECTION_GUIDANCE: _Section.ValueType  # 7
     SECTION_DIALOGUE_SUMMARY: _Section.ValueType  # 8
     SECTION_KNOWLEDGE: _Section.ValueType  # 9
     SECTION_ACTIVE_CONTEXT: _Section.ValueType  # 10
     SECTION_LONG_TERM_CONTEXT: _Section.ValueType  # 11
     SECTION_OTHER: _Section.ValueType  # 12
+    """What enhancers of the embedding program added."""
 
 class Section(_Section, metaclass=_SectionEnumTypeWrapper):
     """Part of a request that has its own line in the budget."""
 
 SECTION_UNSPECIFIED: Section.ValueType  # 0
 SECTION_SYSTEM: Section.ValueType  # 1
+"""Instructions."""
 SECTION_TOOLS: Section.ValueType  # 2
+"""Tool definitions."""
 SECTION_COMPACTION: Section.ValueType  # 3
+"""Summary of the last compaction."""
 SECTION_MESSAGES: Section.ValueType  # 4
+"""Messages of finished turns, with their calls."""
 SECTION_TOOL_RESULTS: Section.ValueType  # 5
+"""Results of the calls of finished turns."""
 SECTION_OPEN_TURN: Section.ValueType  # 6
+"""The open turn."""
 SECTION_GUIDANCE: Section.ValueType  # 7
 SECTION_DIALOGUE_SUMMARY: Section.ValueType  # 8
 SECTION_KNOWLEDGE: Section.ValueType  # 9
 SECTION_ACTIVE_CONTEXT: Section.ValueType  # 10
 SECTION_LONG_TERM_CONTEXT: Section.ValueType  # 11
 SECTION_OTHER: Section.ValueType  # 12
+"""What enhancers of the embedding program added."""
 global___Section = Section
 
 class _Fate:
@@ -91,20 +107,28 @@ class _FateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     FATE_UNSPECIFIED: _Fate.ValueType  # 0
     FATE_KEPT: _Fate.ValueType  # 1
+    """It is in the request as it is."""
     FATE_SHORTENED: _Fate.ValueType  # 2
+    """It is in the request, shortened."""
     FATE_DROPPED: _Fate.ValueType  # 3
+    """It is not in the request."""
 
 class Fate(_Fate, metaclass=_FateEnumTypeWrapper):
-    """What became of an item."""
+    """What happened to a candidate."""
 
 FATE_UNSPECIFIED: Fate.ValueType  # 0
 FATE_KEPT: Fate.ValueType  # 1
+"""It is in the request as it is."""
 FATE_SHORTENED: Fate.ValueType  # 2
+"""It is in the request, shortened."""
 FATE_DROPPED: Fate.ValueType  # 3
+"""It is not in the request."""
 global___Fate = Fate
 
 @typing_extensions.final
 class BuildRequest(google.protobuf.message.Message):
+    """Which request to build."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -119,17 +143,19 @@ class BuildRequest(google.protobuf.message.Message):
     branch: builtins.str
     """Empty: the active branch."""
     as_of_revision: builtins.int
-    """As the branch was at this revision; 0: now."""
+    """The branch as it was at this revision. 0: now."""
     provider: global___Provider.ValueType
     """Unspecified: neutral."""
     model: builtins.str
-    """Model to send it to. Empty: the conversation's."""
+    """Model that the request is for. Empty: that of the conversation."""
     policy: builtins.bytes
-    """JSON object, merged over the conversation's `context` policy (RFC 7396)."""
+    """JSON object, merged over the `context` policy of the conversation (RFC 7396). Empty: no
+    change.
+    """
     @property
     def at_least(self) -> treering.v1.event_pb2.Position:
-        """Wait until this position can be read, so that what was appended there (a
-        dialogue summary, say) is in.
+        """Wait until reads have reached this log position, to include what was appended there. Not
+        set: do not wait.
         """
     def __init__(
         self,
@@ -149,14 +175,17 @@ global___BuildRequest = BuildRequest
 
 @typing_extensions.final
 class BuildResponse(google.protobuf.message.Message):
+    """A request and its explanation."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REQUEST_FIELD_NUMBER: builtins.int
     EXPLANATION_FIELD_NUMBER: builtins.int
     request: builtins.bytes
-    """The request's body, JSON text."""
+    """The request body, JSON text."""
     @property
-    def explanation(self) -> global___Explanation: ...
+    def explanation(self) -> global___Explanation:
+        """How it was built."""
     def __init__(
         self,
         *,
@@ -170,11 +199,14 @@ global___BuildResponse = BuildResponse
 
 @typing_extensions.final
 class ExplainResponse(google.protobuf.message.Message):
+    """How a request would be built."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EXPLANATION_FIELD_NUMBER: builtins.int
     @property
-    def explanation(self) -> global___Explanation: ...
+    def explanation(self) -> global___Explanation:
+        """The explanation."""
     def __init__(
         self,
         *,
@@ -187,6 +219,8 @@ global___ExplainResponse = ExplainResponse
 
 @typing_extensions.final
 class Explanation(google.protobuf.message.Message):
+    """What each enhancer and the budget did to each candidate."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -207,39 +241,50 @@ class Explanation(google.protobuf.message.Message):
     WARNINGS_FIELD_NUMBER: builtins.int
     GUIDANCE_MISSING_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID."""
     branch: builtins.str
+    """Name of the branch."""
     revision: builtins.int
-    """The branch's revision that it was built at."""
+    """Revision of the branch at which it was built."""
     provider: global___Provider.ValueType
+    """Format of the body."""
     model: builtins.str
+    """Model that tokens were counted for. Empty: unknown."""
     @property
-    def basis(self) -> global___TokenBasis: ...
+    def basis(self) -> global___TokenBasis:
+        """How tokens were counted."""
     tokens: builtins.int
-    """Tokens of the request; 0 items of it are left out of this sum."""
+    """Tokens of the request, without `basis.offset`."""
     budget_tokens: builtins.int
-    """0: no bound."""
+    """Token budget. 0: none."""
     over_budget: builtins.bool
-    """The request has more tokens than the budget: what always stays (instructions, tools,
-    the last message of the user), or what the policy's order leaves, is too much.
+    """The request exceeds the budget: what must stay (instructions, tools, the last user
+    message), or what the order of dropping leaves, is too large.
     """
     compaction_due: builtins.bool
+    """The window exceeds the threshold of the policy: plan a compaction."""
     tokens_before_budget: builtins.int
-    """Tokens of everything, before anything was shortened or dropped."""
+    """Tokens of all candidates, before any was shortened or dropped for the budget."""
     @property
-    def sections(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SectionTokens]: ...
+    def sections(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SectionTokens]:
+        """The lines of the budget."""
     @property
-    def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ExplainedItem]: ...
+    def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ExplainedItem]:
+        """The candidates, in the order of the request; dropped ones where they would have been."""
     @property
     def enhancers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EnhancerReport]:
         """What each enhancer did, in the order of the pipeline."""
     @property
     def shared_prefix(self) -> global___SharedPrefix:
-        """Absent: the branch's first request to this provider since the engine began."""
+        """What the request repeats of the previous one. Not set: the first request of the branch for
+        this provider and model since the server started.
+        """
     @property
-    def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """For people."""
     @property
     def guidance_missing(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Discovered tools for which no guidance was given yet."""
+        """Discovered tools whose guidance was not given yet."""
     def __init__(
         self,
         *,
@@ -280,13 +325,17 @@ class TokenBasis(google.protobuf.message.Message):
     encoding: builtins.str
     """Name of the encoding ("o200k_base")."""
     estimate: builtins.bool
-    """False: the model's own encoding, exact but for the provider's framing."""
+    """True: an estimate, with the encoding of another model. False: the model's own encoding,
+    exact except for the provider's framing.
+    """
     factor: builtins.float
-    """What counts were multiplied by; 1: not calibrated."""
+    """Factor that counts were multiplied by. 1: not calibrated."""
     offset: builtins.int
-    """Tokens that the provider counts and no event holds."""
+    """Tokens that the provider counts and that no event contains, for example a system prompt
+    that was not recorded.
+    """
     calibrated_on: builtins.int
-    """Recorded usages that factor and offset come from."""
+    """Number of recorded usages that factor and offset are derived from."""
     def __init__(
         self,
         *,
@@ -302,6 +351,8 @@ global___TokenBasis = TokenBasis
 
 @typing_extensions.final
 class SectionTokens(google.protobuf.message.Message):
+    """A line of the budget."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SECTION_FIELD_NUMBER: builtins.int
@@ -309,9 +360,13 @@ class SectionTokens(google.protobuf.message.Message):
     DROPPED_TOKENS_FIELD_NUMBER: builtins.int
     ITEMS_FIELD_NUMBER: builtins.int
     section: global___Section.ValueType
+    """Which section."""
     tokens: builtins.int
+    """Tokens in the request."""
     dropped_tokens: builtins.int
+    """Tokens that were cut or dropped."""
     items: builtins.int
+    """Candidates in the request."""
     def __init__(
         self,
         *,
@@ -326,6 +381,8 @@ global___SectionTokens = SectionTokens
 
 @typing_extensions.final
 class ExplainedItem(google.protobuf.message.Message):
+    """A candidate."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SECTION_FIELD_NUMBER: builtins.int
@@ -340,25 +397,28 @@ class ExplainedItem(google.protobuf.message.Message):
     IS_VOLATILE_FIELD_NUMBER: builtins.int
     TURN_FIELD_NUMBER: builtins.int
     section: global___Section.ValueType
+    """Its line in the budget."""
     @property
     def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.conversation_pb2.EventRef]:
-        """The events that it came from; none: the pipeline made it."""
+        """The events that it comes from. Empty: the pipeline made it."""
     enhancer: builtins.str
-    """Name of the enhancer that put it in."""
+    """The enhancer that added it."""
     label: builtins.str
-    """"user", "assistant", "tool bash" and the like."""
+    """For people: "user", "assistant", "tool bash" and so on."""
     head: builtins.str
     """Its first characters."""
     tokens: builtins.int
+    """Its tokens in the request."""
     whole_tokens: builtins.int
-    """Tokens that it had whole."""
+    """Its tokens before it was shortened."""
     fate: global___Fate.ValueType
+    """What happened to it."""
     reason: builtins.str
-    """Why it is in, shortened or out."""
+    """Why it was kept, shortened or dropped. For people."""
     is_volatile: builtins.bool
     """It may change or move in the next request."""
     turn: builtins.int
-    """Turn in the window, from 1; 0: none."""
+    """Number of its turn in the window, from 1. 0: none."""
     def __init__(
         self,
         *,
@@ -380,6 +440,8 @@ global___ExplainedItem = ExplainedItem
 
 @typing_extensions.final
 class EnhancerReport(google.protobuf.message.Message):
+    """What an enhancer did."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
@@ -387,10 +449,13 @@ class EnhancerReport(google.protobuf.message.Message):
     DID_FIELD_NUMBER: builtins.int
     ITEMS_FIELD_NUMBER: builtins.int
     name: builtins.str
+    """Name of the enhancer."""
     enabled: builtins.bool
+    """The policy has it switched on."""
     did: builtins.str
-    """What it did, or why it did nothing."""
+    """What it did, or why it did nothing. For people."""
     items: builtins.int
+    """Number of candidates that it added or changed."""
     def __init__(
         self,
         *,
@@ -405,6 +470,10 @@ global___EnhancerReport = EnhancerReport
 
 @typing_extensions.final
 class SharedPrefix(google.protobuf.message.Message):
+    """How much of the previous request of the same branch, provider and model is repeated at the
+    front of this one: what the provider's prompt cache can serve.
+    """
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BYTES_FIELD_NUMBER: builtins.int
@@ -413,14 +482,15 @@ class SharedPrefix(google.protobuf.message.Message):
     PREVIOUS_TOKENS_FIELD_NUMBER: builtins.int
     PREVIOUS_REVISION_FIELD_NUMBER: builtins.int
     bytes: builtins.int
-    """Leading bytes and tokens (of whole units: the tools, the system prompt, a
-    message) that equal those of the previous request.
-    """
+    """Leading bytes that are equal, in whole units (the tools, the system prompt, a message)."""
     tokens: builtins.int
+    """Their tokens."""
     previous_bytes: builtins.int
-    """All bytes and tokens of the previous request."""
+    """All bytes of the previous request."""
     previous_tokens: builtins.int
+    """All tokens of the previous request."""
     previous_revision: builtins.int
+    """Revision at which the previous request was built."""
     def __init__(
         self,
         *,
@@ -436,6 +506,8 @@ global___SharedPrefix = SharedPrefix
 
 @typing_extensions.final
 class PlanCompactionRequest(google.protobuf.message.Message):
+    """Which compaction to plan."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -444,12 +516,15 @@ class PlanCompactionRequest(google.protobuf.message.Message):
     MODEL_FIELD_NUMBER: builtins.int
     POLICY_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     keep_turns: builtins.int
-    """Turns that stay. Unset: the policy's."""
+    """Finished turns that stay. Not set: by the policy."""
     model: builtins.str
-    """For the model whose tokens are counted; empty: the conversation's."""
+    """Model to count tokens for. Empty: that of the conversation."""
     policy: builtins.bytes
+    """As `BuildRequest.policy`."""
     def __init__(
         self,
         *,
@@ -467,11 +542,14 @@ global___PlanCompactionRequest = PlanCompactionRequest
 
 @typing_extensions.final
 class PlanCompactionResponse(google.protobuf.message.Message):
+    """A plan."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PLAN_FIELD_NUMBER: builtins.int
     @property
-    def plan(self) -> global___CompactionPlan: ...
+    def plan(self) -> global___CompactionPlan:
+        """The plan."""
     def __init__(
         self,
         *,
@@ -484,6 +562,8 @@ global___PlanCompactionResponse = PlanCompactionResponse
 
 @typing_extensions.final
 class CompactionPlan(google.protobuf.message.Message):
+    """Where a compaction would cut, and what to summarise."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -502,28 +582,35 @@ class CompactionPlan(google.protobuf.message.Message):
     EXTRACT_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID."""
     branch: builtins.str
+    """Name of the branch."""
     head_revision: builtins.int
-    """The branch's head that the plan was made at."""
+    """Head of the branch when the plan was made."""
     cut_revision: builtins.int
-    """0: there is nothing to cut."""
+    """Last revision to summarise. 0: there is nothing to cut."""
     kept_turns: builtins.int
+    """Finished turns that stay."""
     summarised_turns: builtins.int
+    """Turns to summarise."""
     summarised_events: builtins.int
+    """Events to summarise."""
     tokens_before: builtins.int
+    """Tokens of the window now."""
     tokens_kept: builtins.int
     """Tokens of what stays, without the summary."""
     due: builtins.bool
-    """The window is above the policy's threshold."""
+    """The window exceeds `threshold_tokens`."""
     threshold_tokens: builtins.int
+    """Tokens above which a compaction is due."""
     instruction: builtins.str
-    """System text for the model that writes the summary."""
+    """System prompt for the model that writes the summary."""
     material: builtins.str
-    """What it is to summarise, as text."""
+    """The text to summarise."""
     extract: builtins.str
-    """The engine's own summary of it, made without a model."""
+    """An extract that the server made without a model; usable as the summary."""
     reason: builtins.str
-    """Why there is nothing to cut, or empty."""
+    """Why there is nothing to cut; otherwise empty."""
     def __init__(
         self,
         *,
@@ -549,6 +636,8 @@ global___CompactionPlan = CompactionPlan
 
 @typing_extensions.final
 class CompactRequest(google.protobuf.message.Message):
+    """A compaction to append."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -561,17 +650,25 @@ class CompactRequest(google.protobuf.message.Message):
     ACTOR_FIELD_NUMBER: builtins.int
     TRIGGER_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     summary: builtins.str
-    """Empty: the engine's own extract."""
+    """Empty: the extract of the server."""
     cut_revision: builtins.int
-    """0: where PlanCompaction would cut."""
+    """Last revision that the summary replaces; the end of a turn. 0: as `PlanCompaction` plans
+    it.
+    """
     keep_turns: builtins.int
+    """Finished turns that stay, if `cut_revision` is 0. Not set: by the policy."""
     expected_head: builtins.int
-    """The head that the plan was made at; 0: any."""
+    """Head of the branch for which the plan was made. 0: no check."""
     idempotency_key: builtins.str
+    """At most 256 bytes. A repeat returns the first result. Empty: none."""
     actor: builtins.str
+    """Who compacts. With an API key the server sets the name of the key."""
     trigger: treering.v1.event_pb2.CompactionTrigger.ValueType
+    """Why. Unspecified: manual."""
     def __init__(
         self,
         *,
@@ -593,6 +690,8 @@ global___CompactRequest = CompactRequest
 
 @typing_extensions.final
 class CompactResponse(google.protobuf.message.Message):
+    """The compaction that was appended."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENT_FIELD_NUMBER: builtins.int
@@ -602,14 +701,19 @@ class CompactResponse(google.protobuf.message.Message):
     TOKENS_AFTER_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
     @property
-    def event(self) -> treering.v1.events_pb2.Appended: ...
+    def event(self) -> treering.v1.events_pb2.Appended:
+        """Where it is."""
     repeated_key: builtins.bool
+    """True: the idempotency key was known, and nothing was appended now."""
     cut_revision: builtins.int
+    """Last revision that the summary replaces."""
     tokens_before: builtins.int
+    """Tokens of the window before."""
     tokens_after: builtins.int
+    """Tokens of the window after."""
     @property
     def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """For example that the summary names tools."""
+        """For people: for example, the summary names tools."""
     def __init__(
         self,
         *,
@@ -627,15 +731,19 @@ global___CompactResponse = CompactResponse
 
 @typing_extensions.final
 class ExpandRequest(google.protobuf.message.Message):
+    """Which compaction to expand."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     COMPACTION_REVISION_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     compaction_revision: builtins.int
-    """Revision of the compaction; 0: the branch's last one."""
+    """Revision of the compaction. 0: the last one of the branch."""
     def __init__(
         self,
         *,
@@ -649,11 +757,14 @@ global___ExpandRequest = ExpandRequest
 
 @typing_extensions.final
 class ExpandResponse(google.protobuf.message.Message):
+    """A part of the events."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: builtins.int
     @property
-    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Event]: ...
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Event]:
+        """Oldest first."""
     def __init__(
         self,
         *,
@@ -665,17 +776,20 @@ global___ExpandResponse = ExpandResponse
 
 @typing_extensions.final
 class GetContextRequest(google.protobuf.message.Message):
+    """Which values to return."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     KEYS_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
-    """Empty: the namespace's long-term context."""
+    """UUID or source id. Empty: the long-term context of the namespace."""
     branch: builtins.str
+    """Empty: the active branch. Must be empty without a conversation."""
     @property
     def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Only these keys, at most 10,000; empty: all."""
+        """Only these keys, at most 10,000. Empty: all."""
     def __init__(
         self,
         *,
@@ -689,6 +803,8 @@ global___GetContextRequest = GetContextRequest
 
 @typing_extensions.final
 class GetContextResponse(google.protobuf.message.Message):
+    """Values by key."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: builtins.int
@@ -696,14 +812,12 @@ class GetContextResponse(google.protobuf.message.Message):
     REVISION_FIELD_NUMBER: builtins.int
     @property
     def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ContextEntry]:
-        """Those that are set, by key."""
+        """The keys that are set, in order of the key."""
     @property
     def left_out(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Keys whose values were left out because the answer has as many bytes as one may: ask
-        for them alone.
-        """
+        """Keys whose values did not fit into the 3 MiB of the response: ask for them alone."""
     revision: builtins.int
-    """The branch's revision that this was read at; 0: there is no long-term context."""
+    """Revision of the branch at which the values were read. 0: there is no long-term context yet."""
     def __init__(
         self,
         *,
@@ -717,17 +831,20 @@ global___GetContextResponse = GetContextResponse
 
 @typing_extensions.final
 class WatchContextRequest(google.protobuf.message.Message):
+    """Which keys to watch."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     KEYS_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
-    """Empty: the namespace's long-term context."""
+    """UUID or source id. Empty: the long-term context of the namespace."""
     branch: builtins.str
+    """Empty: the active branch. Must be empty without a conversation."""
     @property
     def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Only these keys; empty: all."""
+        """Only these keys. Empty: all."""
     def __init__(
         self,
         *,
@@ -741,6 +858,8 @@ global___WatchContextRequest = WatchContextRequest
 
 @typing_extensions.final
 class WatchContextResponse(google.protobuf.message.Message):
+    """An item of the stream."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ENTRY_FIELD_NUMBER: builtins.int
@@ -748,12 +867,12 @@ class WatchContextResponse(google.protobuf.message.Message):
     CAUGHT_UP_FIELD_NUMBER: builtins.int
     @property
     def entry(self) -> global___ContextEntry:
-        """A key as it is now, or has become."""
+        """A key as it is, or its new value."""
     removed_key: builtins.str
     """A key that was removed."""
     @property
     def caught_up(self) -> global___CaughtUpContext:
-        """All keys as they were have been sent; live from here."""
+        """All keys as they were have been sent; changes follow."""
     def __init__(
         self,
         *,
@@ -769,10 +888,13 @@ global___WatchContextResponse = WatchContextResponse
 
 @typing_extensions.final
 class CaughtUpContext(google.protobuf.message.Message):
+    """The keys were sent as of a revision."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: builtins.int
     revision: builtins.int
+    """Revision of the branch."""
     def __init__(
         self,
         *,
@@ -784,6 +906,8 @@ global___CaughtUpContext = CaughtUpContext
 
 @typing_extensions.final
 class ContextEntry(google.protobuf.message.Message):
+    """A value of the context."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     KEY_FIELD_NUMBER: builtins.int
@@ -791,11 +915,14 @@ class ContextEntry(google.protobuf.message.Message):
     PROVIDER_FIELD_NUMBER: builtins.int
     EVENT_FIELD_NUMBER: builtins.int
     key: builtins.str
+    """Its key."""
     value: builtins.bytes
     """JSON text."""
     provider: builtins.str
+    """Who provides it; may be empty."""
     @property
-    def event(self) -> treering.v1.conversation_pb2.EventRef: ...
+    def event(self) -> treering.v1.conversation_pb2.EventRef:
+        """The event that set it."""
     def __init__(
         self,
         *,
@@ -811,6 +938,8 @@ global___ContextEntry = ContextEntry
 
 @typing_extensions.final
 class SetContextRequest(google.protobuf.message.Message):
+    """Keys to set and remove."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -820,14 +949,19 @@ class SetContextRequest(google.protobuf.message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     ACTOR_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
-    """Empty: the namespace's long-term context."""
+    """UUID or source id. Empty: the long-term context of the namespace."""
     branch: builtins.str
+    """Empty: the active branch. Must be empty without a conversation."""
     @property
-    def set(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.ContextSet]: ...
+    def set(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.ContextSet]:
+        """Keys with their new values."""
     @property
-    def remove(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def remove(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Keys to remove. No key may occur twice in the request."""
     idempotency_key: builtins.str
+    """At most 256 bytes. A repeat returns the first result. Empty: none."""
     actor: builtins.str
+    """Who sets them. With an API key the server sets the name of the key."""
     def __init__(
         self,
         *,
@@ -844,6 +978,8 @@ global___SetContextRequest = SetContextRequest
 
 @typing_extensions.final
 class SpawnRequest(google.protobuf.message.Message):
+    """A sub-context to spawn."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     @typing_extensions.final
@@ -891,24 +1027,32 @@ class SpawnRequest(google.protobuf.message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     ACTOR_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
-    """The parent."""
+    """The parent: UUID or source id."""
     branch: builtins.str
+    """Branch of the parent. Empty: the active branch."""
     call_id: builtins.str
-    """The open call that asks for it; empty: none does."""
+    """The open call that asks for it. Empty: none."""
     purpose: builtins.str
+    """What the child is to do; stored in the parent."""
     title: builtins.str
+    """Title of the child."""
     @property
     def config(self) -> treering.v1.event_pb2.Config:
-        """Unset: the parent's."""
+        """Model settings of the child. Not set: those of the parent."""
     system_prompt: builtins.str
+    """System prompt of the child. Empty: none."""
     @property
-    def policies(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    def policies(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Policies of the child, name to JSON text."""
     @property
-    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Labels of the child."""
     child_id: builtins.str
-    """UUID for the child; empty: the engine makes one."""
+    """UUID for the child, not of version 8. Empty: the server makes one."""
     idempotency_key: builtins.str
+    """At most 256 bytes. A repeat returns the first result. Empty: none."""
     actor: builtins.str
+    """Who spawns it. With an API key the server sets the name of the key."""
     def __init__(
         self,
         *,
@@ -932,15 +1076,20 @@ global___SpawnRequest = SpawnRequest
 
 @typing_extensions.final
 class SpawnResponse(google.protobuf.message.Message):
+    """The sub-context that was spawned."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CHILD_ID_FIELD_NUMBER: builtins.int
     EVENTS_FIELD_NUMBER: builtins.int
     REPEATED_KEY_FIELD_NUMBER: builtins.int
     child_id: builtins.str
+    """UUID of the child."""
     @property
-    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.events_pb2.Appended]: ...
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.events_pb2.Appended]:
+        """The events that were appended, to parent and child."""
     repeated_key: builtins.bool
+    """True: the idempotency key was known, and nothing was appended now."""
     def __init__(
         self,
         *,
@@ -954,6 +1103,8 @@ global___SpawnResponse = SpawnResponse
 
 @typing_extensions.final
 class ReturnRequest(google.protobuf.message.Message):
+    """A sub-context to end."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -962,13 +1113,15 @@ class ReturnRequest(google.protobuf.message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     ACTOR_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
-    """The child."""
+    """The child: UUID or source id."""
     summary: builtins.str
-    """What it found. Empty: its last assistant message."""
+    """What it found. Empty: the last text of its assistant."""
     success: builtins.bool
-    """False: it failed; the call that asked for it gets a failed result."""
+    """False: it failed, and the call that asked for it gets a failed result. Not set: true."""
     idempotency_key: builtins.str
+    """At most 256 bytes. A repeat returns the first result. Empty: none."""
     actor: builtins.str
+    """Who ends it. With an API key the server sets the name of the key."""
     def __init__(
         self,
         *,

@@ -31,15 +31,18 @@ class _ApprovalStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper.
     APPROVAL_STATUS_UNSPECIFIED: _ApprovalStatus.ValueType  # 0
     APPROVAL_STATUS_NOT_REQUIRED: _ApprovalStatus.ValueType  # 1
     APPROVAL_STATUS_PENDING: _ApprovalStatus.ValueType  # 2
+    """The call waits for a decision."""
     APPROVAL_STATUS_APPROVED: _ApprovalStatus.ValueType  # 3
     APPROVAL_STATUS_DENIED: _ApprovalStatus.ValueType  # 4
     APPROVAL_STATUS_EXPIRED: _ApprovalStatus.ValueType  # 5
 
-class ApprovalStatus(_ApprovalStatus, metaclass=_ApprovalStatusEnumTypeWrapper): ...
+class ApprovalStatus(_ApprovalStatus, metaclass=_ApprovalStatusEnumTypeWrapper):
+    """State of the approval of a call."""
 
 APPROVAL_STATUS_UNSPECIFIED: ApprovalStatus.ValueType  # 0
 APPROVAL_STATUS_NOT_REQUIRED: ApprovalStatus.ValueType  # 1
 APPROVAL_STATUS_PENDING: ApprovalStatus.ValueType  # 2
+"""The call waits for a decision."""
 APPROVAL_STATUS_APPROVED: ApprovalStatus.ValueType  # 3
 APPROVAL_STATUS_DENIED: ApprovalStatus.ValueType  # 4
 APPROVAL_STATUS_EXPIRED: ApprovalStatus.ValueType  # 5
@@ -52,20 +55,20 @@ class _ListOrder:
 class _ListOrderEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ListOrder.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     LIST_ORDER_UNSPECIFIED: _ListOrder.ValueType  # 0
-    """When its first event was recorded."""
+    """When the first event was recorded."""
     LIST_ORDER_HAPPENED: _ListOrder.ValueType  # 1
-    """When its last event happened (happened_to). One that is appended to between two
-    pages may be on both, or on neither.
+    """The latest time at which an event happened (`happened_to`). A conversation that is appended
+    to between two pages may be on both, or on neither.
     """
 
 class ListOrder(_ListOrder, metaclass=_ListOrderEnumTypeWrapper):
-    """What makes a conversation newer than another one."""
+    """By which time conversations are ordered."""
 
 LIST_ORDER_UNSPECIFIED: ListOrder.ValueType  # 0
-"""When its first event was recorded."""
+"""When the first event was recorded."""
 LIST_ORDER_HAPPENED: ListOrder.ValueType  # 1
-"""When its last event happened (happened_to). One that is appended to between two
-pages may be on both, or on neither.
+"""The latest time at which an event happened (`happened_to`). A conversation that is appended
+to between two pages may be on both, or on neither.
 """
 global___ListOrder = ListOrder
 
@@ -77,26 +80,28 @@ class _ErasedWhyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     ERASED_WHY_UNSPECIFIED: _ErasedWhy.ValueType  # 0
     ERASED_WHY_ASKED: _ErasedWhy.ValueType  # 1
-    """It was asked for."""
+    """It is part of the target."""
     ERASED_WHY_DERIVED: _ErasedWhy.ValueType  # 2
-    """It was made from what is erased."""
+    """It was derived from erased content."""
     ERASED_WHY_BOUND: _ErasedWhy.ValueType  # 3
-    """It is a decision about a call, with a hash of its arguments."""
+    """It is a decision about an erased call, with a hash of its arguments."""
 
 class ErasedWhy(_ErasedWhy, metaclass=_ErasedWhyEnumTypeWrapper):
     """Why an event is erased."""
 
 ERASED_WHY_UNSPECIFIED: ErasedWhy.ValueType  # 0
 ERASED_WHY_ASKED: ErasedWhy.ValueType  # 1
-"""It was asked for."""
+"""It is part of the target."""
 ERASED_WHY_DERIVED: ErasedWhy.ValueType  # 2
-"""It was made from what is erased."""
+"""It was derived from erased content."""
 ERASED_WHY_BOUND: ErasedWhy.ValueType  # 3
-"""It is a decision about a call, with a hash of its arguments."""
+"""It is a decision about an erased call, with a hash of its arguments."""
 global___ErasedWhy = ErasedWhy
 
 @typing_extensions.final
 class GetConversationRequest(google.protobuf.message.Message):
+    """Which state to return."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -108,9 +113,9 @@ class GetConversationRequest(google.protobuf.message.Message):
     branch: builtins.str
     """Empty: the active branch."""
     as_of_revision: builtins.int
-    """0: now."""
+    """The state of the branch after this revision of its history. 0: now."""
     with_values: builtins.bool
-    """With the values that the branch's state refers to."""
+    """Also return the values that the state of the branch refers to."""
     def __init__(
         self,
         *,
@@ -125,6 +130,8 @@ global___GetConversationRequest = GetConversationRequest
 
 @typing_extensions.final
 class ConversationState(google.protobuf.message.Message):
+    """State of a conversation and one branch."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SUMMARY_FIELD_NUMBER: builtins.int
@@ -133,16 +140,19 @@ class ConversationState(google.protobuf.message.Message):
     MORE_BRANCHES_FIELD_NUMBER: builtins.int
     VALUES_FIELD_NUMBER: builtins.int
     @property
-    def summary(self) -> global___ConversationSummary: ...
+    def summary(self) -> global___ConversationSummary:
+        """The conversation, now."""
     @property
     def branches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Branch]:
-        """The first 100, by id: ListBranches has all of them."""
+        """The first 100 branches, by id. `ListBranches` returns all."""
     @property
-    def branch(self) -> global___BranchState: ...
+    def branch(self) -> global___BranchState:
+        """The branch, as of the revision."""
     more_branches: builtins.bool
+    """There are more than 100 branches."""
     @property
     def values(self) -> global___BranchValues:
-        """Absent unless they were asked for."""
+        """Not set unless `with_values` is."""
     def __init__(
         self,
         *,
@@ -159,7 +169,7 @@ global___ConversationState = ConversationState
 
 @typing_extensions.final
 class BranchValues(google.protobuf.message.Message):
-    """What the events say that a BranchState refers to, as far as it has 3 MiB together."""
+    """The values that a BranchState refers to, up to 3 MiB in total."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -187,21 +197,24 @@ class BranchValues(google.protobuf.message.Message):
     ACTIVE_CONTEXT_FIELD_NUMBER: builtins.int
     LEFT_OUT_FIELD_NUMBER: builtins.int
     system_prompt: builtins.str
-    """Absent: none was set."""
+    """The system prompt in force. Not set: none."""
     user_prompt: builtins.str
+    """The user prompt in force. Not set: none."""
     @property
-    def tools_defined(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.ToolDefinition]: ...
+    def tools_defined(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.ToolDefinition]:
+        """The tools in force."""
     summary: builtins.str
-    """Content of the last dialogue summary."""
+    """Text of the last dialogue summary. Not set: none."""
     compaction: builtins.str
-    """Summary of the last compaction."""
+    """Summary of the last compaction. Not set: none."""
     @property
     def active_context(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """Key to JSON text."""
     @property
     def left_out(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Fields that are set and had no room, by name; of the active context `active_context.KEY`.
-        Their events are in the state: `Events.GetMany` and `Contexts.Get` have them alone.
+        """Names of fields that are set but did not fit; for values of the active context
+        `active_context.KEY`. The state names their events: `Events.GetMany` and `Contexts.Get`
+        return them one by one.
         """
     def __init__(
         self,
@@ -229,6 +242,8 @@ global___BranchValues = BranchValues
 
 @typing_extensions.final
 class ConversationSummary(google.protobuf.message.Message):
+    """A conversation in short."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     @typing_extensions.final
@@ -301,39 +316,56 @@ class ConversationSummary(google.protobuf.message.Message):
     HAPPENED_TO_FIELD_NUMBER: builtins.int
     METADATA_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID."""
     title: builtins.str
+    """May be empty."""
     source: builtins.str
+    """The program or import that it comes from. Empty: none."""
     source_id: builtins.str
+    """Its id there. Empty: none."""
     @property
-    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Name to value."""
     @property
-    def config(self) -> treering.v1.event_pb2.Config: ...
+    def config(self) -> treering.v1.event_pb2.Config:
+        """Model settings."""
     @property
-    def parent(self) -> treering.v1.event_pb2.ParentRef: ...
+    def parent(self) -> treering.v1.event_pb2.ParentRef:
+        """The conversation that it was forked or spawned from. Not set: none."""
     shares_history: builtins.bool
+    """True: a fork. False with a `parent`: a sub-context."""
     head: builtins.int
     """Last revision on any branch."""
     branch_count: builtins.int
+    """Number of branches."""
     active_branch_id: builtins.int
+    """Id of the active branch."""
     active_branch: builtins.str
+    """Name of the active branch."""
     sealed: builtins.bool
+    """It takes no more events."""
     @property
-    def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When its first event was recorded."""
     @property
-    def updated_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def updated_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When its last event was recorded."""
     source_meta: builtins.bytes
+    """How the source describes it, JSON text. Set by `Get` only."""
     @property
-    def policies(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    def policies(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Policy name to JSON text."""
     @property
     def damage(self) -> global___Damage:
-        """Set when the conversation cannot be read to its end."""
+        """Set if the conversation cannot be read to its end."""
     @property
     def happened_from(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When its first event and the last of them happened, as their authors say (the
-        source of an import, say); else when they were recorded.
+        """When its first event happened, as its writer (such as the source of an import) says;
+        otherwise when it was recorded.
         """
     @property
-    def happened_to(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def happened_to(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """The latest time at which one of its events happened; determined in the same way."""
     @property
     def metadata(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """Name to JSON text."""
@@ -369,15 +401,19 @@ global___ConversationSummary = ConversationSummary
 
 @typing_extensions.final
 class ListBranchesRequest(google.protobuf.message.Message):
+    """Which page of branches to return."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     page_size: builtins.int
-    """At most so many; 0: the server's page size."""
+    """Most branches to return; at most 1,000. 0: 100."""
     page_token: builtins.str
+    """The `next_page_token` of the page before. Empty: the first page."""
     def __init__(
         self,
         *,
@@ -391,15 +427,17 @@ global___ListBranchesRequest = ListBranchesRequest
 
 @typing_extensions.final
 class ListBranchesResponse(google.protobuf.message.Message):
+    """A page of branches."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BRANCHES_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
     @property
     def branches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Branch]:
-        """By id: the first one, then in the order in which they were forked."""
+        """By id: the first branch, then in the order in which they were forked."""
     next_page_token: builtins.str
-    """Empty: this was the last page."""
+    """Empty: this is the last page."""
     def __init__(
         self,
         *,
@@ -412,8 +450,8 @@ global___ListBranchesResponse = ListBranchesResponse
 
 @typing_extensions.final
 class Damage(google.protobuf.message.Message):
-    """From where on a conversation cannot be read. What is before is whole; what asks
-    for more, and every append, answers DATA_LOSS with the reason CONVERSATION_DAMAGED.
+    """Where a conversation stops being readable. Events before it are intact. Reads beyond it, and
+    all appends, fail with CONVERSATION_DAMAGED (DATA_LOSS).
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -422,12 +460,12 @@ class Damage(google.protobuf.message.Message):
     POSITION_FIELD_NUMBER: builtins.int
     WHAT_FIELD_NUMBER: builtins.int
     revision: builtins.int
-    """The first revision that cannot be served; 1: nothing of it can."""
+    """First revision that cannot be read. 1: none can."""
     @property
     def position(self) -> treering.v1.event_pb2.Position:
-        """Where the log is damaged."""
+        """Log position of the damage."""
     what: builtins.str
-    """What was found there."""
+    """What was found there. For people."""
     def __init__(
         self,
         *,
@@ -442,6 +480,8 @@ global___Damage = Damage
 
 @typing_extensions.final
 class Branch(google.protobuf.message.Message):
+    """A branch of a conversation."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BRANCH_ID_FIELD_NUMBER: builtins.int
@@ -452,13 +492,19 @@ class Branch(google.protobuf.message.Message):
     ARCHIVED_FIELD_NUMBER: builtins.int
     ACTIVE_FIELD_NUMBER: builtins.int
     branch_id: builtins.int
+    """See `Event.branch_id`."""
     name: builtins.str
+    """Its name."""
     parent_branch_id: builtins.int
+    """The branch that it was forked from."""
     fork_revision: builtins.int
-    """0 for the first branch."""
+    """Last revision that it shares with its parent. 0: the first branch."""
     head: builtins.int
+    """Its newest revision."""
     archived: builtins.bool
+    """It takes no more events."""
     active: builtins.bool
+    """Calls use it when they name no branch."""
     def __init__(
         self,
         *,
@@ -476,8 +522,8 @@ global___Branch = Branch
 
 @typing_extensions.final
 class EventRef(google.protobuf.message.Message):
-    """An event by its place. A fork into a new conversation inherits events of
-    another one, so a revision alone does not name them.
+    """The place of an event. A fork into a new conversation inherits events of another one, so a
+    revision alone does not identify an event.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -485,7 +531,9 @@ class EventRef(google.protobuf.message.Message):
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     REVISION_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID of the conversation that the event belongs to."""
     revision: builtins.int
+    """Its revision there."""
     def __init__(
         self,
         *,
@@ -498,8 +546,8 @@ global___EventRef = EventRef
 
 @typing_extensions.final
 class BranchState(google.protobuf.message.Message):
-    """What is true on a branch at a revision. What is long is not repeated here:
-    references name the events that hold it, and `with_values` asks for it, too.
+    """State of a branch at a revision. Long values are not repeated here: references name the
+    events that contain them, and `with_values` also returns the values.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -557,40 +605,53 @@ class BranchState(google.protobuf.message.Message):
     TURN_OPEN_FIELD_NUMBER: builtins.int
     CONFIG_FIELD_NUMBER: builtins.int
     branch_id: builtins.int
+    """See `Event.branch_id`."""
     name: builtins.str
+    """Name of the branch."""
     head: builtins.int
+    """The revision of this state."""
     @property
-    def open_calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OpenCall]: ...
+    def open_calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OpenCall]:
+        """Tool calls without a result."""
     @property
-    def system_prompt(self) -> global___EventRef: ...
+    def system_prompt(self) -> global___EventRef:
+        """The system prompt in force. Not set: none."""
     @property
-    def user_prompt(self) -> global___EventRef: ...
+    def user_prompt(self) -> global___EventRef:
+        """The user prompt in force. Not set: none."""
     @property
     def active_context(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___EventRef]:
         """Key to the event that set it."""
     @property
-    def discovered_tools(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def discovered_tools(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Tools that were discovered since the last compaction."""
     @property
     def guidance_given(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Tools whose guidance was given since the last compaction."""
     @property
-    def entities(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Entity]: ...
+    def entities(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Entity]:
+        """Things that were noted since the last compaction."""
     @property
-    def tool_uses(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]: ...
+    def tool_uses(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Tool name to number of calls since the last compaction."""
     @property
-    def tools_defined(self) -> global___EventRef: ...
+    def tools_defined(self) -> global___EventRef:
+        """The tools in force. Not set: none."""
     @property
     def summary(self) -> global___EventRef:
-        """The last dialogue summary."""
+        """The last dialogue summary. Not set: none."""
     @property
     def compaction(self) -> global___EventRef:
-        """The last compaction, and the last revision that it stands for."""
+        """The last compaction. Not set: none."""
     cut_revision: builtins.int
+    """Last revision that the last compaction replaces. 0: none."""
     finished_turns: builtins.int
     """Turns that ended since the last compaction."""
     turn_open: builtins.bool
+    """A turn has begun and not ended."""
     @property
-    def config(self) -> treering.v1.event_pb2.Config: ...
+    def config(self) -> treering.v1.event_pb2.Config:
+        """Model settings in force on the branch."""
     def __init__(
         self,
         *,
@@ -620,6 +681,8 @@ global___BranchState = BranchState
 
 @typing_extensions.final
 class OpenCall(google.protobuf.message.Message):
+    """A tool call without a result."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CALL_ID_FIELD_NUMBER: builtins.int
@@ -629,12 +692,18 @@ class OpenCall(google.protobuf.message.Message):
     ARGUMENTS_HASH_FIELD_NUMBER: builtins.int
     STARTED_FIELD_NUMBER: builtins.int
     call_id: builtins.str
+    """Id of the call."""
     tool: builtins.str
+    """Name of the tool."""
     @property
-    def request(self) -> global___EventRef: ...
+    def request(self) -> global___EventRef:
+        """The event that requested it."""
     approval: global___ApprovalStatus.ValueType
+    """State of its approval."""
     arguments_hash: builtins.bytes
+    """BLAKE3 (32 bytes) of the argument bytes; a decision must contain it."""
     started: builtins.bool
+    """Somebody started to run it."""
     def __init__(
         self,
         *,
@@ -652,9 +721,9 @@ global___OpenCall = OpenCall
 
 @typing_extensions.final
 class ListConversationsRequest(google.protobuf.message.Message):
-    """What is empty or absent filters nothing. A page costs a bounded time: when few
-    conversations are what is asked for it may have fewer than `page_size`, or none, and
-    still a token to go on with.
+    """Which conversations to list. Empty fields filter nothing. A page takes a bounded time: if few
+    conversations match, it may have fewer than `page_size`, or none, and still a token for the
+    next page.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -705,33 +774,37 @@ class ListConversationsRequest(google.protobuf.message.Message):
     UPDATED_TO_FIELD_NUMBER: builtins.int
     WITH_VALUES_FIELD_NUMBER: builtins.int
     page_size: builtins.int
-    """At most so many; 0: the server's page size."""
+    """Most conversations to return; at most 1,000. 0: 100."""
     page_token: builtins.str
+    """The `next_page_token` of the page before; all other fields except `page_size` and
+    `with_values` must be the same. Empty: the first page.
+    """
     source: builtins.str
-    """Only those imported from this source."""
+    """Only those of this source."""
     ascending: builtins.bool
     """Oldest first."""
     order: global___ListOrder.ValueType
+    """Unspecified: by creation."""
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """Only those with all of these labels."""
     @property
     def metadata(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Only those whose metadata has these values, name to JSON text. Compared as JSON."""
+        """Only those with these values in their metadata, name to JSON text. Compared as JSON."""
     parent: builtins.str
     """Only those that were forked or spawned from this one (UUID or source id)."""
     title: builtins.str
-    """Only those whose title has this in it, in upper or lower case."""
+    """Only those whose title contains this text; case does not matter."""
     sealed: builtins.bool
-    """Only sealed ones, or only others."""
+    """True: only sealed ones. False: only others. Not set: both."""
     @property
     def updated_from(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """Only those whose last event was recorded at this time or later …"""
+        """Only those whose last event was recorded at this time or later."""
     @property
     def updated_to(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """… and before this one."""
+        """Only those whose last event was recorded before this time."""
     with_values: builtins.bool
-    """With the values that each one's active branch refers to. A page has 100 at most then."""
+    """Also return the values of each active branch. A page then has at most 100 conversations."""
     def __init__(
         self,
         *,
@@ -757,16 +830,18 @@ global___ListConversationsRequest = ListConversationsRequest
 
 @typing_extensions.final
 class FindConversationsRequest(google.protobuf.message.Message):
+    """What to look for."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ID_PART_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
     id_part: builtins.str
-    """Those whose UUID or source id begins with this; when there is none, those where
-    one ends with it.
+    """Required. Returns conversations whose UUID or source id begins with it; if there are none,
+    those where one ends with it.
     """
     limit: builtins.int
-    """At most so many; 0: the server's page size."""
+    """Most conversations to return; at most 1,000. 0: 100."""
     def __init__(
         self,
         *,
@@ -779,12 +854,15 @@ global___FindConversationsRequest = FindConversationsRequest
 
 @typing_extensions.final
 class FindConversationsResponse(google.protobuf.message.Message):
+    """The conversations that were found."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATIONS_FIELD_NUMBER: builtins.int
     MORE_FIELD_NUMBER: builtins.int
     @property
-    def conversations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ConversationSummary]: ...
+    def conversations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ConversationSummary]:
+        """The conversations."""
     more: builtins.bool
     """There are more."""
     def __init__(
@@ -799,23 +877,25 @@ global___FindConversationsResponse = FindConversationsResponse
 
 @typing_extensions.final
 class ListConversationsResponse(google.protobuf.message.Message):
+    """A page of conversations."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATIONS_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
     VALUES_FIELD_NUMBER: builtins.int
     @property
-    def conversations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ConversationSummary]: ...
+    def conversations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ConversationSummary]:
+        """In the requested order."""
     next_page_token: builtins.str
-    """Empty: this was the last page. A token is of one query of one store: with another one it
-    is refused. In the order of creation nothing is on two pages and nothing on none,
-    whatever is appended meanwhile.
+    """Empty: this is the last page. A token belongs to one query of one store; others refuse it.
+    In the order of creation, pages have no gaps or repetitions, whatever is appended in the
+    meantime.
     """
     @property
     def values(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BranchValues]:
-        """One for each conversation, in order, unless they were not asked for: all of a page have
-        3 MiB together, and what had no room is named as with Get. Of a damaged conversation there
-        are none.
+        """With `with_values`: one for each conversation, in order, up to 3 MiB per page; `left_out`
+        names what did not fit. Empty for damaged conversations.
         """
     def __init__(
         self,
@@ -830,6 +910,8 @@ global___ListConversationsResponse = ListConversationsResponse
 
 @typing_extensions.final
 class ForkRequest(google.protobuf.message.Message):
+    """Where to fork."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     @typing_extensions.final
@@ -864,31 +946,40 @@ class ForkRequest(google.protobuf.message.Message):
     SOURCE_FIELD_NUMBER: builtins.int
     SOURCE_ID_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
     """Branch to fork. Empty: the active branch."""
     at_revision: builtins.int
-    """Last revision to share; it must be in that branch's history. 0: its head."""
+    """Last revision to share; must be in the history of the branch. 0: its head."""
     name: builtins.str
-    """Name of the new branch (or title of the new conversation)."""
+    """Name of the new branch (required), or title of the new conversation."""
     system_prompt: builtins.str
+    """System prompt of the new branch. Empty: the inherited one."""
     into_conversation: builtins.str
-    """Fork into a new conversation with this UUID ("new": the engine makes one)."""
+    """Fork into a new conversation with this UUID, not of version 8; "new": the server makes an
+    id. Empty: a new branch of the same conversation.
+    """
     idempotency_key: builtins.str
+    """At most 256 bytes. A repeat returns the first result. Empty: none."""
     activate: builtins.bool
     """Make the new branch the active one."""
     actor: builtins.str
+    """Who forks. With an API key the server sets the name of the key."""
     expected_head: builtins.int
-    """The head that the forked branch must have; 0: any."""
+    """Head that the forked branch must have. 0: no check."""
     keep_labels: builtins.bool
-    """Of a new conversation: it has the labels of the one that is forked, and its source
-    (but not the id there, which names one conversation).
-    """
+    """New conversation only: copy the labels of the forked conversation."""
     keep_source: builtins.bool
+    """New conversation only: copy its source, but not the source id, which identifies one
+    conversation.
+    """
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Of a new conversation: labels, over those that it keeps, and a source of its own."""
+        """New conversation only: labels; they override those that are copied."""
     source: builtins.str
+    """New conversation only: a source of its own. Empty: none."""
     source_id: builtins.str
+    """New conversation only: its id there. Empty: none."""
     def __init__(
         self,
         *,
@@ -914,16 +1005,21 @@ global___ForkRequest = ForkRequest
 
 @typing_extensions.final
 class ForkResponse(google.protobuf.message.Message):
+    """The result of a fork."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     EVENTS_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID of the conversation that has the new branch."""
     @property
-    def branch(self) -> global___Branch: ...
+    def branch(self) -> global___Branch:
+        """The new branch."""
     @property
-    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.events_pb2.Appended]: ...
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.events_pb2.Appended]:
+        """The events that were appended."""
     def __init__(
         self,
         *,
@@ -938,6 +1034,8 @@ global___ForkResponse = ForkResponse
 
 @typing_extensions.final
 class RewindRequest(google.protobuf.message.Message):
+    """How far to take a branch back."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -950,24 +1048,27 @@ class RewindRequest(google.protobuf.message.Message):
     LIMIT_FIELD_NUMBER: builtins.int
     HEADERS_ONLY_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
     """Branch to take back. Empty: the active branch."""
     to_revision: builtins.int
-    """Last revision that stays; it must be in the branch's history, and be an event of this
-    conversation. 0: nothing stays but what the conversation was created with.
+    """Last revision that stays; must be in the history of the branch and belong to this
+    conversation. 0: only what the conversation was created with stays.
     """
     expected_head: builtins.int
-    """The head that the branch must have; 0: any."""
+    """Head that the branch must have. 0: no check."""
     keep_as: builtins.str
-    """Name for the old end. Empty: `rewound-` and its last revision."""
+    """Name of the branch that keeps the old end. Empty: `rewound-` and its last revision."""
     idempotency_key: builtins.str
+    """At most 256 bytes. A repeat returns the first result. Empty: none."""
     actor: builtins.str
+    """Who rewinds. With an API key the server sets the name of the key."""
     limit: builtins.int
-    """At most so many events of what went come with the answer, the newest of them; 0: the
-    server's bound. All of them can be read on the branch `kept`.
+    """Most events to return of those that went, the newest of them; at most 1,000. 0: 1,000. All
+    of them can be read on the branch `kept`.
     """
     headers_only: builtins.bool
-    """Leave the bodies out."""
+    """Leave out the bodies."""
     def __init__(
         self,
         *,
@@ -987,6 +1088,8 @@ global___RewindRequest = RewindRequest
 
 @typing_extensions.final
 class RewindResponse(google.protobuf.message.Message):
+    """The result of a rewind."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BRANCH_FIELD_NUMBER: builtins.int
@@ -997,21 +1100,24 @@ class RewindResponse(google.protobuf.message.Message):
     REPEATED_KEY_FIELD_NUMBER: builtins.int
     @property
     def branch(self) -> global___Branch:
-        """The branch as it is now: a new one, under the old name. Its head is what the next
-        append is checked against.
+        """The branch as it is now: a new one with the old name. The next append is checked against
+        its head.
         """
     @property
     def kept(self) -> global___Branch:
-        """The old end, which has all that it had. Absent: nothing went, and nothing was appended."""
+        """The branch with the old end. Not set: nothing went, and nothing was appended."""
     @property
-    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.events_pb2.Appended]: ...
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.events_pb2.Appended]:
+        """The events that were appended."""
     @property
     def went(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Event]:
-        """What went, oldest first, without what was only said of branches."""
+        """The events that are no longer on the branch, oldest first, without events about branches or
+        the whole conversation.
+        """
     truncated: builtins.bool
-    """More went than came with the answer: read the branch `kept`."""
+    """More events went than were returned: read the branch `kept`."""
     repeated_key: builtins.bool
-    """True: the idempotency key was known, nothing was appended now."""
+    """True: the idempotency key was known, and nothing was appended now."""
     def __init__(
         self,
         *,
@@ -1029,6 +1135,8 @@ global___RewindResponse = RewindResponse
 
 @typing_extensions.final
 class RenameBranchRequest(google.protobuf.message.Message):
+    """Which branch to rename."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -1037,11 +1145,15 @@ class RenameBranchRequest(google.protobuf.message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     ACTOR_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
     """Empty: the active branch."""
     name: builtins.str
+    """Required. The new name, 1 to 200 bytes."""
     idempotency_key: builtins.str
+    """At most 256 bytes. A repeat returns the first result. Empty: none."""
     actor: builtins.str
+    """Who renames it. With an API key the server sets the name of the key."""
     def __init__(
         self,
         *,
@@ -1057,6 +1169,8 @@ global___RenameBranchRequest = RenameBranchRequest
 
 @typing_extensions.final
 class ArchiveBranchRequest(google.protobuf.message.Message):
+    """Which branch to archive."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -1065,10 +1179,15 @@ class ArchiveBranchRequest(google.protobuf.message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     ACTOR_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch, which cannot be archived."""
     reason: builtins.str
+    """Why; may be empty."""
     idempotency_key: builtins.str
+    """At most 256 bytes. A repeat returns the first result. Empty: none."""
     actor: builtins.str
+    """Who archives it. With an API key the server sets the name of the key."""
     def __init__(
         self,
         *,
@@ -1084,6 +1203,8 @@ global___ArchiveBranchRequest = ArchiveBranchRequest
 
 @typing_extensions.final
 class ActivateBranchRequest(google.protobuf.message.Message):
+    """Which branch to activate."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -1091,9 +1212,13 @@ class ActivateBranchRequest(google.protobuf.message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     ACTOR_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     idempotency_key: builtins.str
+    """At most 256 bytes. A repeat returns the first result. Empty: none."""
     actor: builtins.str
+    """Who activates it. With an API key the server sets the name of the key."""
     def __init__(
         self,
         *,
@@ -1108,12 +1233,16 @@ global___ActivateBranchRequest = ActivateBranchRequest
 
 @typing_extensions.final
 class LineageRequest(google.protobuf.message.Message):
+    """Which branch."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     def __init__(
         self,
         *,
@@ -1126,6 +1255,8 @@ global___LineageRequest = LineageRequest
 
 @typing_extensions.final
 class LineageResponse(google.protobuf.message.Message):
+    """Where a branch came from."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     STEPS_FIELD_NUMBER: builtins.int
@@ -1135,7 +1266,7 @@ class LineageResponse(google.protobuf.message.Message):
         """From the branch itself up to the root."""
     @property
     def children(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Conversations that were spawned or forked from this one."""
+        """UUIDs of the conversations that were spawned or forked from this one."""
     def __init__(
         self,
         *,
@@ -1148,6 +1279,8 @@ global___LineageResponse = LineageResponse
 
 @typing_extensions.final
 class LineageStep(google.protobuf.message.Message):
+    """A part of the history."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -1156,13 +1289,15 @@ class LineageStep(google.protobuf.message.Message):
     FROM_REVISION_FIELD_NUMBER: builtins.int
     TO_REVISION_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID."""
     branch_id: builtins.int
+    """See `Event.branch_id`."""
     name: builtins.str
+    """Name of the branch."""
     from_revision: builtins.int
-    """Events of this step's branch after `from_revision` (exclusive) up to
-    `to_revision` (inclusive) are in the history.
-    """
+    """The history contains the events of this branch after this revision."""
     to_revision: builtins.int
+    """The history contains the events of this branch up to and including this revision."""
     def __init__(
         self,
         *,
@@ -1178,6 +1313,8 @@ global___LineageStep = LineageStep
 
 @typing_extensions.final
 class DiffRequest(google.protobuf.message.Message):
+    """Which branches to compare."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -1186,12 +1323,15 @@ class DiffRequest(google.protobuf.message.Message):
     HEADERS_ONLY_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     left_branch: builtins.str
+    """Empty: the active branch."""
     right_branch: builtins.str
+    """Empty: the active branch."""
     headers_only: builtins.bool
-    """Leave the bodies out."""
+    """Leave out the bodies."""
     limit: builtins.int
-    """At most so many events a side; 0: the server's bound."""
+    """Most events per side; at most 1,000. 0: 1,000."""
     def __init__(
         self,
         *,
@@ -1207,6 +1347,8 @@ global___DiffRequest = DiffRequest
 
 @typing_extensions.final
 class DiffResponse(google.protobuf.message.Message):
+    """The difference of two branches."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ANCESTOR_CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -1215,12 +1357,15 @@ class DiffResponse(google.protobuf.message.Message):
     RIGHT_FIELD_NUMBER: builtins.int
     TRUNCATED_FIELD_NUMBER: builtins.int
     ancestor_conversation_id: builtins.str
-    """The last event that both have; empty id when they share none."""
+    """Conversation of the last event that both have. Empty: they share none."""
     ancestor_revision: builtins.int
+    """Revision of that event."""
     @property
-    def left(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Event]: ...
+    def left(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Event]:
+        """Events of the left branch after it, oldest first."""
     @property
-    def right(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Event]: ...
+    def right(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Event]:
+        """Events of the right branch after it, oldest first."""
     truncated: builtins.bool
     """A side has more events than were returned."""
     def __init__(
@@ -1238,6 +1383,8 @@ global___DiffResponse = DiffResponse
 
 @typing_extensions.final
 class SealRequest(google.protobuf.message.Message):
+    """Which conversation to seal."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -1246,10 +1393,15 @@ class SealRequest(google.protobuf.message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     ACTOR_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     reason: builtins.str
+    """Why; may be empty."""
     summary: builtins.str
+    """Summary of the conversation; may be empty."""
     idempotency_key: builtins.str
+    """At most 256 bytes. A repeat returns the first result. Empty: none."""
     actor: builtins.str
+    """Who seals it. With an API key the server sets the name of the key."""
     def __init__(
         self,
         *,
@@ -1265,6 +1417,8 @@ global___SealRequest = SealRequest
 
 @typing_extensions.final
 class EraseRequest(google.protobuf.message.Message):
+    """What to erase."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REVISIONS_FIELD_NUMBER: builtins.int
@@ -1284,19 +1438,20 @@ class EraseRequest(google.protobuf.message.Message):
     whole_namespace: builtins.bool
     """Must be true: every event of the namespace."""
     literal: builtins.bytes
-    """Every event of the namespace that holds these bytes, also as JSON writes them. The log
-    is looked through, not the index.
+    """Every event of the namespace that contains these bytes, also in the form that JSON writes
+    them; 4 bytes to 64 KiB. Scans the log, not the index.
     """
     @property
     def due(self) -> global___Retention:
-        """Every conversation that was kept as long as it is to be."""
+        """Every conversation whose retention time is over."""
     keep_derived: builtins.bool
-    """Keep what was made from it: summaries, compactions, short forms of results."""
+    """Keep what was derived from the content: summaries, compactions, result digests."""
     dry_run: builtins.bool
-    """Only tell what would go."""
+    """Only report what would be erased."""
     reason: builtins.str
-    """For the history."""
+    """Why; stored in the ContentErased events."""
     actor: builtins.str
+    """Who erases. With an API key the server sets the name of the key."""
     def __init__(
         self,
         *,
@@ -1318,8 +1473,8 @@ global___EraseRequest = EraseRequest
 
 @typing_extensions.final
 class Retention(google.protobuf.message.Message):
-    """How long conversations are kept after the last event was appended to them. One that a
-    conversation which is kept was forked from is kept with it.
+    """How long to keep conversations after their last event was appended. A conversation from which
+    a kept one was forked is kept as well.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1344,9 +1499,11 @@ class Retention(google.protobuf.message.Message):
     KEEP_SEALED_DAYS_FIELD_NUMBER: builtins.int
     LABELS_FIELD_NUMBER: builtins.int
     keep_days: builtins.int
-    """Any conversation. Absent: for ever."""
+    """Days for every conversation. Not set: for ever."""
     keep_sealed_days: builtins.int
-    """A sealed one. Absent: as any other."""
+    """Days for sealed conversations; if both are set, the shorter time counts. Not set: as for
+    others.
+    """
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """Only conversations with all of these labels."""
@@ -1368,13 +1525,17 @@ global___Retention = Retention
 
 @typing_extensions.final
 class EraseRevisions(google.protobuf.message.Message):
+    """Events of a conversation."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     RANGES_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     @property
-    def ranges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RevisionRange]: ...
+    def ranges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RevisionRange]:
+        """Their revisions, on any branch."""
     def __init__(
         self,
         *,
@@ -1387,14 +1548,16 @@ global___EraseRevisions = EraseRevisions
 
 @typing_extensions.final
 class RevisionRange(google.protobuf.message.Message):
-    """Both ends inclusive."""
+    """Both ends are inclusive."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FIRST_FIELD_NUMBER: builtins.int
     LAST_FIELD_NUMBER: builtins.int
     first: builtins.int
+    """First revision."""
     last: builtins.int
+    """Last revision."""
     def __init__(
         self,
         *,
@@ -1407,6 +1570,8 @@ global___RevisionRange = RevisionRange
 
 @typing_extensions.final
 class EraseResponse(google.protobuf.message.Message):
+    """An item of the stream."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PROGRESS_FIELD_NUMBER: builtins.int
@@ -1415,16 +1580,20 @@ class EraseResponse(google.protobuf.message.Message):
     KEPT_FIELD_NUMBER: builtins.int
     OUTCOME_FIELD_NUMBER: builtins.int
     @property
-    def progress(self) -> treering.v1.admin_pb2.Progress: ...
+    def progress(self) -> treering.v1.admin_pb2.Progress:
+        """How far erasing is."""
     @property
     def event(self) -> global___ErasedEvent:
-        """What goes; then who shares it, and what is kept of it."""
+        """An event that is erased. After these come `shared_by` and `kept`."""
     @property
-    def shared_by(self) -> global___SharedBy: ...
+    def shared_by(self) -> global___SharedBy:
+        """A fork that shares an erased event."""
     @property
-    def kept(self) -> global___KeptBody: ...
+    def kept(self) -> global___KeptBody:
+        """A large body that stays."""
     @property
-    def outcome(self) -> global___EraseOutcome: ...
+    def outcome(self) -> global___EraseOutcome:
+        """The last item."""
     def __init__(
         self,
         *,
@@ -1442,6 +1611,8 @@ global___EraseResponse = EraseResponse
 
 @typing_extensions.final
 class ErasedEvent(google.protobuf.message.Message):
+    """An event that is erased."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -1449,9 +1620,13 @@ class ErasedEvent(google.protobuf.message.Message):
     KIND_FIELD_NUMBER: builtins.int
     WHY_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID of its conversation."""
     revision: builtins.int
+    """Its revision."""
     kind: treering.v1.event_pb2.EventKind.ValueType
+    """Its kind."""
     why: global___ErasedWhy.ValueType
+    """Why it is erased."""
     def __init__(
         self,
         *,
@@ -1466,7 +1641,7 @@ global___ErasedEvent = ErasedEvent
 
 @typing_extensions.final
 class SharedBy(google.protobuf.message.Message):
-    """A fork whose history has something that is erased."""
+    """A fork whose history contains an erased event."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1474,8 +1649,11 @@ class SharedBy(google.protobuf.message.Message):
     PARENT_CONVERSATION_ID_FIELD_NUMBER: builtins.int
     REVISION_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID of the fork."""
     parent_conversation_id: builtins.str
+    """UUID of the conversation with the erased event."""
     revision: builtins.int
+    """Revision of the erased event."""
     def __init__(
         self,
         *,
@@ -1498,11 +1676,12 @@ class KeptBody(google.protobuf.message.Message):
     USED_BY_FIELD_NUMBER: builtins.int
     @property
     def position(self) -> treering.v1.event_pb2.Position:
-        """The event under which it is stored."""
+        """Log position of the event under which it is stored."""
     bytes: builtins.int
+    """Its size in bytes."""
     @property
     def used_by(self) -> treering.v1.event_pb2.Position:
-        """The first event that still has it."""
+        """Log position of the first event that still has it."""
     def __init__(
         self,
         *,
@@ -1517,6 +1696,8 @@ global___KeptBody = KeptBody
 
 @typing_extensions.final
 class EraseOutcome(google.protobuf.message.Message):
+    """The result of an erasing."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: builtins.int
@@ -1524,14 +1705,15 @@ class EraseOutcome(google.protobuf.message.Message):
     STAY_FIELD_NUMBER: builtins.int
     RECEIPT_FIELD_NUMBER: builtins.int
     events: builtins.int
+    """Number of events that were erased."""
     derived: builtins.int
-    """Of them, those that were made from the others."""
+    """Of these, the number that were derived from the others."""
     stay: builtins.int
-    """Events that still have the literal in what stays: an actor, a correlation id, an
-    idempotency key, the id of a call.
+    """Number of events that still contain the literal in what stays: an actor, a correlation id,
+    an idempotency key or a call id.
     """
     receipt: builtins.str
-    """JSON text; empty of a dry run, and when there was nothing to erase."""
+    """The signed receipt, JSON text. Empty for a dry run, and when there was nothing to erase."""
     def __init__(
         self,
         *,

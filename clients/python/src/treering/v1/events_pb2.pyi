@@ -21,7 +21,9 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing_extensions.final
 class ExpectedRevision(google.protobuf.message.Message):
-    """What the head of a branch must be for an append to be taken."""
+    """The head that a branch must have for an append (optimistic concurrency). Otherwise the append
+    fails with REVISION_MISMATCH, or CONVERSATION_EXISTS for `no_stream`.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -51,7 +53,7 @@ class ExpectedRevision(google.protobuf.message.Message):
     def no_stream(self) -> global___ExpectedRevision.NoStream:
         """The conversation must not exist."""
     revision: builtins.int
-    """The branch's head must be exactly this revision."""
+    """The head of the branch must be exactly this revision."""
     def __init__(
         self,
         *,
@@ -67,7 +69,7 @@ global___ExpectedRevision = ExpectedRevision
 
 @typing_extensions.final
 class BranchExpectation(google.protobuf.message.Message):
-    """A check on one more branch than the request's own."""
+    """A check of a branch other than that of the request."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -75,9 +77,12 @@ class BranchExpectation(google.protobuf.message.Message):
     BRANCH_FIELD_NUMBER: builtins.int
     EXPECTED_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """Required. UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     @property
-    def expected(self) -> global___ExpectedRevision: ...
+    def expected(self) -> global___ExpectedRevision:
+        """Not set: no check."""
     def __init__(
         self,
         *,
@@ -92,7 +97,9 @@ global___BranchExpectation = BranchExpectation
 
 @typing_extensions.final
 class ExpectedKey(google.protobuf.message.Message):
-    """A check on the newest event with a key (NewEvent.key) in a branch's history."""
+    """A check of the newest event with an event key (`NewEvent.key`) in the history of a branch.
+    Otherwise the append fails with LATEST_MISMATCH.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -103,17 +110,17 @@ class ExpectedKey(google.protobuf.message.Message):
     REVISION_FIELD_NUMBER: builtins.int
     EVENT_ID_FIELD_NUMBER: builtins.int
     key: builtins.str
-    """Whole."""
+    """Required. The whole key."""
     conversation_id: builtins.str
-    """UUID or source id. Empty: the request's."""
+    """UUID or source id. Empty: the conversation of the request."""
     branch: builtins.str
-    """Empty: the request's; of another conversation, its active one."""
+    """Empty: the branch of the request; in another conversation, its active branch."""
     absent: builtins.bool
-    """There must be none. False says nothing and is refused."""
+    """There must be no event with the key. False is refused, because it has no meaning."""
     revision: builtins.int
-    """Its revision, in the conversation that it is of."""
+    """Revision of the newest event, in its own conversation."""
     event_id: builtins.str
-    """Its id."""
+    """Id of the newest event."""
     def __init__(
         self,
         *,
@@ -132,6 +139,8 @@ global___ExpectedKey = ExpectedKey
 
 @typing_extensions.final
 class AppendRequest(google.protobuf.message.Message):
+    """A batch of events."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -145,43 +154,51 @@ class AppendRequest(google.protobuf.message.Message):
     KEY_LIFE_SECONDS_FIELD_NUMBER: builtins.int
     CREATE_IF_MISSING_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
-    """UUID, or the source's own id of an imported conversation. For a batch
-    that starts with ConversationCreated it may be empty: the engine makes one.
+    """UUID or source id. May be empty if the batch starts with ConversationCreated: then the
+    server makes an id.
     """
     branch: builtins.str
-    """Branch name; empty: the active branch ("main" unless changed)."""
+    """Branch name. Empty: the active branch ("main" unless changed)."""
     @property
     def expected(self) -> global___ExpectedRevision:
-        """Absent: any."""
+        """The head that the branch must have. Not set: no check. Not checked when all events of the
+        batch are known.
+        """
     idempotency_key: builtins.str
-    """Appending again with the same key and content answers with the first
-    result; with other content it is refused. Unique in the namespace, kept
-    for ever, or for key_life_seconds.
+    """At most 256 bytes, unique in the namespace. A repeated request with the same key and
+    content returns the first result; with other content it is refused (IDEMPOTENCY_CONFLICT).
+    Stored for ever, or for `key_life_seconds`. Empty: none.
     """
     @property
-    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.NewEvent]: ...
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.NewEvent]:
+        """At least one, at most 10,000, in order."""
     @property
-    def expectations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BranchExpectation]: ...
+    def expectations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BranchExpectation]:
+        """Checks of other branches."""
     skip_known: builtins.bool
-    """Events whose ids (NewEvent.id) are there already, with the same content, are passed over;
-    the others are appended. With other content the batch is refused. Not with an
-    idempotency_key: the ids tell what a repeat is.
+    """Skips events whose ids (`NewEvent.id`) exist with the same content, and appends the others.
+    With other content the batch is refused (EVENT_ID_CONFLICT). Not allowed together with
+    `idempotency_key`, because the ids identify a repeat.
     """
     @property
     def expected_keys(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ExpectedKey]:
-        """Checked when anything is appended, in one step with it; at most 4,096."""
+        """Checked in the same step in which the events are appended; at most 4,096. Not checked when
+        nothing is appended.
+        """
     key_life_seconds: builtins.int
-    """Seconds for which the request's idempotency key, or those of its events, are known; 0: for
-    ever. From then on a key is forgotten, and appends anew. For keys that only make sending
-    again harmless; longer than anybody sends again. A repeat does not change it.
+    """How long the idempotency keys of the request or of its events are stored, in seconds. 0:
+    for ever. After that time a repeat is appended again, so choose a time longer than your
+    retries. A repeat does not extend it.
     """
     @property
     def create_if_missing(self) -> treering.v1.event_pb2.ConversationCreated:
-        """What the conversation is created with when it does not exist: then its creation is the
-        first event of the batch, and `AppendResponse.created` says so. Of several that append at
-        once one creates it. `conversation_id` is a UUID, or a name: then it is the conversation
-        of that `source` with that source id, and one that is created gets both, and an id that
-        no other namespace can have. `source_id` is that name, or empty.
+        """Creates the conversation with this content if it does not exist, as the first event of the
+        batch; then `AppendResponse.created` is set. Of several concurrent appends one creates it.
+        `conversation_id` is a UUID (not of version 8), a name, or empty if `idempotency_key` is
+        set, from which the server derives an id. A name means the conversation of `source` with
+        that source id; a new conversation gets both, and an id that no other namespace can have.
+        `source_id` is that name, or empty. Not allowed if the batch starts with
+        ConversationCreated.
         """
     def __init__(
         self,
@@ -204,6 +221,8 @@ global___AppendRequest = AppendRequest
 
 @typing_extensions.final
 class Appended(google.protobuf.message.Message):
+    """Where an event is."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENT_ID_FIELD_NUMBER: builtins.int
@@ -213,14 +232,19 @@ class Appended(google.protobuf.message.Message):
     POSITION_FIELD_NUMBER: builtins.int
     KNOWN_FIELD_NUMBER: builtins.int
     event_id: builtins.str
+    """UUID of the event."""
     conversation_id: builtins.str
+    """UUID of its conversation."""
     branch_id: builtins.int
+    """Its branch, see `Event.branch_id`."""
     revision: builtins.int
+    """Its revision."""
     @property
-    def position(self) -> treering.v1.event_pb2.Position: ...
+    def position(self) -> treering.v1.event_pb2.Position:
+        """Its log position."""
     known: builtins.bool
-    """It was there already, by its id or by its own idempotency key: nothing was appended for
-    it now, and this is where it is.
+    """The event existed, by its id or its own idempotency key: it was not appended now, and this
+    is where it is.
     """
     def __init__(
         self,
@@ -239,6 +263,8 @@ global___Appended = Appended
 
 @typing_extensions.final
 class AppendResponse(google.protobuf.message.Message):
+    """The result of an append."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: builtins.int
@@ -249,16 +275,16 @@ class AppendResponse(google.protobuf.message.Message):
     def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Appended]:
         """One for each event of the request, in order."""
     repeated_key: builtins.bool
-    """True: the idempotency key was known, nothing was appended now."""
+    """True: the idempotency key was known, and nothing was appended now."""
     @property
     def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """What is legal and may still be a mistake, for example a compaction whose
-        summary names tools.
+        """Allowed, but possibly a mistake: for example, the summary of a compaction names tools. For
+        people.
         """
     @property
     def created(self) -> global___Appended:
-        """The conversation did not exist, and this is its first event (`create_if_missing`).
-        `events` has those of the request only.
+        """Set if `create_if_missing` created the conversation: its first event. `events` does not
+        contain it.
         """
     def __init__(
         self,
@@ -297,7 +323,7 @@ class KnownKeysResponse(google.protobuf.message.Message):
     KNOWN_FIELD_NUMBER: builtins.int
     @property
     def known(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
-        """One for each key, in order."""
+        """One for each key, in order. True: the key was used."""
     def __init__(
         self,
         *,
@@ -309,6 +335,8 @@ global___KnownKeysResponse = KnownKeysResponse
 
 @typing_extensions.final
 class AppendStreamResponse(google.protobuf.message.Message):
+    """The result of one request of the stream, in the order of the requests."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     APPENDED_FIELD_NUMBER: builtins.int
@@ -331,7 +359,7 @@ global___AppendStreamResponse = AppendStreamResponse
 
 @typing_extensions.final
 class AppendError(google.protobuf.message.Message):
-    """An append that was refused, in a stream that goes on."""
+    """An append that was refused. The stream continues."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -356,12 +384,14 @@ class AppendError(google.protobuf.message.Message):
     REASON_FIELD_NUMBER: builtins.int
     METADATA_FIELD_NUMBER: builtins.int
     code: builtins.int
-    """google.rpc.Code."""
+    """A google.rpc.Code."""
     message: builtins.str
+    """For people."""
     reason: builtins.str
-    """The rule, as in ErrorInfo.reason."""
+    """For programs, as in ErrorInfo.reason; see docs/ERRORS.md."""
     @property
-    def metadata(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    def metadata(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Details, as in ErrorInfo.metadata."""
     def __init__(
         self,
         *,
@@ -376,6 +406,8 @@ global___AppendError = AppendError
 
 @typing_extensions.final
 class ReadRequest(google.protobuf.message.Message):
+    """Which events to read."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BRANCH_FIELD_NUMBER: builtins.int
@@ -399,38 +431,43 @@ class ReadRequest(google.protobuf.message.Message):
     @property
     def log(self) -> global___LogSource: ...
     from_revision: builtins.int
-    """First revision (branch, conversation) to return; 0: from the start, or
-    from the end when backward. Inclusive.
+    """First revision to return, inclusive (branch and conversation). 0: from the start, or from
+    the end if `backward`.
     """
     to_revision: builtins.int
-    """Last revision, inclusive; 0: no bound."""
+    """Last revision to return, inclusive. 0: no bound."""
     from_offset: builtins.int
-    """First log offset, inclusive; log source only."""
+    """First log offset to return, inclusive (log source only). 0: from the start, or from the end
+    if `backward`.
+    """
     backward: builtins.bool
+    """Newest first. `from_revision` or `from_offset` is then the upper bound."""
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[treering.v1.event_pb2.EventKind.ValueType]:
-        """Only these kinds; empty: all."""
+        """Only these kinds. Empty: all."""
     limit: builtins.int
-    """At most so many events; 0: no bound."""
+    """Most events to return. 0: no bound."""
     headers_only: builtins.bool
-    """Leave the bodies out (headers only)."""
+    """Leave out the bodies."""
     @property
     def filter(self) -> global___EventFilter:
-        """Only events that match all of this. A key and types have an index (but not in the log
-        source); what has none is looked for event by event, in at most 50,000 of them. A read
-        that stops there says so, see ReadResponse.stopped_at.
+        """Only events that match. A key, a key prefix and a single type use an index (not with the
+        log source). Other filters scan events, at most 50,000: then `ReadResponse.stopped_at` is
+        set.
         """
     @property
     def go_on_at(self) -> global___ReadStop:
-        """Where an earlier read stopped: this one goes on there, and all else must be the same."""
+        """Continues an earlier read where it stopped: the `stopped_at` that it returned. All other
+        fields must be the same. Not set: a new read.
+        """
     exports: builtins.bool
-    """What is read is taken out of the store, to be kept elsewhere. A server with keys notes that
-    before it answers; `treering export` says so.
+    """The events leave the store, to be kept elsewhere. A server with keys writes this to its
+    audit before it answers. `treering export` sets it.
     """
     from_conversation: builtins.str
-    """With the branch source: the conversation that `from_revision` is of (UUID), when it is an
-    inherited event of a fork's history. Empty: the branch's own. Who pages passes
-    conversation and revision of the last event that came, and passes over that one.
+    """Branch source only: the conversation (UUID) that `from_revision` belongs to, if that is an
+    inherited event of a fork. Empty: the conversation of the branch. To read the next page,
+    pass conversation and revision of the last event, and skip that event.
     """
     def __init__(
         self,
@@ -458,7 +495,7 @@ global___ReadRequest = ReadRequest
 
 @typing_extensions.final
 class EventFilter(google.protobuf.message.Message):
-    """What is empty or absent filters nothing."""
+    """All fields that are set must match. Empty fields filter nothing."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -487,23 +524,25 @@ class EventFilter(google.protobuf.message.Message):
     RECORDED_FROM_FIELD_NUMBER: builtins.int
     RECORDED_TO_FIELD_NUMBER: builtins.int
     key: builtins.str
-    """The event's key, whole."""
+    """The whole event key."""
     key_prefix: builtins.str
-    """What the key begins with."""
+    """Beginning of the event key."""
     @property
     def types(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Only Custom events of one of these types."""
+        """Only Custom events of one of these types; at most 64."""
     actor: builtins.str
+    """The actor."""
     correlation_id: builtins.str
+    """The correlation id."""
     @property
     def attributes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """All of these attributes, with these values."""
     @property
     def recorded_from(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """Recorded at this time or later …"""
+        """Recorded at this time or later."""
     @property
     def recorded_to(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """… and before this one."""
+        """Recorded before this time."""
     def __init__(
         self,
         *,
@@ -523,14 +562,16 @@ global___EventFilter = EventFilter
 
 @typing_extensions.final
 class EventPlace(google.protobuf.message.Message):
-    """An event by its place."""
+    """The place of an event."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     REVISION_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """Its conversation."""
     revision: builtins.int
+    """Its revision."""
     def __init__(
         self,
         *,
@@ -568,13 +609,14 @@ global___ReadStop = ReadStop
 
 @typing_extensions.final
 class BranchSource(google.protobuf.message.Message):
-    """The history of a branch: its ancestors' events up to each fork, then its own."""
+    """The history of a branch: the events of its ancestors up to each fork, then its own."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
     """Empty: the active branch."""
     def __init__(
@@ -589,12 +631,13 @@ global___BranchSource = BranchSource
 
 @typing_extensions.final
 class ConversationSource(google.protobuf.message.Message):
-    """All events of a conversation, on any branch, by revision."""
+    """All events of a conversation, on all branches, by revision."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     def __init__(
         self,
         *,
@@ -606,7 +649,7 @@ global___ConversationSource = ConversationSource
 
 @typing_extensions.final
 class LogSource(google.protobuf.message.Message):
-    """All events of the namespace, by position."""
+    """All events of the namespace, by log position."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -618,16 +661,19 @@ global___LogSource = LogSource
 
 @typing_extensions.final
 class ReadResponse(google.protobuf.message.Message):
+    """A part of the events."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: builtins.int
     STOPPED_AT_FIELD_NUMBER: builtins.int
     @property
-    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Event]: ...
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Event]:
+        """In the order of the read."""
     @property
     def stopped_at(self) -> global___ReadStop:
-        """In the last message of a read that looked at as many events as one may: put it into
-        ReadRequest.go_on_at to read on.
+        """Set in the last message of a read that stopped after scanning 50,000 events: pass it as
+        `ReadRequest.go_on_at` to continue.
         """
     def __init__(
         self,
@@ -642,6 +688,8 @@ global___ReadResponse = ReadResponse
 
 @typing_extensions.final
 class LatestRequest(google.protobuf.message.Message):
+    """Which events to look up. At least one key, type or kind."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATIONS_FIELD_NUMBER: builtins.int
@@ -653,21 +701,22 @@ class LatestRequest(google.protobuf.message.Message):
     HEADERS_ONLY_FIELD_NUMBER: builtins.int
     @property
     def conversations(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """UUIDs or source ids; at most 256."""
+        """UUIDs or source ids; 1 to 256."""
     branch: builtins.str
-    """Of each of them. Empty: the active one."""
+    """The branch of each conversation. Empty: the active branch."""
     @property
     def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Keys of events."""
+        """Event keys."""
     @property
     def types(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Types of Custom events."""
     @property
-    def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[treering.v1.event_pb2.EventKind.ValueType]: ...
+    def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[treering.v1.event_pb2.EventKind.ValueType]:
+        """Kinds of events."""
     as_of_revision: builtins.int
-    """Only what was there at this revision; 0: now. With one conversation."""
+    """Only events up to this revision. 0: all. Allowed with one conversation."""
     headers_only: builtins.bool
-    """Leave the bodies out."""
+    """Leave out the bodies."""
     def __init__(
         self,
         *,
@@ -685,13 +734,15 @@ global___LatestRequest = LatestRequest
 
 @typing_extensions.final
 class LatestResponse(google.protobuf.message.Message):
+    """The newest events."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FOUND_FIELD_NUMBER: builtins.int
     @property
     def found(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LatestEvent]:
-        """For each conversation its keys, then its types, then its kinds, in the order asked;
-        at most 4,096.
+        """For each conversation its keys, then its types, then its kinds, in the order of the
+        request; at most 4,096.
         """
     def __init__(
         self,
@@ -704,6 +755,8 @@ global___LatestResponse = LatestResponse
 
 @typing_extensions.final
 class LatestEvent(google.protobuf.message.Message):
+    """The newest event with a key, or of a type or kind."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -713,14 +766,17 @@ class LatestEvent(google.protobuf.message.Message):
     EVENT_FIELD_NUMBER: builtins.int
     BODY_LEFT_OUT_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID of the conversation that was asked about. A fork may inherit the event from another
+    one.
+    """
     key: builtins.str
     type: builtins.str
     kind: treering.v1.event_pb2.EventKind.ValueType
     @property
     def event(self) -> treering.v1.event_pb2.Event:
-        """Absent: there is none."""
+        """Not set: there is no such event."""
     body_left_out: builtins.bool
-    """Its body was left out because the answer has as many bytes as one may: ask for it alone."""
+    """The body did not fit into the 3 MiB of the response: ask for the event alone."""
     def __init__(
         self,
         *,
@@ -739,6 +795,8 @@ global___LatestEvent = LatestEvent
 
 @typing_extensions.final
 class GetManyRequest(google.protobuf.message.Message):
+    """Which events to look up."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: builtins.int
@@ -747,7 +805,7 @@ class GetManyRequest(google.protobuf.message.Message):
     def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EventName]:
         """At most 4,096."""
     headers_only: builtins.bool
-    """Leave the bodies out."""
+    """Leave out the bodies."""
     def __init__(
         self,
         *,
@@ -760,14 +818,17 @@ global___GetManyRequest = GetManyRequest
 
 @typing_extensions.final
 class EventName(google.protobuf.message.Message):
+    """Identifies an event."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENT_ID_FIELD_NUMBER: builtins.int
     PLACE_FIELD_NUMBER: builtins.int
     event_id: builtins.str
+    """UUID of the event."""
     @property
     def place(self) -> global___EventPlace:
-        """Its conversation by UUID or source id."""
+        """Its place; the conversation by UUID or source id."""
     def __init__(
         self,
         *,
@@ -782,12 +843,14 @@ global___EventName = EventName
 
 @typing_extensions.final
 class GetManyResponse(google.protobuf.message.Message):
+    """The events."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: builtins.int
     @property
     def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GotEvent]:
-        """One for each that was asked for, in that order."""
+        """One for each name of the request, in that order."""
     def __init__(
         self,
         *,
@@ -799,15 +862,17 @@ global___GetManyResponse = GetManyResponse
 
 @typing_extensions.final
 class GotEvent(google.protobuf.message.Message):
+    """The result of one look-up."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENT_FIELD_NUMBER: builtins.int
     BODY_LEFT_OUT_FIELD_NUMBER: builtins.int
     @property
     def event(self) -> treering.v1.event_pb2.Event:
-        """Absent: there is none in the namespace."""
+        """Not set: the namespace has no such event."""
     body_left_out: builtins.bool
-    """Its body was left out because the answer has as many bytes as one may: ask for it alone."""
+    """The body did not fit into the 3 MiB of the response: ask for the event alone."""
     def __init__(
         self,
         *,
@@ -821,6 +886,8 @@ global___GotEvent = GotEvent
 
 @typing_extensions.final
 class SubscribeRequest(google.protobuf.message.Message):
+    """Which events to follow, and from where."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BRANCH_FIELD_NUMBER: builtins.int
@@ -838,15 +905,16 @@ class SubscribeRequest(google.protobuf.message.Message):
     @property
     def log(self) -> global___LogSource: ...
     after_revision: builtins.int
-    """Events after this revision (branch and conversation source)."""
+    """Only events after this revision (branch and conversation). 0: all."""
     after_offset: builtins.int
-    """Events after this offset (log source); absent: from the start."""
+    """Only events after this offset (log). Not set: all."""
     @property
-    def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[treering.v1.event_pb2.EventKind.ValueType]: ...
+    def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[treering.v1.event_pb2.EventKind.ValueType]:
+        """Only these kinds. Empty: all."""
     from_now: builtins.bool
-    """True: skip what is there and follow from now on."""
+    """Skip the stored events. Not allowed together with a place to start after."""
     heartbeat_seconds: builtins.int
-    """Seconds between heartbeats; 0: the server's own."""
+    """Seconds of silence after which a heartbeat is sent; at most 300. 0: 15 seconds."""
     def __init__(
         self,
         *,
@@ -870,6 +938,8 @@ global___SubscribeRequest = SubscribeRequest
 
 @typing_extensions.final
 class SubscribeResponse(google.protobuf.message.Message):
+    """An item of the stream."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENT_FIELD_NUMBER: builtins.int
@@ -877,15 +947,18 @@ class SubscribeResponse(google.protobuf.message.Message):
     HEARTBEAT_FIELD_NUMBER: builtins.int
     FELL_BEHIND_FIELD_NUMBER: builtins.int
     @property
-    def event(self) -> treering.v1.event_pb2.Event: ...
+    def event(self) -> treering.v1.event_pb2.Event:
+        """A stored or new event."""
     @property
-    def caught_up(self) -> global___CaughtUp: ...
+    def caught_up(self) -> global___CaughtUp:
+        """All stored events were sent; new ones follow."""
     @property
-    def heartbeat(self) -> global___Heartbeat: ...
+    def heartbeat(self) -> global___Heartbeat:
+        """Nothing happened for a while."""
     @property
     def fell_behind(self) -> global___FellBehind:
-        """The reader was slower than the writers; the stream reads from the log
-        again and loses nothing.
+        """The reader was slower than the writers. The stream continues from the log, and nothing is
+        lost.
         """
     def __init__(
         self,
@@ -903,11 +976,14 @@ global___SubscribeResponse = SubscribeResponse
 
 @typing_extensions.final
 class CaughtUp(google.protobuf.message.Message):
+    """All events up to a log position were sent."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     POSITION_FIELD_NUMBER: builtins.int
     @property
-    def position(self) -> treering.v1.event_pb2.Position: ...
+    def position(self) -> treering.v1.event_pb2.Position:
+        """The log position that was reached."""
     def __init__(
         self,
         *,
@@ -920,14 +996,18 @@ global___CaughtUp = CaughtUp
 
 @typing_extensions.final
 class Heartbeat(google.protobuf.message.Message):
+    """A sign of life."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     POSITION_FIELD_NUMBER: builtins.int
     TIME_FIELD_NUMBER: builtins.int
     @property
-    def position(self) -> treering.v1.event_pb2.Position: ...
+    def position(self) -> treering.v1.event_pb2.Position:
+        """The last log position that was sent."""
     @property
-    def time(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Time of the server."""
     def __init__(
         self,
         *,
@@ -941,11 +1021,14 @@ global___Heartbeat = Heartbeat
 
 @typing_extensions.final
 class FellBehind(google.protobuf.message.Message):
+    """The reader fell behind."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     POSITION_FIELD_NUMBER: builtins.int
     @property
-    def position(self) -> treering.v1.event_pb2.Position: ...
+    def position(self) -> treering.v1.event_pb2.Position:
+        """Where the log is; the reader has not reached it."""
     def __init__(
         self,
         *,

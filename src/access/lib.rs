@@ -1,0 +1,32 @@
+//! API keys and their roles. All keys are in one file of the data folder, `keys.json`; commands
+//! change it, and a server checks it for changes before each call.
+//!
+//! `token` is a key as it is sent, `role` what it may do and where, `file` what is stored of it,
+//! `subject` the identity in a certificate, `change` creation, rotation and revocation, `ring` the
+//! keys of a running server, `proof` the credentials of an HTTP request, `rate` rate limits,
+//! `reads` counts of what was read. This crate does not know gRPC: the server decides which method
+//! needs which role.
+//!
+//! A folder without keys is open to everyone. One whose keys have all ended is not.
+
+mod change;
+mod file;
+mod proof;
+mod rate;
+mod reads;
+mod ring;
+mod role;
+mod subject;
+mod token;
+
+pub use change::{KeyLimits, MadeKey, NewKey, create, create_for_certificate, revoke, rotate};
+pub use file::{
+    KeyFile, KeyFileError, KeyRecord, SecretRecord, had_keys, last_uses, note_made, read,
+};
+pub use proof::CallerProof;
+pub use rate::Rate;
+pub use reads::{ManyRead, ReadBounds, Reads};
+pub use ring::{ClientCertificate, Holder, KeyRefusal, KeyRing};
+pub use role::{Grant, GrantError, GrantReach, KeyRole};
+pub use subject::{CertificateSubject, SubjectError};
+pub use token::{KeyId, Token, TokenError};

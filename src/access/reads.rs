@@ -1,0 +1,223 @@
+//! Counts how much a key has read recently, over all methods: conversations, and bytes of answers.
+//!
+//! Counts last as long as the server. What passes a bound is due to be recorded, once an hour; the
+//! server records it.
+
+use std::{
+    collections::HashSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use treering_domain::{ConversationId, ConversationKey, Namespace};
+
+/// The bounds above which a key has read very much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadBounds {
+    /// Different conversations.
+    pub conversations: usize,
+    /// Bytes of answers.
+    pub bytes: u64,
+    /// The length of the time window, which begins with a read.
+    pub within: Duration,
+}
+
+/// The bound that was passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ManyRead {
+    /// The number of conversations.
+    Conversations(usize),
+    /// The number of bytes.
+    Bytes(u64),
+}
+
+/// What a key has read.
+#[derive(Debug, Default)]
+pub struct Reads(Mutex<Counted>);
+
+#[derive(Debug, Default)]
+struct Counted {
+    since: Option<Instant>,
+    /// At most as many as the bound, since more need not be told apart.
+    conversations: HashSet<ConversationKey>,
+    bytes: u64,
+    of_conversations: Noted,
+    of_bytes: Noted,
+}
+
+/// Whether a bound was passed in this time window, and recorded.
+#[derive(Debug, Default)]
+enum Noted {
+    #[default]
+    Below,
+    /// Passed by a read of this namespace, not recorded yet.
+    Due(Namespace),
+    Done,
+}
+
+impl Noted {
+    fn pass(&mut self, namespace: &Namespace) {
+        if matches!(self, Self::Below) {
+            *self = Self::Due(namespace.clone());
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        if matches!(self, Self::Done) {
+            *self = Self::Below;
+        }
+    }
+
+    fn due(&self) -> Option<&Namespace> {
+        match self {
+            Self::Due(namespace) => Some(namespace),
+            Self::Below | Self::Done => None,
+        }
+    }
+}
+
+impl Reads {
+    fn lock(&self) -> MutexGuard<'_, Counted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts conversations of a namespace that are read.
+    pub fn add_conversations(
+        &self,
+        namespace: &Namespace,
+        ids: impl IntoIterator<Item = ConversationId>,
+        bounds: ReadBounds,
+    ) {
+        let mut counted = self.lock();
+        counted.look_at_clock(bounds);
+        for id in ids {
+            if counted.conversations.len() >= bounds.conversations {
+                break;
+            }
+            counted.conversations.insert(namespace.key(id));
+        }
+        if counted.conversations.len() >= bounds.conversations {
+            counted.of_conversations.pass(namespace);
+        }
+    }
+
+    /// Counts bytes of an answer to a call in a namespace.
+    pub fn add_bytes(&self, namespace: &Namespace, bytes: usize, bounds: ReadBounds) {
+        let mut counted = self.lock();
+        counted.look_at_clock(bounds);
+        counted.bytes = counted.bytes.saturating_add(bytes as u64);
+        if counted.bytes >= bounds.bytes {
+            counted.of_bytes.pass(namespace);
+        }
+    }
+
+    /// Returns what is due to be recorded, with the namespace of the read that passed the bound.
+    #[must_use]
+    pub fn due(&self, bounds: ReadBounds) -> Vec<(ManyRead, Namespace)> {
+        let counted = self.lock();
+        let conversations = ManyRead::Conversations(bounds.conversations);
+        let bytes = ManyRead::Bytes(bounds.bytes);
+        let of = [
+            (conversations, &counted.of_conversations),
+            (bytes, &counted.of_bytes),
+        ];
+        of.into_iter()
+            .filter_map(|(many, noted)| Some((many, noted.due()?.clone())))
+            .collect()
+    }
+
+    /// Marks a passed bound as recorded.
+    pub fn note(&self, many: ManyRead) {
+        let mut counted = self.lock();
+        match many {
+            ManyRead::Conversations(_) => counted.of_conversations = Noted::Done,
+            ManyRead::Bytes(_) => counted.of_bytes = Noted::Done,
+        }
+    }
+
+    /// Returns the number of different conversations, up to the bound.
+    #[must_use]
+    pub fn conversations(&self) -> usize {
+        self.lock().conversations.len()
+    }
+
+    /// Returns the bytes of answers.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+}
+
+impl Counted {
+    fn look_at_clock(&mut self, bounds: ReadBounds) {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= bounds.within {
+            self.since = Some(Instant::now());
+            self.conversations.clear();
+            self.bytes = 0;
+            self.of_conversations.begin_anew();
+            self.of_bytes.begin_anew();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: ReadBounds = ReadBounds {
+        conversations: 100,
+        bytes: 1_000,
+        within: Duration::from_secs(3_600),
+    };
+
+    // A key that reads out a store must be recorded, once an hour and not with each read; an agent
+    // that reads its own conversation repeatedly must not be.
+    #[tokio::test(start_paused = true)]
+    async fn very_much_is_due_once_an_hour() {
+        let (thief, agent) = (Reads::default(), Reads::default());
+        let (namespace, own) = (Namespace::default(), ConversationId::generate());
+        let read = |reads: &Reads, count: usize| {
+            let ids = std::iter::repeat_with(ConversationId::generate).take(count);
+            reads.add_conversations(&namespace, ids, BOUNDS);
+        };
+        for _ in 0..10_000 {
+            agent.add_conversations(&namespace, [own], BOUNDS);
+        }
+        assert_eq!((agent.conversations(), agent.due(BOUNDS)), (1, vec![]));
+
+        read(&thief, 99);
+        assert!(thief.due(BOUNDS).is_empty());
+        read(&thief, 10_000);
+        let many = ManyRead::Conversations(100);
+        assert_eq!(thief.due(BOUNDS), [(many, namespace.clone())]);
+        assert_eq!(thief.conversations(), 100, "no more are kept");
+        thief.note(many);
+        read(&thief, 10_000);
+        assert!(thief.due(BOUNDS).is_empty(), "it was noted this hour");
+
+        tokio::time::advance(BOUNDS.within).await;
+        read(&thief, 1);
+        assert_eq!((thief.conversations(), thief.due(BOUNDS)), (1, vec![]));
+        read(&thief, 100);
+        assert_eq!(thief.due(BOUNDS).len(), 1);
+    }
+
+    // What could not be recorded within its hour must stay due.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_noted_stays_due() {
+        let (reads, namespace) = (Reads::default(), Namespace::default());
+        reads.add_bytes(&namespace, 999, BOUNDS);
+        assert!(reads.due(BOUNDS).is_empty());
+        reads.add_bytes(&namespace, 1, BOUNDS);
+        tokio::time::advance(BOUNDS.within).await;
+        reads.add_bytes(&namespace, 1, BOUNDS);
+        assert_eq!(reads.bytes(), 1);
+        let due = [(ManyRead::Bytes(1_000), namespace)];
+        assert_eq!(reads.due(BOUNDS), due);
+        reads.note(due[0].0);
+        assert!(reads.due(BOUNDS).is_empty());
+    }
+}

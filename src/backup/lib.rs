@@ -1,0 +1,34 @@
+//! Backups: keeps the log of a store elsewhere, and restores a store from it.
+//!
+//! This crate has the layout of targets ([`BackupTarget`]), the format and names of objects,
+//! generations, making and following backups ([`Backup`]), inspecting them ([`generations`],
+//! [`verify`], [`prune`]), and [`restore`]. It reads the store through [`BackupSource`]: an engine,
+//! or a server. `docs/BACKUP.md` gives the layout and the reasons.
+
+#[cfg(feature = "cloud")]
+mod cloud;
+mod content;
+mod error;
+mod following;
+mod look;
+mod manifest;
+mod restore;
+mod run;
+mod seal;
+mod source;
+mod target;
+#[cfg(test)]
+mod tests;
+mod uploads;
+mod walk;
+
+pub use self::{
+    error::BackupError,
+    following::follow,
+    look::{BackupFault, GenerationInfo, Keep, Pruned, Verified, generations, prune, verify},
+    restore::{RestoreOptions, RestoreTo, Restored, STAGING as RESTORE_STAGING, restore},
+    run::{Backup, BackupOptions, BackupOutcome, BackupStep},
+    seal::Key,
+    source::BackupSource,
+    target::BackupTarget,
+};

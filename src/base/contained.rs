@@ -1,0 +1,59 @@
+//! Catches panics of libraries and turns them into errors.
+//!
+//! redb and tantivy trust a file that was closed properly, and panic on some files that were
+//! changed since. Where their work can be discarded, such a panic means damage, to be reported in
+//! our own words; a backtrace beside it would only alarm users.
+
+use std::{
+    cell::Cell,
+    panic::{self, AssertUnwindSafe, catch_unwind},
+};
+
+thread_local! {
+    /// How many calls of [`contained`] are active on this thread.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The work panicked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Panicked;
+
+/// Runs work and catches its panics. Nothing of the work may be kept when it panics.
+///
+/// # Errors
+/// [`Panicked`]. The panic hook reports the message: see [`keep_contained_panics_quiet`].
+pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    DEPTH.set(DEPTH.get() + 1);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    DEPTH.set(DEPTH.get() - 1);
+    done.map_err(|_| Panicked)
+}
+
+/// Installs a panic hook that reports contained panics in the log, at the level `debug`, instead of
+/// on standard error. For programs: the hook applies to the whole process.
+pub fn keep_contained_panics_quiet() {
+    let loud = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        if DEPTH.get() == 0 {
+            loud(panic);
+        } else {
+            tracing::debug!(%panic, "a library panicked on what it read");
+        }
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // After a contained panic, also a nested one, the next uncontained panic must be reported
+    // again.
+    #[test]
+    fn the_depth_is_what_it_was() {
+        let inner = || contained(|| panic!("inner")).unwrap_err();
+        assert_eq!(contained(inner), Ok(Panicked));
+        assert_eq!(DEPTH.get(), 0);
+        assert_eq!(contained(|| -> u8 { panic!("outer") }), Err(Panicked));
+        assert_eq!(DEPTH.get(), 0);
+    }
+}

@@ -1,0 +1,8 @@
+//! Utilities for every layer: files and folders, caught panics, cancellation, trace spans,
+//! measurements.
+
+pub mod contained;
+pub mod disk;
+pub mod measure;
+pub mod stop;
+pub mod traced;

@@ -1,0 +1,177 @@
+//! A conversation on the command line, and a branch and a revision of it.
+
+use clap::Args;
+
+use super::{connect::Connection, error::CliError, names, safe::tell};
+
+/// A conversation, and one of its branches.
+#[derive(Args, Clone, Debug)]
+pub struct BranchArgs {
+    /// The conversation: an id or the beginning of one, @last, or words of its title
+    pub conversation: String,
+    /// The branch [default: the active one]
+    #[arg(long, short, value_name = "NAME", global = true)]
+    pub branch: Option<String>,
+}
+
+/// A branch, as it was at some revision.
+#[derive(Args, Clone, Debug)]
+pub struct AsOfArgs {
+    #[command(flatten)]
+    branch: BranchArgs,
+    /// As it was at this revision
+    #[arg(long, value_name = "REVISION")]
+    as_of: Option<u64>,
+}
+
+/// The revision that a command takes with a conversation; 0: its option names none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RevisionArg {
+    /// It takes none.
+    None,
+    /// The branch as it was at this revision.
+    AsOf(u64),
+    /// One event, which the branch must have.
+    Event(u64),
+    /// The same; when none is named, the branch is the one that has `from`.
+    EventOr {
+        /// The event.
+        event: u64,
+        /// Where reading begins.
+        from: u64,
+    },
+}
+
+/// A branch that was found, as every call takes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundBranch {
+    /// The conversation's UUID.
+    pub conversation: String,
+    /// The branch; empty: the active one.
+    pub branch: String,
+    /// The revision that was named, with the conversation or by an option; 0: none.
+    pub revision: u64,
+    /// What the conversation is called in messages.
+    pub called: String,
+}
+
+impl BranchArgs {
+    /// Finds the conversation and the branch that are named.
+    ///
+    /// # Errors
+    /// As [`names::find`], [`names::check_branch`] and [`names::branch_of`];
+    /// [`CliError::Usage`] for two revisions, or one that the command does not take.
+    pub async fn find(
+        &self,
+        store: &Connection,
+        revision: RevisionArg,
+    ) -> Result<FoundBranch, CliError> {
+        let found = names::find(store, &self.conversation).await?;
+        let named = revision.with(found.revision, &self.conversation)?;
+        let mut branch = self.branch.clone();
+        if let Some(branch) = &branch {
+            names::check_branch(&found, branch)?;
+        }
+        let (sought, is_event) = match revision {
+            RevisionArg::None => (0, false),
+            RevisionArg::AsOf(_) => (named, false),
+            RevisionArg::Event(_) => (named, named > 0),
+            RevisionArg::EventOr { from, .. } => (named.max(from), named > 0),
+        };
+        if sought > 0 && (branch.is_none() || is_event) {
+            let of_revision = names::branch_of(store, &found, branch.as_deref(), sought).await?;
+            if let (Some(name), None) = (&of_revision, &branch) {
+                tell!("#{sought} is on the branch {name}");
+            }
+            branch = of_revision;
+        }
+        Ok(FoundBranch {
+            called: found.called(),
+            conversation: found.id,
+            branch: branch.unwrap_or_default(),
+            revision: named,
+        })
+    }
+}
+
+impl AsOfArgs {
+    /// Finds the conversation, the branch and the revision that are named.
+    ///
+    /// # Errors
+    /// As [`BranchArgs::find`].
+    pub async fn find(&self, store: &Connection) -> Result<FoundBranch, CliError> {
+        let as_of = RevisionArg::AsOf(self.as_of.unwrap_or_default());
+        self.branch.find(store, as_of).await
+    }
+}
+
+/// Finds a conversation.
+///
+/// # Errors
+/// As [`BranchArgs::find`].
+pub async fn find_conversation(store: &Connection, text: &str) -> Result<FoundBranch, CliError> {
+    find_if_named(store, Some(text), None).await
+}
+
+/// Finds what is named; what is not stays empty.
+///
+/// # Errors
+/// As [`BranchArgs::find`].
+pub async fn find_if_named(
+    store: &Connection,
+    conversation: Option<&str>,
+    branch: Option<&str>,
+) -> Result<FoundBranch, CliError> {
+    let branch = branch.map(str::to_owned);
+    let Some(conversation) = conversation.map(str::to_owned) else {
+        return Ok(FoundBranch {
+            branch: branch.unwrap_or_default(),
+            ..Default::default()
+        });
+    };
+    let args = BranchArgs {
+        conversation,
+        branch,
+    };
+    args.find(store, RevisionArg::None).await
+}
+
+impl RevisionArg {
+    /// The revision of an option, or of `NAME#REVISION`; 0: none.
+    pub fn with(self, typed: Option<u64>, text: &str) -> Result<u64, CliError> {
+        let option = match self {
+            Self::None => None,
+            Self::AsOf(revision) | Self::Event(revision) => Some(revision),
+            Self::EventOr { event, .. } => Some(event),
+        };
+        match (option, typed) {
+            (None, Some(_)) => Err(CliError::Usage {
+                what: format!("{text} names one event, and this command takes a conversation"),
+                hint: "leave the part from # on out".into(),
+            }),
+            (option, None) => Ok(option.unwrap_or_default()),
+            (Some(option), Some(typed)) if option == 0 || option == typed => Ok(typed),
+            (Some(option), Some(typed)) => Err(CliError::Usage {
+                what: format!("{text} names #{typed}, and the option #{option}"),
+                hint: "say it once".into(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // An event that is named twice must be the same one, and a command that would
+    // forget the event must say that it takes none.
+    #[test]
+    fn a_revision_is_named_once() {
+        assert_eq!(RevisionArg::Event(0).with(Some(7), "a#7").unwrap(), 7);
+        assert_eq!(RevisionArg::AsOf(7).with(Some(7), "a#7").unwrap(), 7);
+        assert_eq!(RevisionArg::AsOf(7).with(None, "a").unwrap(), 7);
+        assert!(RevisionArg::Event(8).with(Some(7), "a#7").is_err());
+        assert!(RevisionArg::None.with(Some(7), "a#7").is_err());
+        assert_eq!(RevisionArg::None.with(None, "a").unwrap(), 0);
+    }
+}

@@ -1,0 +1,187 @@
+//! Who is asked when a folder is typed that a server has.
+
+use std::{
+    convert::Infallible,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Bytes, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
+use tokio::net::TcpListener;
+
+use crate::{
+    CliError, Common, Connection, args::CredentialArgs, connect::Opening, pb, serve::Served,
+    web::WebOptions,
+};
+use treering_access::{Grant, Token};
+use treering_engine::{Dense, Engine, OpenMode, OpenOptions};
+use treering_server::FOLDER_PROOF;
+
+type Seen = Arc<Mutex<Vec<HeaderMap>>>;
+
+/// Somebody's server: it answers whatever comes, and remembers it. `proof` is its answer to a
+/// question about a folder.
+async fn stranger(proof: String) -> (String, Seen) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let seen = Seen::default();
+    let remembered = Arc::clone(&seen);
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (seen, proof) = (Arc::clone(&remembered), proof.clone());
+            let answer = service_fn(move |request: http::Request<_>| {
+                seen.lock().unwrap().push(request.headers().clone());
+                let _: &hyper::body::Incoming = request.body();
+                // A complete answer: an empty message, then the status. One without a message
+                // fails before its proof is looked at.
+                let status = HeaderMap::from_iter([(
+                    HeaderName::from_static("grpc-status"),
+                    HeaderValue::from_static("0"),
+                )]);
+                let body = Full::new(Bytes::from_static(&[0; 5]));
+                let answer = Response::builder()
+                    .header("content-type", "application/grpc")
+                    .header(FOLDER_PROOF, &proof)
+                    .body(body.with_trailers(async { Some(Ok(status)) }));
+                async move { Ok::<_, Infallible>(answer.unwrap()) }
+            });
+            tokio::spawn(async move {
+                let http = auto::Builder::new(TokioExecutor::new());
+                let _ = http.serve_connection(TokioIo::new(stream), answer).await;
+            });
+        }
+    });
+    (url, seen)
+}
+
+fn common(dir: &Path, key: &str) -> Common {
+    Common {
+        data: Some(dir.to_owned()),
+        wait: Duration::from_millis(200),
+        credentials: CredentialArgs {
+            token: Some(key.to_owned().into()),
+            ..CredentialArgs::default()
+        },
+        ..Common::for_tests()
+    }
+}
+
+async fn opened(common: &Common) -> Result<Connection, CliError> {
+    let opening = Opening {
+        mode: OpenMode::Read,
+        dense: Dense::Never,
+        views_anew: false,
+    };
+    Connection::open(&common.connect_options()?, opening).await
+}
+
+/// A store whose lock is held, with this text in its file.
+async fn held(text: &str) -> (tempfile::TempDir, fs::File) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
+    store.close().await;
+    let path: PathBuf = dir.path().join("LOCK");
+    let lock = treering_base::disk::file_options().open(&path).unwrap();
+    lock.lock().unwrap();
+    fs::write(path, text).unwrap();
+    (dir, lock)
+}
+
+fn were_told(seen: &Seen, key: &str) -> bool {
+    let seen = seen.lock().unwrap();
+    let shown = format!("{:?}", seen.iter().flatten().collect::<Vec<_>>());
+    shown.contains(key) || shown.contains("authorization")
+}
+
+// Somebody unpacks a folder that another one made, or a port was taken over by another user:
+// `treering ls --data` sent the key to whatever server the folder's lock file named.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_goes_to_nobody_who_has_not_proved_that_he_holds_the_folder() {
+    let key = Token::generate().unwrap().reveal().to_owned();
+    let secret = "07".repeat(32);
+    for proof in [String::new(), "00".repeat(32), secret.clone()] {
+        let (url, seen) = stranger(proof).await;
+        for text in [
+            format!("pid 1\naddress {url}\n"),
+            format!("pid 1\naddress {url}\nsecret {secret}\n"),
+        ] {
+            let (dir, _lock) = held(&text).await;
+            let error = opened(&common(dir.path(), &key)).await.unwrap_err();
+            assert!(matches!(error, CliError::Locked { .. }), "{error}");
+            assert!(!were_told(&seen, &key), "{seen:?}");
+        }
+    }
+}
+
+// An address beyond this machine, or a lock file that is not the user's own, may be anybody's
+// words: nothing goes there, and it is said how to go there all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_elsewhere_or_named_by_others_is_not_asked() {
+    let key = Token::generate().unwrap().reveal().to_owned();
+    let (dir, _lock) = held("pid 1\naddress http://192.0.2.1:7171\n").await;
+    let error = opened(&common(dir.path(), &key)).await.unwrap_err();
+    let hint = error.hint().unwrap();
+    assert!(
+        error.to_string().contains("not one of this machine"),
+        "{error}"
+    );
+    assert!(hint.contains("--server http://192.0.2.1:7171"), "{hint}");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let (url, seen) = stranger(String::new()).await;
+        let (dir, _lock) = held(&format!("pid 1\naddress {url}\n")).await;
+        let all = fs::Permissions::from_mode(0o666);
+        fs::set_permissions(dir.path().join("LOCK"), all).unwrap();
+        let error = opened(&common(dir.path(), &key)).await.unwrap_err();
+        assert!(error.to_string().contains("not yours alone"), "{error}");
+        assert!(seen.lock().unwrap().is_empty());
+    }
+}
+
+// The folder's own server must be found as ever, and where the folder lies is nobody's business
+// but of who may see the whole store.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_folder_s_own_server_gets_the_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = |name: &str, role: &str| {
+        let (role, namespace) = role.split_once(':').unwrap();
+        let new = treering_access::NewKey {
+            name: name.into(),
+            roles: vec![Grant {
+                role: role.parse().unwrap(),
+                namespace: namespace.to_owned().try_into().unwrap(),
+            }],
+            expires_in: None,
+            limits: treering_access::KeyLimits::default(),
+            by: String::new(),
+        };
+        let made = treering_access::create(dir.path(), new).unwrap();
+        made.token.reveal().to_owned()
+    };
+    let (admin, reader) = (made("ops", "admin:*"), made("reader", "reader:default"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let served = Served::start(
+        OpenOptions::new(dir.path()),
+        listener,
+        WebOptions::default(),
+    )
+    .await
+    .unwrap();
+    for (key, tells) in [(admin, true), (reader, false)] {
+        let store = opened(&common(dir.path(), &key)).await.unwrap();
+        let stats = store.admin().stats(pb::StatsRequest {}).await.unwrap();
+        let told = stats.into_inner().data_dir;
+        assert_eq!(!told.is_empty(), tells, "{told}");
+    }
+    served.stop().await.unwrap();
+}

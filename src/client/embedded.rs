@@ -1,0 +1,406 @@
+//! The engine in this process, served on an in-memory pipe or a network listener.
+
+use std::{fs, path::Path, sync::Arc, time::Duration};
+
+use futures::FutureExt;
+use tokio::{sync::oneshot, task::JoinHandle};
+
+use super::{
+    connect,
+    error::{CliError, Exit},
+    safe::tell,
+};
+use treering_access::KeyRing;
+use treering_backup::RESTORE_STAGING;
+use treering_domain::with_causes;
+use treering_engine::{Engine, ErasingAtOpen, OpenError, OpenMode, OpenOptions};
+use treering_server as server;
+use treering_server::{
+    ConnectionStream, ServeError, ServeOptions, ServerMeasures, WebService, tls::ServerTls,
+};
+use treering_summariser::{Summariser, SummariserConfig};
+
+/// How long calls in flight may continue after a stop is requested.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Opens a folder in this process.
+///
+/// # Errors
+/// [`CliError::Locked`], [`CliError::Open`]; [`CliError::Usage`] when the folder cannot be used for
+/// a store.
+pub async fn open(options: OpenOptions) -> Result<Engine, CliError> {
+    check_folder(&options.data_dir, options.mode)?;
+    let dir = options.data_dir.clone();
+    let engine = Engine::open(options).await.map_err(refused)?;
+    if let Some(told) = told_of_erasing(&engine, &dir) {
+        tell!("{told}");
+    }
+    Ok(engine)
+}
+
+/// Returns what to report about an interrupted erase.
+fn told_of_erasing(engine: &Engine, dir: &Path) -> Option<String> {
+    let dir = dir.display();
+    Some(match engine.erasing_at_open() {
+        ErasingAtOpen::None => return None,
+        ErasingAtOpen::Finished => {
+            "An erasing had been interrupted in this store. It is finished now: what it erased is \
+             in no file of it any more."
+                .to_owned()
+        }
+        ErasingAtOpen::Hidden { why: None } => format!(
+            "WARNING: an erasing was interrupted in this store. What it erased is not shown, but \
+             still in its files: `treering upgrade --data {dir}` finishes it."
+        ),
+        ErasingAtOpen::Hidden { why: Some(why) } => format!(
+            "WARNING: an erasing was interrupted in this store, and cannot be finished: {why}. \
+             The store is open to be read only; what was erased is not shown, but still in its \
+             files. Mend that (is the disk full?), then `treering upgrade --data {dir}` finishes \
+             it."
+        ),
+    })
+}
+
+/// Names of files and folders in a store's folder, including those that an interrupted run leaves.
+const OWN_NAMES: [&str; 9] = [
+    "LOCK",
+    "log",
+    "index",
+    "views",
+    "summariser",
+    "keys",
+    "backups",
+    "receipts",
+    "pseudonyms",
+];
+/// A folder that file systems create at their root.
+const SYSTEMS_NAME: &str = "lost+found";
+
+/// Refuses a path that is a file, and a new store in a folder with other files: the path is
+/// probably mistyped.
+fn check_folder(dir: &Path, mode: OpenMode) -> Result<(), CliError> {
+    if dir.is_file() {
+        return Err(CliError::Usage {
+            what: format!("{} is a file, and a store is a folder", dir.display()),
+            hint: "name a folder with --data".into(),
+        });
+    }
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) if mode == OpenMode::Create && !connect::has_store(dir) => entries,
+        // The open call that follows reports the problem.
+        _ => return Ok(()),
+    };
+    if dir.join(RESTORE_STAGING).exists() {
+        let dir = dir.display();
+        return Err(CliError::Usage {
+            what: format!("{dir} has no store yet: restoring one there was interrupted"),
+            hint: format!("run `treering restore FROM --to {dir}` again, or name another folder"),
+        });
+    }
+    let is_other = |name: &String| {
+        !name.starts_with('.')
+            && name != SYSTEMS_NAME
+            && !OWN_NAMES.iter().any(|own| name.starts_with(own))
+    };
+    let names = entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let Some(other) = names.filter(is_other).min() else {
+        return Ok(());
+    };
+    Err(CliError::Usage {
+        what: format!(
+            "{} has no store, but other files ({other}), and a store has its folder for itself",
+            dir.display()
+        ),
+        hint: format!(
+            "name a new folder, for example --data {}",
+            dir.join("store").display()
+        ),
+    })
+}
+
+/// Where a network listener is reached, and how its callers authenticate.
+#[derive(Clone, Debug)]
+pub struct Door {
+    /// Its URL.
+    pub address: String,
+    /// Keys that grant access.
+    pub keys: Arc<KeyRing>,
+    /// TLS certificate; `None`: no TLS.
+    pub tls: Option<Arc<ServerTls>>,
+    /// The web service for browsers at this address.
+    pub web: Option<WebService>,
+    /// Whether spans of agents are accepted.
+    pub takes_spans: bool,
+}
+
+/// An engine that runs in this process.
+#[derive(Debug)]
+pub struct Embedded {
+    summariser: Option<Summariser>,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Embedded {
+    /// Serves an engine on these connections. `door` is the address that is written to the lock
+    /// file for other processes that want the folder, with the keys that grant access. Without it
+    /// the connection is a pipe, and the client at its other end may do everything. `summariser`
+    /// runs in the background if given; calls are counted in `measures`.
+    ///
+    /// # Errors
+    /// [`CliError::Outcome`] when the summariser's marks cannot be written.
+    pub async fn start(
+        engine: Engine,
+        door: Option<Door>,
+        summariser: Option<SummariserConfig>,
+        measures: Option<Arc<ServerMeasures>>,
+        incoming: ConnectionStream,
+    ) -> Result<Self, CliError> {
+        if let Some(door) = &door {
+            engine.announce(&door.address);
+        }
+        let summariser = match summariser {
+            Some(config) => Some(Summariser::start(&engine, &config).map_err(|error| {
+                let dir = config.marks_dir.display();
+                CliError::Outcome {
+                    what: format!("the summariser cannot note in {dir} how far it is: {error}"),
+                    hint: "check the folder's owner and mode".into(),
+                    exit: Exit::Unavailable,
+                }
+            })?),
+            None => None,
+        };
+        let (stop, stopped) = oneshot::channel();
+        // A dropped sender also stops the server.
+        let shutdown = async {
+            let _ = stopped.await;
+        };
+        let mut options = ServeOptions {
+            grace: GRACE,
+            measures,
+            ..ServeOptions::default()
+        };
+        match door {
+            Some(door) => {
+                options.keys = Some(door.keys);
+                options.tls = door.tls;
+                options.web = door.web;
+                options.takes_spans = door.takes_spans;
+            }
+            None => {
+                // A pipe cannot be reconnected, so it lasts as long as its command.
+                options.idle_max = None;
+                options.connection_age_max = None;
+            }
+        }
+        let serving = tokio::spawn(server::serve_on(
+            engine,
+            incoming,
+            shutdown.boxed(),
+            options,
+        ));
+        Ok(Self {
+            summariser,
+            stop,
+            serving,
+        })
+    }
+
+    /// Serves an engine that a server of this process also serves, on more connections. That
+    /// server's certificate and connection age limits do not apply to them. The keys are shared,
+    /// and that server records their changes and uses.
+    #[must_use]
+    pub fn beside(engine: Engine, keys: Arc<KeyRing>, incoming: ConnectionStream) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let shutdown = async {
+            let _ = stopped.await;
+        };
+        let options = ServeOptions {
+            grace: GRACE,
+            keys: Some(keys),
+            is_beside: true,
+            idle_max: None,
+            connection_age_max: None,
+            ..ServeOptions::default()
+        };
+        Self {
+            summariser: None,
+            stop,
+            serving: tokio::spawn(server::serve_on(
+                engine,
+                incoming,
+                shutdown.boxed(),
+                options,
+            )),
+        }
+    }
+
+    /// Finishes the accepted work and closes the store.
+    ///
+    /// # Errors
+    /// [`CliError::Outcome`] when the server failed.
+    pub async fn stop(self) -> Result<(), CliError> {
+        if let Some(summariser) = self.summariser {
+            summariser.stop().await;
+        }
+        // The send fails if the server has already stopped, which is fine.
+        let _ = self.stop.send(());
+        let why = match self.serving.await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => with_causes(&error).to_string(),
+            Err(error) => with_causes(&error).to_string(),
+        };
+        Err(CliError::Outcome {
+            what: format!("the engine ended badly: {why}"),
+            hint: "what was acknowledged is safe; run `treering verify` to be sure".into(),
+            exit: Exit::Failed,
+        })
+    }
+}
+
+/// Converts an error of opening a folder into the error of a command.
+#[must_use]
+pub fn refused(error: OpenError) -> CliError {
+    let cause = with_causes(&error).to_string();
+    let (path, exit) = match error {
+        OpenError::Locked {
+            path,
+            holder,
+            address,
+        } => {
+            return CliError::Locked {
+                dir: path,
+                holder,
+                server: address.map(|address| with_scheme(&address)),
+            };
+        }
+        OpenError::NoStore { path } => {
+            return CliError::NotFound {
+                what: format!("there is no store in {}", path.display()),
+                hint: "name another folder with --data; `treering import`, `serve`, `demo` and \
+                       `append` make one"
+                    .into(),
+            };
+        }
+        OpenError::WentBack { path, .. } => {
+            return CliError::Outcome {
+                hint: format!(
+                    "`treering repair --data {}` tells what is lost",
+                    path.display()
+                ),
+                what: cause,
+                exit: Exit::Damaged,
+            };
+        }
+        OpenError::NoPseudonyms { path } => {
+            return CliError::Outcome {
+                hint: format!(
+                    "put pseudonyms.key back into {} (a restored store: copy that of the old \
+                     one); if it is gone for good, `treering serve --pseudonyms` makes a new one, \
+                     and idempotency keys of before are not known again",
+                    path.display()
+                ),
+                what: cause,
+                exit: Exit::Refused,
+            };
+        }
+        OpenError::OlderFormat { path, .. } => {
+            return CliError::Outcome {
+                hint: format!(
+                    "export it with the program that wrote it and import that into a new folder, \
+                     or name another one than {} with --data",
+                    path.display()
+                ),
+                what: cause,
+                exit: Exit::Refused,
+            };
+        }
+        OpenError::Damaged { path, .. } => (path, Exit::Damaged),
+        OpenError::ReadOnly { path } => (path, Exit::Unavailable),
+        OpenError::NewerFormat { path, .. } => (path, Exit::Newer),
+        OpenError::Failed { path, .. } => (path, Exit::Failed),
+    };
+    CliError::Open {
+        dir: path,
+        cause,
+        exit,
+    }
+}
+
+fn with_scheme(address: &str) -> String {
+    if address.contains("://") {
+        address.to_owned()
+    } else {
+        format!("http://{address}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use treering_domain::Cause;
+
+    // A mistyped `--data ~/projects` created a store among the projects, and a path to a file
+    // failed with a raw system message. Hidden files and remains of a store must not block a new
+    // store.
+    #[test]
+    fn a_new_store_has_its_folder_for_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("notes.txt");
+        let refused = |dir: &Path, mode| check_folder(dir, mode).is_err();
+        let is_made = OpenMode::Create;
+        assert!(!refused(dir.path(), is_made) && !refused(&dir.path().join("new"), is_made));
+        for own in [".gitignore", "lost+found", "LOCK", "views.redb"] {
+            fs::write(dir.path().join(own), "").unwrap();
+        }
+        assert!(!refused(dir.path(), is_made));
+        fs::write(&file, "").unwrap();
+        let error = check_folder(dir.path(), is_made).unwrap_err();
+        assert!(error.to_string().contains("notes.txt"), "{error}");
+        assert!(!refused(dir.path(), OpenMode::Read));
+        for mode in [OpenMode::Read, OpenMode::Append, is_made] {
+            assert!(refused(&file, mode));
+        }
+        // A store with other files beside it can still be opened.
+        fs::create_dir(dir.path().join("log")).unwrap();
+        assert!(!refused(dir.path(), is_made));
+    }
+
+    /// A store of a newer version was reported as a permission problem with the general exit code.
+    #[test]
+    fn a_newer_store_has_its_own_exit_and_hint() {
+        let error = refused(OpenError::NewerFormat {
+            path: "store".into(),
+            source: Cause::of("version 2"),
+        });
+        assert!(matches!(
+            error,
+            CliError::Open {
+                exit: Exit::Newer,
+                ..
+            }
+        ));
+        let hint = error.hint().unwrap();
+        assert!(
+            hint.contains("as new as") && !hint.contains("permissions"),
+            "{hint}"
+        );
+    }
+
+    /// A store from before the first release is neither newer nor damaged, and the error must say
+    /// so.
+    #[test]
+    fn an_older_store_is_told_what_to_do() {
+        let error = refused(OpenError::OlderFormat {
+            path: "store".into(),
+            source: Cause::of("version 1"),
+        });
+        let hint = error.hint().unwrap();
+        assert!(
+            hint.contains("export it") && hint.contains("store"),
+            "{hint}"
+        );
+    }
+}

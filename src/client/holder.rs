@@ -1,0 +1,94 @@
+//! Connects to the server that holds a data folder, as the folder's lock file names it.
+//!
+//! The address comes from a file, not from the user. So neither the key nor anything else is sent
+//! there before the server has proved that it holds the folder. The lock file counts only when it
+//! is private to the user and names a loopback address.
+
+use std::{path::Path, time::Duration};
+
+use tokio::time::timeout;
+use tonic::Request;
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+use super::{
+    connect::{Connection, is_of_this_machine},
+    error::{CliError, Exit},
+    options::Credentials,
+};
+use treering_domain::{hex, unhex};
+use treering_engine::{LockHolder, holder, holder_of};
+use treering_server::{FOLDER_PROOF, FOLDER_QUESTION};
+
+/// Longest wait for the server's proof.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// Connects to the server at `url`, which the folder's lock file names, and adds the key. Returns
+/// `None` when the server does not answer or does not prove that it holds this folder: the lock
+/// file may be left from a process that has ended.
+///
+/// # Errors
+/// [`CliError::Outcome`] for a server that must not be contacted because of its address or its lock
+/// file.
+pub async fn connect(
+    url: &str,
+    dir: &Path,
+    namespace: &str,
+    credentials: &Credentials,
+) -> Result<Option<Connection>, CliError> {
+    let named = holder_of(dir);
+    check(url, dir, &named)?;
+    let without_key = Credentials {
+        token: None,
+        ..credentials.clone()
+    };
+    let store = Connection::to_server_as(url, namespace, &without_key).await;
+    let Ok(store) = store else { return Ok(None) };
+    let proved = timeout(ANSWER_WAIT, has_proved(&store, &named)).await;
+    // A timeout counts as no proof.
+    match proved.unwrap_or(Ok(false))? {
+        true => store.with_key(credentials).map(Some),
+        false => Ok(None),
+    }
+}
+
+/// Refuses servers that must not be contacted although the lock file names them.
+fn check(url: &str, dir: &Path, named: &LockHolder) -> Result<(), CliError> {
+    let why = if !is_of_this_machine(url) {
+        "that address is not one of this machine alone"
+    } else if !named.is_private {
+        "its file LOCK is not yours alone, so others could have named that server"
+    } else {
+        return Ok(());
+    };
+    Err(CliError::Outcome {
+        what: format!(
+            "the data folder {} is served at {url}, and nothing was sent there: {why}",
+            dir.display()
+        ),
+        hint: format!("if you trust that server, name it: add `--server {url}`"),
+        exit: Exit::Unavailable,
+    })
+}
+
+/// Returns whether the server there knows the secret of the lock file.
+async fn has_proved(store: &Connection, named: &LockHolder) -> Result<bool, CliError> {
+    let (Some(secret), Some(address)) = (&named.secret, &named.address) else {
+        return Ok(false);
+    };
+    let question = holder::question().map_err(|cause| CliError::Outcome {
+        what: format!("no random number can be had: {cause}"),
+        hint: "name the server with --server".into(),
+        exit: Exit::Failed,
+    })?;
+    let mut request = Request::new(HealthCheckRequest::default());
+    if let Ok(question) = hex(&question).parse() {
+        request.metadata_mut().insert(FOLDER_QUESTION, question);
+    }
+    let answer = HealthClient::new(store.transport()).check(request).await;
+    let Ok(answer) = answer else { return Ok(false) };
+    let proof = answer.metadata().get(FOLDER_PROOF);
+    let proof = proof.and_then(|proof| unhex(proof.as_bytes()));
+    let proof = proof.map(blake3::Hash::from_bytes);
+    // `blake3::Hash` compares in constant time.
+    Ok(proof == Some(secret.answer(&question, address)))
+}

@@ -1,0 +1,20 @@
+//! Client access to a store: a server over the network, or a folder that is opened in this process
+//! and served through an in-memory pipe. Both use the generated gRPC clients, so both give the same
+//! answers.
+//!
+//! [`Connection`] connects to a store, [`names`] resolves the name of a conversation, [`read`] has
+//! requests that several programs make, and [`CliError`] says what went wrong and what to do.
+
+pub mod connect;
+pub mod embedded;
+pub mod error;
+pub mod holder;
+pub mod names;
+pub mod options;
+pub mod read;
+
+pub use connect::{Connection, Opening};
+pub use error::CliError;
+pub use options::{ConnectOptions, Credentials, KeyArgument, Target};
+use treering_present::{safe, text};
+use treering_proto::pb;

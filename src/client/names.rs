@@ -1,0 +1,699 @@
+//! Resolves the names of conversations on the command line. All commands use this one resolver, and
+//! it uses the same calls as any client.
+//!
+//! A name is a complete UUID or source id; or a prefix or suffix of one that matches only one
+//! conversation, its agents not counted; or `@last`, `@2` … in the order of `ls`, without the
+//! long-term context; or words of a title. `NAME#REVISION`, as commands print it, names one event.
+
+mod mistyped;
+
+use std::collections::{BTreeSet, HashMap};
+
+use strsim::jaro_winkler;
+use tonic::Code;
+
+use super::{
+    connect::Connection,
+    error::CliError,
+    pb, read,
+    text::{first_line, printable, short_id},
+};
+use treering_engine::LONG_TERM_LABEL;
+
+/// Conversations per page, the same as in `ls`, so that both agree on which is the last.
+const PAGE: u32 = 500;
+/// Limit for counting the conversations that match a part of an id.
+const NAMED_MAX: u32 = 100;
+/// Shortest part of an id or word of a title that is matched, in bytes.
+const PART_BYTES_MIN: usize = 2;
+/// Characters of an id that are shown at least when short forms are equal.
+const APART_CHARS_MIN: usize = 8;
+/// Conversations that an error lists at most.
+const LISTED_MAX: usize = 6;
+/// Similar names that an error suggests at most.
+const NEAR_MAX: usize = 3;
+/// Ids in such a list are cut to this many characters; nobody types a longer one.
+const ID_CHARS: usize = 120;
+/// Titles in such a list are cut to this many characters.
+const TITLE_CHARS: usize = 40;
+/// Similarity, from 0 to 1, from which a name is suggested for another.
+const NEAR: f64 = 0.82;
+/// Prefix of references to results.
+pub const SCHEME: &str = "treering:";
+
+/// A conversation, and optionally one event of it.
+#[derive(Clone, Debug)]
+pub struct FoundConversation {
+    /// The conversation, as every call takes it.
+    pub id: String,
+    /// The revision that was named with it.
+    pub revision: Option<u64>,
+    /// The state of the conversation; `None`: it exists but cannot be read completely.
+    pub state: Option<pb::ConversationState>,
+}
+
+impl FoundConversation {
+    /// Returns the name of the conversation for messages.
+    #[must_use]
+    pub fn called(&self) -> String {
+        let summary = self.state.as_ref().and_then(|state| state.summary.as_ref());
+        let called = summary.map_or(self.id.as_str(), |summary| {
+            short_id(&summary.source_id, &summary.conversation_id)
+        });
+        printable(called)
+    }
+}
+
+/// Finds the conversation that a text names.
+///
+/// # Errors
+/// [`CliError::NotFound`] with similar names; [`CliError::Usage`] when several match; the errors of
+/// the store.
+pub async fn find(store: &Connection, text: &str) -> Result<FoundConversation, CliError> {
+    if let Some(found) = exactly(store, text, None).await? {
+        return Ok(found);
+    }
+    let (name, revision) = match split(text) {
+        Some((name, revision)) => (name, Some(revision)),
+        None => (text, None),
+    };
+    let found = match by_name(store, name).await {
+        Err(error @ CliError::NotFound { .. }) => {
+            // The conversation may exist, and only the part after it be wrong.
+            let Some((name, rest)) = mistyped::halves(text) else {
+                return Err(error);
+            };
+            return Err(match by_name(store, name).await {
+                Ok(found) => mistyped::no_place(text, rest, &found),
+                Err(_) => error,
+            });
+        }
+        found => found?,
+    };
+    if revision == Some(0) {
+        return Err(mistyped::no_zeroth(&found));
+    }
+    Ok(FoundConversation { revision, ..found })
+}
+
+/// Finds the conversation for a name without a revision.
+async fn by_name(store: &Connection, name: &str) -> Result<FoundConversation, CliError> {
+    if let Some(found) = exactly(store, name, None).await? {
+        return Ok(found);
+    }
+    let id = match counted(name) {
+        Some(number) => newest(store, number).await?,
+        None if is_no_number(name) => {
+            return Err(CliError::Usage {
+                what: format!("`{}` is no conversation", printable(name)),
+                hint: "@last or @1 is the newest, @2 the one before it".into(),
+            });
+        }
+        None => by_part(store, name).await?,
+    };
+    let found = exactly(store, &id, None).await?;
+    found.ok_or_else(|| not_found(name, &[]))
+}
+
+/// Splits `NAME#REVISION` or a reference to a result into name and revision.
+#[must_use]
+pub fn split(text: &str) -> Option<(&str, u64)> {
+    let (name, revision) = match text.strip_prefix(SCHEME) {
+        Some(reference) => reference
+            .rsplit_once('/')
+            .or_else(|| reference.rsplit_once('#'))?,
+        None => text.rsplit_once('#')?,
+    };
+    let revision = revision.trim_start_matches('#').parse().ok()?;
+    let name = name.trim_end();
+    (!name.is_empty()).then_some((name, revision))
+}
+
+/// Returns the number in `@2` …; `@last` is 1.
+fn counted(name: &str) -> Option<usize> {
+    match name.strip_prefix('@')? {
+        "last" => Some(1),
+        number => number.parse().ok().filter(|number| *number > 0),
+    }
+}
+
+/// True for `@0` or `@-1`: a mistyped `@2`, never words of a title.
+fn is_no_number(name: &str) -> bool {
+    let number = name.strip_prefix('@').map(str::parse::<i128>);
+    number.is_some_and(|number| number.is_ok())
+}
+
+/// Finds the conversation with exactly this name, if any.
+async fn exactly(
+    store: &Connection,
+    name: &str,
+    revision: Option<u64>,
+) -> Result<Option<FoundConversation>, CliError> {
+    match read::state(store, name, "", 0).await {
+        Ok(state) => {
+            let summary = state.summary.as_ref();
+            Ok(Some(FoundConversation {
+                id: summary.map_or_else(|| name.to_owned(), |s| s.conversation_id.clone()),
+                revision,
+                state: Some(state),
+            }))
+        }
+        Err(CliError::Status(status)) if status.code() == Code::NotFound => Ok(None),
+        // It exists: the command that follows reports the damage.
+        Err(CliError::Status(status)) if status.code() == Code::DataLoss => {
+            Ok(Some(FoundConversation {
+                id: name.to_owned(),
+                revision,
+                state: None,
+            }))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// True for the conversation that holds the long-term context. It is written at any time and is not
+/// a session of anybody, so `@last` skips it.
+#[must_use]
+pub fn is_long_term(summary: &pb::ConversationSummary) -> bool {
+    summary.labels.contains_key(LONG_TERM_LABEL)
+}
+
+/// Returns the id at position `number` of the list, from 1.
+async fn newest(store: &Connection, number: usize) -> Result<String, CliError> {
+    let mut seen = 0;
+    let mut page_token = String::new();
+    loop {
+        let page = page(store, page_token).await?;
+        let mut had = page.conversations.iter().filter(|one| !is_long_term(one));
+        if let Some(summary) = had.nth(number - seen - 1) {
+            return Ok(summary.conversation_id.clone());
+        }
+        seen += page
+            .conversations
+            .iter()
+            .filter(|one| !is_long_term(one))
+            .count();
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return Err(CliError::NotFound {
+                what: format!("there is no conversation @{number}: the store has {seen}"),
+                hint: "`treering ls` lists them, @last first".into(),
+            });
+        }
+    }
+}
+
+async fn page(
+    store: &Connection,
+    page_token: String,
+) -> Result<pb::ListConversationsResponse, CliError> {
+    let request = pb::ListConversationsRequest {
+        page_size: PAGE,
+        page_token,
+        order: pb::ListOrder::Happened.into(),
+        ..Default::default()
+    };
+    Ok(store.conversations().list(request).await?.into_inner())
+}
+
+/// Finds the only conversation that matches a part of an id, or words of a title.
+async fn by_part(store: &Connection, name: &str) -> Result<String, CliError> {
+    if name.len() < PART_BYTES_MIN {
+        return Err(CliError::Usage {
+            what: format!("`{}` is too short to name a conversation", printable(name)),
+            hint: "type more of an id, or words of a title; `treering ls` lists them".into(),
+        });
+    }
+    let small = name.to_lowercase();
+    let parts = [Some(name), Some(&*small).filter(|small| *small != name)];
+    for part in parts.into_iter().flatten() {
+        let request = pb::FindConversationsRequest {
+            id_part: part.to_owned(),
+            limit: NAMED_MAX,
+        };
+        let found = store.conversations().find(request).await?.into_inner();
+        if !found.conversations.is_empty() {
+            return only(part, &found.conversations, found.more);
+        }
+    }
+    // No id matches, so all titles are read.
+    let mut meant = Meant::new(name);
+    let mut page_token = String::new();
+    loop {
+        let page = page(store, page_token).await?;
+        for summary in page.conversations {
+            meant.look_at(summary);
+        }
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return meant.only();
+        }
+    }
+}
+
+/// Conversations whose titles match the name.
+struct Meant<'a> {
+    name: &'a str,
+    /// The words of the name, in lower case.
+    words: Vec<String>,
+    found: Vec<pb::ConversationSummary>,
+    /// Similar names with their scores, used when nothing matches.
+    near: Vec<(f64, pb::ConversationSummary)>,
+}
+
+impl<'a> Meant<'a> {
+    fn new(name: &'a str) -> Self {
+        Self {
+            name,
+            words: words(name).collect(),
+            found: Vec::new(),
+            near: Vec::new(),
+        }
+    }
+
+    fn look_at(&mut self, summary: pb::ConversationSummary) {
+        if self.is_in_title(&summary) {
+            self.found.push(summary);
+        } else if self.found.is_empty() {
+            let near = nearness(self.name, &summary);
+            if near >= NEAR {
+                self.near.push((near, summary));
+                self.near.sort_by(|one, other| other.0.total_cmp(&one.0));
+                self.near.truncate(NEAR_MAX);
+            }
+        }
+    }
+
+    /// True when the title has all words of the name.
+    fn is_in_title(&self, summary: &pb::ConversationSummary) -> bool {
+        let mut of_title = words(&summary.title).collect::<Vec<_>>();
+        of_title.sort_unstable();
+        let has = |word: &String| of_title.binary_search(word).is_ok();
+        !self.words.is_empty() && self.words.iter().all(has)
+    }
+
+    fn only(self) -> Result<String, CliError> {
+        if self.found.is_empty() {
+            let near: Vec<_> = self.near.into_iter().map(|(_, summary)| summary).collect();
+            return Err(not_found(self.name, &near));
+        }
+        only(self.name, &self.found, false)
+    }
+}
+
+/// Returns the only match, or an error that lists the matches; with `more`, the list is not
+/// complete.
+fn only(name: &str, found: &[pb::ConversationSummary], more: bool) -> Result<String, CliError> {
+    if let (Some(only), false) = (one_of(found), more) {
+        return Ok(only.conversation_id.clone());
+    }
+    let more = if more { "more than " } else { "" };
+    Err(CliError::Usage {
+        what: format!(
+            "`{}` may be any of {more}{} conversations",
+            printable(name),
+            found.len()
+        ),
+        hint: format!("type more of it: {}", listed(name, found)),
+    })
+}
+
+/// Returns the only conversation, or the parent of all the others: the agents of a Claude Code
+/// session have ids that are the session's id and one more part.
+fn one_of(found: &[pb::ConversationSummary]) -> Option<&pb::ConversationSummary> {
+    let is_of = |agent: &pb::ConversationSummary, session: &pb::ConversationSummary| {
+        let more = agent.source_id.strip_prefix(&session.source_id);
+        !session.source_id.is_empty() && more.is_some_and(|more| more.starts_with('/'))
+    };
+    match found {
+        [only] => Some(only),
+        several => several.iter().find(|session| {
+            let mut others = several.iter().filter(|one| one != session);
+            others.all(|other| is_of(other, session))
+        }),
+    }
+}
+
+fn words(text: &str) -> impl Iterator<Item = String> + '_ {
+    text.split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+}
+
+/// Returns the similarity of a name to the best name of a conversation, from 0 to 1.
+fn nearness(name: &str, summary: &pb::ConversationSummary) -> f64 {
+    let head = |id: &str| -> String { id.chars().take(name.chars().count().max(4)).collect() };
+    [
+        jaro_winkler(name, &summary.source_id),
+        jaro_winkler(name, &head(&summary.source_id)),
+        jaro_winkler(name, &head(&summary.conversation_id)),
+        jaro_winkler(&name.to_lowercase(), &summary.title.to_lowercase()),
+    ]
+    .into_iter()
+    .fold(0.0, f64::max)
+}
+
+fn not_found(name: &str, near: &[pb::ConversationSummary]) -> CliError {
+    CliError::NotFound {
+        what: format!("there is no conversation {}", printable(name)),
+        hint: match near {
+            [] => "`treering ls` lists the conversations; @last is the newest, and the beginning \
+                   of an id is enough"
+                .into(),
+            near => format!("did you mean {}", listed(name, near)),
+        },
+    }
+}
+
+/// Returns a short name for each conversation, lengthened where two would be equal.
+pub fn apart(summaries: &[pb::ConversationSummary]) -> Vec<String> {
+    let short = |summary: &pb::ConversationSummary| {
+        short_id(&summary.source_id, &summary.conversation_id).to_owned()
+    };
+    let mut times: HashMap<String, u32> = HashMap::new();
+    let mut uuids: BTreeSet<&str> = BTreeSet::new();
+    for summary in summaries {
+        *times.entry(short(summary)).or_default() += 1;
+        uuids.insert(&summary.conversation_id);
+    }
+    summaries
+        .iter()
+        .map(|summary| match short(summary) {
+            short if times.get(&short) == Some(&1) => printable(&short),
+            _ => beginning(&summary.conversation_id, &uuids).to_owned(),
+        })
+        .collect()
+}
+
+/// Returns the shortest prefix of an id that no other id has, of at least [`APART_CHARS_MIN`]
+/// characters.
+fn beginning<'a>(id: &'a str, others: &BTreeSet<&str>) -> &'a str {
+    let before = others.range(..id).next_back();
+    let after = others.range(id..).find(|other| **other != id);
+    let alike = before.into_iter().chain(after).map(|other| {
+        let alike = id.bytes().zip(other.bytes());
+        alike.take_while(|(own, other)| own == other).count()
+    });
+    let chars = alike
+        .max()
+        .map_or(0, |alike| alike + 1)
+        .max(APART_CHARS_MIN);
+    id.get(..chars).unwrap_or(id)
+}
+
+/// Formats the first conversations with their titles, each by an id that contains the name, so that
+/// the user sees what to type.
+fn listed(name: &str, summaries: &[pb::ConversationSummary]) -> String {
+    let called = summaries.iter().zip(apart(summaries)).take(LISTED_MAX);
+    let shown = called.map(|(summary, called)| {
+        let id = match id_with(name, summary) {
+            Some(id) if !called.contains(name) => first_line(id, ID_CHARS),
+            _ => called,
+        };
+        match first_line(&summary.title, TITLE_CHARS).as_str() {
+            "" => id,
+            title => format!("{id} (\"{}\")", title.replace('"', "'")),
+        }
+    });
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    if summaries.len() > LISTED_MAX {
+        text.push_str(" …");
+    }
+    text
+}
+
+/// Returns the id of a conversation that contains the part.
+fn id_with<'a>(part: &str, summary: &'a pb::ConversationSummary) -> Option<&'a str> {
+    let own = summary.conversation_id.as_str();
+    let ids = [&summary.source_id, short_id("", own), own];
+    ids.into_iter().find(|id| id.contains(part))
+}
+
+/// Returns the branch to use for a revision: `branch` as given (`None`: the active branch) if its
+/// history has the revision; else, if none was given, the branch that the revision was appended to.
+///
+/// # Errors
+/// [`CliError::NotFound`] says where the revision is.
+pub async fn branch_of(
+    store: &Connection,
+    found: &FoundConversation,
+    branch: Option<&str>,
+    revision: u64,
+) -> Result<Option<String>, CliError> {
+    let one = |request: pb::ReadRequest| pb::ReadRequest {
+        from_revision: revision,
+        to_revision: revision,
+        headers_only: true,
+        ..request
+    };
+    let in_history = one(read::of_branch(&found.id, branch.unwrap_or("")));
+    if first(store, in_history).await?.is_some() {
+        return Ok(branch.map(str::to_owned));
+    }
+    let anywhere = first(store, one(read::of_conversation(&found.id))).await?;
+    let summary = found
+        .state
+        .as_ref()
+        .and_then(|state| state.summary.as_ref());
+    match (anywhere, branch) {
+        (Some(event), None) => Ok(Some(event.branch)),
+        (Some(event), Some(branch)) => Err(CliError::NotFound {
+            what: format!(
+                "#{revision} is not in the history of {}: it is on {}",
+                printable(branch),
+                printable(&event.branch)
+            ),
+            hint: format!(
+                "leave --branch out, or say --branch {}",
+                printable(&event.branch)
+            ),
+        }),
+        // Inherited history of another conversation has the revisions of that conversation.
+        (None, _) if summary.is_none_or(|summary| summary.shares_history) => {
+            Ok(branch.map(str::to_owned))
+        }
+        (None, _) => {
+            let head = summary.map_or(0, |summary| summary.head);
+            Err(CliError::NotFound {
+                what: format!(
+                    "there is no #{revision} in {}: its last event is #{head}",
+                    found.called()
+                ),
+                hint: "`treering log` lists its events, `treering show` its branches".into(),
+            })
+        }
+    }
+}
+
+/// Returns the first event of a read.
+///
+/// # Errors
+/// Those of the store.
+pub async fn first(
+    store: &Connection,
+    request: pb::ReadRequest,
+) -> Result<Option<pb::Event>, CliError> {
+    let mut events = read::start(store, request).await?;
+    while let Some(batch) = events.message().await? {
+        if let Some(event) = batch.events.into_iter().next() {
+            return Ok(Some(event));
+        }
+    }
+    Ok(None)
+}
+
+/// Checks that a branch exists. The error names similar branches.
+///
+/// # Errors
+/// [`CliError::NotFound`]; [`CliError::Usage`] for an empty name.
+pub fn check_branch(found: &FoundConversation, branch: &str) -> Result<(), CliError> {
+    let Some(state) = &found.state else {
+        return Ok(());
+    };
+    let names = state.branches.iter().map(|branch| branch.name.as_str());
+    if branch.is_empty() {
+        return Err(CliError::Usage {
+            what: "the name of the branch is empty".into(),
+            hint: "leave --branch out for the active one".into(),
+        });
+    }
+    // The list may be incomplete; then the store checks the name.
+    if state.more_branches || names.clone().any(|name| name == branch) {
+        return Ok(());
+    }
+    let mut near: Vec<_> = names
+        .map(|name| {
+            let alike = if name.starts_with(branch) {
+                1.0
+            } else {
+                jaro_winkler(name, branch)
+            };
+            (alike, name)
+        })
+        .collect();
+    near.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let is_near = near.first().is_some_and(|(alike, _)| *alike >= NEAR);
+    let shown: Vec<_> = near
+        .iter()
+        .take_while(|(alike, _)| !is_near || *alike >= NEAR)
+        .take(LISTED_MAX)
+        .map(|(_, name)| printable(name))
+        .collect();
+    let more = if near.len() > shown.len() && !is_near {
+        " …"
+    } else {
+        ""
+    };
+    Err(CliError::NotFound {
+        what: format!(
+            "there is no branch {} in {}",
+            printable(branch),
+            found.called()
+        ),
+        hint: if is_near {
+            format!("did you mean {}", shown.join(" or "))
+        } else {
+            format!("its branches are {}{more}", shown.join(", "))
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(id: &str, source_id: &str, title: &str) -> pb::ConversationSummary {
+        pb::ConversationSummary {
+            conversation_id: id.into(),
+            source_id: source_id.into(),
+            title: title.into(),
+            ..Default::default()
+        }
+    }
+
+    fn meant(name: &str) -> Result<String, CliError> {
+        let mut meant = Meant::new(name);
+        for known in [
+            summary("aa11-77", "tau/3-0", "Fix the parser"),
+            summary("aa12-78", "tau/3-1", "Fix the lexer, please"),
+            summary("bb10-79", "", "Fix the parser in C"),
+        ] {
+            meant.look_at(known);
+        }
+        meant.only()
+    }
+
+    // Users type words of the title. An ambiguous name must never resolve to one of its matches.
+    #[test]
+    fn words_of_a_title_name_one_conversation_or_none() {
+        for (name, id) in [("lexer", "aa12-78"), ("parser FIX c", "bb10-79")] {
+            assert_eq!(meant(name).unwrap(), id, "{name}");
+        }
+        for several in ["fix", "fix parser"] {
+            let error = meant(several).unwrap_err();
+            assert!(
+                matches!(error, CliError::Usage { .. }),
+                "{several}: {error}"
+            );
+            assert!(error.hint().unwrap().contains("tau/3-"), "{several}");
+        }
+        for none in ["pars", "nothing like it", ""] {
+            let error = meant(none).unwrap_err();
+            assert!(
+                matches!(error, CliError::NotFound { .. }),
+                "{none}: {error}"
+            );
+        }
+        let typo = meant("tua/3-1").unwrap_err().hint().unwrap();
+        assert!(
+            typo.contains("did you mean tau/3-1 (\"Fix the lexer"),
+            "{typo}"
+        );
+    }
+
+    // A session's short id also matched each of its agents, so that an id printed by search could
+    // not be typed.
+    #[test]
+    fn a_session_is_meant_before_its_agents() {
+        let all = [
+            summary("x1", "5d0c-1/a1", "List the crates"),
+            summary("x2", "5d0c-1", "Why is the total wrong?"),
+            summary("x3", "5d0c-1/c1", "Count the uses"),
+        ];
+        assert_eq!(only("5d0c", &all, false).unwrap(), "x2");
+        assert!(only("5d0c", &all, true).is_err());
+        let another = [&all[..], &[summary("x4", "5d0c-12", "Another")]].concat();
+        assert!(only("5d0c", &another, false).is_err());
+        assert!(only("5d0c", &another[..1], false).is_ok());
+        assert!(one_of(&[]).is_none());
+    }
+
+    // Errors listed matches by ids without the typed prefix, and similar names with all 36
+    // characters of the id.
+    #[test]
+    fn what_may_be_meant_is_listed_as_it_can_be_typed() {
+        let (one, other) = (
+            "8c0a1c26-9708-4bd2-bbd5-9a3c977380c2",
+            "8c0f3b54-9708-4bd2-bbd5-9a3c977380c2",
+        );
+        let all = [
+            summary(one, "agentdojo/banking", "Pay the bill"),
+            summary(other, "", ""),
+            summary("x", "runs/8c0", "Wash"),
+        ];
+        assert_eq!(
+            listed("8c0", &all),
+            "8c0a1c26 (\"Pay the bill\"), 8c0f3b54, runs/8c0 (\"Wash\")"
+        );
+        assert_eq!(
+            listed("8c0a1c26-97", &all[..1]),
+            format!("{one} (\"Pay the bill\")")
+        );
+        assert_eq!(
+            listed("bill", &all[..1]),
+            "agentdojo/banking (\"Pay the bill\")"
+        );
+        let alike = "8c0a1c26-9708-4bd2-bbd5-000000000000";
+        let both = [summary(one, "", ""), summary(alike, "", "")];
+        assert_eq!(
+            listed("nothing", &both),
+            format!("{}, {}", &one[..25], &alike[..25])
+        );
+    }
+
+    // Printed places are typed again: with a hash, or as a reference to a result.
+    #[test]
+    fn places_are_read_as_they_are_printed() {
+        assert_eq!(split("tau/3-0#14"), Some(("tau/3-0", 14)));
+        assert_eq!(split("@last#2"), Some(("@last", 2)));
+        assert_eq!(split("treering:tau/3-0/9"), Some(("tau/3-0", 9)));
+        assert_eq!(split("tau/3-0 #14"), Some(("tau/3-0", 14)));
+        for none in ["tau/3-0", "tau/9", "#4", "a#b", "treering:x"] {
+            assert_eq!(split(none), None, "{none}");
+        }
+        assert_eq!((counted("@last"), counted("@2")), (Some(1), Some(2)));
+        assert_eq!(
+            (counted("@0"), counted("@x"), counted("last")),
+            (None, None, None)
+        );
+    }
+
+    // Ids printed by `ls` are typed again, so each must name one conversation: ids with a common
+    // prefix are lengthened until they differ.
+    #[test]
+    fn ids_of_a_list_name_one_each() {
+        let summary = |id: &str, source_id: &str| pb::ConversationSummary {
+            conversation_id: id.into(),
+            source_id: source_id.into(),
+            ..Default::default()
+        };
+        let (one, two) = (
+            "7ad31c26-9708-4bd2-bbd5-9a3c977380c2",
+            "7ad31c26-9708-4bd2-bbd5-000000000000",
+        );
+        let short = apart(&[summary(one, ""), summary("x", "tau/3")]);
+        assert_eq!(short, ["7ad31c26", "tau/3"]);
+        let alike = apart(&[summary(one, ""), summary(two, "")]);
+        assert_eq!(alike, [&one[..25], &two[..25]]);
+    }
+}

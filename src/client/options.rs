@@ -1,0 +1,100 @@
+//! Options for connecting to a store: where it is, and the caller's credentials.
+
+use std::{io, path::PathBuf, time::Duration};
+
+use treering_access::Token;
+use treering_base::disk;
+
+use crate::CliError;
+
+/// Where the store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A folder, opened in this process.
+    Data(PathBuf),
+    /// A server, by its URL.
+    Server(String),
+}
+
+/// A store and the credentials for it.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// Where it is.
+    pub target: Target,
+    /// How long to wait for another process that holds the folder.
+    pub wait: Duration,
+    /// The namespace of every request.
+    pub namespace: String,
+    /// Credentials for a server.
+    pub credentials: Credentials,
+}
+
+/// The caller's credentials, and how the server is verified.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    /// The API key.
+    pub token: Option<KeyArgument>,
+    /// CA certificates (PEM) that sign the server's; `None`: the built-in webpki roots.
+    pub ca: Option<PathBuf>,
+    /// Client certificate (PEM).
+    pub client_cert: Option<PathBuf>,
+    /// Its private key (PEM).
+    pub client_key: Option<PathBuf>,
+}
+
+impl Credentials {
+    /// Returns the key, if one was given.
+    ///
+    /// # Errors
+    /// [`CliError::ReadFile`] when it is in a file that cannot be read.
+    pub fn key(&self) -> Result<Option<String>, CliError> {
+        let key = self.token.as_ref().map(KeyArgument::read);
+        Ok(key.transpose()?.flatten())
+    }
+}
+
+/// A key as given on the command line: the key itself, or `@FILE`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KeyArgument(String);
+
+impl From<String> for KeyArgument {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl std::fmt::Debug for KeyArgument {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeyArgument(…)")
+    }
+}
+
+impl KeyArgument {
+    /// Returns the key; `None` when it is empty, as an environment variable may be.
+    ///
+    /// # Errors
+    /// [`CliError::ReadFile`]; [`CliError::Usage`] when it is not a valid key, so that a typo is
+    /// reported here and not by the server.
+    pub fn read(&self) -> Result<Option<String>, CliError> {
+        let text = match self.0.strip_prefix('@') {
+            Some(path) => {
+                let path = PathBuf::from(path);
+                let read = disk::read_secret(&path).and_then(|text| {
+                    String::from_utf8(text)
+                        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+                });
+                read.map_err(|cause| CliError::ReadFile { path, cause })?
+            }
+            None => self.0.clone(),
+        };
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        Token::parse(text).map_err(|error| CliError::Usage {
+            what: format!("--token or TREERING_TOKEN: {error}"),
+            hint: "give it as `treering keys create` showed it, or unset it".into(),
+        })?;
+        Ok(Some(text.to_owned()))
+    }
+}

@@ -1,0 +1,209 @@
+//! Reading events from a store: requests that several commands make.
+
+use prost::Message;
+use tonic::{Code, Streaming};
+
+use super::{connect::Connection, error::CliError, pb};
+use treering_domain::EventKind;
+
+/// Returns a request for all events of a branch, inherited history first.
+#[must_use]
+pub fn of_branch(conversation: &str, branch: &str) -> pb::ReadRequest {
+    let source = pb::BranchSource {
+        conversation_id: conversation.to_owned(),
+        branch: branch.to_owned(),
+    };
+    pb::ReadRequest {
+        source: Some(pb::read_request::Source::Branch(source)),
+        ..Default::default()
+    }
+}
+
+/// Returns a request for all events of a conversation, on all branches.
+#[must_use]
+pub fn of_conversation(conversation: &str) -> pb::ReadRequest {
+    let source = pb::ConversationSource {
+        conversation_id: conversation.to_owned(),
+    };
+    pb::ReadRequest {
+        source: Some(pb::read_request::Source::Conversation(source)),
+        ..Default::default()
+    }
+}
+
+/// Starts a read.
+///
+/// # Errors
+/// Those of the store.
+pub async fn start(
+    store: &Connection,
+    request: pb::ReadRequest,
+) -> Result<Streaming<pb::ReadResponse>, CliError> {
+    Ok(store.events().read(request).await?.into_inner())
+}
+
+/// Reads all events of a request.
+///
+/// # Errors
+/// What the store says.
+pub async fn all(store: &Connection, request: pb::ReadRequest) -> Result<Vec<pb::Event>, CliError> {
+    let mut events = Vec::new();
+    let mut answers = start(store, request).await?;
+    while let Some(batch) = answers.message().await? {
+        events.extend(batch.events);
+    }
+    Ok(events)
+}
+
+/// Returns the state of a conversation and of one branch. An empty branch is the active one;
+/// revision 0 is the head.
+///
+/// # Errors
+/// Those of the store.
+pub async fn state(
+    store: &Connection,
+    conversation: &str,
+    branch: &str,
+    as_of_revision: u64,
+) -> Result<pb::ConversationState, CliError> {
+    let request = pb::GetConversationRequest {
+        conversation_id: conversation.to_owned(),
+        branch: branch.to_owned(),
+        as_of_revision,
+        ..Default::default()
+    };
+    let mut state = store.conversations().get(request).await?.into_inner();
+    if state.more_branches {
+        state.branches = branches(store, conversation).await?;
+        state.more_branches = false;
+    }
+    Ok(state)
+}
+
+/// Appends a batch.
+///
+/// # Errors
+/// Those of the store.
+pub async fn append(
+    store: &Connection,
+    request: pb::AppendRequest,
+) -> Result<pb::AppendResponse, CliError> {
+    Ok(store.events().append(request).await?.into_inner())
+}
+
+/// Returns all branches of a conversation.
+///
+/// # Errors
+/// Those of the store.
+pub async fn branches(
+    store: &Connection,
+    conversation_id: &str,
+) -> Result<Vec<pb::Branch>, CliError> {
+    let mut all = Vec::new();
+    let mut request = pb::ListBranchesRequest {
+        conversation_id: conversation_id.to_owned(),
+        page_size: u32::MAX,
+        ..Default::default()
+    };
+    loop {
+        let page = store.conversations().list_branches(request.clone()).await?;
+        let page = page.into_inner();
+        all.extend(page.branches);
+        if page.next_page_token.is_empty() {
+            return Ok(all);
+        }
+        request.page_token = page.next_page_token;
+    }
+}
+
+/// Returns the revision of the first result of a call after its request; `None` if there is none
+/// yet.
+///
+/// # Errors
+/// Those of the store.
+pub async fn result_of_call(
+    store: &Connection,
+    conversation: &str,
+    branch: &str,
+    at: u64,
+    call_id: &str,
+) -> Result<Option<u64>, CliError> {
+    let later = pb::ReadRequest {
+        from_revision: at,
+        kinds: vec![i32::from(EventKind::ToolResultRecorded.number())],
+        ..of_branch(conversation, branch)
+    };
+    let mut events = start(store, later).await?;
+    while let Some(batch) = events.message().await? {
+        let result = batch
+            .events
+            .iter()
+            .find(|event| is_result_of(event, call_id));
+        if let Some(result) = result {
+            return Ok(Some(result.revision));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns an event if the conversation itself has it (not inherited).
+///
+/// # Errors
+/// Those of the store.
+pub async fn event_at(
+    store: &Connection,
+    conversation: &str,
+    revision: u64,
+) -> Result<Option<pb::Event>, CliError> {
+    let request = pb::ReadRequest {
+        from_revision: revision,
+        to_revision: revision,
+        ..of_conversation(conversation)
+    };
+    crate::names::first(store, request).await
+}
+
+fn is_result_of(event: &pb::Event, call_id: &str) -> bool {
+    let Some(pb::event::Body::ToolResultRecorded(body)) = &event.body else {
+        return false;
+    };
+    pb::ToolResultRecorded::decode(body.clone()).is_ok_and(|result| result.call_id == call_id)
+}
+
+/// Searches. A query without words, only of signs, is searched for literally.
+///
+/// # Errors
+/// Those of the store; [`CliError::Usage`] when the query is empty.
+pub async fn search(
+    request: &mut pb::SearchRequest,
+    store: &Connection,
+) -> Result<pb::SearchResponse, CliError> {
+    let status = match store.search().search(request.clone()).await {
+        Ok(answer) => return Ok(answer.into_inner()),
+        Err(status) => status,
+    };
+    let is_wordless =
+        status.code() == Code::InvalidArgument && status.message().contains("no word");
+    let signs = request.query.trim();
+    if !is_wordless || signs.is_empty() || request.mode == i32::from(pb::QueryMode::Query) {
+        return Err(if is_wordless {
+            without_words()
+        } else {
+            status.into()
+        });
+    }
+    request.query = regex::escape(signs);
+    request.regex = true;
+    request.mode = pb::QueryMode::Unspecified.into();
+    Ok(store.search().search(request.clone()).await?.into_inner())
+}
+
+/// Returns the error for a query with nothing to search for.
+fn without_words() -> CliError {
+    CliError::Usage {
+        what: "there is no word to search for".into(),
+        hint: "type at least one letter, digit or sign; or a filter, such as --path or --tool, to \
+               list what it lets through"
+            .into(),
+    }
+}

@@ -1,0 +1,45 @@
+//! The vocabulary and the rules: ids, events, messages, tool calls, branches, and [`decide()`],
+//! which checks whether a batch may be appended.
+//!
+//! This crate does no I/O, makes no decision by the clock, and does not know how events are
+//! encoded, stored or sent. It depends only on std, serde, uuid, bytes, blake3 and thiserror.
+
+mod cause;
+mod chain;
+mod changed;
+mod damage;
+mod decide;
+mod event;
+mod hex;
+mod id;
+mod kind;
+pub mod limits;
+mod memory;
+mod message;
+mod quota;
+mod rejection;
+mod rules;
+mod state;
+mod stub;
+mod tags;
+#[cfg(test)]
+mod tests;
+mod tool;
+
+pub use cause::{Cause, NotDone, WithCauses, with_causes};
+pub use chain::{ChainHash, ChainHashes};
+pub use changed::ChangedConversation;
+pub use damage::{DAMAGE_TEXT_BYTES_MAX, Damage, DamageKind};
+pub use decide::{Decided, Lookup, Need, PastBranch, Placed, Undecided, decide, decide_erasure};
+pub use event::*;
+pub use hex::{hex, unhex};
+pub use id::*;
+pub use kind::{EventBody, EventKind};
+pub use limits::Limits;
+pub use message::*;
+pub use quota::*;
+pub use rejection::{NewestWithKey, Rejection, Rule};
+pub use state::*;
+pub use stub::ERASED;
+pub use tags::{Tags, TagsFault, check_key};
+pub use tool::*;

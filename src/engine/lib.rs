@@ -1,0 +1,458 @@
+//! The engine: everything that Treering does, in process.
+//!
+//! [`Engine`] combines the log, the projections and search. It appends ([`Engine::append`]), reads
+//! and follows events ([`Engine::read`], [`Engine::subscribe`]), forks, answers queries about tool
+//! calls, searches, verifies and rebuilds. The gRPC services are a thin layer over it, and a
+//! program that embeds Treering uses it directly.
+//!
+//! It knows nothing of gRPC, the command line or any provider's format.
+//!
+//! The code calls the projections `views`.
+
+mod append;
+mod backups;
+mod catch_up;
+pub mod context;
+mod conversations;
+mod damage;
+mod delta;
+mod dense;
+mod derived;
+mod erase;
+pub mod error;
+mod feed;
+mod fold;
+mod formats;
+mod grep;
+mod health;
+mod history;
+mod hit;
+mod indexer;
+pub mod items;
+#[cfg(test)]
+mod key_life_tests;
+mod lookup;
+#[cfg(test)]
+mod lookup_tests;
+mod measures;
+mod memory;
+#[cfg(all(test, unix))]
+mod moved_tests;
+#[cfg(test)]
+mod names_tests;
+mod news;
+mod open;
+#[cfg(test)]
+mod patch_tests;
+mod patches;
+#[cfg(test)]
+mod power_loss_tests;
+mod prepare;
+mod pseudonyms;
+mod publisher;
+pub mod query;
+mod read;
+#[cfg(test)]
+mod read_tests;
+mod rebuild;
+mod recent;
+mod reindex;
+mod repair;
+#[cfg(test)]
+mod repair_tests;
+mod rewind;
+mod salvage;
+mod search;
+mod search_scope;
+#[cfg(test)]
+mod search_tests;
+mod searchable;
+mod secret;
+mod sequencer;
+mod ship;
+mod signature;
+mod states;
+mod subscribe;
+#[cfg(test)]
+mod test_events;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
+mod tool_calls;
+#[cfg(test)]
+mod trouble_tests;
+mod usage;
+mod verify;
+mod witness;
+mod work;
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+pub use self::{
+    append::Pending,
+    context::{
+        BranchValues, BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan,
+        ContextChange, ContextEntry, ContextError, ContextScope, ContextValues, KnowledgeAnswer,
+        KnowledgeQuery, LONG_TERM_LABEL, PlanQuery, Prerequisites, Return, SetContext, Spawn,
+        Spawned, ToolSnapshot,
+    },
+    derived::{derived_id, is_derived},
+    erase::{
+        EraseCommand, EraseError, EraseItem, EraseOutcome, EraseTarget, ErasedEvent, ErasedWhy,
+        ErasingAtOpen, KeptBlob, Retention, SharedBy,
+    },
+    error::*,
+    formats::{StoreFormats, store_formats},
+    health::{DamageMet, Health},
+    measures::{CacheUse, Measures},
+    pseudonyms::Pseudonyms,
+    query::*,
+    repair::{Repair, repair},
+    salvage::{CutConversation, SALVAGE_NAMESPACE, SalvageError, Salvaged, salvage},
+    search::{SearchLate, SearchStage},
+    sequencer::Companion,
+    ship::{BackupNote, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure},
+    signature::{SignatureError, Signer, receipt_signer, signed_object},
+};
+pub use self::{erase::hash_of_stubs, ship::last_batch};
+use self::{
+    history::History,
+    sequencer::EngineSequencer,
+    states::{HotSet, SharedViews},
+};
+use treering_base::disk::DiskSpace;
+use treering_domain::{
+    BranchName, BranchState, ConversationId, ConversationRow, ConversationState, Limits, Namespace,
+    Position, Quotas, TimestampMicros,
+};
+use treering_log::holder::PROOF_BYTES;
+use treering_log::{EventLog, GroupWriter, LogReader, RedbLog};
+pub use treering_log::{
+    HolderSecret, LockHolder, LogIdentity, LogRepair, OpenMode, holder, holder_of,
+};
+/// The text in which search counts bytes and lines, and which parts of it are reasoning.
+pub use treering_search::{Reading, Scores, is_reasoning_at, searchable_text};
+
+/// Options for opening a store.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// The folder that holds the log, the projections and the index.
+    pub data_dir: PathBuf,
+    /// The limits.
+    pub limits: Limits,
+    /// Whether to append or only read, and whether to create a missing store.
+    pub mode: OpenMode,
+    /// When the log is packed into blocks.
+    pub dense: Dense,
+    /// Build the projections from the log, whatever is in the folder: for projections that were
+    /// found damaged ([`ReadError::ViewsDamaged`]).
+    pub views_anew: bool,
+    /// From now on, store [`Pseudonyms`] in place of actors, correlation ids and idempotency keys.
+    /// The store then does so at every later opening, whatever this field says. If the key was
+    /// lost, a new one is created only where this is set.
+    pub pseudonyms: bool,
+    /// Nothing will be appended: a store with pseudonyms opens without their key.
+    pub only_checked: bool,
+    /// The quotas of the namespaces. Existing content stays, even above its quota.
+    pub quotas: Quotas,
+}
+
+/// When the events of a log are packed into compressed blocks (`docs/FORMAT.md`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dense {
+    /// In the background, once a segment is full or nothing was appended for some seconds. Closing
+    /// packs only what takes little time.
+    #[default]
+    Usually,
+    /// As `Usually`, but closing packs everything that is left, however long that takes.
+    WhenClosed,
+    /// Never.
+    Never,
+}
+
+impl OpenOptions {
+    /// Creates options to append with the default limits; a missing store is created.
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            limits: Limits::default(),
+            mode: OpenMode::Create,
+            dense: Dense::default(),
+            views_anew: false,
+            pseudonyms: false,
+            only_checked: false,
+            quotas: Quotas::default(),
+        }
+    }
+
+    /// Changes the mode to append to an existing store.
+    #[must_use]
+    pub fn existing(self) -> Self {
+        Self {
+            mode: OpenMode::Append,
+            ..self
+        }
+    }
+
+    /// Changes the mode to read-only: nothing in the folder changes, the folder may be on a
+    /// read-only medium, and several processes may read it at the same time.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        Self {
+            mode: OpenMode::Read,
+            ..self
+        }
+    }
+}
+
+/// An open store. Cheap to clone; every clone refers to the same store.
+///
+/// ```
+/// # use treering_domain::*;
+/// use treering_engine::*;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let engine = Engine::in_memory(Limits::default()).await?;
+/// let namespace = Namespace::default();
+/// let id = ConversationId::generate();
+/// let created = EventBody::ConversationCreated(ConversationCreated::default());
+/// let hello = EventBody::MessageAppended(MessageAppended::text(Role::User, "Hello"));
+/// let outcome = engine
+///     .append(AppendCommand::new(
+///         namespace,
+///         vec![NewEvent::new(id, created), NewEvent::new(id, hello)],
+///     ))
+///     .await?;
+/// assert_eq!(outcome.events[1].revision, Revision(2));
+/// engine.close().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+/// Announces to other processes where this one serves the folder, and the secret that
+/// authenticates it.
+type Announce = Box<dyn Fn(&str, &HolderSecret) + Send + Sync>;
+
+struct Inner {
+    options: OpenOptions,
+    pseudonyms: Option<Pseudonyms>,
+    log: Arc<dyn EventLog>,
+    /// Announces to other processes where this store is served.
+    announce: Announce,
+    /// The address that the store is served at, and the secret that identifies the server there.
+    served: Mutex<Option<(String, HolderSecret)>>,
+    /// Restores the folder's lock file if it was deleted. Returns false if another folder is at the
+    /// path, or if another process holds the lock.
+    keep_lock: Box<dyn Fn() -> bool + Send + Sync>,
+    views: SharedViews,
+    hot: Arc<HotSet>,
+    views_path: Option<PathBuf>,
+    /// Held while the projections change.
+    views_gate: Arc<Mutex<()>>,
+    reader: Arc<LogReader>,
+    writer: GroupWriter<EngineSequencer>,
+    /// Log offset up to which the projections are current: the head that all reads see.
+    published: Arc<AtomicU64>,
+    news: news::News,
+    /// Published events that are not indexed yet, as far as there is room.
+    feed: Arc<feed::Feed>,
+    closing: Arc<AtomicBool>,
+    damaged: Mutex<Option<DamageMet>>,
+    refusals: measures::Refusals,
+    followers: measures::Followers,
+    /// Disk space at the last check; a fresh query may hang when the disk does. `None`: there is no
+    /// disk, or the system does not report it.
+    disk: Mutex<Option<DiskSpace>>,
+    /// The conversations that cannot be served to their end.
+    marks: Arc<damage::Marks>,
+    /// Held by the running rebuild; at most one runs at a time.
+    rebuilding: Arc<tokio::sync::Mutex<()>>,
+    erasings: erase::Erasings,
+    indexer: Arc<indexer::Indexer>,
+    contexts: context::ContextCaches,
+    knowledge: context::KnowledgeCache,
+    work: work::Work,
+    /// `None` if the log is in memory or read-only.
+    density: Option<dense::Density>,
+    erasing_at_open: ErasingAtOpen,
+    /// `None` if the log is in memory.
+    files: Option<Arc<RedbLog>>,
+    /// Held shared while a request is handed to the writer, exclusively to keep all appends out.
+    appending: tokio::sync::RwLock<()>,
+    started_at: TimestampMicros,
+}
+
+impl Engine {
+    /// Returns the limits that this store was opened with.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.inner.options.limits
+    }
+
+    /// Announces the address to other processes that try to open the folder.
+    pub fn announce(&self, address: &str) {
+        let secret = match HolderSecret::generate() {
+            Ok(secret) => secret,
+            Err(error) => {
+                tracing::warn!(%error, "commands on the folder will not find this server");
+                return;
+            }
+        };
+        *self.served() = Some((address.to_owned(), secret.clone()));
+        (self.inner.announce)(address, &secret);
+    }
+
+    /// Answers a challenge that only the server of this folder can answer; `None` if the store is
+    /// not served.
+    #[must_use]
+    pub fn proves_folder(&self, question: &[u8; PROOF_BYTES]) -> Option<[u8; PROOF_BYTES]> {
+        let served = self.served();
+        let (address, secret) = served.as_ref()?;
+        Some(*secret.answer(question, address).as_bytes())
+    }
+
+    fn served(&self) -> MutexGuard<'_, Option<(String, HolderSecret)>> {
+        let served = self.inner.served.lock();
+        served.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the store's id, which never changes.
+    #[must_use]
+    pub fn store_id(&self) -> uuid::Uuid {
+        self.inner.log.identity().store
+    }
+
+    /// Returns the log position of the last event that reads see.
+    #[must_use]
+    pub fn head(&self) -> Position {
+        Position::local(self.inner.published.load(Ordering::Acquire))
+    }
+
+    /// Returns the conversation with this UUID, or else with this id at its source.
+    ///
+    /// # Errors
+    /// [`ReadError::ConversationNotFound`], or [`ReadError::AmbiguousSourceId`]
+    /// when conversations of several sources have the id.
+    pub async fn resolve(
+        &self,
+        namespace: &Namespace,
+        id: &str,
+    ) -> Result<ConversationId, ReadError> {
+        let views = self.inner.views.load_full();
+        if let Ok(conversation) = id.parse::<ConversationId>()
+            && (self.inner.hot.contains(namespace.key(conversation))
+                || self.inner.find_row(namespace, conversation)?.is_some())
+        {
+            return Ok(conversation);
+        }
+        match views.by_source_id(namespace, id)?.as_slice() {
+            [] => Err(ReadError::ConversationNotFound { id: id.to_owned() }),
+            [conversation] => Ok(*conversation),
+            several => Err(ReadError::AmbiguousSourceId {
+                id: id.to_owned(),
+                count: several.len(),
+            }),
+        }
+    }
+
+    /// Returns the conversation that has this id at this source, if any.
+    ///
+    /// # Errors
+    /// [`ReadError::AmbiguousSourceId`] when several have it.
+    pub async fn of_source(
+        &self,
+        namespace: &Namespace,
+        source: &str,
+        source_id: &str,
+    ) -> Result<Option<ConversationId>, ReadError> {
+        let derived = derived_id(namespace, "source", &[source, source_id]);
+        if self.inner.hot.contains(namespace.key(derived)) {
+            return Ok(Some(derived));
+        }
+        let mut found = Vec::new();
+        for id in self.inner.views.load().by_source_id(namespace, source_id)? {
+            let row = self.inner.row(namespace, id)?;
+            if row.info.source == source {
+                found.push(id);
+            }
+        }
+        match found.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(*one)),
+            _ if found.contains(&derived) => Ok(Some(derived)),
+            several => Err(ReadError::AmbiguousSourceId {
+                id: source_id.to_owned(),
+                count: several.len(),
+            }),
+        }
+    }
+}
+
+impl Inner {
+    fn history(&self) -> History {
+        History {
+            views: self.views.load_full(),
+            reader: Arc::clone(&self.reader),
+        }
+    }
+
+    /// Returns a conversation's row, if the conversation exists.
+    fn find_row(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+    ) -> Result<Option<ConversationRow>, ReadError> {
+        Ok(self.views.load().conversation(namespace.key(id))?)
+    }
+
+    fn row(&self, namespace: &Namespace, id: ConversationId) -> Result<ConversationRow, ReadError> {
+        self.find_row(namespace, id)?
+            .ok_or_else(|| ReadError::ConversationNotFound { id: id.to_string() })
+    }
+
+    fn state(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+    ) -> Result<ConversationState, ReadError> {
+        let state = self.views.load().state(namespace.key(id))?;
+        state.ok_or_else(|| ReadError::ConversationNotFound { id: id.to_string() })
+    }
+
+    /// Returns a branch by its address.
+    fn branch_at(&self, address: &BranchAddress) -> Result<Arc<BranchState>, ReadError> {
+        let name = address.branch.as_ref();
+        self.branch(&address.namespace, address.conversation, name)
+    }
+
+    /// Returns a branch by name; `None` means the active one.
+    fn branch(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        name: Option<&BranchName>,
+    ) -> Result<Arc<BranchState>, ReadError> {
+        let row = self.row(namespace, id)?;
+        let key = row.key();
+        let Some(name) = name else {
+            return self.history().branch(key, row.active).map(Arc::new);
+        };
+        // A conversation may have very many branches: read only this one.
+        let branch = self.views.load().branch_named(key, name)?;
+        branch
+            .map(Arc::new)
+            .ok_or_else(|| ReadError::BranchNotFound {
+                conversation: id,
+                branch: name.to_string(),
+            })
+    }
+}

@@ -1,0 +1,70 @@
+//! A second batch that is appended atomically with the first one, such as its audit entry.
+
+use std::sync::Arc;
+
+use super::{EngineSequencer, Stop, WriteRequest};
+use crate::{error::AppendError, prepare::Prepared, pseudonyms::Pseudonyms};
+use treering_domain::{AppendCommand, Cause, Decided, NewEvent, Placed, with_causes};
+use treering_proto::body::EncodedBody;
+
+/// Makes a second batch from the events of a batch and their decided places. Both are appended, or
+/// neither. Runs on the writer's thread.
+#[derive(Clone)]
+pub struct Companion(Arc<MakeCompanion>);
+
+type MakeCompanion = dyn Fn(&[NewEvent<EncodedBody>], &[Placed]) -> AppendCommand + Send + Sync;
+
+impl std::fmt::Debug for Companion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Companion")
+    }
+}
+
+impl Companion {
+    /// Creates a companion from a function. The batch that it makes must neither fork nor compact.
+    /// A batch without events is ignored.
+    pub fn new(
+        make: impl Fn(&[NewEvent<EncodedBody>], &[Placed]) -> AppendCommand + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(make))
+    }
+
+    /// Applies pseudonyms to the headers of the companion's batch.
+    pub(crate) fn with_pseudonyms(self, pseudonyms: Pseudonyms) -> Self {
+        Self::new(move |events, placed| {
+            let mut command = (self.0)(events, placed);
+            pseudonyms.disguise(&mut command);
+            command
+        })
+    }
+}
+
+impl EngineSequencer {
+    /// Makes and decides the companion of a batch.
+    pub(super) fn decide_companion(
+        &mut self,
+        request: &WriteRequest,
+        decided: &Decided,
+    ) -> Result<Option<(WriteRequest, Decided)>, AppendError> {
+        let Some(companion) = &request.companion else {
+            return Ok(None);
+        };
+        let command = (companion.0)(&request.prepared.command.events, &decided.events);
+        if command.events.is_empty() {
+            return Ok(None);
+        }
+        let refused = |why: String| AppendError::Storage {
+            source: Cause::of(format!(
+                "the entry that belongs to the batch was refused, so nothing was appended: {why}"
+            )),
+        };
+        let prepared = Prepared::new(command, &self.limits)
+            .map_err(|error| refused(with_causes(&error).to_string()))?;
+        let mut request = WriteRequest::bare(prepared, self.erasures);
+        match self.decide(&mut request) {
+            Ok(decided) => Ok(Some((request, decided))),
+            Err(Stop::Failed(error)) => Err(refused(with_causes(&error).to_string())),
+            Err(Stop::Needs(_) | Stop::LookAgain) => Err(refused("it needs the past".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The target of heads: a folder or bucket with a file for each head; one file with the newest; or
+//! an HTTP address that receives them.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use super::{error::HeadError, file::SignedHead, webhook::Webhook};
+use treering_backup::{BackupError, BackupTarget};
+use treering_base::disk;
+
+/// File name suffix of a target that has only the newest head.
+const ONE_FILE: &str = ".json";
+
+/// A target for heads.
+#[derive(Clone, Debug)]
+pub struct HeadTarget(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Many(BackupTarget),
+    One(PathBuf),
+    Web(Webhook),
+}
+
+impl HeadTarget {
+    /// Parses an address: `http://…` or `https://…` receives heads, a name that ends with `.json`
+    /// is a file, and everything else is an address for [`BackupTarget::to_write`].
+    ///
+    /// # Errors
+    /// [`BackupError::Address`].
+    pub fn new(address: &str) -> Result<Self, BackupError> {
+        if address.starts_with("http://") || address.starts_with("https://") {
+            let webhook = Webhook::of(address).ok_or_else(|| BackupError::Address {
+                address: address.to_owned(),
+                what: "it is no URL".to_owned(),
+            });
+            return Ok(Self(Kind::Web(webhook?)));
+        }
+        if address.ends_with(ONE_FILE) && !address.contains("://") {
+            return Ok(Self(Kind::One(address.into())));
+        }
+        BackupTarget::to_write(address).map(|target| Self(Kind::Many(target)))
+    }
+
+    /// Returns its address, without credentials.
+    #[must_use]
+    pub fn address(&self) -> String {
+        match &self.0 {
+            Kind::Many(target) => target.address().to_owned(),
+            Kind::One(path) => path.display().to_string(),
+            Kind::Web(webhook) => webhook.address().to_owned(),
+        }
+    }
+
+    /// Stores a head there.
+    ///
+    /// # Errors
+    /// [`HeadError::Failed`].
+    pub async fn put(&self, head: &SignedHead) -> Result<(), HeadError> {
+        let text = format!("{}\n", head.text());
+        match &self.0 {
+            Kind::Many(target) => Ok(target.put_file(&head.name(), Bytes::from(text)).await?),
+            Kind::One(path) => {
+                let path = path.clone();
+                let doing = format!("writing {}", path.display());
+                let written = tokio::task::spawn_blocking(move || write(&path, &text)).await;
+                let written = written.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+                written.map_err(|error| HeadError::failed(doing, error))
+            }
+            Kind::Web(webhook) => webhook.post(&text).await,
+        }
+    }
+}
+
+/// Replaces the content of a file with a head.
+///
+/// # Errors
+/// Those of the system; the file is unchanged then.
+pub fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    let new = path.with_extension("json.new");
+    disk::write(&new, text.as_bytes())?;
+    disk::rename(&new, path)
+}

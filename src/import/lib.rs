@@ -1,0 +1,282 @@
+//! Imports conversations from other tools, and exports them.
+//!
+//! Importers convert text to events. They never use an engine or a server; the caller appends what
+//! they return. [`openai_chat`] reads one conversation per line; [`claude_code`], [`codex`],
+//! [`gemini_cli`], [`opencode`] and [`pi`] read the sessions of those tools. [`format`](mod@format)
+//! detects what a file holds, [`source`] reads lines, [`session`] reads session files, [`exporter`]
+//! writes conversations as OpenAI chat lines, and `plan` works out what a repeated import still has
+//! to append.
+//!
+//! Imports are lossless: a message is stored as typed events, and whatever they cannot express
+//! (unknown fields, odd shapes) as a JSON Patch beside them, so that text is stored once.
+
+mod canonical;
+pub mod content;
+mod kept;
+mod number;
+mod raw;
+mod record;
+mod steps;
+mod transcript;
+mod tree;
+mod whole_lines;
+
+pub mod claude_code;
+pub mod codex;
+pub mod exporter;
+pub mod format;
+pub mod gemini_cli;
+pub mod openai_chat;
+pub mod opencode;
+pub mod pi;
+pub mod plan;
+pub mod session;
+pub mod source;
+
+use std::fmt;
+
+use uuid::Uuid;
+
+use treering_domain::{ConversationId, EventBody, Namespace, NewEvent};
+
+pub use kept::records;
+pub use plan::{Parted, Plan, plan};
+
+/// Type of the custom event that marks an import as complete; the idempotency key of its append
+/// identifies the content.
+pub const MARK_TYPE: &str = "treering/imported";
+
+/// A conversation as events for a new stream: the n-th event must get revision n, because revisions
+/// in the bodies rely on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImportedConversation {
+    /// Derived from source and source id, so that a repeated import finds it.
+    pub conversation: ConversationId,
+    /// The source.
+    pub source: String,
+    /// The id of the conversation in the source.
+    pub source_id: String,
+    /// The parent of the first line, if the source names one that is not in this conversation: then
+    /// it is the later part of something longer.
+    pub follows: Option<String>,
+    /// In order; the first is `ConversationCreated`.
+    pub events: Vec<NewEvent>,
+    /// Oddities of the source.
+    pub notes: Vec<ImportNote>,
+}
+
+impl ImportedConversation {
+    /// Returns the conversation with ids that are specific to the namespace. Ids are unique in a
+    /// store, and those of an import are derived from the source: without this, only one namespace
+    /// could import a conversation. The default namespace keeps the ids.
+    #[must_use]
+    pub fn in_namespace(mut self, namespace: &Namespace) -> Self {
+        if *namespace == Namespace::default() {
+            return self;
+        }
+        let own = |id: &mut ConversationId| {
+            *id = ConversationId(Uuid::new_v5(&id.0, namespace.as_str().as_bytes()));
+        };
+        own(&mut self.conversation);
+        for event in &mut self.events {
+            own(&mut event.conversation);
+            match &mut event.body {
+                EventBody::ConversationCreated(created) => {
+                    created
+                        .parent
+                        .iter_mut()
+                        .for_each(|parent| own(&mut parent.conversation));
+                }
+                EventBody::SubContextSpawned(spawned) => own(&mut spawned.conversation),
+                EventBody::SubContextReturned(returned) => own(&mut returned.conversation),
+                _ => {}
+            }
+        }
+        self
+    }
+}
+
+impl ImportedConversation {
+    /// Changes the reference to the parent from its revision in the import to its revision in the
+    /// store, which may differ.
+    pub fn parent_in_store(&mut self, parent: &Plan) {
+        for event in &mut self.events {
+            if let EventBody::ConversationCreated(created) = &mut event.body {
+                created.parent = created.parent.take().map(|place| parent.in_store(place));
+            }
+        }
+    }
+}
+
+/// Something odd that was imported nevertheless.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportNote {
+    /// Index of the message (or session line), from 0.
+    pub message_index: usize,
+    /// The oddity.
+    pub what: Oddity,
+}
+
+/// What is odd about a message. Nothing of the message is lost.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Oddity {
+    /// A tool result whose call is not open at that point: kept as a plain message.
+    OrphanResult {
+        /// The call id in the result.
+        call_id: String,
+    },
+    /// A call id that was requested again while the first call was open: the first is recorded as
+    /// cancelled.
+    SupersededCall {
+        /// The id.
+        call_id: String,
+    },
+    /// A call without a result: it stays open.
+    UnansweredCall {
+        /// Its id.
+        call_id: String,
+    },
+    /// Too many calls were open, so the oldest was recorded as cancelled.
+    CallGivenUp {
+        /// Its id.
+        call_id: String,
+    },
+    /// Arguments that are not JSON: kept as a JSON string.
+    ArgumentsNotJson {
+        /// The call's id.
+        call_id: String,
+    },
+    /// A tool call without a usable id or name: kept only as part of its message.
+    CallNotTyped,
+    /// An unknown role: kept as a custom event.
+    UnknownRole,
+    /// A parent that is not an earlier message: the message is imported as the successor of the
+    /// previous one.
+    ParentNotFound,
+    /// A message that claims to be the first but is not: imported as the successor of the previous
+    /// one.
+    RootInside,
+    /// A number that 64 bits cannot hold: the text of the message is kept too.
+    NumberTooPrecise,
+    /// Work of a sub-agent that cannot be linked to a call of its session: kept as a separate
+    /// conversation.
+    SubContextNotLinked,
+    /// A line that is not a JSON object: kept as a custom event.
+    UnreadableLine,
+}
+
+impl Oddity {
+    /// Returns a short name, for counting.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::OrphanResult { .. } => "orphan result",
+            Self::SupersededCall { .. } => "superseded call",
+            Self::UnansweredCall { .. } => "unanswered call",
+            Self::CallGivenUp { .. } => "call given up",
+            Self::ArgumentsNotJson { .. } => "arguments not JSON",
+            Self::CallNotTyped => "call without id or name",
+            Self::UnknownRole => "unknown role",
+            Self::ParentNotFound => "parent not found",
+            Self::RootInside => "no parent in the middle",
+            Self::NumberTooPrecise => "number too precise",
+            Self::SubContextNotLinked => "sub-context not linked",
+            Self::UnreadableLine => "unreadable line",
+        }
+    }
+
+    /// Returns a sentence for people: what is odd, and what the import did.
+    #[must_use]
+    pub fn told(&self) -> &'static str {
+        match self {
+            Self::OrphanResult { .. } => "results without a call (kept as plain messages)",
+            Self::SupersededCall { .. } => {
+                "call ids used again before their call had ended (the first is cancelled)"
+            }
+            Self::UnansweredCall { .. } => "calls without a result (they stay open)",
+            Self::CallGivenUp { .. } => "calls cancelled, as too many were open",
+            Self::ArgumentsNotJson { .. } => {
+                "calls whose arguments are not JSON (kept as they are)"
+            }
+            Self::CallNotTyped => "calls without an id or a name (kept with their message only)",
+            Self::UnknownRole => "messages of an unknown role (kept as custom events)",
+            Self::ParentNotFound => {
+                "messages whose parent is not there (taken as following the last one)"
+            }
+            Self::RootInside => {
+                "messages that name no parent, though others come before them (taken as following \
+                 the last one)"
+            }
+            Self::NumberTooPrecise => "numbers that 64 bits cannot hold (kept as text too)",
+            Self::SubContextNotLinked => {
+                "sub-agents whose call is not known (kept as conversations of their own)"
+            }
+            Self::UnreadableLine => "lines that are no JSON objects (kept as custom events)",
+        }
+    }
+
+    /// True for what `--strict` refuses: the source contradicts itself.
+    #[must_use]
+    pub fn is_fault(&self) -> bool {
+        matches!(
+            self,
+            Self::OrphanResult { .. }
+                | Self::SupersededCall { .. }
+                | Self::CallGivenUp { .. }
+                | Self::CallNotTyped
+                | Self::UnknownRole
+                | Self::ParentNotFound
+                | Self::UnreadableLine
+        )
+    }
+}
+
+impl fmt::Display for Oddity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OrphanResult { call_id } => write!(
+                f,
+                "a result for the call {call_id:?}, which is not open; kept as a plain tool message"
+            ),
+            Self::SupersededCall { call_id } => write!(
+                f,
+                "the call id {call_id:?} is used again while its call is open; the first call is cancelled"
+            ),
+            Self::UnansweredCall { call_id } => {
+                write!(f, "the call {call_id:?} has no result; it stays open")
+            }
+            Self::CallGivenUp { call_id } => write!(
+                f,
+                "too many open calls; the oldest, {call_id:?}, is cancelled"
+            ),
+            Self::ArgumentsNotJson { call_id } => write!(
+                f,
+                "the arguments of the call {call_id:?} are not JSON; kept as they are"
+            ),
+            Self::CallNotTyped => {
+                f.write_str("a tool call without a usable id or name; kept with its message only")
+            }
+            Self::UnknownRole => f.write_str("an unknown role; kept as a custom event"),
+            Self::ParentNotFound => {
+                f.write_str("its parent is not an earlier message; taken as following the last one")
+            }
+            Self::RootInside => {
+                f.write_str("it names no parent; taken as following the message before it")
+            }
+            Self::NumberTooPrecise => {
+                f.write_str("a number that 64 bits cannot hold; the message is kept as text too")
+            }
+            Self::SubContextNotLinked => {
+                f.write_str("work of a sub-agent whose call is not known; kept as a conversation")
+            }
+            Self::UnreadableLine => {
+                f.write_str("a line that is no JSON object; kept as a custom event")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod growing;
+#[cfg(test)]
+mod stored;

@@ -1,0 +1,32 @@
+//! The inspector: web pages for people who look at what agents did, served on the port of the
+//! services (`serve`, `demo`; `--no-inspector` disables it).
+//!
+//! `routes` is the table of all pages; `pages` has one module for each; `parts` has their
+//! components; `frame` is the layout around each page; `visit` is what a page knows about a
+//! request: the visitor, and the store with the visitor's permissions. Every request first passes
+//! `guard` (hosts, origins, headers). `session` stores who is logged in, `failure` is an error
+//! page.
+//!
+//! Like the commands, all of it uses only the gRPC services, so the same keys, namespaces and rules
+//! apply. Recorded text is hostile: it is output through `parts::hostile`, and all markup is our
+//! own.
+
+mod bounds;
+mod digest;
+mod failure;
+mod form;
+mod frame;
+mod guard;
+mod live;
+mod pages;
+mod parts;
+mod recorded;
+mod routes;
+mod sampler;
+mod session;
+mod site;
+mod sources;
+mod transcript;
+mod visit;
+
+pub use site::Inspector;

@@ -1,0 +1,49 @@
+//! The log: every event exactly once, in one total order, durable.
+//!
+//! What lives here: the backend port ([`EventLog`]), the backends ([`memory`], [`redb`]), records
+//! and frames and their byte formats ([`record`], [`frame`]), the caching reader and the
+//! group-committing writer.
+//!
+//! What does not: the meaning of events. The log knows a record's header and the hash of its body,
+//! never the body's content. `docs/FORMAT.md` specifies the byte format.
+
+pub mod block;
+mod codec;
+pub mod erasure;
+#[cfg(any(test, feature = "testkit"))]
+pub mod fallible;
+pub mod filling;
+pub mod frame;
+pub mod holder;
+pub mod memory;
+pub mod patch;
+pub mod port;
+pub mod reader;
+pub mod record;
+pub mod redb;
+pub mod salt;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
+pub mod writer;
+
+pub use self::redb::{
+    FileMeasures, LOG_FOLDER, LOG_FORMAT, LogRepair, LostRange, OpenMode, RedbLog, RedbLogOptions,
+    Repairing, Rewriter, Rewritten, Scrubbed, Witness, holder_of,
+};
+pub use erasure::Erasure;
+pub use filling::LogFiller;
+pub use frame::DecodedFrame;
+pub use holder::HolderSecret;
+pub use memory::MemoryLog;
+pub use patch::BodyPatch;
+pub use port::{
+    Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LockHolder, LogError, LogIdentity,
+    LogStats, NewBlob,
+};
+pub use reader::LogReader;
+pub use record::{AppendKey, BlobRef, Record, RecordBody};
+pub use salt::{KeySalt, Salt, SaltSource, SaltedHash};
+pub use writer::{
+    Beat, CommittedGroup, GroupError, GroupWriter, NotTaken, PublishError, Publisher, QueueFull,
+    Sequencer, ShardOwner, Staged, WriterGone, WriterHealth, WriterLimits, WriterMeasures,
+};

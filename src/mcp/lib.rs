@@ -1,0 +1,83 @@
+//! The interface for agents: the Model Context Protocol, over standard input and output (`treering
+//! mcp`) or HTTP (`/mcp` on the port of the services).
+//!
+//! `tools` has the tools, `prompts` and `resources` the rest; `server` implements the protocol
+//! (with the crate `rmcp`), `message` and `lines` read input, `source` opens the store when it is
+//! needed, `http` checks HTTP requests. Like the commands, all of it uses only the gRPC services,
+//! so the same keys, namespaces and rules of appends apply.
+//!
+//! Recorded text is hostile: anyone who could write to a page, a file or a terminal that an agent
+//! read may have written it. It is sent as data, marked as such (`quote`), and never as part of
+//! what this server itself says.
+
+mod bounds;
+mod failure;
+mod http;
+mod lines;
+mod message;
+mod place;
+mod prompts;
+mod quote;
+mod resources;
+mod server;
+mod source;
+mod tools;
+
+pub use http::{HttpDoor, HttpOptions, MCP_PATH};
+pub use tools::Allowed;
+
+use rmcp::{ServiceExt, service::ServerInitializeError};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use lines::Lines;
+use server::AgentDoor;
+use source::OwnStore;
+use treering_client::CliError;
+use treering_client::ConnectOptions;
+
+/// Serves one agent on these streams until it disconnects. The store is opened when the agent first
+/// needs it.
+///
+/// # Errors
+/// [`CliError::Outcome`] when the input is not the protocol.
+pub async fn speak<R, W>(
+    options: ConnectOptions,
+    allowed: Allowed,
+    read: R,
+    write: W,
+) -> Result<(), CliError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    let source = OwnStore::new(options);
+    let door = AgentDoor::own(source.clone(), allowed);
+    let running = match door.serve(Lines::new(read, write)).await {
+        Ok(running) => running,
+        // A client that disconnects without a message is not an error.
+        Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => {
+            return Ok(());
+        }
+        Err(error) => return Err(not_spoken(&error)),
+    };
+    // However it ended, the client is gone.
+    let _ended = running.waiting().await;
+    source.close().await;
+    Ok(())
+}
+
+fn not_spoken(error: &ServerInitializeError) -> CliError {
+    let told = match error {
+        ServerInitializeError::ExpectedInitializeRequest(_) => {
+            "it began without `initialize`".to_owned()
+        }
+        error => treering_domain::with_causes(error).to_string(),
+    };
+    CliError::Outcome {
+        what: format!("what came is not the Model Context Protocol: {told}"),
+        hint: "an agent starts `treering mcp` and speaks with it; `treering init --help` tells \
+               how to add it to one"
+            .into(),
+        exit: treering_client::error::Exit::Failed,
+    }
+}

@@ -1,0 +1,15 @@
+//! Presents recorded data as text, figures and JSON: one implementation for the terminal, the web
+//! and agents.
+//!
+//! Nothing here accesses a store. Only [`safe`] writes to a stream: standard error.
+
+pub mod deed;
+pub mod hit;
+pub mod json;
+mod paint;
+pub mod safe;
+pub mod text;
+pub mod time_arg;
+
+pub use paint::{Paint, Tone};
+use treering_proto::pb;

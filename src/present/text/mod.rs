@@ -1,0 +1,23 @@
+//! Formats events as text for people: one header line, then the content, indented. For JSON see
+//! [`super::json`].
+
+mod address;
+mod event;
+mod explanation;
+mod format;
+mod pretty;
+mod sign;
+mod words;
+mod zone;
+
+pub use address::{address, row_around};
+pub use event::{EventText, EventWords, event_lines, parts_text};
+pub use explanation::{ExplanationText, compact_command, explanation_lines, token_basis};
+use format::columns_of;
+pub use format::{
+    bytes_human, count, cut, first_line, happened, indent, is_undated, short_id, things, wrapped,
+};
+pub use pretty::pretty_json;
+pub use sign::{is_unseen, picture, printable, printable_json, printable_lines, push_escape};
+pub use words::say;
+pub use zone::Zone;

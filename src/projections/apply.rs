@@ -1,0 +1,385 @@
+//! Applies a delta: converts it to rows.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use treering_domain::{
+    BranchId, BranchState, ConversationKey, ConversationRow, Namespace, Revision, TimestampMicros,
+};
+
+use super::{
+    chunk::{CHUNK_EVENTS, Chunk, chunk_of},
+    codec::{self, CreatedRow, HeadRow},
+    damage,
+    delta::{EventEntry, PendingEntry, ViewDelta},
+    ends,
+    error::ViewsError,
+    finding, keys,
+    layers::Writer,
+    marks::{reached_in, set_reached},
+    rows::Rows,
+    store::Views,
+    table::{CONVERSATIONS, Get, META, NAMESPACES, RawTable},
+    tip::{self, Tip},
+};
+
+/// A namespace's counts: branches with waiting calls, those calls, events by kind, the events'
+/// quota usage in bytes, and idempotency keys with an expiry. The other counts are derived from
+/// these.
+pub(super) type CountsRow = (u64, u64, BTreeMap<u16, u64>, u64, u64);
+
+/// Change of a namespace's waiting branches and calls.
+#[derive(Clone, Copy, Default, PartialEq)]
+struct Waiting {
+    branches: i64,
+    calls: i64,
+}
+
+impl Views {
+    /// Applies a delta, all of it or nothing. Readers see it at once; it is durable after
+    /// [`make_durable`](Self::make_durable).
+    ///
+    /// # Errors
+    /// [`ViewsError::NotBeyond`] when the delta, or its first event, is not after the reached
+    /// offset, so that nothing is counted twice. [`ViewsError::Gap`] when revisions are missing,
+    /// [`ViewsError::Incomplete`] when the row of a conversation is. [`ViewsError::NoSpace`],
+    /// [`ViewsError::Storage`] when it cannot be written.
+    pub fn apply(&self, delta: &ViewDelta) -> Result<(), ViewsError> {
+        self.write(|txn| {
+            let reached = advance(txn, delta)?;
+            let mut table = txn.table(CONVERSATIONS);
+            let (rows, moved) = conversation_rows(&table, delta, reached)?;
+            rows.write(&mut table);
+            apply_names(&mut table, delta)?;
+            let mut table = txn.table(NAMESPACES);
+            for moved in moved {
+                moved.apply(&mut table)?;
+            }
+            let waiting = apply_pending(&mut table, &delta.pending)?;
+            let ended = ends::forget(self, &mut table, delta)?;
+            let mut rows = namespace_rows(delta, reached)?;
+            count(&table, delta, (&waiting, &ended), &mut rows)?;
+            rows.write(&mut table);
+            Ok(())
+        })
+    }
+}
+
+/// Advances the reached offset, and returns the previous one.
+fn advance(txn: &mut Writer, delta: &ViewDelta) -> Result<u64, ViewsError> {
+    let mut meta = txn.table(META);
+    let reached = reached_in(&meta)?;
+    let offsets = || delta.events.iter().map(|(_, event)| event.offset);
+    let first = offsets().min().unwrap_or(delta.reached);
+    let last = delta.reached.max(offsets().max().unwrap_or(0));
+    if delta.reached <= reached || first <= reached || last > delta.reached {
+        return Err(ViewsError::NotBeyond {
+            reached,
+            first,
+            last,
+        });
+    }
+    set_reached(&mut meta, delta.reached);
+    damage::note(&mut meta, delta);
+    Ok(reached)
+}
+
+/// Returns true when the conversation's first event is in this delta.
+fn is_new(row: &ConversationRow, reached: u64) -> bool {
+    row.first_position.offset > reached
+}
+
+fn conversation_rows<'a>(
+    table: &RawTable<'_>,
+    delta: &'a ViewDelta,
+    reached: u64,
+) -> Result<(Rows, Vec<Moved<'a>>), ViewsError> {
+    let mut rows = Rows::default();
+    let mut moved = Vec::new();
+    for change in changes(delta)? {
+        moved.extend(change.rows(table, &mut rows)?);
+    }
+    let is_described = |row: &&ConversationRow| delta.described.contains(&row.key());
+    let rows_of = delta.conversations.iter();
+    for row in rows_of.filter(|row| is_new(row, reached) || is_described(row)) {
+        let created = CreatedRow::of(row);
+        rows.put(&keys::created(row.key()), |bytes| {
+            codec::encode(&created, bytes)
+        })?;
+    }
+    for (id, branch) in delta.branches.iter().filter(|(_, b)| !is_main(b)) {
+        let key = keys::branch(*id, branch.id);
+        rows.put(&key, |bytes| codec::encode(&**branch, bytes))?;
+    }
+    for (id, branch) in &delta.snapshots {
+        let key = keys::snapshot(*id, branch.id, branch.head);
+        rows.put(&key, |bytes| codec::encode(&**branch, bytes))?;
+    }
+    for call in &delta.calls {
+        let key = keys::call(call.conversation, &call.call_id, call.request);
+        let value = (call.branch, &call.tool);
+        rows.put(&key, |bytes| codec::encode(&value, bytes))?;
+    }
+    for found in &delta.found_by {
+        finding::put(&mut rows, found)?;
+    }
+    finding::put_kinds(&mut rows, delta.events.iter().map(|(_, event)| event))?;
+    for (parent, child) in &delta.children {
+        rows.put_bytes(&keys::child(*parent, *child), &[])?;
+    }
+    Ok((rows, moved))
+}
+
+fn apply_names(table: &mut RawTable<'_>, delta: &ViewDelta) -> Result<(), ViewsError> {
+    let mut rows = Rows::default();
+    for ((id, name), branch) in &delta.names {
+        let key = keys::branch_name(*id, name);
+        match branch {
+            Some(branch) => rows.put_bytes(&key, &branch.0.to_le_bytes())?,
+            None => table.remove(Bytes::copy_from_slice(key.as_bytes())),
+        }
+    }
+    rows.write(table);
+    Ok(())
+}
+
+/// A conversation whose position in the list by time has changed.
+struct Moved<'a> {
+    row: &'a ConversationRow,
+    /// When its last event had happened before; `None`: the conversation is new.
+    from: Option<TimestampMicros>,
+}
+
+impl Moved<'_> {
+    fn apply(&self, table: &mut RawTable<'_>) -> Result<(), ViewsError> {
+        let source = self.row.info.source.as_str();
+        let of_source = (!source.is_empty()).then_some(Some(source));
+        for source in [Some(None), of_source].into_iter().flatten() {
+            if let Some(from) = self.from {
+                let key = self.key(source, from);
+                table.remove(Bytes::copy_from_slice(key.as_bytes()));
+            }
+            let mut rows = Rows::default();
+            let key = self.key(source, self.row.happened_to);
+            rows.put_bytes(&key, self.row.id.0.as_bytes())?;
+            rows.write(table);
+        }
+        Ok(())
+    }
+
+    fn key(&self, source: Option<&str>, time: TimestampMicros) -> keys::Key {
+        let offset = self.row.first_position.offset;
+        keys::happened(&self.row.namespace, source, time, offset)
+    }
+}
+
+fn is_main(branch: &BranchState) -> bool {
+    branch.id == BranchId::MAIN
+}
+
+/// The changes of a delta to one conversation's tip.
+struct Change<'a> {
+    id: ConversationKey,
+    row: &'a ConversationRow,
+    main: Option<&'a BranchState>,
+    /// In the order of revisions.
+    events: Vec<&'a EventEntry>,
+}
+
+/// Groups a delta's changes by conversation.
+fn changes<'a>(delta: &'a ViewDelta) -> Result<Vec<Change<'a>>, ViewsError> {
+    let start = |row: &'a ConversationRow| Change {
+        id: row.key(),
+        row,
+        main: None,
+        events: Vec::new(),
+    };
+    let mut changes: Vec<Change<'_>> = delta.conversations.iter().map(start).collect();
+    changes.sort_unstable_by_key(|change| change.id);
+    if changes.windows(2).any(|pair| pair[0].id == pair[1].id) {
+        return Err(ViewsError::Incomplete);
+    }
+    let find = |changes: &[Change<'_>], id| {
+        let place = changes.binary_search_by_key(&id, |change| change.id);
+        place.map_err(|_| ViewsError::Incomplete)
+    };
+    for (id, branch) in &delta.branches {
+        let place = find(&changes, *id)?;
+        if is_main(branch) {
+            changes[place].main = Some(branch);
+        }
+    }
+    for (_, event) in &delta.events {
+        let place = find(&changes, event.conversation)?;
+        changes[place].events.push(event);
+    }
+    for change in &mut changes {
+        change.events.sort_unstable_by_key(|event| event.revision);
+    }
+    Ok(changes)
+}
+
+impl<'a> Change<'a> {
+    /// Adds the rows, and returns whether the conversation's position in the list has changed.
+    fn rows(&self, table: &RawTable<'_>, rows: &mut Rows) -> Result<Option<Moved<'a>>, ViewsError> {
+        let id = self.id;
+        let key = keys::tip(id);
+        let stored = table.get(key.as_bytes())?;
+        let stored = match &stored {
+            Some(row) => Some(Tip::of(codec::checked(key.as_bytes(), row)?)?),
+            None => None,
+        };
+        let before = stored.map(|tip| tip.head()).transpose()?;
+        let happened_to = before.as_ref().map(HeadRow::happened_to);
+        let mut expected = before.map_or(Revision(1), |head| head.head().next());
+        let mut chunk = match stored {
+            Some(tip) => tip.chunk()?,
+            None => Chunk::new(),
+        };
+        for event in &self.events {
+            if event.revision != expected || !chunk.push(event) {
+                return Err(gap(id, expected, event.revision));
+            }
+            if chunk.len() == CHUNK_EVENTS {
+                let key = keys::events(id, chunk_of(event.revision));
+                rows.put_bytes(&key, chunk.as_bytes())?;
+                chunk = Chunk::new();
+            }
+            expected = expected.next();
+        }
+        if self.row.head.next() != expected {
+            return Err(gap(id, expected, self.row.head.next()));
+        }
+        let head = HeadRow::of(self.row);
+        rows.put(&key, |bytes| {
+            tip::write(bytes, &head, &chunk, |bytes| match (self.main, stored) {
+                (Some(main), _) => codec::encode(main, bytes),
+                (None, Some(tip)) => {
+                    bytes.extend_from_slice(tip.main_bytes());
+                    Ok(())
+                }
+                (None, None) => Err(ViewsError::Incomplete),
+            })
+        })?;
+        let second = keys::second(self.row.happened_to);
+        let is_moved = happened_to.map(keys::second) != Some(second);
+        Ok(is_moved.then_some(Moved {
+            row: self.row,
+            from: happened_to,
+        }))
+    }
+}
+
+fn gap(conversation: ConversationKey, expected: Revision, found: Revision) -> ViewsError {
+    ViewsError::Gap {
+        conversation: conversation.id,
+        expected,
+        found,
+    }
+}
+
+fn namespace_rows(delta: &ViewDelta, reached: u64) -> Result<Rows, ViewsError> {
+    let mut rows = Rows::default();
+    for row in delta.conversations.iter().filter(|r| is_new(r, reached)) {
+        let (namespace, offset) = (&row.namespace, row.first_position.offset);
+        let (source, source_id) = (&row.info.source, &row.info.source_id);
+        let id = row.id.0.as_bytes();
+        rows.put_bytes(&keys::listed(namespace, None, offset), id)?;
+        if !source.is_empty() {
+            rows.put_bytes(&keys::listed(namespace, Some(source), offset), id)?;
+        }
+        if !source_id.is_empty() {
+            rows.put_bytes(&keys::source_id(namespace, source_id, row.id), &[])?;
+        }
+    }
+    for entry in &delta.keys {
+        ends::put(&mut rows, entry)?;
+    }
+    for (namespace, id, offset) in &delta.ids {
+        rows.put_bytes(&keys::event_id(namespace, *id), &offset.to_le_bytes())?;
+    }
+    for (namespace, hash, home) in &delta.blobs {
+        rows.put_bytes(&keys::blob(namespace, hash), &home.to_le_bytes())?;
+    }
+    Ok(rows)
+}
+
+/// Writes the pending rows and returns what changed in each namespace.
+fn apply_pending<'a>(
+    table: &mut RawTable<'_>,
+    pending: &'a [PendingEntry],
+) -> Result<BTreeMap<&'a Namespace, Waiting>, ViewsError> {
+    let mut changes = BTreeMap::new();
+    for entry in pending {
+        let key = keys::pending(&entry.namespace, entry.conversation, entry.branch);
+        let is_there = table.get(key.as_bytes())?.is_some();
+        let change: &mut Waiting = changes.entry(&entry.namespace).or_default();
+        change.calls += entry.calls_change;
+        if !entry.waiting {
+            change.branches -= i64::from(is_there);
+            if is_there {
+                table.remove(Bytes::copy_from_slice(key.as_bytes()));
+            }
+            continue;
+        }
+        let mut sealed = key.as_bytes().to_vec();
+        codec::seal(&mut sealed, 0);
+        let sealed = Bytes::from(sealed);
+        let (key, checksum) = (
+            sealed.slice(..key.as_bytes().len()),
+            sealed.slice(key.as_bytes().len()..),
+        );
+        change.branches += i64::from(!is_there);
+        table.put(key, checksum);
+    }
+    Ok(changes)
+}
+
+fn count(
+    table: &RawTable<'_>,
+    delta: &ViewDelta,
+    (waiting, ended): (&BTreeMap<&Namespace, Waiting>, &BTreeMap<&Namespace, u64>),
+    rows: &mut Rows,
+) -> Result<(), ViewsError> {
+    let mut events: BTreeMap<&Namespace, BTreeMap<u16, u64>> = BTreeMap::new();
+    for (namespace, event) in &delta.events {
+        let kinds = events.entry(namespace).or_default();
+        *kinds.entry(event.kind).or_default() += 1;
+    }
+    let has_waited = |change: &Waiting| *change != Waiting::default();
+    let waiting_in = waiting.iter().filter(|(_, change)| has_waited(change));
+    let ending = delta.keys.iter().filter(|entry| entry.ends_at.is_some());
+    let also = waiting_in
+        .map(|(namespace, _)| *namespace)
+        .chain(ending.map(|entry| &entry.namespace))
+        .chain(ended.keys().copied());
+    for namespace in also {
+        events.entry(namespace).or_default();
+    }
+    let mut bytes: BTreeMap<&Namespace, u64> = BTreeMap::new();
+    for ((namespace, _), some) in &delta.event_bytes {
+        let sum = bytes.entry(namespace).or_default();
+        *sum = sum.saturating_add(*some);
+    }
+    for (namespace, kinds) in events {
+        let key = keys::counts(namespace);
+        let mut counts = match table.get(key.as_bytes())? {
+            Some(row) => codec::decode(key.as_bytes(), &row)?,
+            None => CountsRow::default(),
+        };
+        let change = waiting.get(namespace).copied().unwrap_or_default();
+        counts.0 = counts.0.saturating_add_signed(change.branches);
+        counts.1 = counts.1.saturating_add_signed(change.calls);
+        for (kind, number) in kinds {
+            *counts.2.entry(kind).or_default() += number;
+        }
+        let bytes = bytes.get(namespace).copied().unwrap_or_default();
+        counts.3 = counts.3.saturating_add(bytes);
+        let ended = ended.get(namespace).copied().unwrap_or_default();
+        let ending = ends::added(delta, namespace);
+        counts.4 = counts.4.saturating_add(ending).saturating_sub(ended);
+        rows.put(&key, |bytes| codec::encode(&counts, bytes))?;
+    }
+    Ok(())
+}

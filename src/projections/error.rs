@@ -1,0 +1,138 @@
+//! Errors of the projections. They can be rebuilt, so most errors are resolved by
+//! [`Views::wipe`](super::Views::wipe) and a rebuild.
+
+use std::{error::Error, io};
+
+use treering_domain::{ConversationId, Revision};
+
+/// Why the projections did not answer, or did not accept a delta.
+#[derive(Debug, thiserror::Error)]
+pub enum ViewsError {
+    /// The file was written by another version of the program.
+    #[error("the views have version {found}, and this program writes {expected}: rebuild them")]
+    OtherVersion {
+        /// The version of the file.
+        found: u32,
+        /// The version that this program writes.
+        expected: u32,
+    },
+    /// The file differs from what was written.
+    #[error("the views are damaged ({what}): rebuild them")]
+    Damaged {
+        /// What was found.
+        what: String,
+    },
+    /// Another process, or another handle of this one, has the file open.
+    #[error("the views are in use by another process")]
+    Locked,
+    /// The disk or its quota is full.
+    #[error("there is no room for the views: free some and try again")]
+    NoSpace,
+    /// The projections were closed, perhaps by an earlier failure: reopen them.
+    #[error("the views are closed: open them again")]
+    Closed,
+    /// The delta starts at or before the offset that was already applied.
+    #[error("the views have reached offset {reached}; a delta from {first} to {last} comes again")]
+    NotBeyond {
+        /// Log offset that the projections have reached.
+        reached: u64,
+        /// First offset of the delta.
+        first: u64,
+        /// Offset that it would reach.
+        last: u64,
+    },
+    /// The delta leaves out events.
+    #[error(
+        "revision {found} of conversation {conversation} came where {expected} was expected: rebuild the views"
+    )]
+    Gap {
+        /// The conversation.
+        conversation: ConversationId,
+        /// The revision that was expected next.
+        expected: Revision,
+        /// The revision in the delta.
+        found: Revision,
+    },
+    /// The delta has events or a branch of a conversation, but not the conversation's row.
+    #[error("the delta lacks the row of a conversation that it changes")]
+    Incomplete,
+    /// A row cannot be encoded.
+    #[error("a row of the views cannot be encoded: {what}")]
+    Encode {
+        /// Why.
+        what: String,
+    },
+    /// Another failure of the store.
+    #[error("the views' store failed")]
+    Storage {
+        /// The cause.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+impl ViewsError {
+    /// Returns true when the file is of no use any more: wipe it and rebuild.
+    #[must_use]
+    pub fn needs_rebuild(&self) -> bool {
+        matches!(
+            self,
+            Self::OtherVersion { .. } | Self::Damaged { .. } | Self::Gap { .. } | Self::Incomplete
+        )
+    }
+
+    pub(super) fn damaged(what: impl Into<String>) -> Self {
+        Self::Damaged { what: what.into() }
+    }
+
+    fn of_io(error: io::Error) -> Self {
+        use io::ErrorKind as Kind;
+        match error.kind() {
+            Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge => Self::NoSpace,
+            Kind::InvalidData | Kind::UnexpectedEof | Kind::IsADirectory => {
+                Self::damaged(error.to_string())
+            }
+            _ => Self::Storage {
+                source: Box::new(error),
+            },
+        }
+    }
+
+    fn of_redb(error: redb::Error) -> Self {
+        use redb::Error as Redb;
+        match error {
+            Redb::Io(error) => Self::of_io(error),
+            Redb::DatabaseAlreadyOpen | Redb::LockProtocolMismatch => Self::Locked,
+            Redb::PreviousIo | Redb::DatabaseClosed | Redb::LockPoisoned(_) => Self::Closed,
+            damage @ (Redb::Corrupted(_)
+            | Redb::UpgradeRequired(_)
+            | Redb::RepairAborted
+            | Redb::TableTypeMismatch { .. }
+            | Redb::TableIsMultimap(_)
+            | Redb::TableIsNotMultimap(_)
+            | Redb::TypeDefinitionChanged { .. }
+            | Redb::TableDoesNotExist(_)) => Self::damaged(damage.to_string()),
+            other => Self::Storage {
+                source: Box::new(other),
+            },
+        }
+    }
+}
+
+impl From<io::Error> for ViewsError {
+    fn from(error: io::Error) -> Self {
+        Self::of_io(error)
+    }
+}
+
+macro_rules! from_redb {
+    ($($error:ident)*) => {$(
+        impl From<redb::$error> for ViewsError {
+            fn from(error: redb::$error) -> Self {
+                Self::of_redb(error.into())
+            }
+        }
+    )*};
+}
+
+from_redb! { DatabaseError TransactionError TableError StorageError CommitError SetDurabilityError }

@@ -1,0 +1,316 @@
+//! Queries on one namespace. Every key begins with the namespace, so no lookup can find rows of
+//! another one.
+
+use std::{collections::BTreeMap, ops::Bound};
+
+use treering_domain::{
+    BranchId, ContentHash, ConversationId, ConversationRow, EventId, EventKind, Namespace,
+    NamespaceUse, TimestampMicros,
+};
+
+use super::{
+    apply::CountsRow,
+    codec::{self, KeyRow},
+    delta::KeyEntry,
+    error::ViewsError,
+    keys,
+    layers::Reader,
+    read::{conversation, ending_conversations, get, prefix},
+    store::Views,
+    table::{CONVERSATIONS, NAMESPACES},
+};
+
+/// The size of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct NamespaceCounts {
+    /// Number of conversations.
+    pub conversations: u64,
+    /// Number of branches.
+    pub branches: u64,
+    /// Number of events.
+    pub events: u64,
+    /// Number of branches with at least one call that waits for a decision.
+    pub pending_branches: u64,
+    /// Number of those calls.
+    pub pending_calls: u64,
+    /// Number of events by kind number.
+    pub by_kind: BTreeMap<u16, u64>,
+    /// What its events count against a quota, in bytes.
+    pub event_bytes: u64,
+}
+
+impl Views {
+    /// Returns the conversations that were imported under this source id, by their own id.
+    ///
+    /// # Errors
+    /// As for every read.
+    pub fn by_source_id(
+        &self,
+        namespace: &Namespace,
+        source_id: &str,
+    ) -> Result<Vec<ConversationId>, ViewsError> {
+        self.read(|reader| {
+            let table = reader.table(NAMESPACES);
+            ending_conversations(&table, &keys::source_ids(namespace, source_id))
+        })
+    }
+
+    /// Returns a page of conversations, and where the next page continues; `None` when there is no
+    /// more.
+    ///
+    /// # Errors
+    /// As for every read.
+    pub fn list(
+        &self,
+        page: &ListPage<'_>,
+    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ViewsError> {
+        self.list_where(page, usize::MAX, &|_| true)
+    }
+
+    /// Like [`list`](Self::list), with only the conversations that `keep` accepts. Examines at most
+    /// `scan_max` conversations, so a page may be short although there are more.
+    ///
+    /// # Errors
+    /// As for every read.
+    pub fn list_where(
+        &self,
+        page: &ListPage<'_>,
+        scan_max: usize,
+        keep: &dyn Fn(&ConversationRow) -> bool,
+    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ViewsError> {
+        self.read(|reader| page.read(reader, scan_max, keep))
+    }
+
+    /// Returns the log offset that the projections had reached, and the entry of an idempotency
+    /// key. An expired key may still be present.
+    ///
+    /// # Errors
+    /// As for every read.
+    pub fn key(
+        &self,
+        namespace: &Namespace,
+        key: &str,
+    ) -> Result<(u64, Option<KeyEntry>), ViewsError> {
+        self.read(|reader| {
+            let found: Option<KeyRow> = get(
+                &reader.table(NAMESPACES),
+                &keys::idempotency(namespace, key),
+            )?;
+            let entry = found.map(
+                |(content_hash, salt, first_offset, events, ends_at)| KeyEntry {
+                    namespace: namespace.clone(),
+                    key: key.to_owned(),
+                    content_hash,
+                    salt,
+                    first_offset,
+                    events,
+                    ends_at,
+                },
+            );
+            Ok((reader.reached()?, entry))
+        })
+    }
+
+    /// Returns the log offset of an event whose id does not contain it.
+    ///
+    /// # Errors
+    /// As for every read.
+    pub fn event_id(&self, namespace: &Namespace, id: EventId) -> Result<Option<u64>, ViewsError> {
+        self.read(|reader| get(&reader.table(NAMESPACES), &keys::event_id(namespace, id)))
+    }
+
+    /// Returns at most `limit` branches with calls that wait for a decision: of all conversations,
+    /// or of one.
+    ///
+    /// # Errors
+    /// As for every read.
+    pub fn pending(
+        &self,
+        namespace: &Namespace,
+        conversation: Option<ConversationId>,
+        limit: usize,
+    ) -> Result<Vec<(ConversationId, BranchId)>, ViewsError> {
+        self.read(|reader| {
+            let table = reader.table(NAMESPACES);
+            let mut found = Vec::new();
+            for row in prefix(&table, &keys::pendings(namespace, conversation)).take(limit) {
+                let (key, row) = row?;
+                codec::checked(&key, &row)?;
+                found.extend(keys::last_pending(&key));
+            }
+            Ok(found)
+        })
+    }
+
+    /// Returns the log offset of the event that is the home of a body stored as a blob.
+    ///
+    /// # Errors
+    /// As for every read.
+    pub fn blob_home(
+        &self,
+        namespace: &Namespace,
+        hash: &ContentHash,
+    ) -> Result<Option<u64>, ViewsError> {
+        self.read(|reader| get(&reader.table(NAMESPACES), &keys::blob(namespace, hash)))
+    }
+
+    /// Returns the size of the namespace.
+    ///
+    /// # Errors
+    /// As for every read.
+    pub fn counts(&self, namespace: &Namespace) -> Result<NamespaceCounts, ViewsError> {
+        self.read(|reader| {
+            let row = get(&reader.table(NAMESPACES), &keys::counts(namespace))?;
+            let row: CountsRow = row.unwrap_or_default();
+            let (pending_branches, pending_calls, by_kind, event_bytes, _) = row;
+            let of = |kind: EventKind| by_kind.get(&kind.number()).copied().unwrap_or_default();
+            let conversations = of(EventKind::ConversationCreated);
+            Ok(NamespaceCounts {
+                conversations,
+                branches: conversations + of(EventKind::BranchForked),
+                events: by_kind.values().sum(),
+                pending_branches,
+                pending_calls,
+                by_kind,
+                event_bytes,
+            })
+        })
+    }
+
+    /// Returns the log offset that the projections had reached, and the namespace's usage of its
+    /// quota.
+    ///
+    /// # Errors
+    /// As for every read.
+    pub fn used(&self, namespace: &Namespace) -> Result<(u64, NamespaceUse), ViewsError> {
+        self.read(|reader| {
+            let row = get(&reader.table(NAMESPACES), &keys::counts(namespace))?;
+            let (_, _, by_kind, bytes, _): CountsRow = row.unwrap_or_default();
+            let created = EventKind::ConversationCreated.number();
+            let used = NamespaceUse {
+                bytes,
+                conversations: by_kind.get(&created).copied().unwrap_or_default(),
+            };
+            Ok((reader.reached()?, used))
+        })
+    }
+}
+
+/// The order of a list of conversations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListOrder {
+    /// By when their first event was recorded.
+    #[default]
+    Recorded,
+    /// By when the last of their events happened, according to its author. Conversations within one
+    /// second are in exact order on a page, and between pages in that of their first events.
+    Happened,
+}
+
+/// A position in a list of conversations. It stays valid when more is appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListPlace {
+    /// When the conversation's last event happened; 0 in [`ListOrder::Recorded`].
+    pub happened_to: TimestampMicros,
+    /// Log offset of the conversation's first event.
+    pub first_offset: u64,
+}
+
+/// A request for a page of conversations.
+#[derive(Clone, Copy, Debug)]
+pub struct ListPage<'a> {
+    /// The namespace to list.
+    pub namespace: &'a Namespace,
+    /// Where the previous page ended.
+    pub after: Option<ListPlace>,
+    /// Most conversations on the page.
+    pub limit: usize,
+    /// The order of the list.
+    pub order: ListOrder,
+    /// True: oldest first; false: newest first.
+    pub ascending: bool,
+    /// Only conversations that were imported from this source.
+    pub source: Option<&'a str>,
+}
+
+impl ListPage<'_> {
+    fn read(
+        &self,
+        reader: &Reader,
+        scan_max: usize,
+        keep: &dyn Fn(&ConversationRow) -> bool,
+    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ViewsError> {
+        let listing = reader.table(NAMESPACES);
+        let table = reader.table(CONVERSATIONS);
+        let (first, end) = self.bounds();
+        let bounds = (
+            Bound::Included(first.as_bytes()),
+            Bound::Excluded(end.as_bytes()),
+        );
+        let mut range = listing.range(bounds);
+        let mut next = || {
+            if self.ascending {
+                range.next()
+            } else {
+                range.next_back()
+            }
+        };
+        let mut rows: Vec<ConversationRow> = Vec::new();
+        let (mut mark, mut looked_at, mut last) = (None, 0, None);
+        while let Some(entry) = next() {
+            let (key, value) = entry?;
+            if rows.len() == self.limit || looked_at == scan_max {
+                mark = last;
+                break;
+            }
+            looked_at += 1;
+            let id = codec::checked(&key, &value)?;
+            let row = match keys::last_conversation(id) {
+                Some(id) => conversation(&table, self.namespace.key(id))?,
+                None => None,
+            };
+            let row = row.ok_or_else(|| ViewsError::damaged("a listed conversation is missing"))?;
+            last = Some(self.place(&row));
+            if keep(&row) {
+                rows.push(row);
+            }
+        }
+        if self.order == ListOrder::Happened {
+            rows.sort_by_key(|row| (row.happened_to, row.first_position.offset));
+            if !self.ascending {
+                rows.reverse();
+            }
+        }
+        Ok((rows, mark))
+    }
+
+    fn place(&self, row: &ConversationRow) -> ListPlace {
+        ListPlace {
+            happened_to: match self.order {
+                ListOrder::Recorded => TimestampMicros::default(),
+                ListOrder::Happened => row.happened_to,
+            },
+            first_offset: row.first_position.offset,
+        }
+    }
+
+    /// Returns the first key of the page's range, and the key after its last.
+    fn bounds(&self) -> (keys::Key, keys::Key) {
+        let (namespace, source) = (self.namespace, self.source);
+        let all = match self.order {
+            ListOrder::Recorded => keys::listing(namespace, source),
+            ListOrder::Happened => keys::happenings(namespace, source),
+        };
+        let at = |place: ListPlace| match self.order {
+            ListOrder::Recorded => keys::listed(namespace, source, place.first_offset),
+            ListOrder::Happened => {
+                keys::happened(namespace, source, place.happened_to, place.first_offset)
+            }
+        };
+        match (self.after, self.ascending) {
+            (None, _) => (all.clone(), all.after_prefix()),
+            (Some(place), true) => (at(place).after_prefix(), all.after_prefix()),
+            (Some(place), false) => (all, at(place)),
+        }
+    }
+}

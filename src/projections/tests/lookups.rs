@@ -1,0 +1,409 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::model::{Model, apply_in_groups, id, namespace, steps};
+use crate::{EventEntry, ListOrder, ListPage, ViewDelta, Views, ViewsError};
+use treering_domain::{
+    BranchId, ConversationId, ConversationKey, ConversationRow, ConversationState, Namespace,
+    Revision,
+};
+
+const CACHE_BYTES: usize = 4 << 20;
+
+/// Checks that every lookup answers as the model does.
+fn check(views: &Views, model: &Model) {
+    assert_eq!(views.reached().unwrap(), model.reached);
+    for n in 0..5 {
+        check_conversation(views, model, id(n));
+    }
+    for n in 0..2 {
+        check_namespace(views, model, &namespace(n));
+    }
+    let nobody = Namespace::new("default-").unwrap();
+    check_namespace(views, model, &nobody);
+    assert_eq!(views.counts(&nobody).unwrap(), Default::default());
+}
+
+fn check_conversation(views: &Views, model: &Model, id: ConversationKey) {
+    let row = model.rows.get(&id).cloned();
+    assert_eq!(views.conversation(id).unwrap(), row);
+    let branches = || {
+        let mine = model.branches.iter().filter(|((of, _), _)| *of == id);
+        mine.map(|(_, state)| Arc::clone(state))
+    };
+    let state = row.map(|row| ConversationState::new(row, branches()));
+    assert_eq!(views.state(id).unwrap(), state);
+    assert_eq!(views.state_with_mark(id).unwrap(), (model.reached, state));
+    for state in branches() {
+        let found = views.branch(id, state.id).unwrap();
+        assert_eq!(found.as_ref(), Some(&*state));
+        for revision in [0, 1, 31, 32, 33, 100, u64::MAX].map(Revision) {
+            let from = (id, state.id, Revision::NONE);
+            let mut kept = model.snapshots.range(from..=(id, state.id, revision));
+            let expected = kept.next_back().map(|(_, state)| (**state).clone());
+            let found = views.snapshot_at_or_before(id, state.id, revision).unwrap();
+            assert_eq!(found, expected);
+        }
+    }
+    assert_eq!(views.branch(id, BranchId(u64::MAX)).unwrap(), None);
+    for call_id in ["call", "call-1", "call-12", "", "c"] {
+        let calls = model.calls.iter();
+        let mine = calls.filter(|call| call.conversation == id && call.call_id == call_id);
+        assert!(views.calls(id, call_id).unwrap().iter().eq(mine));
+    }
+    let children = model.children.iter().filter(|(parent, _)| *parent == id);
+    assert!(
+        views
+            .children(id)
+            .unwrap()
+            .iter()
+            .eq(children.map(|(_, child)| child))
+    );
+    check_entries(views, model, id);
+}
+
+fn check_entries(views: &Views, model: &Model, id: ConversationKey) {
+    let all: Vec<EventEntry> = model
+        .entries
+        .range((id, Revision(0))..=(id, Revision(u64::MAX)))
+        .map(|(_, entry)| *entry)
+        .collect();
+    let edges = [0, 1, 2, 127, 128, 129, 130, 256, 257, u64::MAX];
+    for (from, to) in edges.iter().flat_map(|a| edges.map(|b| (*a, b))) {
+        for max in [0, 1, 3, 128, 129, usize::MAX] {
+            let (first, last) = (Revision(from), Revision(to));
+            let inside = |entry: &&EventEntry| (from..=to).contains(&entry.revision.0);
+            let forward = views.entries(id, first, last, max, false).unwrap();
+            assert!(forward.iter().eq(all.iter().filter(inside).take(max)));
+            let backward = views.entries(id, first, last, max, true).unwrap();
+            assert!(
+                backward
+                    .iter()
+                    .eq(all.iter().rev().filter(inside).take(max))
+            );
+        }
+    }
+    for revision in edges.map(Revision) {
+        let expected = model.entries.get(&(id, revision)).map(|entry| entry.offset);
+        assert_eq!(views.offset(id, revision).unwrap(), expected);
+    }
+}
+
+fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
+    assert_eq!(views.counts(namespace).unwrap(), model.counts(namespace));
+    for source in [None, Some("files"), Some("file"), Some("fil")] {
+        let mut rows: Vec<ConversationRow> = model
+            .rows
+            .values()
+            .filter(|row| row.namespace == *namespace)
+            .filter(|row| source.is_none_or(|source| row.info.source == source))
+            .cloned()
+            .collect();
+        rows.sort_by_key(|row| row.first_position.offset);
+        let recorded = (ListOrder::Recorded, namespace, source);
+        assert_eq!(pages(views, recorded, 1, true), rows);
+        rows.reverse();
+        assert_eq!(pages(views, recorded, 1, false), rows);
+        let second = |row: &ConversationRow| row.happened_to.0.div_euclid(1_000_000);
+        rows.sort_by_key(|row| (second(row), row.first_position.offset));
+        let happened = (ListOrder::Happened, namespace, source);
+        assert_eq!(pages(views, happened, 1, true), rows);
+        rows.reverse();
+        assert_eq!(pages(views, happened, 1, false), rows);
+        // On one page, conversations within one second are in exact order too.
+        rows.sort_by_key(|row| (row.happened_to, row.first_position.offset));
+        assert_eq!(pages(views, happened, usize::MAX, true), rows);
+        rows.reverse();
+        assert_eq!(pages(views, happened, usize::MAX, false), rows);
+    }
+    for part in [
+        "session",
+        "ses",
+        "sion-1",
+        "session-11",
+        "0",
+        &id(1).id.to_string()[..9],
+    ] {
+        check_named(views, model, namespace, part);
+    }
+    for source_id in ["session", "session-1", "sess", ""] {
+        let rows = model.rows.values().filter(|row| {
+            row.namespace == *namespace && row.info.source_id == source_id && !source_id.is_empty()
+        });
+        let found = views.by_source_id(namespace, source_id).unwrap();
+        assert!(found.iter().eq(rows.map(|row| &row.id)));
+    }
+    for (_, key) in model.keys.keys().chain(&model.used) {
+        let expected = model.keys.get(&(namespace.clone(), key.clone())).cloned();
+        let found = views.key(namespace, key).unwrap();
+        assert_eq!(found, (model.reached, expected));
+        assert_eq!(views.key(namespace, &key[..4]).unwrap().1, None);
+    }
+    let waiting = |of: Option<ConversationId>| {
+        let mine = model.pending.iter().filter(move |row| {
+            row.0 == *namespace && of.is_none_or(|conversation| row.1 == conversation)
+        });
+        mine.map(|row| (row.1, row.2))
+    };
+    for of in [None, Some(id(0).id), Some(id(2).id)] {
+        for limit in [0, 1, usize::MAX] {
+            let found = views.pending(namespace, of, limit).unwrap();
+            assert!(found.into_iter().eq(waiting(of).take(limit)));
+        }
+    }
+    for (_, hash) in model.blobs.keys() {
+        let expected = model.blobs.get(&(namespace.clone(), *hash)).copied();
+        assert_eq!(views.blob_home(namespace, hash).unwrap(), expected);
+    }
+}
+
+/// Checks the conversations that a part of an id finds.
+fn check_named(views: &Views, model: &Model, namespace: &Namespace, part: &str) {
+    let named = |is: fn(&str, &str) -> bool| {
+        let mine = model
+            .rows
+            .values()
+            .filter(|row| row.namespace == *namespace);
+        let named =
+            mine.filter(|row| is(&row.id.to_string(), part) || is(&row.info.source_id, part));
+        let mut named: Vec<_> = named.map(|row| row.id).collect();
+        named.sort();
+        named
+    };
+    let sorted = |mut ids: Vec<ConversationId>| {
+        ids.sort();
+        ids
+    };
+    let beginning = |limit| views.beginning(namespace, part, limit).unwrap();
+    assert_eq!(
+        sorted(beginning(usize::MAX)),
+        named(|id, part| id.starts_with(part))
+    );
+    assert!(beginning(1).len() <= 1);
+    let ending = views.ending(namespace, part, usize::MAX, || true).unwrap();
+    assert_eq!(sorted(ending), named(|id, part| id.ends_with(part)));
+    // A search that is not wanted any more must stop: it used to scan the keys of all
+    // conversations.
+    let stopped = views.ending(namespace, part, usize::MAX, || false);
+    assert!(stopped.unwrap().is_empty());
+}
+
+/// Reads the whole list in pages of `limit` conversations.
+fn pages(
+    views: &Views,
+    (order, namespace, source): (ListOrder, &Namespace, Option<&str>),
+    limit: usize,
+    ascending: bool,
+) -> Vec<ConversationRow> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = ListPage {
+            namespace,
+            after,
+            limit,
+            order,
+            ascending,
+            source,
+        };
+        let (mut page, next) = views.list(&page).unwrap();
+        all.append(&mut page);
+        if next.is_none() {
+            return all;
+        }
+        after = next;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    // The store keeps rows packed, in chunks and by prefix. For any steps in any groups, every
+    // lookup must answer as plain maps do, only in its own namespace, and also after the file was
+    // closed and reopened.
+    #[test]
+    fn every_lookup_answers_as_plain_maps_do(
+        steps in steps(700),
+        sizes in prop::collection::vec(1..90_usize, 1..5),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("views.redb");
+        let views = Views::open(&path, CACHE_BYTES).unwrap();
+        let model = apply_in_groups(&views, &steps, &sizes).unwrap();
+        check(&views, &model);
+        prop_assert_eq!(views.make_durable().unwrap(), model.reached);
+        drop(views);
+        let views = Views::open(&path, CACHE_BYTES).unwrap();
+        prop_assert_eq!(views.durable(), model.reached);
+        check(&views, &model);
+    }
+
+    // A rebuild reads the log in different groups than those in which it was written, and must give
+    // the same bytes; so nothing may depend on where a delta ends.
+    #[test]
+    fn the_bytes_do_not_depend_on_the_groups(
+        steps in steps(500),
+        sizes in prop::collection::vec(1..70_usize, 1..4),
+    ) {
+        let (live, rebuilt) = (Views::in_memory().unwrap(), Views::in_memory().unwrap());
+        apply_in_groups(&live, &steps, &sizes).unwrap();
+        apply_in_groups(&rebuilt, &steps, &[200]).unwrap();
+        prop_assert_eq!(live.differs_from(&rebuilt).unwrap(), None);
+        prop_assert_eq!(live.digest().unwrap(), rebuilt.digest().unwrap());
+    }
+
+    // A process that ends without a flush may lose deltas, but only whole ones from the end: the
+    // mark must match the contents, and the lost deltas must be applicable again.
+    #[test]
+    fn a_lost_tail_is_whole_deltas(steps in steps(200), durable_after in 0..10_usize) {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, copy) = (folder.path().join("views.redb"), folder.path().join("copy.redb"));
+        let views = Views::open(&path, CACHE_BYTES).unwrap();
+        let (mut model, mut history) = (Model::default(), vec![Model::default()]);
+        let mut deltas = Vec::new();
+        for (index, group) in steps.chunks(20).enumerate() {
+            deltas.push(model.grow(group));
+            views.apply(&deltas[index]).unwrap();
+            history.push(model.clone());
+            if index == durable_after {
+                views.make_durable().unwrap();
+            }
+        }
+        let continues = |views: &Views| {
+            let reached = views.reached().unwrap();
+            let place = history.iter().position(|model| model.reached == reached);
+            let place = place.expect("the mark is the end of a delta");
+            check(views, &history[place]);
+            for delta in &deltas[place..] {
+                views.apply(delta).unwrap();
+            }
+            check(views, &model);
+            reached
+        };
+        // A copy of the file while the process runs is what a crash leaves.
+        std::fs::copy(&path, &copy).unwrap();
+        let crashed = continues(&Views::open(&copy, CACHE_BYTES).unwrap());
+        prop_assert_eq!(crashed, views.durable());
+        drop(views);
+        continues(&Views::open(&path, CACHE_BYTES).unwrap());
+    }
+}
+
+// After a restart, the engine may send a range of the log again. Counting it twice, or leaving out
+// events, would be silent.
+#[test]
+fn a_delta_that_comes_again_or_too_early_is_refused() {
+    let views = Views::in_memory().unwrap();
+    let mut model = Model::default();
+    let step = |what| super::model::Step {
+        conversation: 0,
+        branch: 0,
+        what,
+    };
+    let first = model.grow(&[step(20), step(20)]);
+    let left_out = model.grow(&[step(20)]);
+    let third = model.grow(&[step(20)]);
+    views.apply(&first).unwrap();
+    let before = views.digest().unwrap();
+    let again = views.apply(&first);
+    assert!(
+        matches!(again, Err(ViewsError::NotBeyond { .. })),
+        "{again:?}"
+    );
+    let mut overlapping = left_out.clone();
+    overlapping.events.splice(0..0, first.events.clone());
+    let overlap = views.apply(&overlapping);
+    assert!(
+        matches!(overlap, Err(ViewsError::NotBeyond { .. })),
+        "{overlap:?}"
+    );
+    let gap = views.apply(&third);
+    assert!(matches!(gap, Err(ViewsError::Gap { .. })), "{gap:?}");
+    assert_eq!(
+        views.digest().unwrap(),
+        before,
+        "a refused delta left a trace"
+    );
+    views.apply(&left_out).unwrap();
+    views.apply(&third).unwrap();
+}
+
+// If the id of a conversation were reused in its namespace, the second conversation would overwrite
+// the first one's rows: this must be refused here, whatever allowed it before.
+#[test]
+fn a_conversation_id_that_comes_again_is_refused() {
+    let views = Views::in_memory().unwrap();
+    let mut model = Model::default();
+    let step = super::model::Step {
+        conversation: 0,
+        branch: 0,
+        what: 20,
+    };
+    views.apply(&model.grow(&[step])).unwrap();
+    let mut other = Model {
+        reached: model.reached,
+        ..Model::default()
+    };
+    let mut again = other.grow(&[step]);
+    again.conversations[0].sealed = true;
+    let refused = views.apply(&again);
+    assert!(
+        matches!(refused, Err(ViewsError::Gap { .. })),
+        "{refused:?}"
+    );
+    check(&views, &model);
+}
+
+// A range of the log may contain nothing for the projections; the mark must move all the same, or
+// every start would read that range again.
+#[test]
+fn an_empty_delta_moves_the_mark() {
+    let views = Views::in_memory().unwrap();
+    let delta = ViewDelta {
+        reached: 9,
+        ..ViewDelta::default()
+    };
+    views.apply(&delta).unwrap();
+    assert_eq!(views.reached().unwrap(), 9);
+    assert_eq!(views.durable(), 0);
+    assert_eq!(views.make_durable().unwrap(), 9);
+    assert_eq!(views.durable(), 9);
+}
+
+// Exploration creates many branches. The state of a conversation with a thousand of them must be
+// complete.
+#[test]
+fn a_thousand_branches_come_whole() {
+    let views = Views::in_memory().unwrap();
+    let mut model = Model::default();
+    let forks = (0..=1_000).map(|n| super::model::Step {
+        conversation: 0,
+        branch: (n % 251) as u8,
+        what: 0,
+    });
+    let steps: Vec<_> = forks.collect();
+    views.apply(&model.grow(&steps)).unwrap();
+    let state = views.state(id(0)).unwrap().unwrap();
+    assert_eq!(state.branches.len(), 1_001);
+    assert_eq!(state.row.branch_count, 1_001);
+}
+
+// A report of a difference must name the row; otherwise nobody knows where to look.
+#[test]
+fn the_first_difference_has_a_name() {
+    let (one, two) = (Views::in_memory().unwrap(), Views::in_memory().unwrap());
+    let step = super::model::Step {
+        conversation: 0,
+        branch: 0,
+        what: 20,
+    };
+    let delta = Model::default().grow(&[step]);
+    let mut other = delta.clone();
+    other.conversations[0].sealed = true;
+    one.apply(&delta).unwrap();
+    two.apply(&other).unwrap();
+    let difference = one.differs_from(&two).unwrap().unwrap();
+    assert!(difference.starts_with("conversations "), "{difference}");
+    assert!(difference.ends_with("not the same"), "{difference}");
+    assert_ne!(one.digest().unwrap(), two.digest().unwrap());
+}

@@ -1,0 +1,16 @@
+//! Converts between protobuf messages and domain types. The only crate that knows both.
+//!
+//! It does no I/O and does not decide whether an event may be appended: it checks
+//! only the shape of a single event. [`body`] decodes stored bytes into an
+//! [`EventBody`](treering_domain::EventBody) and encodes it, [`envelope`] does the
+//! same for the fields around a body, [`json`] checks JSON text.
+
+pub mod body;
+pub mod envelope;
+pub mod json;
+pub mod pb;
+pub mod rfc3339;
+pub mod tags;
+
+/// The descriptors of `proto/treering/v1`, with comments, for reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/treering_descriptor.bin"));

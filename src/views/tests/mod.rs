@@ -1,6 +1,0 @@
-//! The store against a plain model; damage; speed.
-
-mod damage;
-mod lookups;
-mod model;
-mod speed;
