@@ -37,16 +37,17 @@ cp -r proto "$work/proto"
 (cd "$work/examples/node" && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error)
 
 echo "-- server"
+: >"$work/server.log" # because the loop may look before the server begins
 "$binary" serve --data "$work/store" --listen 127.0.0.1:0 --color never >"$work/server.log" 2>&1 &
 server=$!
 address=
-for _ in $(seq 100); do
+for _ in $(seq 600); do
   address=$(sed -n 's|^Serving .* at http://\([0-9.:]*\).*|\1|p' "$work/server.log")
   [ -z "$address" ] || break
   kill -0 "$server" 2>/dev/null || fail "the server ended before it listened"
   sleep 0.1
 done
-[ -n "$address" ] || fail "the server did not say where it listens within 10 s"
+[ -n "$address" ] || fail "the server did not say where it listens within a minute"
 timeout 30 "$python" .ci/wait_healthy.py "$address" || fail "the server is not healthy"
 echo "healthy at $address"
 
