@@ -1,4 +1,4 @@
-//! `verify`, `rebuild`, `stats`: the store itself.
+//! `verify`, `rebuild` and `stats`: commands on the whole store.
 
 use std::path::PathBuf;
 
@@ -18,25 +18,25 @@ use super::{
 
 /// Check everything in the store
 ///
-/// Reads all of the log and checks checksums, hash chains, revisions and large
-/// bodies, and that views and index agree. Exits with 0 only when all is sound.
+/// Reads the whole log and checks checksums, hash chains, revisions and large bodies, and that
+/// views and index agree with it. Exits with 0 only if there is no fault.
 #[derive(Args, Debug, Clone)]
 pub struct VerifyArgs {
-    /// Compare views and index with a rebuild too (slower)
+    /// Also compare views and index with a rebuild (slower)
     #[arg(long)]
     deep: bool,
-    /// Check instead that what a receipt of `erase` says is so
+    /// Check a receipt of `erase` against the store instead
     #[arg(long, value_name = "RECEIPT", conflicts_with = "deep")]
     erased: Option<PathBuf>,
     #[command(flatten)]
     since: SinceArgs,
 }
 
-/// Build the views and the search index anew from the log
+/// Rebuild the views and the search index from the log
 ///
-/// The log is the truth: this loses nothing. Without an option, both. They are made
-/// beside the old ones, which stay if that fails; conversations that the log cannot
-/// give any more are marked as damaged.
+/// Nothing is lost, because the log is the only source of truth. Without an option, both are
+/// rebuilt. The old ones stay if a rebuild fails. Conversations that cannot be read from the log
+/// are marked as damaged.
 #[derive(Args, Debug, Clone)]
 pub struct RebuildArgs {
     /// Only the views
@@ -50,8 +50,7 @@ pub struct RebuildArgs {
 /// Verifies the store.
 ///
 /// # Errors
-/// [`CliError::Outcome`] when something is not sound, and what the store or the
-/// output says.
+/// [`CliError::Outcome`] if there is a fault; errors of the store or the output.
 pub async fn verify(
     args: &VerifyArgs,
     common: &Common,
@@ -94,18 +93,19 @@ pub async fn verify(
     })
 }
 
-/// What to do about faults, whoever made copies or did not.
-const FAULTS_HINT: &str = "faults in views or index go away with `treering rebuild`; for faults in \
-     the log, keep a copy of the folder, then go back to an older copy of it or take what is sound \
-     with `treering salvage --to DIR`";
+/// Advice on faults, with or without a backup.
+const FAULTS_HINT: &str = "`treering rebuild` repairs faults in projections or index; for faults \
+                           in the log, keep a copy of the folder, then put an older copy back, or \
+                           copy the intact data with `treering salvage --to DIR`";
 
-/// Damage that ends the check itself. The usual hint is to run this very command.
+/// An error for damage that stops the check itself. Without it, the usual hint would be to run
+/// `verify`.
 fn cannot_go_on(status: Status) -> CliError {
     if status.code() != Code::DataLoss {
         return status.into();
     }
     CliError::Outcome {
-        what: format!("the check cannot go on: {}", status.message()),
+        what: format!("the check cannot continue: {}", status.message()),
         hint: FAULTS_HINT.into(),
         exit: Exit::Damaged,
     }
@@ -186,19 +186,19 @@ pub async fn rebuild(
     if outcome.damaged > 0 {
         let damaged = count(outcome.damaged);
         out.line(format!(
-            "{damaged} conversations are damaged, and whole up to there: `treering ls` marks them"
+            "{damaged} conversations are damaged and end at the damage: `treering ls` marks them"
         ))?;
     }
     if outcome.not_indexed > 0 {
         let left = count(outcome.not_indexed);
         out.line(format!(
-            "{left} events could not be read, and are not in the index"
+            "{left} events could not be read and are not in the index"
         ))?;
     }
     Ok(())
 }
 
-/// Prints the numbers.
+/// Prints statistics of the store.
 pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if out.json {
@@ -206,9 +206,9 @@ pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
     }
     let row = |name: &str, value: String| format!("{name:<26} {value}");
     let offset = |place: Option<pb::Position>| place.map_or(0, |place| place.offset);
-    // Told to who may see the whole store.
+    // Only callers with access to the whole store get the path.
     let data_folder = match stats.data_dir.as_str() {
-        "" => "not told to this key",
+        "" => "not visible to this key",
         dir => dir,
     };
     let data_folder = printable(data_folder);
@@ -228,7 +228,7 @@ pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
         ("log segments", count(stats.log_segments)),
         ("log head", count(offset(stats.head))),
         ("unreadable positions", count(stats.unreadable_positions)),
-        ("views reached", count(offset(stats.views_reached))),
+        ("projections reached", count(offset(stats.views_reached))),
         ("index reached", count(offset(stats.index_reached))),
     ] {
         out.line(row(name, value))?;
@@ -253,7 +253,7 @@ pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
     }
     if stats.damaged_reads > 0 {
         let met = format!("{}: {}", count(stats.damaged_reads), stats.first_damage);
-        out.line(row("reads that met damage", met))?;
+        out.line(row("reads with damage", met))?;
     }
     let mut kinds: Vec<_> = stats.events_by_kind.iter().collect();
     kinds.sort_by_key(|(name, number)| (std::cmp::Reverse(**number), (*name).clone()));
@@ -267,7 +267,7 @@ pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
 mod tests {
     use super::*;
 
-    /// Whoever has just run `verify` must not be sent to run it.
+    /// After `verify`, the hint must not be to run `verify`.
     #[test]
     fn verify_sends_nobody_to_verify() {
         let error = cannot_go_on(Status::data_loss("the log is damaged at offset 7"));

@@ -1,4 +1,4 @@
-//! `annotate`: a judgement on an event, a turn or a branch.
+//! `annotate`: adds a judgement on an event, a turn or a branch.
 
 use clap::Args;
 
@@ -23,10 +23,10 @@ Examples:
 pub struct AnnotateArgs {
     #[command(flatten)]
     place: BranchArgs,
-    /// What is judged [default: the whole branch]
+    /// Revision to judge [default: the whole branch]
     #[arg(long, value_name = "REVISION")]
     revision: Option<u64>,
-    /// The whole turn of that revision, not the one event
+    /// Judge the whole turn of that revision, not only the event
     #[arg(long, requires = "revision")]
     turn: bool,
     /// A number

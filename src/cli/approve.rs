@@ -1,4 +1,4 @@
-//! `pending`, `approve`, `deny`: calls that wait for a person.
+//! `pending`, `approve`, `deny`: decisions on tool calls.
 
 use std::env;
 
@@ -16,7 +16,7 @@ use super::{
     text_arg::free_text,
 };
 
-/// Lines of a call's arguments that are shown.
+/// Most lines of a call's arguments that are shown.
 const LINES: usize = 40;
 
 /// List the tool calls that wait for a decision
@@ -33,17 +33,17 @@ pub struct PendingArgs {
     branch: Option<String>,
 }
 
-// Which call, and why: what each command is stands with its name in `lib.rs`.
+// The help of each command is at its name in `lib.rs`.
 #[derive(Args, Debug, Clone)]
 pub struct DecideArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// The call's id, as `treering pending` shows it
     call_id: String,
-    /// The branch, when the call waits on several
+    /// The branch, if the call waits on several
     #[arg(long, short, value_name = "NAME")]
     branch: Option<String>,
-    /// Why
+    /// Reason
     #[arg(long, short, value_name = "TEXT")]
     #[arg(allow_hyphen_values = true, value_parser = free_text)]
     reason: Option<String>,
@@ -52,7 +52,7 @@ pub struct DecideArgs {
     by: Option<String>,
 }
 
-/// Prints the calls that wait.
+/// Prints the pending calls.
 pub async fn pending(args: PendingArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
     let place = find_if_named(store, conversation, branch).await?;
@@ -78,7 +78,7 @@ pub async fn pending(args: PendingArgs, store: &Connection, out: &mut Out) -> Re
 /// Approves or denies a call.
 ///
 /// # Errors
-/// [`CliError::NotFound`] when no such call waits; what the store or the output says.
+/// [`CliError::NotFound`] if no such call waits; errors of the store or the output.
 pub async fn decide(
     args: DecideArgs,
     decision: pb::Decision,
@@ -124,7 +124,7 @@ pub async fn decide(
     Ok(out.line(format!("{word} at #{revision}"))?)
 }
 
-/// The call that waits; its arguments' hash is what the decision is bound to.
+/// The pending call. The decision is bound to the hash of its arguments.
 async fn waiting_call(
     call_id: &str,
     place: FoundBranch,
@@ -140,20 +140,21 @@ async fn waiting_call(
     match calls.len() {
         0 => Err(CliError::NotFound {
             what: format!(
-                "no call {call_id} waits for a decision in {}",
+                "no call {call_id} is waiting for a decision in {}",
                 place.conversation
             ),
-            hint: "`treering pending` lists those that do; it may have been decided already".into(),
+            hint: "`treering pending` lists waiting calls; this one may already have a decision"
+                .into(),
         }),
         1 => Ok(calls.remove(0)),
         _ => {
             let names: Vec<_> = calls.iter().map(|call| call.branch.as_str()).collect();
             Err(CliError::Outcome {
                 what: format!(
-                    "the call {call_id} waits on several branches: {}",
+                    "call {call_id} is waiting on several branches: {}",
                     names.join(", ")
                 ),
-                hint: "say which one with --branch".into(),
+                hint: "choose one with --branch".into(),
                 exit: Exit::Refused,
             })
         }
@@ -180,7 +181,7 @@ fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Who acts: the name that was given, else the account's.
+/// The actor: the given name, else the account's.
 pub fn person(given: Option<String>) -> String {
     given
         .or_else(|| env::var("USER").ok())

@@ -1,5 +1,4 @@
-//! The options that every command takes: which store, which namespace, which
-//! output.
+//! The options of every command: store, namespace and output.
 
 use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 
@@ -9,46 +8,46 @@ use directories::ProjectDirs;
 use super::{error::CliError, time_arg::length};
 pub use treering_client::{ConnectOptions, Credentials, KeyArgument, Target};
 
-/// Environment variable with the default of `--data`.
+/// Environment variable for the default of `--data`.
 pub const DATA_ENV: &str = "TREERING_DATA";
-/// Environment variable with the default of `--server`.
+/// Environment variable for the default of `--server`.
 pub const SERVER_ENV: &str = "TREERING_SERVER";
 
 /// Options of every command.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// Work on the store in this folder, in this process
+    /// Use the store in this folder, in this process
     ///
     /// Default: $TREERING_DATA, else the platform's data folder.
     #[arg(long, global = true, value_name = "DIR", conflicts_with = "server")]
     #[arg(help_heading = "Store")]
     pub data: Option<PathBuf>,
-    /// Work through the server at this address, for example http://127.0.0.1:7171
+    /// Use the server at this URL, for example http://127.0.0.1:7171
     ///
-    /// Default: $TREERING_SERVER, if it is set and --data is not given.
+    /// Default: $TREERING_SERVER, unless --data is given.
     #[arg(long, global = true, value_name = "URL", help_heading = "Store")]
     pub server: Option<String>,
-    /// Wait so long for another command that has the folder open: 10s, 500ms, 0
+    /// How long to wait for another command that has the folder open: 10s, 500ms, 0
     ///
-    /// When a server has it, the command goes through that server. With 0 it is refused
-    /// at once in both cases, and told who has the folder.
+    /// If a server has the folder open, the command goes through that server. With 0 the command
+    /// fails at once in both cases, with an error that names the process.
     #[arg(long, global = true, value_name = "TIME", help_heading = "Store")]
     #[arg(value_parser = length, default_value = "10s")]
     pub wait: Duration,
-    /// The tenant: nothing of one namespace can be seen from another
+    /// The tenant: no namespace sees another
     #[arg(long, global = true, value_name = "NAME", help_heading = "Store")]
     #[arg(env = "TREERING_NAMESPACE", default_value = "default")]
     pub namespace: String,
-    /// Who asks a server.
+    /// Credentials for a server.
     #[command(flatten)]
     pub credentials: CredentialArgs,
-    /// Print JSON, one object a line
+    /// Print JSON, one object on each line
     #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,
     /// Print times as dates, not as how long ago
     ///
-    /// On a terminal they are those of the machine's time zone, which TZ names, with its
-    /// offset; in pipes and files they are UTC.
+    /// On a terminal, times are in the time zone of TZ or the machine, with the offset; in pipes
+    /// and files they are UTC.
     #[arg(long, global = true, help_heading = "Output")]
     pub absolute: bool,
     /// Do not page long output on a terminal ($PAGER, else less)
@@ -60,23 +59,23 @@ pub struct Common {
     pub color: Color,
 }
 
-/// Who asks a server, and how the server is known.
+/// Credentials for a server, and how the server is verified.
 #[derive(Args, Clone, Debug, Default)]
 pub struct CredentialArgs {
-    /// The key to show to a server, or @FILE with it
+    /// API key for the server, or @FILE with it
     #[arg(long, global = true, value_name = "KEY", help_heading = "Server")]
     #[arg(env = "TREERING_TOKEN", hide_env_values = true)]
     pub token: Option<KeyArgument>,
-    /// Trust what these certificates have signed (PEM), and nothing else: for a server at an
-    /// https:// address with a private CA
+    /// Trust only the certificate authorities in this file (PEM), for a server at an https://
+    /// address with a private CA
     #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
     #[arg(env = "TREERING_CA")]
     pub ca: Option<PathBuf>,
-    /// Show this certificate (PEM) to a server that asks for one
+    /// Client certificate (PEM), for a server that requires one
     #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
     #[arg(env = "TREERING_CLIENT_CERT", requires = "client_key")]
     pub client_cert: Option<PathBuf>,
-    /// Its private key (PEM)
+    /// Private key of the client certificate (PEM)
     #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
     #[arg(env = "TREERING_CLIENT_KEY", requires = "client_cert")]
     pub client_key: Option<PathBuf>,
@@ -95,16 +94,16 @@ pub enum Color {
 }
 
 impl Common {
-    /// The store that this command works on.
+    /// The store of this command.
     ///
     /// # Errors
-    /// [`CliError::Usage`] when no folder was given and the platform has none.
+    /// [`CliError::Usage`] if no folder was given and the platform has no default.
     pub fn target(&self) -> Result<Target, CliError> {
         let set = |name| env::var_os(name).filter(|value| !value.is_empty());
         self.target_from(set(SERVER_ENV), set(DATA_ENV))
     }
 
-    /// The store that this command works on, and who asks.
+    /// The store of this command, with the credentials.
     pub fn connect_options(&self) -> Result<ConnectOptions, CliError> {
         Ok(ConnectOptions {
             target: self.target()?,
@@ -114,7 +113,7 @@ impl Common {
         })
     }
 
-    /// Who asks a server.
+    /// Credentials for a server.
     pub fn credentials(&self) -> Credentials {
         let given = self.credentials.clone();
         Credentials {
@@ -125,7 +124,7 @@ impl Common {
         }
     }
 
-    /// The folder of the store; none: a server is asked.
+    /// The folder of the store; none if the command uses a server.
     pub fn folder(&self) -> Result<Option<PathBuf>, CliError> {
         Ok(match self.target()? {
             Target::Data(dir) => Some(dir),
@@ -133,15 +132,15 @@ impl Common {
         })
     }
 
-    /// True when a server is asked, and not a folder.
+    /// Whether the command uses a server and not a folder.
     pub fn is_for_a_server(&self) -> Result<bool, CliError> {
         Ok(self.folder()?.is_none())
     }
 
-    /// The folder of `--data` or its defaults, whatever `--server` says.
+    /// The folder of `--data` or its default, whatever `--server` is.
     ///
     /// # Errors
-    /// [`CliError::Usage`] when no folder was given and the platform has none.
+    /// [`CliError::Usage`] if no folder was given and the platform has no default.
     pub fn data_dir(&self) -> Result<PathBuf, CliError> {
         let from_env = env::var_os(DATA_ENV).filter(|value| !value.is_empty());
         self.data
@@ -150,8 +149,8 @@ impl Common {
             .map_or_else(platform_data_dir, Ok)
     }
 
-    /// The folder, for what is only done where it is. `done` and `hint` are for whoever names a
-    /// server.
+    /// The folder, for commands that only work on a folder. `done` and `hint` are for the error if
+    /// a server is named.
     ///
     /// # Errors
     /// [`CliError::Usage`] for a server; as [`Common::data_dir`].
@@ -159,13 +158,13 @@ impl Common {
         match &self.server {
             None => self.data_dir(),
             Some(_) => Err(CliError::Usage {
-                what: format!("{done} where the folder is, and not through a server"),
+                what: format!("{done} on the folder itself, not through a server"),
                 hint: hint.into(),
             }),
         }
     }
 
-    /// Options of nobody.
+    /// Default options.
     #[cfg(test)]
     pub fn for_tests() -> Self {
         Self {
@@ -202,7 +201,7 @@ impl Common {
     }
 }
 
-/// A number of tokens as people write it: `16000`, `16_000`, `16k`, `1M`.
+/// Parses a number of tokens: `16000`, `16_000`, `16k`, `1M`.
 pub fn tokens(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (number, unit) = match text.chars().last() {
@@ -217,7 +216,7 @@ pub fn tokens(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "give a number of tokens, for example 16000 or 16k".into())
 }
 
-/// `NAME=VALUE`.
+/// Parses `NAME=VALUE`.
 pub fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -246,7 +245,7 @@ fn platform_data_dir() -> Result<PathBuf, CliError> {
 mod tests {
     use super::*;
 
-    // A budget is thought of in thousands, and "16k" was an "invalid digit found in string".
+    // Budgets are usually given in thousands, and "16k" gave "invalid digit found in string".
     #[test]
     fn tokens_are_written_as_people_do() {
         for (text, expected) in [
@@ -282,8 +281,8 @@ mod tests {
         }
     }
 
-    /// Someone with TREERING_SERVER in the profile types `--data x`: what was
-    /// typed must win over what is in the environment.
+    /// If TREERING_SERVER is set in the environment and the user types `--data x`, the option takes
+    /// precedence.
     #[test]
     fn what_is_typed_wins_over_the_environment() {
         let server = || Some(OsString::from("far:1"));

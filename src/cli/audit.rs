@@ -1,4 +1,4 @@
-//! `audit`: who used which key for what matters, as JSON lines.
+//! `audit`: prints the audit log as JSON lines.
 
 use clap::Args;
 use prost::Message;
@@ -16,29 +16,29 @@ use super::{
 };
 use treering_server::audit::{AUDIT_TYPE, SYSTEM_NAMESPACE, audit_conversation};
 
-/// Print who used which key for what, one JSON object a line
+/// Print which key was used for what, one JSON object on each line
 ///
-/// A server with keys notes who decided on calls, erased, exported conversations, read all of
-/// a namespace's log or a hundred conversations whole within an hour, and who made, rotated and
-/// revoked keys. The oldest comes first. On a server it takes an admin
-/// of the whole store, or a reader of _system.
+/// A server with keys records who decided on calls, erased, exported conversations, read a
+/// namespace's whole log or a hundred whole conversations within an hour, and who created, rotated
+/// and revoked keys. The oldest entry comes first. On a server this requires the role admin in all
+/// namespaces, or reader in _system.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering audit --data ./store
   treering audit --server https://db:7171 | jq 'select(.deed == \"decide\")'")]
 pub struct AuditArgs {
-    /// First revision to print: one behind the last that is known
+    /// First revision to print: one more than the last one that you know
     #[arg(long, value_name = "REVISION")]
     from: Option<u64>,
 }
 
-/// The namespace that it reads, whatever was named.
+/// The namespace that it reads, regardless of `--namespace`.
 pub fn namespace() -> String {
     SYSTEM_NAMESPACE.to_owned()
 }
 
-/// Prints what was noted.
+/// Prints the audit log.
 pub async fn run(args: &AuditArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let request = pb::ReadRequest {
         from_revision: args.from.unwrap_or_default(),

@@ -1,5 +1,4 @@
-//! `backup`: a copy of the log somewhere else, and what can be said of it. `restore` is a
-//! file of its own.
+//! `backup`: makes, follows and inspects copies of the log. See `restore` for the way back.
 
 mod remote;
 
@@ -27,14 +26,14 @@ use treering_domain::with_causes;
 use treering_engine::Engine;
 use treering_proto::{envelope::timestamp_to_pb, rfc3339};
 
-/// Keep a copy of the store somewhere else, and bring it up to date
+/// Keep a copy of the store somewhere else, and keep it up to date
 ///
-/// TO is a folder or a bucket: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH, with
-/// the usual variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, …). What is new since the last
-/// backup to TO is put there, and then a list that names all of it, a generation; until then
-/// the generation before is the newest. What was erased since is taken out of the copy, too.
-/// It works while a server has the store, and never delays an append. All namespaces of the
-/// store are in it. Restore with `treering restore`.
+/// TO is a folder or a bucket: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH, with the
+/// usual variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, …). The command uploads what is new since the
+/// last backup to TO, and then a list of everything, a generation. Until then, the previous
+/// generation is the newest. Content that was erased since is removed from the copy as well. Works
+/// while a server has the store open, and never delays an append. The backup has all namespaces of
+/// the store. Restore it with `treering restore`.
 #[derive(Args, Debug, Clone)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
@@ -47,10 +46,10 @@ Examples:
   treering backup prune /mnt/backups --keep 7         what would go; --yes removes it
   treering restore /mnt/backups --to ./restored --at '2026-01-31 08:00'")]
 pub struct BackupArgs {
-    /// Where the copy is kept: a folder, which is made, or a bucket
+    /// Where to keep the copy: a folder, which is created, or a bucket
     #[arg(required = true, value_name = "TO")]
     to: Option<String>,
-    /// Go on with what is appended, until it is ended: a second later it is on its way
+    /// Continue with new events until the command is stopped; each is uploaded about a second later
     #[arg(long)]
     follow: bool,
     #[command(flatten)]
@@ -62,38 +61,38 @@ pub struct BackupArgs {
 /// The key of an encrypted backup.
 #[derive(Args, Debug, Clone, Default)]
 pub struct KeyArg {
-    /// Encrypt with the key in this file (64 hexadecimal digits): without it nobody can read
-    /// the copy, and neither can you
+    /// Encrypt with the key in this file (64 hexadecimal digits). Without the key, nobody can read
+    /// the copy, including you
     #[arg(long, value_name = "FILE", env = "TREERING_BACKUP_KEY_FILE")]
     key_file: Option<PathBuf>,
 }
 
 impl KeyArg {
-    /// The key, if one is named.
+    /// The key, if a file is given.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] when it cannot be read.
+    /// [`CliError::Outcome`] if it cannot be read.
     pub fn read(&self) -> Result<Option<Key>, CliError> {
         let key = self.key_file.as_deref().map(Key::from_file);
         key.transpose().map_err(|error| refused(&error))
     }
 }
 
-/// What is asked of a backup, without a store.
+/// Commands on a backup, without a store.
 #[derive(Subcommand, Debug, Clone)]
 pub enum About {
-    /// Show which generations there are, and which still hold what was erased
+    /// List the generations, and show which of them still hold erased content
     Ls(FromArgs),
-    /// Read all of it and check it: every object, its records, their chain of hashes
+    /// Read and check all of it: every object, its records and their hash chain
     Verify(CheckArgs),
-    /// Remove old generations, and what only they name
+    /// Remove old generations, and objects that only they use
     ///
-    /// Only tells what would go, without --yes. The newest generation has all that older ones
-    /// of the same store have, up to a loss that was accepted: `restore --at` needs no others.
+    /// Without --yes, only lists what would be removed. The newest generation includes everything
+    /// in older ones of the same store, up to an accepted loss, so `restore --at` needs no others.
     Prune(PruneArgs),
 }
 
-/// A backup that is there.
+/// An existing backup.
 #[derive(Args, Debug, Clone)]
 pub struct FromArgs {
     /// The backup: a folder or a bucket
@@ -114,7 +113,7 @@ impl FromArgs {
 pub struct CheckArgs {
     #[command(flatten)]
     from: FromArgs,
-    /// Whose backup, when there are several
+    /// Id of the store, if there are backups of several
     #[arg(long, value_name = "UUID")]
     store: Option<Uuid>,
 }
@@ -123,21 +122,21 @@ pub struct CheckArgs {
 pub struct PruneArgs {
     #[command(flatten)]
     from: FromArgs,
-    /// Whose backup, when there are several
+    /// Id of the store, if there are backups of several
     #[arg(long, value_name = "UUID")]
     store: Option<Uuid>,
-    /// Keep so many of the newest generations
+    /// Keep this many of the newest generations
     #[arg(long, value_name = "N", required_unless_present = "keep_days")]
     keep: Option<u64>,
-    /// Keep those of so many days
+    /// Keep the generations of this many days
     #[arg(long, value_name = "D")]
     keep_days: Option<u64>,
-    /// Remove them, and do not only tell
+    /// Remove them instead of only listing them
     #[arg(long, short)]
     yes: bool,
 }
 
-/// Tells of a backup, checks it, or removes what is old.
+/// Lists, checks or prunes a backup.
 ///
 /// # Errors
 /// [`CliError::Outcome`].
@@ -152,13 +151,13 @@ pub async fn about(about: &About, out: &mut Out) -> Result<(), CliError> {
 /// Backs up a store.
 ///
 /// # Errors
-/// [`CliError::Outcome`], and what the store says.
+/// [`CliError::Outcome`]; errors of the store.
 pub async fn run(args: BackupArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let to = args.to.unwrap_or_default();
     if args.follow && store.is_embedded() {
         return Err(CliError::Usage {
-            what: "nobody serves this folder, so nothing would come while it is followed".into(),
-            hint: format!("start a server that does it: treering serve --backup {to}"),
+            what: "no server is using this folder, so there would be nothing to follow".into(),
+            hint: format!("start a server with a backup: treering serve --backup {to}"),
         });
     }
     let target = BackupTarget::to_write(&to).map_err(|error| refused(&error))?;
@@ -259,8 +258,7 @@ fn tell(outcome: &BackupOutcome, target: &BackupTarget, out: &mut Out) -> Result
     let (generation, head) = (outcome.generation, count(outcome.head));
     if outcome.is_new {
         out.line(format!(
-            "Generation {generation} in {}: {} in {}, up to position {head}; \
-             all of it takes {}",
+            "Generation {generation} in {}: {} in {}, up to position {head}; the backup takes {}",
             target.address(),
             things(outcome.events, "event", "events"),
             bytes_human(outcome.bytes),
@@ -268,13 +266,13 @@ fn tell(outcome: &BackupOutcome, target: &BackupTarget, out: &mut Out) -> Result
         ))?;
     } else {
         out.line(format!(
-            "Nothing new: generation {generation} in {} has all, up to position {head}",
+            "Nothing new: generation {generation} in {} is complete, up to position {head}",
             target.address()
         ))?;
     }
     if outcome.gone > 0 {
         let warning = format!(
-            "{} gone from {}, or cut off, and put again: find out what removes them.",
+            "{} missing or truncated in {} and written again: find out what removes objects there.",
             things(outcome.gone, "object was", "objects were"),
             target.address()
         );
@@ -282,15 +280,15 @@ fn tell(outcome: &BackupOutcome, target: &BackupTarget, out: &mut Out) -> Result
     }
     if outcome.cleaned > 0 {
         out.line(format!(
-            "{} written anew without what was erased",
+            "{} rewritten without erased content",
             things(outcome.cleaned, "object was", "objects were")
         ))?;
     }
     if !outcome.removed.is_empty() {
         let removed = match outcome.removed.as_slice() {
-            [one] => format!("Generation {one}, which held what was erased, is removed"),
+            [one] => format!("Removed generation {one}, which had erased content"),
             several => format!(
-                "Generations that held what was erased are removed: {}",
+                "Removed generations that had erased content: {}",
                 listed(several)
             ),
         };
@@ -299,15 +297,15 @@ fn tell(outcome: &BackupOutcome, target: &BackupTarget, out: &mut Out) -> Result
     if !outcome.still_hold.is_empty() {
         let still = listed(&outcome.still_hold);
         let warning = format!(
-            "Generations of before a loss still hold what was erased: {still}. They are all that \
-             is left of what was lost; `treering backup prune` removes them."
+            "Generations from before a loss still have erased content: {still}. They are the only \
+             copy of the lost events; `treering backup prune` removes them."
         );
         out.line(out.paint.text(Tone::Wait, warning))?;
     }
     if !outcome.unread.is_empty() {
         let unread = listed(&outcome.unread);
         let warning = format!(
-            "Generations cannot be read, and may hold what was erased: {unread}. `treering backup \
+            "Generations that cannot be read may have erased content: {unread}. `treering backup \
              prune --keep 1` removes them."
         );
         out.line(out.paint.text(Tone::Wait, warning))?;
@@ -417,8 +415,8 @@ async fn verify(args: &CheckArgs, out: &mut Out) -> Result<(), CliError> {
             "the backup is damaged: {}",
             things(verified.faults.len() as u64, "fault", "faults")
         ),
-        hint: "as long as the store is there, back it up to another place; what is whole of a \
-               damaged one can be restored up to there with `treering restore --position`"
+        hint: "if the store still exists, back it up to another target; `treering restore \
+               --position` restores the intact part of a damaged backup"
             .into(),
         exit: Exit::Damaged,
     })
@@ -492,7 +490,7 @@ fn tell_pruned(pruned: &Pruned, is_done: bool, out: &mut Out) -> Result<(), CliE
     }
     let (word, end) = match is_done {
         true => ("Removed", ""),
-        false => ("Would remove", "; say --yes to do it"),
+        false => ("Would remove", "; use --yes to remove them"),
     };
     let generations = match pruned.generations.as_slice() {
         [] => "no generation".to_owned(),
@@ -500,72 +498,71 @@ fn tell_pruned(pruned: &Pruned, is_done: bool, out: &mut Out) -> Result<(), CliE
         several => format!("generations {}", listed(several)),
     };
     Ok(out.line(format!(
-        "{word} {generations}, and {} of {} that no other one names{end}",
+        "{word} {generations}, and {} of {} that no other generation uses{end}",
         things(pruned.objects, "object", "objects"),
         bytes_human(pruned.bytes)
     ))?)
 }
 
-/// What a person is told, and the exit code.
+/// The error for people, with its exit code.
 pub fn refused(error: &BackupError) -> CliError {
     let what = with_causes(error).to_string();
     let (hint, exit) = match error {
         BackupError::Address { .. } => (
-            "name a folder, s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH",
+            "use a folder, s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH",
             Exit::Usage,
         ),
         BackupError::Key { .. } => (
-            "make one with `(umask 077; openssl rand -hex 32 > FILE)`, and keep it where the \
-             backup is not",
+            "create one with `(umask 077; openssl rand -hex 32 > FILE)`, and keep it away from the \
+             backup",
             Exit::Usage,
         ),
-        BackupError::Locked { .. } => ("name the backup's key with --key-file FILE", Exit::Refused),
-        BackupError::OtherKey { .. } => ("name another place", Exit::Refused),
+        BackupError::Locked { .. } => ("give the backup's key with --key-file FILE", Exit::Refused),
+        BackupError::OtherKey { .. } => ("use another target", Exit::Refused),
         BackupError::Target { .. } => (
-            "the generation before is still the newest: check that the target can be reached and \
-             has room, then run it again, which goes on from there",
+            "the previous generation is still the newest: check that the target is reachable and \
+             has space, then run the backup again; it resumes",
             Exit::Unavailable,
         ),
         BackupError::Missing { .. } | BackupError::Damaged { .. } => (
-            "`treering backup ls` and `verify` name all that is damaged. As long as the store is \
-             there, the next backup puts again what is gone; else `restore --generation N` takes an \
-             older generation, and `--position N` what is before a damaged object",
+            "`treering backup ls` and `verify` list all damage. If the store still exists, the \
+             next backup writes missing objects again; otherwise use `restore --generation N` for \
+             an older generation, or `--position N` for what precedes a damaged object",
             Exit::Damaged,
         ),
-        BackupError::NoBackup { .. } => ("`treering backup TO` makes one", Exit::NotFound),
+        BackupError::NoBackup { .. } => ("`treering backup TO` creates one", Exit::NotFound),
         BackupError::OtherStore { .. } => (
-            "check that this is the right place: another backup may lie where yours was. \
-             `treering backup ls` tells what is there",
+            "check that this is the right target: another backup may have replaced yours. \
+             `treering backup ls` shows what is there",
             Exit::NotFound,
         ),
-        BackupError::Several { .. } => ("say which with --store UUID", Exit::Usage),
+        BackupError::Several { .. } => ("choose one with --store UUID", Exit::Usage),
         BackupError::Overtaken { .. } => (
-            "run it again, which backs up what the other one lacks; let only one backup at a time \
-             write to one place (two timers, or `serve --backup` beside a timer)",
+            "run it again to back up what the other one lacks; run only one backup at a time per \
+             target (check for two timers, or `serve --backup` beside a timer)",
             Exit::Refused,
         ),
         BackupError::Gone { .. } => (
-            "check who removes files there; then run it again, which puts again what is gone",
+            "check who removes files there; then run it again to write the missing objects",
             Exit::Refused,
         ),
         BackupError::Source { .. } => (
-            "what was put before is kept, and the next run goes on from there; `treering verify` \
-             tells whether the store is sound",
+            "what was written is kept, and the next run resumes; `treering verify` checks the store",
             Exit::Unavailable,
         ),
         BackupError::NoSuchPlace { .. } => {
-            ("`treering backup ls` tells what there is", Exit::NotFound)
+            ("`treering backup ls` lists the generations", Exit::NotFound)
         }
         BackupError::RestoreRuns { .. } => (
-            "wait until it has ended, or name another folder with --to DIR",
+            "wait until it ends, or use another folder with --to DIR",
             Exit::Refused,
         ),
-        BackupError::NotEmpty { .. } => ("name another folder with --to DIR", Exit::Usage),
+        BackupError::NotEmpty { .. } => ("use another folder with --to DIR", Exit::Usage),
         BackupError::Store { .. } => (
-            "check that there is room, then try again with another folder",
+            "check for free space, then try another folder",
             Exit::Failed,
         ),
-        BackupError::Internal { .. } => ("this should not be, and wants a report", Exit::Failed),
+        BackupError::Internal { .. } => ("this is a bug; please report it", Exit::Failed),
     };
     CliError::Outcome {
         what,
@@ -574,10 +571,10 @@ pub fn refused(error: &BackupError) -> CliError {
     }
 }
 
-/// How long a server that ends backs up what came last.
+/// How long a stopping server backs up the last events.
 const LAST_WITHIN: Duration = Duration::from_secs(10);
 
-/// A backup that a server is to keep.
+/// A backup that a server is to follow.
 #[derive(Debug)]
 pub struct Following {
     target: BackupTarget,
@@ -585,10 +582,10 @@ pub struct Following {
 }
 
 impl Following {
-    /// Finds fault before anything is opened.
+    /// Checks address and key before anything is opened.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] for an address or a key that cannot be used.
+    /// [`CliError::Outcome`] for an unusable address or key.
     pub fn prepare(to: &str, key_file: Option<PathBuf>) -> Result<Self, CliError> {
         let key = KeyArg { key_file }.read()?;
         Ok(Self {
@@ -597,7 +594,7 @@ impl Following {
         })
     }
 
-    /// Follows a store that this process has.
+    /// Follows a store in this process.
     pub fn start(self, engine: &Engine) -> Followed {
         let (target, options, store) = (self.target.clone(), self.options.clone(), engine.clone());
         let reached = Arc::new(BackupReached::default());
@@ -607,11 +604,7 @@ impl Following {
             if let Err(error) = followed {
                 told.end();
                 let (error, to) = (with_causes(&error).to_string(), target.address());
-                tracing::error!(
-                    error,
-                    to,
-                    "the copy of the store is not brought up to date any more"
-                );
+                tracing::error!(error, to, "the backup has stopped following the store");
             }
         });
         Followed {
@@ -623,7 +616,7 @@ impl Following {
     }
 }
 
-/// A backup that is kept.
+/// A backup that is followed.
 pub struct Followed {
     following: Following,
     engine: Engine,
@@ -632,12 +625,12 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// How far it is.
+    /// Progress of the backup.
     pub fn reached(&self) -> Arc<BackupReached> {
         Arc::clone(&self.reached)
     }
 
-    /// Ends it, with what was appended last if that does not take long.
+    /// Stops, after backing up the last events if that does not take long.
     pub async fn stop(self) {
         let is_over = self.task.is_finished();
         self.task.abort();
@@ -653,9 +646,9 @@ impl Followed {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let error = with_causes(&error).to_string();
-                tracing::warn!(error, "what was appended last is not in the copy");
+                tracing::warn!(error, "the last events are not in the backup");
             }
-            Err(_) => tracing::warn!("there was no time to bring the copy up to date"),
+            Err(_) => tracing::warn!("the last events were not backed up in time"),
         }
     }
 }

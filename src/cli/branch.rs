@@ -16,8 +16,8 @@ use super::{
 
 /// List, rename, archive and activate branches
 ///
-/// `treering fork` makes one. Nothing is ever deleted: an archived branch takes nothing
-/// more and can be read as before.
+/// `treering fork` creates one. Branches are never deleted: an archived branch takes no more events
+/// but can still be read.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -45,23 +45,23 @@ enum BranchCommand {
         #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
         to: String,
     },
-    /// Let a branch take nothing more
+    /// Archive a branch, so that it takes no more events
     Archive {
         #[command(flatten)]
         place: NamedBranch,
-        /// Why
+        /// Reason
         #[arg(long, short, value_name = "TEXT")]
         #[arg(allow_hyphen_values = true, value_parser = free_text)]
         reason: Option<String>,
     },
-    /// Make a branch the one that commands mean when they name none
+    /// Make a branch the one that commands use when they name none
     Activate {
         #[command(flatten)]
         place: NamedBranch,
     },
 }
 
-/// Which branch.
+/// A branch of a conversation.
 #[derive(Args, Debug, Clone)]
 struct NamedBranch {
     /// The conversation: an id or the beginning of one, @last, or words of its title
@@ -71,7 +71,7 @@ struct NamedBranch {
 }
 
 impl BranchesArgs {
-    /// True when it does more than look.
+    /// Whether it appends events.
     pub fn appends(&self) -> bool {
         !matches!(self.what, BranchCommand::Ls { .. })
     }
@@ -82,16 +82,14 @@ pub async fn run(args: BranchesArgs, store: &Connection, out: &mut Out) -> Resul
     let (place, change, did) = match args.what {
         BranchCommand::Ls { conversation } => return list(&conversation, store, out).await,
         BranchCommand::Rename { place, to } => {
-            let did = format!("is called {} now", printable(&to));
+            let did = format!("is now named {}", printable(&to));
             (place, Change::Name(to), did)
         }
         BranchCommand::Archive { place, reason } => {
-            let did = "is archived: it takes nothing more".to_owned();
+            let did = "is archived".to_owned();
             (place, Change::Archived(reason.unwrap_or_default()), did)
         }
-        BranchCommand::Activate { place } => {
-            (place, Change::Active, "is the active one now".to_owned())
-        }
+        BranchCommand::Activate { place } => (place, Change::Active, "is now active".to_owned()),
     };
     let found = BranchArgs {
         conversation: place.conversation,
@@ -106,7 +104,7 @@ pub async fn run(args: BranchesArgs, store: &Connection, out: &mut Out) -> Resul
     Ok(out.line(format!("{name} {did}"))?)
 }
 
-/// What becomes of a branch.
+/// The change of a branch.
 enum Change {
     Name(String),
     Archived(String),

@@ -1,4 +1,4 @@
-//! A conversation on the command line, and a branch and a revision of it.
+//! Arguments that name a conversation, a branch and a revision.
 
 use clap::Args;
 
@@ -14,53 +14,54 @@ pub struct BranchArgs {
     pub branch: Option<String>,
 }
 
-/// A branch, as it was at some revision.
+/// A branch as of a revision.
 #[derive(Args, Clone, Debug)]
 pub struct AsOfArgs {
     #[command(flatten)]
     branch: BranchArgs,
-    /// As it was at this revision
+    /// Show the branch as of this revision
     #[arg(long, value_name = "REVISION")]
     as_of: Option<u64>,
 }
 
-/// The revision that a command takes with a conversation; 0: its option names none.
+/// The revision of a command, from the option or the conversation argument. An option of 0 means
+/// none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RevisionArg {
-    /// It takes none.
+    /// The command takes no revision.
     None,
-    /// The branch as it was at this revision.
+    /// The branch as of this revision.
     AsOf(u64),
     /// One event, which the branch must have.
     Event(u64),
-    /// The same; when none is named, the branch is the one that has `from`.
+    /// One event. If none is named, the branch is the one that has `from`.
     EventOr {
         /// The event.
         event: u64,
-        /// Where reading begins.
+        /// First revision to read.
         from: u64,
     },
 }
 
-/// A branch that was found, as every call takes it.
+/// The branch that was found, in the form that calls use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundBranch {
     /// The conversation's UUID.
     pub conversation: String,
-    /// The branch; empty: the active one.
+    /// Name of the branch; empty for the active one.
     pub branch: String,
-    /// The revision that was named, with the conversation or by an option; 0: none.
+    /// The revision, from the conversation argument or an option; 0 for none.
     pub revision: u64,
-    /// What the conversation is called in messages.
+    /// Name of the conversation for messages.
     pub called: String,
 }
 
 impl BranchArgs {
-    /// Finds the conversation and the branch that are named.
+    /// Finds the conversation and the branch.
     ///
     /// # Errors
-    /// As [`names::find`], [`names::check_branch`] and [`names::branch_of`];
-    /// [`CliError::Usage`] for two revisions, or one that the command does not take.
+    /// As [`names::find`], [`names::check_branch`] and [`names::branch_of`]; [`CliError::Usage`]
+    /// for two revisions, or a revision that the command does not take.
     pub async fn find(
         &self,
         store: &Connection,
@@ -95,7 +96,7 @@ impl BranchArgs {
 }
 
 impl AsOfArgs {
-    /// Finds the conversation, the branch and the revision that are named.
+    /// Finds the conversation, the branch and the revision.
     ///
     /// # Errors
     /// As [`BranchArgs::find`].
@@ -113,7 +114,7 @@ pub async fn find_conversation(store: &Connection, text: &str) -> Result<FoundBr
     find_if_named(store, Some(text), None).await
 }
 
-/// Finds what is named; what is not stays empty.
+/// Finds the conversation and branch that are named. Fields that are not named stay empty.
 ///
 /// # Errors
 /// As [`BranchArgs::find`].
@@ -137,7 +138,7 @@ pub async fn find_if_named(
 }
 
 impl RevisionArg {
-    /// The revision of an option, or of `NAME#REVISION`; 0: none.
+    /// The revision of an option or of `NAME#REVISION`; 0 for none.
     pub fn with(self, typed: Option<u64>, text: &str) -> Result<u64, CliError> {
         let option = match self {
             Self::None => None,
@@ -146,14 +147,14 @@ impl RevisionArg {
         };
         match (option, typed) {
             (None, Some(_)) => Err(CliError::Usage {
-                what: format!("{text} names one event, and this command takes a conversation"),
-                hint: "leave the part from # on out".into(),
+                what: format!("{text} names an event, but this command takes a conversation"),
+                hint: "omit the part from # on".into(),
             }),
             (option, None) => Ok(option.unwrap_or_default()),
             (Some(option), Some(typed)) if option == 0 || option == typed => Ok(typed),
             (Some(option), Some(typed)) => Err(CliError::Usage {
-                what: format!("{text} names #{typed}, and the option #{option}"),
-                hint: "say it once".into(),
+                what: format!("{text} names #{typed}, but the option says #{option}"),
+                hint: "give the revision only once".into(),
             }),
         }
     }
@@ -163,8 +164,7 @@ impl RevisionArg {
 mod tests {
     use super::*;
 
-    // An event that is named twice must be the same one, and a command that would
-    // forget the event must say that it takes none.
+    // Two revisions must be the same event, and a command that takes no revision must refuse one.
     #[test]
     fn a_revision_is_named_once() {
         assert_eq!(RevisionArg::Event(0).with(Some(7), "a#7").unwrap(), 7);

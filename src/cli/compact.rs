@@ -1,5 +1,4 @@
-//! `compact`: where a compaction would cut, appending one, and reading what one
-//! stands for.
+//! `compact`: plans a compaction, appends one, and shows the events that a summary replaces.
 
 use clap::{Args, Subcommand};
 
@@ -17,18 +16,18 @@ use super::{
     text_arg::{free_text, text_of},
 };
 
-/// Lines of content of one event that `expand` shows without `--full`.
+/// Most lines of one event that `expand` shows without `--full`.
 const LINES: usize = 12;
-/// Lines of the engine's own summary that a plan shows.
+/// Most lines of the engine's own summary in a plan.
 const EXTRACT_LINES: usize = 24;
-/// Lines of the instruction that it shows.
+/// Most lines of the instruction in a plan.
 const INSTRUCTION_LINES: usize = 6;
 
-/// Let a summary stand for the older turns of a conversation
+/// Replace the older turns of a conversation by a summary in requests
 ///
-/// A compaction cuts at the end of a turn and keeps the last turns as they are.
-/// Nothing is lost: the originals stay readable (`expand`), searchable, and part
-/// of every fork made before. Without a subcommand it only plans.
+/// A compaction cuts at the end of a turn and leaves the last turns unchanged. Nothing is lost: the
+/// events stay readable (`expand`), searchable, and part of earlier forks. Without a subcommand, it
+/// only shows the plan.
 #[derive(Args, Debug, Clone)]
 #[command(args_conflicts_with_subcommands = false)]
 #[command(after_help = "\
@@ -50,7 +49,7 @@ pub struct CompactArgs {
 }
 
 impl CompactArgs {
-    /// True when it does more than look.
+    /// Whether it appends events.
     pub fn appends(&self) -> bool {
         matches!(self.what, Some(CompactionCommand::Apply(_)))
     }
@@ -63,17 +62,17 @@ enum CompactionCommand {
     Expand(ExpandArgs),
 }
 
-/// What stays, and how large requests may be.
+/// Which turns stay, and the size of requests.
 #[derive(Args, Debug, Clone)]
 struct BoundsArgs {
-    /// Finished turns that stay [default: the conversation's policy, else 3]
+    /// Number of finished turns that stay [default: the conversation's policy, else 3]
     #[arg(long, value_name = "TURNS")]
     keep_turns: Option<u32>,
-    /// Merged over the conversation's `context` policy: JSON, @FILE, or -
+    /// Merge this over the conversation's `context` policy: JSON, @FILE, or -
     #[arg(long, value_name = "JSON")]
     policy: Option<String>,
-    /// For requests of at most so many tokens, as `treering context --budget` makes them: a
-    /// summary of --extract leaves room in them
+    /// Token budget of the requests, as in `treering context --budget`: a summary of --extract
+    /// leaves room in them
     #[arg(long, value_name = "TOKENS", value_parser = tokens)]
     budget: Option<u64>,
 }
@@ -87,19 +86,18 @@ impl BoundsArgs {
     }
 }
 
-/// Show where it would cut, what stays, and what that saves
+/// Show where it would cut, which turns stay, and how many tokens it saves
 #[derive(Args, Debug, Clone)]
 struct PlanArgs {
     #[command(flatten)]
     bounds: BoundsArgs,
-    /// The model whose tokens are counted [default: the conversation's]
+    /// Model for counting tokens [default: the conversation's]
     #[arg(long, short, value_name = "NAME")]
     model: Option<String>,
-    /// Show the engine's own summary and the instruction whole
+    /// Show the whole text of the engine's own summary and the instruction
     #[arg(long)]
     full: bool,
-    /// Print the instruction and the material for a summarising model, and
-    /// nothing else
+    /// Print only the instruction and the material for a summarising model
     #[arg(long)]
     material: bool,
 }
@@ -108,38 +106,38 @@ struct PlanArgs {
 #[derive(Args, Debug, Clone)]
 #[command(group = clap::ArgGroup::new("text").required(true))]
 struct ApplyArgs {
-    /// The summary: its text, @FILE, or - for standard input
+    /// The summary: text, @FILE, or - for standard input
     #[arg(long, value_name = "TEXT", group = "text")]
     #[arg(allow_hyphen_values = true, value_parser = free_text)]
     summary: Option<String>,
-    /// The engine's own summary, made without a model
+    /// Use the engine's own summary, made without a model
     #[arg(long, group = "text")]
     extract: bool,
     #[command(flatten)]
     bounds: BoundsArgs,
-    /// Cut after this revision, the end of a turn [default: where a plan would]
+    /// Cut after this revision, which must be the end of a turn [default: as planned]
     #[arg(long, value_name = "REVISION", conflicts_with = "keep_turns")]
     cut: Option<u64>,
-    /// Only if this is still the branch's head, as the plan named it
+    /// Append only if this revision, from the plan, is still the branch's head
     #[arg(long, value_name = "REVISION")]
     expect: Option<u64>,
-    /// Appending again with the same key answers with the first result
+    /// Idempotency key: repeating the command with it returns the first result
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 }
 
-/// Print the events that a compaction's summary stands for
+/// Print the events that a compaction's summary replaces
 #[derive(Args, Debug, Clone)]
 struct ExpandArgs {
-    /// The compaction [default: the branch's last one]
+    /// Revision of the compaction [default: the branch's last one]
     #[arg(long, value_name = "REVISION")]
     revision: Option<u64>,
-    /// Show contents whole, however long
+    /// Show whole contents
     #[arg(long)]
     full: bool,
 }
 
-/// Plans, applies or expands.
+/// Plans, applies or expands a compaction.
 pub async fn run(args: CompactArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let revision = match &args.what {
         Some(CompactionCommand::Expand(args)) => {
@@ -202,14 +200,14 @@ async fn planned(
 /// A plan for people.
 struct PlanText<'a> {
     plan: &'a pb::CompactionPlan,
-    /// A turn has not ended.
+    /// The last turn is open.
     turn_open: bool,
-    /// Texts are shown whole.
+    /// Show whole texts.
     full: bool,
 }
 
 impl PlanText<'_> {
-    /// Lines that are not wider than the terminal.
+    /// Lines that fit the width of the terminal.
     fn lines(&self, out: &Out) -> Vec<String> {
         let plan = self.plan;
         let mut lines = self.head(out);
@@ -234,7 +232,7 @@ impl PlanText<'_> {
             format!("  treering compact {id} plan --material"),
             "      prints instruction and material for a model".to_owned(),
             format!("  treering compact {id} apply --summary -"),
-            "      takes the summary that it writes".to_owned(),
+            "      takes the summary that the model writes".to_owned(),
         ]);
         lines
     }
@@ -242,9 +240,9 @@ impl PlanText<'_> {
     fn head(&self, out: &Out) -> Vec<String> {
         let (plan, paint) = (self.plan, out.paint);
         let due = match (plan.due, plan.cut_revision) {
-            (true, 0) => paint.text(Tone::Wait, "it is above it"),
+            (true, 0) => paint.text(Tone::Wait, "above the threshold"),
             (true, _) => paint.text(Tone::Wait, "a compaction is due"),
-            (false, _) => paint.text(Tone::Good, "none is due yet"),
+            (false, _) => paint.text(Tone::Good, "no compaction is due"),
         };
         let place = format!(
             "{} on {} at #{}",
@@ -263,7 +261,7 @@ impl PlanText<'_> {
         lines
     }
 
-    /// Where it cuts, what goes and what stays.
+    /// Where it cuts, and what is removed and stays.
     fn parts(&self, out: &Out) -> Vec<String> {
         let (plan, paint) = (self.plan, out.paint);
         let goes = format!(
@@ -283,9 +281,9 @@ impl PlanText<'_> {
         });
         let mut lines = Vec::from(rows);
         if plan.kept_turns > 0 && plan.tokens_kept > plan.threshold_tokens / 4 * 3 {
-            let text = paint.text(Tone::Wait, "What stays is nearly due by itself:");
+            let text = paint.text(Tone::Wait, "The kept part is close to the threshold:");
             let keeps = match self.turn_open {
-                true => "keeps the open turn alone",
+                true => "keeps only the open turn",
                 false => "keeps no turn",
             };
             let text = format!("{text} `--keep-turns 0` {keeps}");
@@ -306,8 +304,7 @@ impl PlanText<'_> {
         }
     }
 
-    /// A text by its first lines, unless all of it is wanted; what is too wide goes on in the
-    /// next line.
+    /// The first lines of a text, or all of it if requested. Long lines are wrapped.
     fn text(&self, text: &str, lines_max: usize, out: &Out) -> Vec<String> {
         const MARGIN: usize = 2;
         let columns = out.columns();
@@ -329,13 +326,13 @@ impl PlanText<'_> {
         let head = indent(text, 0, lines_max, out.width.saturating_mul(4)).join("\n");
         let mut lines = whole(&head);
         if text.trim_end().lines().count() > lines_max {
-            lines.push("  (--full shows all of it)".to_owned());
+            lines.push("  (--full shows everything)".to_owned());
         }
         lines
     }
 }
 
-/// What to do where there are turns, and all are to stay.
+/// The advice if there are turns but all of them stay.
 fn keep_none(plan: &pb::CompactionPlan) -> Option<String> {
     let has_turns =
         plan.reason.contains(" finished turn") && !plan.reason.contains("no finished turn");
@@ -350,11 +347,11 @@ async fn apply(
     out: &mut Out,
 ) -> Result<(), CliError> {
     let summary = args.summary.as_deref().map(text_of).transpose()?;
-    // An empty text means the engine's own to the service, and was not asked for.
+    // The service would take an empty text as a request for the engine's own summary.
     if summary.as_ref().is_some_and(|text| text.trim().is_empty()) {
         return Err(CliError::Usage {
             what: "the summary is empty".into(),
-            hint: "give a text, or take the engine's own with --extract".into(),
+            hint: "give a text, or use the engine's own summary with --extract".into(),
         });
     }
     let mut request = pb::CompactRequest {
@@ -390,7 +387,7 @@ async fn apply(
     }
     let revision = answer.event.as_ref().map_or(0, |event| event.revision);
     let again = if answer.repeated_key {
-        " (done before with this key)"
+        " (already done with this key)"
     } else {
         ""
     };
@@ -403,7 +400,7 @@ async fn apply(
     Ok(out.warnings(&answer.warnings)?)
 }
 
-/// Takes over what was planned with a policy of the call.
+/// Copies the result of a plan with the call's policy into the request.
 fn take_over(request: &mut pb::CompactRequest, plan: pb::CompactionPlan) {
     request.cut_revision = plan.cut_revision;
     if plan.cut_revision > 0 && request.summary.is_empty() {
@@ -419,11 +416,11 @@ fn take_over(request: &mut pb::CompactRequest, plan: pb::CompactionPlan) {
 
 fn nothing_to_cut(plan: &pb::CompactionPlan) -> CliError {
     let hint = keep_none(plan).map_or_else(
-        || "a compaction cuts after a finished turn: wait until one has ended".to_owned(),
-        |_| "`--keep-turns 0` cuts after the last of them".to_owned(),
+        || "a compaction cuts after a finished turn: wait until a turn has ended".to_owned(),
+        |_| "`--keep-turns 0` cuts after the last finished turn".to_owned(),
     );
     CliError::Usage {
-        what: format!("there is nothing to compact: {}", plan.reason),
+        what: format!("nothing to compact: {}", plan.reason),
         hint,
     }
 }

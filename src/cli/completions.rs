@@ -1,9 +1,9 @@
-//! Completions that know the store: conversations, branches, commands and options.
+//! Shell completion of conversations, branches, commands and options.
 //!
-//! The shell asks this very program what may come next, so what is completed is what
-//! is there. Only a folder that nobody holds, or a server, is asked; whatever is wrong,
-//! nothing is completed and nothing is said. Names that a shell would take for anything but
-//! one word are not offered: whoever recorded them would write what is run next.
+//! The shell calls this program to complete a word, so completions show the current state of the
+//! store. Only a server, or a folder that no process has open, is read. On any error, there are no
+//! completions and no message. Names that are not a single plain word for a shell are not offered,
+//! because recorded names are untrusted and the shell runs the completed line.
 
 use std::{
     collections::HashSet,
@@ -28,19 +28,19 @@ use super::{
 };
 use treering_engine::{Dense, OpenMode};
 
-/// The arguments that name conversations.
+/// Arguments that name conversations.
 const CONVERSATIONS: [&str; 3] = ["conversation", "conversations", "reference"];
-/// The variable with which the shell asks.
+/// Environment variable that the shell sets to request completions.
 const VAR: &str = "COMPLETE";
-/// Conversations that are offered.
+/// Most conversations that are offered.
 const OFFERED: u32 = 200;
-/// Titles are cut here, in characters.
+/// Longest title, in characters.
 const TITLE_CHARS: usize = 50;
 
 /// Print a completion script for a shell
 ///
-/// It completes commands and options, and conversations and branches of the store that
-/// the line names (or $TREERING_DATA, $TREERING_SERVER).
+/// It completes commands, options, and the conversations and branches of the store that the line
+/// names (or $TREERING_DATA, $TREERING_SERVER).
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 For bash, in ~/.bashrc:
@@ -50,7 +50,7 @@ For zsh, in ~/.zshrc:
 For fish, in ~/.config/fish/config.fish:
   treering completions fish | source")]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Name of the shell
     shell: clap_complete::Shell,
 }
 
@@ -65,12 +65,12 @@ pub fn script(args: &CompletionsArgs, out: &mut Out) -> Result<(), CliError> {
     Ok(out.recorded(&script)?)
 }
 
-/// Answers the shell, when it asks, and ends the process then.
+/// Answers a completion request of the shell and exits. Returns if there is none.
 pub fn answer() {
     CompleteEnv::with_factory(command).var(VAR).complete();
 }
 
-/// The command line, with what completes its names.
+/// The command with completers for names.
 fn command() -> Command {
     with_names(Cli::command())
 }
@@ -110,8 +110,8 @@ fn conversations(begun: &OsStr) -> Vec<CompletionCandidate> {
     })
 }
 
-/// What every shell takes as one word that means nothing but itself. A shell puts what is
-/// completed into the line as it is, and runs the line: others record these names.
+/// Whether every shell takes the word literally. Recorded names are untrusted, and a shell inserts
+/// a completion unquoted and runs the line.
 fn is_plain(word: &str) -> bool {
     let may_be = |c: char| c.is_alphanumeric() || "-_./:@+~".contains(c);
     !word.starts_with(['-', '~']) && word.chars().all(may_be)
@@ -131,7 +131,7 @@ async fn newest(store: &Connection) -> Option<Vec<pb::ConversationSummary>> {
     Some(page.into_inner().conversations)
 }
 
-/// Those among all whose id begins so.
+/// All conversations whose id has this prefix.
 async fn named(store: &Connection, begun: &str) -> Option<Vec<pb::ConversationSummary>> {
     let request = pb::FindConversationsRequest {
         id_part: begun.to_owned(),
@@ -158,7 +158,7 @@ fn branches(begun: &OsStr) -> Vec<CompletionCandidate> {
     })
 }
 
-/// Asks the store that the line names.
+/// Queries the store that the line names.
 fn ask(
     question: impl AsyncFnOnce(Connection) -> Option<Vec<CompletionCandidate>>,
 ) -> Vec<CompletionCandidate> {
@@ -180,16 +180,16 @@ fn ask(
     answer.unwrap_or_default()
 }
 
-/// The words of the line so far, without the program's name.
+/// The words of the line so far, without the program name.
 fn typed() -> Vec<OsString> {
     let words = env::args_os().skip_while(|word| word != "--");
     words.skip(2).collect()
 }
 
-/// The options of every command that the line has so far.
+/// The common options in the line so far.
 fn common(words: &[OsString]) -> Option<Common> {
     let mut common = Common::from_arg_matches(&parsed(words)?).ok()?;
-    // Somebody waits for the key that was pressed.
+    // The user is waiting for the key press.
     common.wait = Duration::from_millis(1);
     let credentials = &mut common.credentials;
     let paths = [
@@ -204,14 +204,14 @@ fn common(words: &[OsString]) -> Option<Common> {
     Some(common)
 }
 
-/// A line; what is not finished is read as far as it can be.
+/// Parses a line. An incomplete line is parsed as far as possible.
 fn parsed(words: &[OsString]) -> Option<ArgMatches> {
     let line = iter::once(OsString::from("treering")).chain(words.iter().cloned());
     let command = Cli::command().ignore_errors(true);
     command.try_get_matches_from(line).ok()
 }
 
-/// A folder as it was typed: the shell has not put the home folder in yet.
+/// Expands `~` in a folder, which the shell has not done yet.
 fn from_home(dir: &Path) -> PathBuf {
     match (dir.strip_prefix("~"), env::home_dir()) {
         (Ok(rest), Some(home)) => home.join(rest),
@@ -219,7 +219,7 @@ fn from_home(dir: &Path) -> PathBuf {
     }
 }
 
-/// The conversation of a line whose branch is asked for.
+/// The conversation in a line whose branch is being completed.
 fn conversation_typed(words: &[OsString]) -> Option<String> {
     let line = parsed(words)?;
     let mut matches = &line;

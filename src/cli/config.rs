@@ -1,7 +1,8 @@
-//! Where the options of `serve` come from: what is typed, then the environment, then a file.
+//! Collects the options of `serve`. Precedence: flags, then environment, then the configuration
+//! file.
 //!
-//! What the environment and the file say is put behind the line that was typed, as options, so
-//! that clap judges all of it alike. Nothing here knows what an option means.
+//! Values from the environment and the file are appended to the command line as options, so that
+//! clap checks all of them in the same way. Nothing here depends on the meaning of an option.
 
 use std::{
     env,
@@ -18,11 +19,11 @@ use super::{AloneCommand, Cli, Command, error::CliError, output::Out};
 use treering_domain::with_causes;
 
 const SERVE: &str = "serve";
-/// An option's variable is this and its name in capitals.
+/// Prefix of the environment variable of an option, followed by its name in capitals.
 const ENV_PREFIX: &str = "TREERING_";
-/// The variable that names the file.
+/// Environment variable with the path of the file.
 pub const CONFIG_ENV: &str = "TREERING_CONFIG";
-/// What only makes sense typed: how one run is shown, and what it is about.
+/// Options that are valid on the command line only: output and target of a single run.
 const ONLY_TYPED: [&str; 9] = [
     "absolute",
     "color",
@@ -34,17 +35,17 @@ const ONLY_TYPED: [&str; 9] = [
     "server",
     "until-stdin-closes",
 ];
-/// What is not for other eyes.
+/// The option whose value is not shown.
 const SECRET: &str = "token";
-/// A name so like another one is that one mistyped.
+/// Least similarity of a name that is suggested for a mistyped one.
 const NEAR: f64 = 0.75;
 
-/// Check a configuration file of `serve`, or show what is in effect
+/// Check a configuration file of `serve`, or show the effective options
 ///
-/// Every option of `serve` can be in the file, by its name without the dashes. Those that
-/// begin alike may be together in a table: `summariser-url` is `url` of `[summariser]`.
-/// What is typed beats the environment (TREERING_ and the option's name, as
-/// TREERING_LISTEN), and that beats the file.
+/// The file can have every option of `serve`, by its name without the dashes. Options with a common
+/// prefix can be in a table: `summariser-url` is `url` in `[summariser]`. Precedence: flags, then
+/// environment variables (TREERING_ and the option's name, for example TREERING_LISTEN), then the
+/// file.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -58,25 +59,25 @@ pub struct ConfigArgs {
 
 #[derive(Subcommand, Debug, Clone)]
 enum What {
-    /// Read a file and tell all that is wrong with it
+    /// Check a file and list all errors in it
     Check {
-        /// The file; default: $TREERING_CONFIG
+        /// Path of the file; default: $TREERING_CONFIG
         file: Option<PathBuf>,
     },
-    /// Show each option, what it is, and where that comes from
+    /// Show each option with its value and source
     Print {
-        /// The file; default: $TREERING_CONFIG, and none if that is not set
+        /// Path of the file; default: $TREERING_CONFIG, else no file
         file: Option<PathBuf>,
-        /// Options of `serve`, as they would be typed
+        /// Options of `serve`, as on its command line
         #[arg(last = true, value_name = "OPTION")]
         options: Vec<OsString>,
     },
 }
 
-/// Checks or shows.
+/// Checks the file or shows the options.
 ///
 /// # Errors
-/// [`CliError::Usage`] when something cannot be understood, [`CliError::ReadFile`].
+/// [`CliError::Usage`] for invalid options, [`CliError::ReadFile`].
 pub fn run(args: &ConfigArgs, out: &mut Out) -> Result<(), CliError> {
     match &args.what {
         What::Check { file } => check(file.as_deref(), out),
@@ -87,8 +88,8 @@ pub fn run(args: &ConfigArgs, out: &mut Out) -> Result<(), CliError> {
 fn check(file: Option<&Path>, out: &mut Out) -> Result<(), CliError> {
     let Some(file) = file.map(Path::to_owned).or_else(|| config_of(&os_env)) else {
         return Err(CliError::Usage {
-            what: "no file is named, and TREERING_CONFIG is not set".into(),
-            hint: "treering config check FILE".into(),
+            what: "no file is named and TREERING_CONFIG is not set".into(),
+            hint: "use: treering config check FILE".into(),
         });
     };
     let set = Settings::read(&file)?;
@@ -108,7 +109,7 @@ fn check(file: Option<&Path>, out: &mut Out) -> Result<(), CliError> {
         return Ok(out.line(line)?);
     }
     let count = set.0.len();
-    Ok(out.line(format!("{}: {count} options, all good", file.display()))?)
+    Ok(out.line(format!("{}: {count} options, all valid", file.display()))?)
 }
 
 fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(), CliError> {
@@ -140,7 +141,7 @@ fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(),
             }
         };
         let value = match option.name == SECRET && !values.is_empty() {
-            true => "(not shown)".to_owned(),
+            true => "(hidden)".to_owned(),
             false => values.join(","),
         };
         if out.json {
@@ -153,11 +154,11 @@ fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(),
     Ok(())
 }
 
-/// The line that was typed, with what the environment and the file say behind it when it
-/// serves.
+/// The command line, followed by the options from the environment and the file if the command is
+/// `serve`.
 ///
 /// # Errors
-/// [`CliError::Usage`] with all that cannot be understood, [`CliError::ReadFile`].
+/// [`CliError::Usage`] with all invalid options, [`CliError::ReadFile`].
 pub fn with_settings(mut words: Vec<OsString>) -> Result<Vec<OsString>, CliError> {
     if let Some(put) = Put::together(&words, &os_env)? {
         words.extend(put.words());
@@ -165,7 +166,7 @@ pub fn with_settings(mut words: Vec<OsString>) -> Result<Vec<OsString>, CliError
     Ok(words)
 }
 
-/// What is said by others than the line that was typed.
+/// Options from the environment and the file.
 #[derive(Debug, Default)]
 struct Put(Vec<Setting>);
 
@@ -180,9 +181,9 @@ fn config_of(env: Env<'_>) -> Option<PathBuf> {
 }
 
 impl Put {
-    /// None: the line does not serve.
+    /// Returns none if the command is not `serve`.
     fn together(words: &[OsString], env: Env<'_>) -> Result<Option<Self>, CliError> {
-        // What cannot be understood of it is told when the whole is read.
+        // Errors are reported when the whole line is parsed.
         let lenient = Cli::command().ignore_errors(true);
         let Ok(matches) = lenient.try_get_matches_from(words) else {
             return Ok(None);
@@ -215,7 +216,7 @@ impl Put {
     }
 }
 
-/// An option of `serve` that can be set in the file.
+/// An option of `serve` that the file can set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ServeOption {
     id: String,
@@ -225,7 +226,7 @@ struct ServeOption {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
-    /// On or off.
+    /// A flag.
     Nothing,
     One,
     Several,
@@ -263,7 +264,7 @@ impl ServeOption {
         let values = match (self.takes, text.as_str()) {
             (Takes::Nothing, "true" | "1" | "yes") => Ok(vec!["true".to_owned()]),
             (Takes::Nothing, "false" | "0" | "no") => Ok(vec!["false".to_owned()]),
-            (Takes::Nothing, _) => Err("takes true or false".to_owned()),
+            (Takes::Nothing, _) => Err("must be true or false".to_owned()),
             _ => Ok(vec![text]),
         };
         let setting = values.map(|values| Setting {
@@ -284,7 +285,7 @@ impl ServeOption {
     }
 }
 
-/// An option that somebody has set.
+/// An option with its value and source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Setting {
     name: String,
@@ -309,12 +310,12 @@ impl fmt::Display for Origin {
 }
 
 impl Setting {
-    /// As it would be typed.
+    /// The option as words of a command line.
     fn words(&self) -> Vec<String> {
         match self.takes {
             Takes::Nothing if self.values == ["true"] => vec![format!("--{}", self.name)],
             Takes::Nothing => Vec::new(),
-            // `serve` looks at this variable itself.
+            // `serve` reads this variable itself.
             Takes::One if self.is_data_of_env() => Vec::new(),
             Takes::One | Takes::Several => {
                 let value = |value| format!("--{}={value}", self.name);
@@ -328,11 +329,11 @@ impl Setting {
     }
 
     /// # Errors
-    /// Why the option does not take this, by itself.
+    /// Why the value is invalid on its own.
     fn check(&self) -> Result<(), String> {
         let words = ["treering".to_owned(), SERVE.to_owned()];
         match Cli::try_parse_from(words.into_iter().chain(self.words())) {
-            // What it needs beside it is looked for in the whole.
+            // Required companions of the option are checked with the whole line.
             Err(error) if error.kind() != clap::error::ErrorKind::MissingRequiredArgument => {
                 let said = first_line(&error);
                 let why = said
@@ -363,7 +364,7 @@ fn of_line(error: &clap::Error) -> Complaint {
     }
 }
 
-/// Something that cannot be understood.
+/// An error in a setting.
 #[derive(Debug)]
 struct Complaint {
     place: String,
@@ -376,14 +377,13 @@ fn refused(complaints: Vec<Complaint>) -> CliError {
         .map(|it| format!("{}: {}", it.place, it.what));
     CliError::Usage {
         what: lines.collect::<Vec<_>>().join("\n"),
-        hint:
-            "`treering serve --help` has all options; `treering config print FILE` shows what is \
-               in effect"
-                .into(),
+        hint: "`treering serve --help` lists all options; `treering config print FILE` shows the \
+               effective settings"
+            .into(),
     }
 }
 
-/// What a file says.
+/// The settings of a file.
 #[derive(Debug)]
 struct Settings(Vec<Setting>);
 
@@ -459,20 +459,20 @@ impl Reading<'_> {
         };
         let option = option.clone();
         if self.settings.iter().any(|setting| setting.name == name) {
-            return Err(format!("{name} is set a second time"));
+            return Err(format!("{name} is set more than once"));
         }
         let value = item.as_value();
         let values = match (option.takes, value) {
             (Takes::Nothing, Some(Value::Boolean(is))) => vec![is.value().to_string()],
-            (Takes::Nothing, _) => return Err(format!("{name} takes true or false")),
+            (Takes::Nothing, _) => return Err(format!("{name} must be true or false")),
             (Takes::Several, Some(Value::Array(several))) => {
                 let texts: Option<Vec<_>> = several.iter().map(text_of).collect();
-                texts.ok_or_else(|| format!("{name} takes texts or numbers"))?
+                texts.ok_or_else(|| format!("{name} must be an array of strings or numbers"))?
             }
             (_, Some(value)) => {
-                vec![text_of(value).ok_or_else(|| format!("{name} takes a text or a number"))?]
+                vec![text_of(value).ok_or_else(|| format!("{name} must be a string or a number"))?]
             }
-            (_, None) => return Err(format!("{name} takes a text or a number")),
+            (_, None) => return Err(format!("{name} must be a string or a number")),
         };
         let setting = Setting {
             name: name.to_owned(),
@@ -498,8 +498,11 @@ impl Reading<'_> {
         near.sort_by(|a, b| b.0.total_cmp(&a.0));
         let near: Vec<_> = near.iter().take(3).map(|(_, name)| name.as_str()).collect();
         match near.as_slice() {
-            [] => format!("{name} is no option of serve"),
-            near => format!("{name} is no option of serve; near it: {}", near.join(", ")),
+            [] => format!("{name} is not an option of serve"),
+            near => format!(
+                "{name} is not an option of serve; similar: {}",
+                near.join(", ")
+            ),
         }
     }
 }
@@ -542,8 +545,8 @@ mod tests {
         Ok(words.collect::<Vec<_>>().join(" "))
     }
 
-    // A value that is taken from the wrong place is found out when it is too late: what is
-    // typed beats the environment, and that beats the file.
+    // Precedence: flags, then environment, then the file. A value from the wrong source is often
+    // noticed too late.
     #[test]
     fn what_is_typed_beats_the_environment_and_that_the_file() {
         let dir = tempfile::tempdir().unwrap();
@@ -563,14 +566,14 @@ mod tests {
         assert_eq!(put("treering serve", &[]).unwrap(), "");
         let wrong = put("treering serve", &[("TREERING_LISTEN", "nowhere")]);
         assert!(wrong.unwrap_err().starts_with("TREERING_LISTEN: "));
-        // `serve` reads this one itself; the file's stands back.
+        // `serve` reads this variable itself, and the file must not override it.
         fs::write(file, "data = '/of/file'").unwrap();
         assert_eq!(put(&line, &[("TREERING_DATA", "/of/env")]).unwrap(), "");
         assert_eq!(put(&line, &[]).unwrap(), "--data=/of/file");
     }
 
-    // A key that is mistyped and passed over is a server that listens elsewhere or forgets its
-    // limits: it is refused, with its line, and so is everything else that is wrong, at once.
+    // With a mistyped key that is ignored, a server listens at another address or has no limits.
+    // All errors are reported at once, with their lines.
     #[test]
     fn what_is_wrong_is_told_with_its_line() {
         let text = "listn = '127.0.0.1:1'\n\n[summariser]\nurl = 7\nmodle = 'm'\n[other]\nx = 1\n";
@@ -594,7 +597,7 @@ mod tests {
         }
     }
 
-    // A list, a table and a flat name are ways to say the same.
+    // Lists, tables and flat names are equivalent.
     #[test]
     fn tables_and_lists_are_options() {
         let text = "summariser-url = 'http://h/v1'\n[summariser]\nmodel = 'm'\ntasks = ['dialogue', 'snapshots']";

@@ -1,4 +1,4 @@
-//! `context`: the next request of a conversation, and how it came to be.
+//! `context`: prints the next request of a conversation, or explains it.
 
 use clap::{
     Args,
@@ -20,14 +20,13 @@ use super::{
 };
 use treering_context::Provider;
 
-/// Build what the agent sends next: a request that its provider takes as it is
+/// Build the next request of an agent, in the format of its provider
 ///
-/// The body goes to standard output, ready to be sent. With --explain you see
-/// instead what is in it and why: the budget by section, what each step of the
-/// pipeline did, and every item with the event that it came from.
+/// Prints the request body, ready to be sent. With --explain, shows instead what is in it and why:
+/// the tokens of each section, what each enhancer did, and every item with its event.
 ///
-/// A request that is above its budget, because the instructions and the last message of
-/// the user alone are, is not printed, and the exit code is 4: see --allow-over.
+/// If the instructions and the user's last message alone exceed the budget, no body is printed and
+/// the exit code is 4: see --allow-over.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -45,43 +44,40 @@ One fork, two providers:
 pub struct ContextArgs {
     #[command(flatten)]
     place: AsOfArgs,
-    /// Whose request body
+    /// Provider of the request body
     #[arg(long, short, value_parser = provider(), value_name = "PROVIDER", default_value_t)]
     provider: Provider,
-    /// The model that it is for [default: the conversation's; none is named if it has none]
+    /// Model of the request [default: the conversation's, else none]
     #[arg(long, short, value_name = "NAME")]
     model: Option<String>,
-    /// Most tokens of the request: 16000, 16k [default: the conversation's policy, else no
-    /// bound]
+    /// Token budget of the request: 16000, 16k [default: the conversation's policy, else unlimited]
     #[arg(long, value_name = "TOKENS", value_parser = tokens)]
     budget: Option<u64>,
-    /// Print the request also when it is above its budget, and exit with 0
+    /// Print the request even if it exceeds its budget, and exit with 0
     #[arg(long)]
     allow_over: bool,
-    /// Wait until the log can be read up to this position, so that what was appended
-    /// there is in
+    /// Wait until the log can be read up to this position, so that the request includes what was
+    /// appended there
     #[arg(long, value_name = "POSITION")]
     at_least: Option<u64>,
-    /// Tell what is in the request, and why
+    /// Explain what is in the request, and why
     #[arg(long, short)]
     explain: bool,
-    /// With --explain: every item on a line of its own
+    /// With --explain: show every item on its own line
     #[arg(long, requires = "explain")]
     all: bool,
-    /// When finished calls give way to snapshots: keep, turn-end, or
-    /// older-than=TURNS
+    /// When results of finished calls become digests: keep, turn-end, or older-than=TURNS
     #[arg(long, value_name = "WHEN", value_parser = tool_results)]
     tool_results: Option<Value>,
-    /// Leave a step of the pipeline out (may be given again)
+    /// Disable an enhancer (may be given again)
     #[arg(long, value_name = "STEP")]
     without: Vec<String>,
-    /// Merged over the conversation's `context` policy: JSON, @FILE, or - for
-    /// standard input
+    /// Merge this over the conversation's `context` policy: JSON, @FILE, or - for standard input
     #[arg(long, value_name = "JSON")]
     policy: Option<String>,
 }
 
-/// Each provider by its name.
+/// Parser of provider names.
 fn provider() -> impl TypedValueParser<Value = Provider> {
     let named = |it: Provider| PossibleValue::new(it.as_str()).help(it.title());
     PossibleValuesParser::new(Provider::ALL.map(named)).try_map(|name| name.parse::<Provider>())
@@ -91,21 +87,21 @@ fn tool_results(text: &str) -> Result<Value, String> {
     if let Some(turns) = text.strip_prefix("older-than=") {
         let turns: u32 = turns
             .parse()
-            .map_err(|_| "a number of turns after older-than=, for example older-than=3")?;
+            .map_err(|_| "use a number of turns after older-than=, for example older-than=3")?;
         return Ok(json!({ "older_than_turns": turns }));
     }
     match text {
         "keep" => Ok(json!("keep")),
         "turn-end" => Ok(json!("turn_end")),
-        _ => Err("keep, turn-end or older-than=TURNS".into()),
+        _ => Err("use keep, turn-end or older-than=TURNS".into()),
     }
 }
 
 /// Prints the request, its explanation, or both as JSON.
 ///
 /// # Errors
-/// What the store or the output says; [`CliError::Usage`] for a policy that is
-/// no JSON object; [`CliError::Outcome`] for a request above its budget.
+/// Errors of the store or the output; [`CliError::Usage`] for a policy that is not a JSON object;
+/// [`CliError::Outcome`] for a request above its budget.
 pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let policy = policy(&args)?;
     let (explain, allow_over) = (args.explain, args.allow_over);
@@ -145,7 +141,7 @@ pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result
         return within_budget(&told, allow_over, request, store).await;
     }
     let told = answer.explanation.unwrap_or_default();
-    // A body that is not to be sent must not look like one.
+    // A body above the budget must not be printed as one to send.
     within_budget(&told, allow_over, request, store).await?;
     out.json(pretty_json(&String::from_utf8_lossy(&answer.request)))?;
     tell_warnings(&told, out);
@@ -162,28 +158,28 @@ async fn within_budget(
         return Ok(());
     }
     let raise = match enough(told, request, store).await? {
-        Some(budget) => format!("--budget {budget} is enough"),
+        Some(budget) => format!("--budget {budget} suffices"),
         None => "raise --budget".into(),
     };
     Err(CliError::Outcome {
         what: format!(
-            "the request has {} tokens, its budget {}, and nothing more may be left out",
+            "the request has {} tokens, its budget is {}, and nothing more may be dropped",
             count(told.tokens),
             count(told.budget_tokens)
         ),
         hint: format!(
-            "{raise}; or let more go in the policy's `drop_order`, or see it all the same with \
-             --allow-over; --explain tells what takes the tokens"
+            "{raise}; or allow more to be dropped in the policy's `drop_order`, or show the \
+             request with --allow-over; --explain shows what uses the tokens"
         ),
         exit: Exit::Refused,
     })
 }
 
-/// Of what is needed at least, in percent: budgets that are tried. With a larger one,
-/// more of what may be shortened stays, so the least that is needed is not enough.
+/// Budgets to try, in percent of the least that is needed. With a larger budget, more optional
+/// content stays, so the least is not enough.
 const TRIED_PERCENT: [u64; 7] = [105, 115, 130, 160, 220, 320, 500];
 
-/// A budget not much above the least with which the request can be built.
+/// A budget slightly above the least with which the request can be built.
 async fn enough(
     told: &pb::Explanation,
     request: pb::BuildRequest,
@@ -209,14 +205,14 @@ async fn enough(
     Ok(None)
 }
 
-/// To two digits and noughts: it is typed.
+/// Rounds up to two digits, because people type the number.
 fn round_up(tokens: u64) -> u64 {
     let digits = tokens.checked_ilog10().unwrap_or(0);
     let unit = 10_u64.pow(digits.saturating_sub(1));
     tokens.div_ceil(unit) * unit
 }
 
-/// What the sender should know goes beside the body, not into it.
+/// Warnings go to standard error, not into the body.
 fn tell_warnings(told: &pb::Explanation, out: &Out) {
     let mut warnings = told.warnings.clone();
     if told.compaction_due {
@@ -229,7 +225,7 @@ fn tell_warnings(told: &pb::Explanation, out: &Out) {
     }
 }
 
-/// The call's policy: what `--policy` says, and the shorter options over it.
+/// The policy of the call: `--policy`, with the shorter options merged over it.
 fn policy(args: &ContextArgs) -> Result<Vec<u8>, CliError> {
     let mut policy = merged_policy(args.policy.as_deref(), args.budget)?;
     if let Some(when) = &args.tool_results {
@@ -238,7 +234,7 @@ fn policy(args: &ContextArgs) -> Result<Vec<u8>, CliError> {
     for step in &args.without {
         let enhancers = policy.entry("enhancers").or_insert_with(|| json!({}));
         let Some(enhancers) = enhancers.as_object_mut() else {
-            return Err(not_a_policy("its `enhancers` are no JSON object"));
+            return Err(not_a_policy("its `enhancers` must be a JSON object"));
         };
         let step = enhancers.entry(step).or_insert_with(|| json!({}));
         step["enabled"] = Value::Bool(false);
@@ -246,7 +242,7 @@ fn policy(args: &ContextArgs) -> Result<Vec<u8>, CliError> {
     Ok(policy_bytes(policy))
 }
 
-/// What `--policy` says, with the budget that `--budget` says.
+/// The policy of `--policy`, with the budget of `--budget`.
 pub(super) fn merged_policy(
     said: Option<&str>,
     budget: Option<u64>,
@@ -261,7 +257,7 @@ pub(super) fn merged_policy(
     Ok(policy)
 }
 
-/// A policy as a request takes it; empty: there is none.
+/// A policy as the request has it; empty if there is none.
 pub(super) fn policy_bytes(policy: Map<String, Value>) -> Vec<u8> {
     if policy.is_empty() {
         return Vec::new();
@@ -272,15 +268,15 @@ pub(super) fn policy_bytes(policy: Map<String, Value>) -> Vec<u8> {
 fn object(text: &str) -> Result<Map<String, Value>, CliError> {
     match serde_json::from_str(text) {
         Ok(Value::Object(policy)) => Ok(policy),
-        Ok(_) => Err(not_a_policy("it is no JSON object")),
+        Ok(_) => Err(not_a_policy("it must be a JSON object")),
         Err(error) => Err(not_a_policy(&error.to_string())),
     }
 }
 
 fn not_a_policy(what: &str) -> CliError {
     CliError::Usage {
-        what: format!("the policy cannot be read: {what}"),
-        hint: r#"write it as JSON, for example --policy '{"budget_tokens": 16000}', or @FILE"#
+        what: format!("invalid policy: {what}"),
+        hint: r#"write it as JSON, for example --policy '{"budget_tokens": 16000}', or use @FILE"#
             .into(),
     }
 }
@@ -303,7 +299,7 @@ mod tests {
         policy(&args).map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
-    // What an error proposes is typed, and must never be too little.
+    // People type the budget that an error proposes, so it must never be too small.
     #[test]
     fn a_budget_is_rounded_up() {
         for (tokens, budget) in [
@@ -318,8 +314,8 @@ mod tests {
         }
     }
 
-    // The short options are sugar for a policy: what they say must arrive there,
-    // over what --policy says, and nothing must be sent that nobody said.
+    // The short options change the policy and override `--policy`. Nothing is sent that was not
+    // given.
     #[test]
     fn options_become_a_policy() {
         assert_eq!(policy_of(&[]).unwrap(), "");

@@ -1,4 +1,4 @@
-//! `diff`: what two branches have in common, and what each did then.
+//! `diff`: shows what two branches share, and where they differ.
 
 use clap::Args;
 
@@ -13,10 +13,10 @@ use super::{
     text::{EventText, event_lines, things},
 };
 
-/// Lines of content of one event that are shown without `--full`.
+/// Most lines of one event that are shown without `--full`.
 const LINES: usize = 6;
 
-/// Compare two branches: where they part, then what each of them did
+/// Compare two branches: where they diverge, and what each of them did after that
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -29,10 +29,10 @@ pub struct DiffArgs {
     left: String,
     /// The other branch
     right: String,
-    /// At most so many events a side
+    /// Show at most this many events of each branch
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<u32>,
-    /// Show contents whole, however long
+    /// Show whole contents
     #[arg(long)]
     full: bool,
 }
@@ -54,7 +54,7 @@ pub async fn run(args: &DiffArgs, store: &Connection, out: &mut Out) -> Result<(
     print(&diff, [&args.left, &args.right], args.full, out)
 }
 
-/// Prints a difference of two sides with these names.
+/// Prints the difference of two sides with these names.
 pub fn print(
     diff: &pb::DiffResponse,
     [left, right]: [&str; 2],
@@ -66,10 +66,10 @@ pub fn print(
     }
     let paint = out.paint;
     if diff.ancestor_revision == 0 {
-        out.line("They share no event.")?;
+        out.line("The branches share no event.")?;
     } else {
         out.line(format!(
-            "Both share everything up to {}",
+            "Both branches share everything up to {}",
             paint.text(Tone::Name, format!("#{}", diff.ancestor_revision))
         ))?;
     }
@@ -85,13 +85,13 @@ pub fn print(
     )?;
     if diff.truncated {
         out.line("")?;
-        out.note("There is more: raise --limit, or use `treering log`.")?;
+        out.note("There are more events: raise --limit, or use `treering log`.")?;
     }
     Ok(())
 }
 
-/// Whether each side may have more events than the answer. The sides are filled turn by
-/// turn: one that is shorter is whole.
+/// Whether each side may have more events than the answer. Both sides are filled alternately, so a
+/// shorter side is complete.
 fn cut(diff: &pb::DiffResponse) -> [bool; 2] {
     let longest = diff.left.len().max(diff.right.len());
     [&diff.left, &diff.right].map(|side| diff.truncated && side.len() + 1 >= longest)

@@ -1,4 +1,4 @@
-//! Whole command lines against a real store in a temporary folder.
+//! Tests of whole command lines on a real store in a temporary folder.
 
 use std::{fs, net::SocketAddr, path::Path};
 
@@ -56,8 +56,8 @@ pub(super) fn path(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// What scripts rely on: a file comes in once however often it is imported, a
-/// bad line stops nothing, and what goes out equals what came in.
+/// Scripts rely on this: importing a file again adds nothing, an invalid line does not stop the
+/// import, and an export equals the imported file.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_imported_comes_back_equal() {
     let dir = tempfile::tempdir().unwrap();
@@ -76,7 +76,7 @@ async fn what_is_imported_comes_back_equal() {
         assert_eq!(counts["new"], new, "round {round}: {counts}");
         assert_eq!(counts["known"], known, "round {round}: {counts}");
         assert_eq!(counts["bad_lines"], 1);
-        // What is known is not looked at again.
+        // Known conversations are skipped.
         let odd = &counts["oddities"]["orphan_result"];
         assert_eq!(odd.as_u64(), (round == 1).then_some(1));
         assert_eq!(counts["files"]["openai-chat"], 1);
@@ -91,7 +91,7 @@ async fn what_is_imported_comes_back_equal() {
         values
     };
     assert_eq!(values(&out), values(LINES));
-    // Another tenant imports the same file: it is new there.
+    // The same file is new in another namespace.
     let other = [&import[..], &["--namespace", "other"]].concat();
     let counts: Value = serde_json::from_str(&ok(&other).await).unwrap();
     assert_eq!(counts["new"], 2, "{counts}");
@@ -112,9 +112,9 @@ async fn counts(line: &[&str]) -> Value {
     serde_json::from_str(&ok(line).await).unwrap()
 }
 
-/// A session is imported while it is written, again once it has grown, from another file
-/// of the same name, and after its past was changed: it stays one conversation, with
-/// what is new at its end and what differs on a branch; and what is known adds nothing.
+/// A session is imported while it is written, again after it has grown, from another file of the
+/// same name, and after its past was changed. It stays one conversation, with new events at its end
+/// and changes on a branch. Known events are not added again.
 #[tokio::test(flavor = "multi_thread")]
 async fn imports_keep_up_with_a_session() {
     let dir = tempfile::tempdir().unwrap();
@@ -174,8 +174,8 @@ async fn imports_keep_up_with_a_session() {
     assert_eq!(one["branches"], 2);
 }
 
-/// A file of another format was imported as lines that cannot be read, with exit code 0:
-/// it is refused by name, and in a folder it is passed over and said.
+/// A file of another format was imported as invalid lines with exit code 0. It must be refused by
+/// name; in a folder it is skipped and reported.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_conversation_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -223,8 +223,8 @@ async fn what_is_no_conversation_is_refused_by_name() {
     assert_eq!(counts["files"]["claude-code"], 1, "{counts}");
 }
 
-/// The same command must print the same, whether the store is a folder or a
-/// server; and while a server holds the folder, the error must say where it is.
+/// A command must print the same for a folder and a server. While a server has the folder open, the
+/// error must have its address.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_and_a_server_print_the_same() {
     let dir = tempfile::tempdir().unwrap();
@@ -296,7 +296,7 @@ async fn a_folder_and_a_server_print_the_same() {
         let line = [&["--server", &url], *command].concat();
         assert_eq!(&ok(&line).await, expected, "{command:?}");
     }
-    // A command goes through the server that has the folder, unless it may not wait.
+    // A command goes through the server that has the folder open, unless it may not wait.
     let through = ok(&["--data", &data, "ls", "--json"]).await;
     assert_eq!(through, from_folder[0]);
     let locked = treering(&["--data", &data, "ls", "--wait", "0"]).await.1;
@@ -307,8 +307,8 @@ async fn a_folder_and_a_server_print_the_same() {
     served.stop().await.unwrap();
 }
 
-/// A newcomer's first command, in an empty folder of a fresh machine, twice: it
-/// must tell its story, leave nothing waiting and keep what was there.
+/// A newcomer's first command, in an empty folder of a new machine, run twice: it must show the
+/// tour, leave no pending call, and keep existing files.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demo_tells_its_story() {
     let dir = tempfile::tempdir().unwrap();
@@ -326,7 +326,7 @@ async fn the_demo_tells_its_story() {
         ] {
             assert!(text.contains(part), "{part} is missing:\n{text}");
         }
-        // What it says to try next works, and can be typed.
+        // The suggested commands work as they are printed.
         let (_, next) = text.split_once("Try next").unwrap();
         let lines: Vec<&str> = next
             .lines()
@@ -347,15 +347,15 @@ async fn the_demo_tells_its_story() {
     let waiting = ok(&["--data", &data, "pending", "--json"]).await;
     assert_eq!(waiting, "");
     ok(&["--data", &data, "verify", "--deep"]).await;
-    // The script's own names are what its documentation promises.
+    // The documentation promises the names in the script.
     let list = ok(&["--data", &data, "ls", "--json", "--limit", "1"]).await;
     let summary: Value = serde_json::from_str(&list).unwrap();
     let id = summary["conversation"].as_str().unwrap();
     ok(&["--data", &data, "diff", id, "main", demo::OTHER_WAY]).await;
 }
 
-/// What an agent sends next, at a shell: a body to pipe on, an explanation to
-/// read, both for a program; and a compaction from plan to expansion.
+/// The next request at a shell: a body to pipe, an explanation to read, and both for programs. Also
+/// a compaction from plan to expansion.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_built_explained_and_compacted() {
     let dir = tempfile::tempdir().unwrap();
@@ -394,7 +394,7 @@ async fn a_request_is_built_explained_and_compacted() {
     ] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
-    // Nothing that is above its budget looks like a request to be sent.
+    // A request above its budget is never printed as one to send.
     let over = ["--data", &data, "context", "one", "--budget", "1"];
     let (text, done) = treering(&over).await;
     assert_eq!((text.as_str(), exit(&done)), ("", code(4)));
@@ -413,7 +413,7 @@ async fn a_request_is_built_explained_and_compacted() {
     assert!(plan.contains("Cut after"), "{plan}");
     let short = ok(&["--data", &data, "compact", "two"]).await;
     assert!(short.contains("Nothing to cut"), "{short}");
-    // A compaction was due, and the command that was named cut nothing and named no other.
+    // A compaction was due, but the suggested command cut nothing and suggested no other.
     let default = ok(&["--data", &data, "compact", "one"]).await;
     assert!(default.contains("--keep-turns 0`"), "{default}");
     let apply = [
@@ -436,8 +436,8 @@ async fn a_request_is_built_explained_and_compacted() {
     ok(&["--data", &data, "verify", "--deep"]).await;
 }
 
-/// Context and sub-contexts at a shell: keys go in and come out as they were
-/// written, and a task is spawned, listed and brought back.
+/// Context and sub-contexts at a shell: values come out as they were written, and a task is
+/// spawned, listed and returned.
 #[tokio::test(flavor = "multi_thread")]
 async fn context_is_set_and_tasks_are_spawned() {
     let dir = tempfile::tempdir().unwrap();
@@ -490,9 +490,8 @@ async fn context_is_set_and_tasks_are_spawned() {
     assert!(list.contains("ended"), "{list}");
 }
 
-/// What a search or a comparison says of itself must be so: a bound that was reached is no
-/// number of hits, a bound that was given holds, and what looks in the wrong place says
-/// where the right one is.
+/// Notes of searches and comparisons must be true: a limit that was reached is not the number of
+/// hits, a given limit holds, and a search in the wrong place says where the right one is.
 #[tokio::test(flavor = "multi_thread")]
 async fn searches_and_comparisons_say_what_they_show() {
     let dir = tempfile::tempdir().unwrap();
@@ -537,8 +536,8 @@ async fn searches_and_comparisons_say_what_they_show() {
     assert!(some.contains("again: 1 event of its own"), "{some}");
 }
 
-/// Claude Code compacts when its window is full, which is in the middle of a turn: of all
-/// that came before its summary a request holds what the user asked for, and no step.
+/// Claude Code compacts when its context window is full, in the middle of a turn. A request has the
+/// user's messages from before the summary, but no steps.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_summary_in_the_middle_of_a_turn_is_a_compaction() {
     let dir = tempfile::tempdir().unwrap();

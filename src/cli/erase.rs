@@ -1,4 +1,4 @@
-//! `erase`: the content of events goes, and what they were stays.
+//! `erase`: erases the content of events and leaves stubs.
 
 use std::{
     collections::BTreeMap,
@@ -22,18 +22,19 @@ use super::{
     text_arg::free_text,
 };
 
-/// Events that are named one by one; of more, the number is said.
+/// Most events that are listed. The others are counted.
 const EVENTS_SHOWN_MAX: usize = 40;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Erase content, and leave no copy of it in the store
+/// Erase content, without leaving a copy in the store
 ///
-/// Of each event a stub is left: its ids, numbers and enums, who caused it, and its hashes, so
-/// that the history still verifies. What was made from it goes, too: summaries, compactions,
-/// short forms of results, what a sub-context returned, a title that is a line of it. It is gone from the log, the views and the index when this ends, and
-/// a receipt tells what was erased and where that is recorded. Its actor, correlation id,
-/// idempotency key and the ids of calls stay. What copies, backups and clients have is theirs.
+/// Each erased event leaves a stub with its ids, numbers, enums, actor and hashes, so that the
+/// history still verifies. Content that was derived from it is erased as well: summaries,
+/// compactions, short forms of results, results of sub-contexts, and a title that quotes it. When
+/// the command returns, the content is gone from the log, the views and the index, and a receipt
+/// says what was erased and where that is recorded. The actor, correlation id, idempotency key and
+/// call ids stay. Copies, backups and clients are not changed.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -45,46 +46,46 @@ Examples:
   treering erase --whole-namespace --namespace old --yes --receipt old.json
   treering verify --erased old.json                that it is gone")]
 pub struct EraseArgs {
-    /// What goes: CONVERSATION#REVISION, CONVERSATION#FIRST-LAST, or a whole CONVERSATION
+    /// What to erase: CONVERSATION#REVISION, CONVERSATION#FIRST-LAST, or a whole CONVERSATION
     #[arg(required_unless_present_any = ["literal_from", "whole_namespace", "keep_days", "keep_sealed_days"])]
     #[arg(conflicts_with_all = ["literal_from", "whole_namespace"])]
     what: Vec<String>,
-    /// Every event of the namespace that holds the text in this file, however JSON writes it.
-    /// Blank lines at its end are not of it; several lines are one text
+    /// Erase every event of the namespace that has the text in this file, in any JSON escaping.
+    /// Line ends at the end of the file are ignored; several lines are one text
     #[arg(long, value_name = "FILE", conflicts_with = "whole_namespace")]
     literal_from: Option<PathBuf>,
-    /// Every event of the namespace
+    /// Erase every event of the namespace
     #[arg(long)]
     whole_namespace: bool,
     #[command(flatten)]
     retention: RetentionArgs,
-    /// Keep what was made from it: summaries, compactions, short forms of results, answers of
+    /// Keep derived content: summaries, compactions, short forms of results, results of
     /// sub-contexts, titles
     #[arg(long)]
     keep_derived: bool,
-    /// Only tell what would go, what was made from it, and who shares it
+    /// Only show what would be erased, what is derived from it, and which conversations share it
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
-    /// Why, for the history
+    /// Reason, recorded in the history
     #[arg(long, short, value_name = "TEXT")]
     #[arg(allow_hyphen_values = true, value_parser = free_text)]
     reason: Option<String>,
-    /// Write the receipt to this file, which must not be there
+    /// Write the receipt to this file, which must not exist
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     receipt: Option<PathBuf>,
 }
 
 impl EraseArgs {
-    /// True when it may erase, and not only look.
+    /// Whether it may erase, rather than only show.
     pub fn erases(&self) -> bool {
         !self.dry_run
     }
 }
 
-/// A file of several secrets is taken for one text, which is nowhere.
+/// Several secrets in one file are taken as one text, which is probably not found.
 fn hint_at_lines(target: &pb::erase_request::Target, events: u64) {
     let pb::erase_request::Target::Literal(literal) = target else {
         return;
@@ -92,14 +93,14 @@ fn hint_at_lines(target: &pb::erase_request::Target, events: u64) {
     let lines = literal.split(|byte| *byte == b'\n').count() as u64;
     if events == 0 && lines > 1 {
         tell!(
-            "The file has {}, and they are looked for as one text: for each of several texts, \
-             give a file of its own.",
+            "The file has {}, and is searched for as one text: to erase several texts, use one \
+             file per text.",
             things(lines, "line", "lines")
         );
     }
 }
 
-/// What one call said.
+/// The responses to one call.
 #[derive(Default)]
 struct Told {
     events: Vec<pb::ErasedEvent>,
@@ -108,22 +109,22 @@ struct Told {
     outcome: pb::EraseOutcome,
 }
 
-/// Erases, or tells what would go.
+/// Erases, or shows what would be erased.
 ///
 /// # Errors
-/// [`CliError::Usage`] without a terminal to ask on, and what the store says.
+/// [`CliError::Usage`] without a terminal to ask for confirmation; errors of the store.
 pub async fn run(args: EraseArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     if !args.dry_run && !args.yes && !std::io::stdin().is_terminal() {
         return Err(CliError::Usage {
-            what: "there is no terminal to ask on whether to erase".into(),
-            hint: "look with --dry-run, then say --yes".into(),
+            what: "there is no terminal to ask for confirmation".into(),
+            hint: "check with --dry-run, then use --yes".into(),
         });
     }
     let targets = targets(&args, store).await?;
     if args.receipt.is_some() && targets.len() > 1 {
         return Err(CliError::Usage {
-            what: "several conversations are named, and each gets a receipt of its own".into(),
-            hint: "erase one after the other, or leave --receipt out".into(),
+            what: "several conversations are named, and each gets its own receipt".into(),
+            hint: "erase them one at a time, or omit --receipt".into(),
         });
     }
     if args.dry_run || !args.yes {
@@ -132,9 +133,9 @@ pub async fn run(args: EraseArgs, store: &Connection, out: &mut Out) -> Result<(
             let told = call(store, request(&args, target.clone(), true)).await?;
             events += told.outcome.events;
             hint_at_lines(target, told.outcome.events);
-            // To a script, the end tells what went.
+            // A script gets the list at the end.
             if args.dry_run || !out.json {
-                show(&told, ["would go", "would go"], out)?;
+                show(&told, ["would be erased", "would be erased"], out)?;
             }
         }
         out.flush()?;
@@ -158,7 +159,7 @@ pub async fn run(args: EraseArgs, store: &Connection, out: &mut Out) -> Result<(
         if args.yes || out.json {
             show(&told, ["is erased", "are erased"], out)?;
         } else {
-            // What went was shown before it did.
+            // The list was shown before the confirmation.
             let events = told.outcome.events;
             out.line(things(events, "event is erased", "events are erased"))?;
         }
@@ -167,16 +168,16 @@ pub async fn run(args: EraseArgs, store: &Connection, out: &mut Out) -> Result<(
     Ok(())
 }
 
-/// Made before anything goes: a receipt that cannot be written is none.
+/// Creates the file first, so that nothing is erased if the receipt cannot be written.
 fn create(path: &std::path::PathBuf) -> Result<std::fs::File, CliError> {
     let file = std::fs::File::create_new(path);
     file.map_err(|cause| CliError::Usage {
-        what: format!("{} cannot be written: {cause}", path.display()),
-        hint: "name a file that is not there".into(),
+        what: format!("cannot write {}: {cause}", path.display()),
+        hint: "name a file that does not exist yet".into(),
     })
 }
 
-/// What is named, with all revisions of a conversation in one.
+/// The targets, with all revisions of a conversation in one.
 async fn targets(
     args: &EraseArgs,
     store: &Connection,
@@ -198,7 +199,7 @@ async fn targets(
             .pop_if(|last| matches!(last, b'\n' | b'\r'))
             .is_some()
         {}
-        // What editors put in front is not of the text.
+        // The byte order mark of editors is not part of the text.
         let literal = literal.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&literal);
         return Ok(vec![Target::Literal(literal.to_vec().into())]);
     }
@@ -279,7 +280,7 @@ fn why(event: &pb::ErasedEvent) -> &'static str {
     }
 }
 
-/// `what` becomes of one event, and of several.
+/// `what` is the verb phrase for one event, and for several.
 fn show(told: &Told, what: [&str; 2], out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return show_json(told, out);
@@ -294,7 +295,7 @@ fn show(told: &Told, what: [&str; 2], out: &mut Out) -> Result<(), CliError> {
     out.line(events)?;
     for event in told.events.iter().take(EVENTS_SHOWN_MAX) {
         let note = match event.why() {
-            pb::ErasedWhy::Derived => " (made from the others)",
+            pb::ErasedWhy::Derived => " (derived from the others)",
             pb::ErasedWhy::Bound => " (a decision, with a hash of the call's arguments)",
             pb::ErasedWhy::Asked | pb::ErasedWhy::Unspecified => "",
         };
@@ -309,23 +310,23 @@ fn show(told: &Told, what: [&str; 2], out: &mut Out) -> Result<(), CliError> {
     }
     for by in &told.shared {
         out.line(format!(
-            "{} shares it: its history is that of {} up to #{}. Its own labels and model, also \
-             those that it was given from there, stay: erase {}#1 for these",
+            "{} shares this history: it is a fork of {} at #{}. Its own labels and model, \
+             including inherited ones, stay: erase {}#1 to remove them",
             by.conversation_id, by.parent_conversation_id, by.revision, by.conversation_id
         ))?;
     }
     for kept in &told.kept {
         let used_by = kept.used_by.as_ref().map_or(0, |place| place.offset);
         out.line(format!(
-            "A large body of {} stays: the event at position {used_by} has it, too",
+            "A large body of {} stays: the event at position {used_by} also uses it",
             bytes_human(kept.bytes)
         ))?;
     }
     if outcome.stay > 0 {
         let stay = things(outcome.stay, "event has", "events have");
         out.line(format!(
-            "{stay} it in what stays: an actor, a correlation id, an idempotency key or \
-             the id of a call"
+            "{stay} it in fields that are not erased: an actor, a correlation id, an idempotency \
+             key or a call id"
         ))?;
     }
     Ok(())
@@ -393,13 +394,13 @@ fn finish(
             if !out.json {
                 let path = path.display().to_string();
                 out.line(format!(
-                    "`treering verify --erased {}` checks it",
+                    "To check it: treering verify --erased {}",
                     printable(&path)
                 ))?;
             }
             Ok(())
         }
-        // Nobody can make it again.
+        // A receipt cannot be made again, so print it.
         _ => Ok(out.json(&outcome.receipt)?),
     }
 }
@@ -408,7 +409,7 @@ fn finish(
 mod tests {
     use super::*;
 
-    // A range is typed with the conversation; an id with a dash in it is not one.
+    // A range is part of the conversation argument. A dash inside an id is not a range.
     #[test]
     fn a_range_is_what_stands_behind_the_last_sharp() {
         assert_eq!(named("a-b#5-9"), ("a-b", Some((5, 9))));

@@ -1,4 +1,4 @@
-//! `verify --erased`: that what a receipt says is so.
+//! `verify --erased`: checks a receipt against the store.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -16,34 +16,35 @@ use treering_domain::{PublicKey, hex};
 use treering_engine::receipt_signer;
 use treering_proto::envelope::arm_of_event;
 
-/// The form of receipts that is understood.
+/// The supported version of receipts.
 const VERSION: u32 = 1;
 
-/// Of a receipt, what can be held against the store.
+/// The fields of a receipt that can be checked against the store.
 #[derive(Deserialize)]
 struct Receipt {
     receipt: u32,
-    /// How many events were erased.
+    /// Number of erased events.
     events: u64,
     recorded: Vec<Recorded>,
 }
 
 impl Receipt {
-    /// What it lacks: whoever makes one for himself leaves out what the store would not confirm.
-    /// A store makes none for an erasing that found nothing.
+    /// What is wrong with the receipt; none if it is complete. It must name as many events as it
+    /// counts, or a forged receipt could omit those that the store would not confirm. The store
+    /// makes no receipt for an empty erasure.
     fn lacks(&self) -> Option<String> {
         let ranges = self.recorded.iter().flat_map(|one| &one.revisions);
         let many = |[first, last]: &[u64; 2]| last.saturating_add(1).saturating_sub(*first);
         let named = ranges.map(many).fold(0, u64::saturating_add);
         if named == 0 {
-            return Some("the receipt names no event that was erased".into());
+            return Some("the receipt names no erased event".into());
         }
         let places = self.recorded.iter();
         let places: BTreeSet<_> = places.map(|it| (&it.conversation, it.revision)).collect();
         if named != self.events || places.len() != self.recorded.len() {
             let events = self.events;
             return Some(format!(
-                "the receipt is of {events} events, and names {named}"
+                "the receipt counts {events} events but names {named}"
             ));
         }
         None
@@ -58,32 +59,31 @@ struct Recorded {
     chain_hash: String,
 }
 
-/// Holds a receipt against the store: it must name all that it counts, and be as it was signed, by
-/// the key that the events name, so by this store's; the events that say what was erased must be those of
-/// the receipt, each of the others must be a stub, and together the stubs must have the hash
-/// that was recorded.
+/// Checks a receipt against the store. It must name all events that it counts, and be signed by the
+/// key that the store's events name. The events that record the erasure must match the receipt,
+/// each erased event must be a stub, and the hash over the stubs must equal the recorded one.
 ///
 /// # Errors
-/// [`CliError::Outcome`] when something is not so.
+/// [`CliError::Outcome`] if a check fails.
 pub async fn check(path: &Path, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let text = fs::read_to_string(path).map_err(|cause| CliError::ReadFile {
         path: path.to_owned(),
         cause,
     })?;
     let no_receipt = |error: serde_json::Error| CliError::Usage {
-        what: format!("{} is no receipt: {error}", path.display()),
-        hint: "name what `treering erase --receipt FILE` wrote".into(),
+        what: format!("{} is not a receipt: {error}", path.display()),
+        hint: "use the file that `treering erase --receipt FILE` wrote".into(),
     };
     let receipt: Receipt = serde_json::from_str(&text).map_err(no_receipt)?;
     if receipt.receipt != VERSION {
         return Err(CliError::Usage {
-            what: format!("the receipt is of version {}", receipt.receipt),
-            hint: "check it with the version of treering that made it".into(),
+            what: format!("the receipt has version {}", receipt.receipt),
+            hint: "check it with the version of treering that wrote it".into(),
         });
     }
     let signer = receipt_signer(&text).map_err(|error| CliError::Outcome {
         what: format!("{}: {error}", path.display()),
-        hint: "take the receipt as `treering erase` wrote it".into(),
+        hint: "use the receipt exactly as `treering erase` wrote it".into(),
         exit: Exit::Failed,
     })?;
     let mut stubs = 0;
@@ -99,9 +99,8 @@ pub async fn check(path: &Path, store: &Connection, out: &mut Out) -> Result<(),
         return Ok(());
     }
     Err(CliError::Outcome {
-        what: "the store is not as the receipt says".into(),
-        hint: "it is of another store, or that was put back to a copy from before: erase again"
-            .into(),
+        what: "the store does not match the receipt".into(),
+        hint: "it is another store, or was restored from an older copy: erase again".into(),
         exit: Exit::Failed,
     })
 }
@@ -121,10 +120,10 @@ fn tell(stubs: u64, signer: PublicKey, faults: &[String], out: &mut Out) -> Resu
     }
     let word = match faults.is_empty() {
         true => out.paint.text(Tone::Good, "erased"),
-        false => out.paint.text(Tone::Bad, "not as the receipt says"),
+        false => out.paint.text(Tone::Bad, "does not match the receipt"),
     };
     Ok(out.line(format!(
-        "{word}: {}; the receipt is as {signer} signed it",
+        "{word}: {}; the receipt is signed by {signer}",
         things(stubs, "event is a stub", "events are stubs")
     ))?)
 }
@@ -143,7 +142,7 @@ async fn events(
     read::all(store, request).await
 }
 
-/// How many stubs there are, or what is not so.
+/// The number of stubs, or what is wrong.
 async fn of_one(
     recorded: &Recorded,
     signer: PublicKey,
@@ -154,19 +153,19 @@ async fn of_one(
     let place = format!("{id}#{}", recorded.revision);
     let said = events(store, id, at).await?.into_iter().next();
     let Some(said) = said else {
-        return Ok(Err(format!("{place} is not there")));
+        return Ok(Err(format!("{place} does not exist")));
     };
     let chain = hex(&said.chain_hash);
     let Some(pb::event::Body::ContentErased(body)) = said.body else {
-        return Ok(Err(format!("{place} does not say what was erased")));
+        return Ok(Err(format!("{place} does not record an erasure")));
     };
     if chain != recorded.chain_hash {
-        return Ok(Err(format!("{place} is another event than the receipt's")));
+        return Ok(Err(format!("{place} is not the receipt's event")));
     }
     let body = <pb::ContentErased as prost::Message>::decode(body).unwrap_or_default();
     if body.signed_by[..] != signer.0 {
         return Ok(Err(format!(
-            "{place} names another signer than the receipt"
+            "{place} and the receipt have different signers"
         )));
     }
     let mut hasher = blake3::Hasher::new();
@@ -174,7 +173,7 @@ async fn of_one(
     for range in &recorded.revisions {
         for event in events(store, id, *range).await? {
             if !event.erased {
-                return Ok(Err(format!("{id}#{} was not erased", event.revision)));
+                return Ok(Err(format!("{id}#{} is not erased", event.revision)));
             }
             revisions.push(event.revision);
             let stub = event
@@ -186,10 +185,10 @@ async fn of_one(
         }
     }
     if revisions != body.revisions {
-        return Ok(Err(format!("{place} names other events than the receipt")));
+        return Ok(Err(format!("{place} lists other events than the receipt")));
     }
     if hasher.finalize().as_bytes()[..] != body.stubs_hash[..] {
-        return Ok(Err(format!("{place} has the hash of other stubs")));
+        return Ok(Err(format!("{place} has a hash of other stubs")));
     }
     Ok(Ok(revisions.len() as u64))
 }
@@ -198,8 +197,8 @@ async fn of_one(
 mod tests {
     use super::*;
 
-    // A receipt that named nothing was "erased", whoever had signed it; and one that names less
-    // than it counts has not been confirmed by what it names.
+    // A receipt without events counted as confirmed, whoever had signed it. A receipt that names
+    // fewer events than it counts is not confirmed.
     #[test]
     fn a_receipt_names_all_that_it_counts() {
         let lacks = |events: u64, recorded: &[(&str, u64, [u64; 2])]| {

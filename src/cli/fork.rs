@@ -1,4 +1,4 @@
-//! `fork`: a new branch, or a new conversation, from any revision.
+//! `fork`: creates a branch or a conversation from any revision.
 
 use clap::Args;
 
@@ -30,7 +30,7 @@ pub struct ForkArgs {
     /// Last revision that both share [default: the branch's head]
     #[arg(long, value_name = "REVISION")]
     at: Option<u64>,
-    /// Name of the new branch (with --new-conversation: its title) [default: at-REVISION]
+    /// Name of the new branch, or with --new-conversation its title [default: at-REVISION]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Fork into a new conversation that shares the history
@@ -39,14 +39,13 @@ pub struct ForkArgs {
     /// Make the new branch the active one
     #[arg(long, conflicts_with = "new_conversation")]
     activate: bool,
-    /// A system prompt of its own
+    /// Set another system prompt on the new branch
     #[arg(long, value_name = "TEXT")]
     #[arg(allow_hyphen_values = true, value_parser = free_text)]
     system_prompt: Option<String>,
 }
 
-/// The name of a branch that nobody has named: by where it begins, and a number when there
-/// is one of that name.
+/// A generated branch name: the revision where it begins, and a number if the name is taken.
 async fn own_name(
     place: &FoundBranch,
     new_conversation: bool,
@@ -73,7 +72,7 @@ async fn own_name(
     Ok(free.unwrap_or_default())
 }
 
-/// Forks and says where.
+/// Forks, and prints the new place.
 pub async fn run(args: ForkArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let at = RevisionArg::Event(args.at.unwrap_or_default());
     let place = args.place.find(store, at).await?;
@@ -100,7 +99,7 @@ pub async fn run(args: ForkArgs, store: &Connection, out: &mut Out) -> Result<()
     let paint = out.paint;
     let called = match args.new_conversation {
         true => short_id("", &answer.conversation_id).to_owned(),
-        // As other commands call it, and as it is typed.
+        // As other commands accept it, and as it is typed.
         false => place.called,
     };
     let conversation = paint.text(Tone::Name, called);

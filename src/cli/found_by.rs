@@ -1,32 +1,32 @@
-//! What events are found by: the options that give it, and those that look for it.
+//! Options to filter events by key and attributes, and to set these on an event.
 
 use clap::Args;
 
 use super::{args::pair, pb};
 
-/// Options that look for events.
+/// Options that filter events.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Found by")]
 pub struct FilterArgs {
-    /// Only events with this key
+    /// Only events with this event key
     #[arg(long, value_name = "KEY", conflicts_with = "key_prefix")]
     key: Option<String>,
-    /// Only events whose key begins so
+    /// Only events whose event key has this prefix
     #[arg(long, value_name = "TEXT")]
     key_prefix: Option<String>,
-    /// Only events of frameworks of these types, separated by commas
+    /// Only custom events of these types, separated by commas
     #[arg(long = "type", value_delimiter = ',', value_name = "TYPE")]
     types: Vec<String>,
-    /// Only events that this one appended
+    /// Only events of this actor
     #[arg(long, value_name = "ACTOR")]
     by: Option<String>,
-    /// Only events with this attribute; may be given several times
+    /// Only events with this attribute (may be given again)
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = pair)]
     attributes: Vec<(String, String)>,
 }
 
 impl FilterArgs {
-    /// What a read wants of events; none: all of them.
+    /// The filter of a read; none for all events.
     pub fn filter(&self) -> Option<pb::EventFilter> {
         let filter = pb::EventFilter {
             key: self.key.clone().unwrap_or_default(),
@@ -40,19 +40,19 @@ impl FilterArgs {
     }
 }
 
-/// Options that give an event what it is found by.
+/// Options that set an event's key and attributes.
 #[derive(Args, Debug, Clone, Default)]
 pub struct TagsArgs {
-    /// A key to find the event by, see `log --key`; erased with it
+    /// Event key to find the event by (see `log --key`); it is erased with the event
     #[arg(long, value_name = "KEY", global = true)]
     event_key: Option<String>,
-    /// More to find it by; may be given several times
+    /// Attribute to find the event by (may be given again)
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = pair, global = true)]
     attributes: Vec<(String, String)>,
 }
 
 impl TagsArgs {
-    /// Gives it to an event.
+    /// Sets them on an event.
     pub fn give(&self, event: &mut pb::NewEvent) {
         event.key = self.event_key.clone().unwrap_or_default();
         event.attributes = self.attributes.iter().cloned().collect();

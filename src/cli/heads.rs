@@ -1,4 +1,4 @@
-//! `heads`, `verify --since`, and `serve --heads`: signed heads of a store's history.
+//! `heads`, `verify --since` and `serve --heads`: signed heads of the log.
 
 use std::{
     fs, io,
@@ -23,16 +23,16 @@ use treering_engine::{Engine, Signer};
 use treering_heads as heads;
 use treering_heads::{HeadError, HeadKeeping, HeadTarget, HeadsKept, SignedHead};
 
-/// Sign what the store's history is now, to hold the store against it later
+/// Sign the current state of the store's history, to verify the store against it later
 ///
-/// Reads all of the log, checks its hash chains, and writes a head: a few hundred bytes with the
-/// root of a tree of hashes over all conversations of all namespaces, signed. Keep it where the
-/// store is not. `treering verify --since HEAD` tells later whether anything before it was
-/// changed, removed or rolled back; what was appended since, and what was erased, is no
-/// change. `treering serve --heads` makes heads by itself.
+/// Reads the whole log, checks its hash chains, and writes a head: a signed file of a few hundred
+/// bytes, with the root of a hash tree over all conversations of all namespaces. Keep it away from
+/// the store. `treering verify --since HEAD` later tells whether anything before it was changed,
+/// removed or rolled back. Later appends and erasures are not changes. `treering serve --heads`
+/// signs heads regularly.
 ///
-/// It is signed with the key that signs receipts, which is in the data folder, or better with
-/// one that is elsewhere (--key): who has the folder can sign with the key in it.
+/// The head is signed with the key that signs receipts, which is in the data folder, or with --key.
+/// A key outside the folder is better: whoever has the folder can sign with the key in it.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -41,55 +41,55 @@ Examples:
   treering verify --since /mnt/other/head.json --signer PUBLIC_KEY --data ./store
   treering serve --data ./store --heads 60s --heads-to s3://bucket/heads --heads-key head.key")]
 pub struct HeadsArgs {
-    /// Write the head to this file, in place of what it has; `-`: standard output
+    /// Write the head to this file, replacing it; `-` for standard output
     #[arg(long, value_name = "FILE", default_value = "-")]
     out: PathBuf,
-    /// Sign with the key in this file. Default: the store's own, `receipts.key` of its folder
+    /// Sign with the key in this file. Default: the store's own, `receipts.key` in its folder
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Only make a key, in this file, which must not be there, and print its public half
+    /// Only create a key in this file, which must not exist, and print its public key
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "key"])]
     pub(super) make_key: Option<PathBuf>,
 }
 
-/// What `verify` is told about a head.
+/// Options of `verify` for a head.
 #[derive(Args, Debug, Clone)]
 pub struct SinceArgs {
-    /// Check instead that nothing was changed, removed or rolled back of what this head, which
-    /// `treering heads` or `serve --heads` wrote, says
+    /// Check instead that nothing before this head was changed, removed or rolled back. The head is
+    /// a file of `treering heads` or `serve --heads`
     #[arg(long, value_name = "HEAD", conflicts_with_all = ["deep", "erased"])]
     since: Option<PathBuf>,
-    /// Who must have signed the head: a public key. Default: the store's own, of its folder
+    /// Public key that must have signed the head. Default: the store's own, in its folder
     #[arg(long, value_name = "PUBLIC_KEY", requires = "since", value_parser = public_key)]
     signer: Option<PublicKey>,
-    /// The store was restored from a backup of the one that the head is of, so it has another id
+    /// The store was restored from a backup of the head's store, so it has another id
     #[arg(long, requires = "since")]
     restored: bool,
 }
 
 fn public_key(text: &str) -> Result<PublicKey, String> {
     let key = unhex(text.trim().as_bytes()).map(PublicKey);
-    key.ok_or_else(|| "a public key has 64 hexadecimal digits, as `signed_by` of a head".into())
+    key.ok_or_else(|| "a public key has 64 hexadecimal digits, like `signed_by` of a head".into())
 }
 
 fn cannot_use(path: &Path, error: &io::Error) -> CliError {
     CliError::Usage {
-        what: format!("the key file {} cannot be used: {error}", path.display()),
-        hint: "`treering heads --make-key FILE` makes one that is not there".into(),
+        what: format!("the key file {} is unusable: {error}", path.display()),
+        hint: "`treering heads --make-key FILE` creates a new one".into(),
     }
 }
 
 fn no_key(what: &str) -> CliError {
     CliError::Usage {
         what: what.into(),
-        hint: "sign with one of your own: `treering heads --make-key FILE`, then --key FILE".into(),
+        hint: "sign with your own key: `treering heads --make-key FILE`, then --key FILE".into(),
     }
 }
 
 const OWN_KEY: &str = "the store's key";
 
 impl HeadsArgs {
-    /// True when the folder is to get a key.
+    /// Whether the store's own key may have to be created in the folder.
     pub fn makes_own_key(&self, common: &Common) -> Result<bool, CliError> {
         let data = common.folder()?.filter(|_| self.key.is_none());
         Ok(data.is_some_and(|data| matches!(Signer::found_in_store(&data), Ok(None))))
@@ -100,25 +100,25 @@ impl HeadsArgs {
             return Signer::of_file(path).map_err(|error| cannot_use(path, &error));
         }
         let data = common.folder()?;
-        let data = data.ok_or_else(|| no_key("a server's key does not leave its folder"))?;
-        // A server that has the folder makes it when it needs one.
+        let data = data.ok_or_else(|| no_key("a server's key does not leave its data folder"))?;
+        // A server that has the folder open creates the key when needed.
         let own = match store.is_embedded() {
             true => Signer::of_store(&data).map(Some),
             false => Signer::found_in_store(&data),
         };
         let own = own.map_err(|error| cannot_use(Path::new(OWN_KEY), &error))?;
-        own.ok_or_else(|| no_key("the store has no key yet, and a server has its folder"))
+        own.ok_or_else(|| no_key("the store has no key yet, and a server holds its folder"))
     }
 }
 
-/// Makes a key.
+/// Creates a key.
 ///
 /// # Errors
-/// [`CliError::Outcome`] when it cannot be made.
+/// [`CliError::Outcome`] if it cannot be created.
 pub fn make_key(path: &Path, out: &mut Out) -> Result<(), CliError> {
     let made = Signer::make(path).map_err(|error| CliError::Outcome {
-        what: format!("no key was made in {}: {error}", path.display()),
-        hint: "name a file that is not there, in a folder that is".into(),
+        what: format!("no key was created in {}: {error}", path.display()),
+        hint: "name a new file in an existing folder".into(),
         exit: Exit::Failed,
     })?;
     let public = made.public().to_string();
@@ -135,7 +135,7 @@ pub fn make_key(path: &Path, out: &mut Out) -> Result<(), CliError> {
 /// Signs a head.
 ///
 /// # Errors
-/// [`CliError::Outcome`], and what the store says.
+/// [`CliError::Outcome`]; errors of the store.
 pub async fn run(
     args: &HeadsArgs,
     common: &Common,
@@ -161,7 +161,7 @@ pub async fn run(
     let written = heads::write(&args.out, &format!("{}\n", head.text()));
     written.map_err(|error| CliError::Outcome {
         what: format!("cannot write {}: {error}", args.out.display()),
-        hint: "name a file in a folder that is there and may be written".into(),
+        hint: "name a file in an existing, writable folder".into(),
         exit: Exit::Failed,
     })?;
     if out.json {
@@ -177,7 +177,7 @@ pub async fn run(
 }
 
 impl SinceArgs {
-    /// The head that the store is to be held against.
+    /// Path of the head to check against.
     pub fn head(&self) -> Option<&Path> {
         self.since.as_deref()
     }
@@ -192,11 +192,10 @@ impl SinceArgs {
         match own.flatten() {
             Some(own) => Ok(own.public()),
             None => Err(CliError::Usage {
-                what:
-                    "whose signature the head must have is not known: no key of the store is here"
-                        .into(),
+                what: "the expected signer is unknown: the store's key is not available here"
+                    .into(),
                 hint: format!(
-                    "say it with --signer PUBLIC_KEY; the head says that it was signed by {}",
+                    "give it with --signer PUBLIC_KEY; the head states the signer {}",
                     head.signed_by
                 ),
             }),
@@ -204,10 +203,10 @@ impl SinceArgs {
     }
 }
 
-/// Holds a store against a head.
+/// Checks a store against a head.
 ///
 /// # Errors
-/// [`CliError::Outcome`] when it is not as it was signed.
+/// [`CliError::Outcome`] if the store differs from it.
 pub async fn check(
     path: &Path,
     args: &SinceArgs,
@@ -250,7 +249,7 @@ pub async fn check(
     let erased = match checked.erased {
         0 => String::new(),
         events => format!(
-            "; {}, as the history says",
+            "; {}, as recorded in the history",
             things(events, "event was erased", "events were erased")
         ),
     };
@@ -267,49 +266,48 @@ pub async fn check(
     ))?)
 }
 
-/// What a person is told, and the exit code.
+/// The error for people, with its exit code.
 fn refused(error: &HeadError) -> CliError {
     let what = with_causes(error).to_string();
     let (hint, exit) = match error {
         HeadError::NoHead { .. } => (
-            "name what `treering heads` or `serve --heads` wrote",
+            "use a file that `treering heads` or `serve --heads` wrote",
             Exit::Usage,
         ),
-        HeadError::Newer { .. } => ("use a treering as new as the one that made it", Exit::Newer),
+        HeadError::Newer { .. } => (
+            "use the version of treering that made it, or a newer one",
+            Exit::Newer,
+        ),
         HeadError::Signature(_) => (
-            "take the head as it was written: this one proves nothing",
+            "use the head exactly as it was written: this one proves nothing",
             Exit::Refused,
         ),
         HeadError::ForeignSigner { .. } => (
-            "if you know that this is the right one, name it with --signer",
+            "if you trust this key, name it with --signer",
             Exit::Refused,
         ),
         HeadError::OtherStore { .. } => (
-            "name the right store, or the right head; of a store that was restored from a backup \
-             say --restored",
+            "use the right store or the right head; for a store that was restored from a backup \
+             add --restored",
             Exit::Refused,
         ),
         HeadError::Shorter { .. } | HeadError::Changed { .. } | HeadError::NotErased { .. } => (
-            "keep a copy of the folder, and find out who changed it; older heads narrow down since \
-             when. `treering restore` makes a store of a backup, which `verify --since HEAD \
-             --restored` checks",
+            "keep a copy of the folder, and find out who changed it; older heads show since when. \
+             `treering restore` restores a backup, and `verify --since HEAD --restored` checks it",
             Exit::Damaged,
         ),
         HeadError::Broken { .. } => (
-            "`treering verify` tells all that is wrong with the store itself",
+            "`treering verify` lists all faults of the store itself",
             Exit::Damaged,
         ),
         HeadError::Unreadable(cause) => (
-            "`treering verify` tells whether the store is sound; through a server it takes a key \
-             of an admin of every namespace",
+            "`treering verify` checks the store; through a server it needs a key with the role \
+             admin for every namespace",
             cause
                 .downcast_ref::<ShipRefusal>()
                 .map_or(Exit::Failed, |told| status_exit(told.code)),
         ),
-        HeadError::Failed { .. } => (
-            "check that there is room where temporary files are",
-            Exit::Failed,
-        ),
+        HeadError::Failed { .. } => ("check the free space for temporary files", Exit::Failed),
     };
     CliError::Outcome {
         what,
@@ -318,19 +316,19 @@ fn refused(error: &HeadError) -> CliError {
     }
 }
 
-/// A server's heads.
+/// Signed heads of a server.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Signed heads")]
 pub struct KeepHeadsArgs {
-    /// So often, when something was appended, sign what the history is (see `treering heads
-    /// --help`) and put that where --heads-to says. At least 1s
+    /// Sign a head at this interval if something was appended (see `treering heads --help`), and
+    /// write it to --heads-to. At least 1s
     #[arg(long, value_name = "EVERY", value_parser = every, requires = "heads_to")]
     heads: Option<Duration>,
-    /// Where heads go: a folder or a bucket, as of --backup, with a file for each; a file whose
-    /// name ends with .json, with the newest; or http(s)://…, which each is sent to (POST, JSON)
+    /// Where heads are written: a folder or a bucket, as for --backup, with a file for each; a file
+    /// with the name *.json, for the newest only; or http(s)://…, which gets each by POST as JSON
     #[arg(long, value_name = "TO", requires = "heads")]
     heads_to: Option<String>,
-    /// Sign them with the key in this file, which is better not in the data folder. Default: the
+    /// Sign heads with the key in this file, which should be outside the data folder. Default: the
     /// store's own, `receipts.key`
     #[arg(long, value_name = "FILE", requires = "heads")]
     heads_key: Option<PathBuf>,
@@ -340,23 +338,23 @@ fn every(text: &str) -> Result<Duration, String> {
     let every = length(text)?;
     match every >= Duration::from_secs(1) {
         true => Ok(every),
-        false => Err("takes at least 1s".into()),
+        false => Err("must be at least 1s".into()),
     }
 }
 
-/// Heads that a server is to keep.
+/// Heads that a server is to sign.
 pub struct HeadsToKeep {
     every: Duration,
     target: HeadTarget,
-    /// None: the store's own, once that is open.
+    /// None for the store's own key, which is known once the store is open.
     signer: Option<Signer>,
 }
 
 impl KeepHeadsArgs {
-    /// Finds fault before anything is opened.
+    /// Checks the options before anything is opened.
     ///
     /// # Errors
-    /// [`CliError::Usage`], [`CliError::Outcome`] for a place or a key that cannot be used.
+    /// [`CliError::Usage`]; [`CliError::Outcome`] for an unusable target or key.
     pub fn prepare(&self, data: &Path) -> Result<Option<HeadsToKeep>, CliError> {
         let (Some(every), Some(to)) = (self.heads, &self.heads_to) else {
             return Ok(None);
@@ -364,9 +362,8 @@ impl KeepHeadsArgs {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         if !to.contains("://") && absolute(Path::new(to)).starts_with(absolute(data)) {
             return Err(CliError::Usage {
-                what: format!("{to} is in the data folder, which heads are to be held against"),
-                hint: "name a place that is not changed together with it, best on another machine"
-                    .into(),
+                what: format!("{to} is in the data folder, whose changes the heads should reveal"),
+                hint: "use a place outside it, best on another machine".into(),
             });
         }
         let target = HeadTarget::new(to).map_err(|error| backup::refused(&error))?;
@@ -383,10 +380,10 @@ impl KeepHeadsArgs {
 }
 
 impl HeadsToKeep {
-    /// Keeps heads of a store that this process has in this folder.
+    /// Signs heads of a store that this process has open.
     ///
     /// # Errors
-    /// [`CliError::Usage`] when the store can have no key.
+    /// [`CliError::Usage`] if the store cannot have a key.
     pub fn start(self, engine: &Engine, data: &Path) -> Result<HeadsKept, CliError> {
         let signer = match self.signer {
             Some(signer) => signer,

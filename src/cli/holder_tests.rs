@@ -1,4 +1,4 @@
-//! Who is asked when a folder is typed that a server has.
+//! Tests which server a command contacts when another process has the folder open.
 
 use std::{
     convert::Infallible,
@@ -27,7 +27,7 @@ use treering_server::FOLDER_PROOF;
 
 type Seen = Arc<Mutex<Vec<HeaderMap>>>;
 
-/// Somebody's server: it answers whatever comes, and remembers it. `proof` is its answer to a
+/// An untrusted server: it answers every request and records it. `proof` is its answer to a
 /// question about a folder.
 async fn stranger(proof: String) -> (String, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -41,8 +41,8 @@ async fn stranger(proof: String) -> (String, Seen) {
             let answer = service_fn(move |request: http::Request<_>| {
                 seen.lock().unwrap().push(request.headers().clone());
                 let _: &hyper::body::Incoming = request.body();
-                // A complete answer: an empty message, then the status. One without a message
-                // fails before its proof is looked at.
+                // A complete response: an empty message, then the status. A response without a
+                // message fails before its proof is checked.
                 let status = HeaderMap::from_iter([(
                     HeaderName::from_static("grpc-status"),
                     HeaderValue::from_static("0"),
@@ -84,7 +84,7 @@ async fn opened(common: &Common) -> Result<Connection, CliError> {
     Connection::open(&common.connect_options()?, opening).await
 }
 
-/// A store whose lock is held, with this text in its file.
+/// A store whose lock is held, with this text in the lock file.
 async fn held(text: &str) -> (tempfile::TempDir, fs::File) {
     let dir = tempfile::tempdir().unwrap();
     let store = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
@@ -102,8 +102,8 @@ fn were_told(seen: &Seen, key: &str) -> bool {
     shown.contains(key) || shown.contains("authorization")
 }
 
-// Somebody unpacks a folder that another one made, or a port was taken over by another user:
-// `treering ls --data` sent the key to whatever server the folder's lock file named.
+// The folder may be unpacked from an archive of somebody else, or another user may have taken over
+// the port: `treering ls --data` sent the key to whatever server the lock file named.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_goes_to_nobody_who_has_not_proved_that_he_holds_the_folder() {
     let key = Token::generate().unwrap().reveal().to_owned();
@@ -122,8 +122,8 @@ async fn a_key_goes_to_nobody_who_has_not_proved_that_he_holds_the_folder() {
     }
 }
 
-// An address beyond this machine, or a lock file that is not the user's own, may be anybody's
-// words: nothing goes there, and it is said how to go there all the same.
+// The lock file of another user, or an address beyond this machine, is untrusted: no request goes
+// there, and the error says how to use it anyway.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_elsewhere_or_named_by_others_is_not_asked() {
     let key = Token::generate().unwrap().reveal().to_owned();
@@ -131,7 +131,7 @@ async fn a_server_elsewhere_or_named_by_others_is_not_asked() {
     let error = opened(&common(dir.path(), &key)).await.unwrap_err();
     let hint = error.hint().unwrap();
     assert!(
-        error.to_string().contains("not one of this machine"),
+        error.to_string().contains("not a loopback address"),
         "{error}"
     );
     assert!(hint.contains("--server http://192.0.2.1:7171"), "{hint}");
@@ -143,13 +143,16 @@ async fn a_server_elsewhere_or_named_by_others_is_not_asked() {
         let all = fs::Permissions::from_mode(0o666);
         fs::set_permissions(dir.path().join("LOCK"), all).unwrap();
         let error = opened(&common(dir.path(), &key)).await.unwrap_err();
-        assert!(error.to_string().contains("not yours alone"), "{error}");
+        assert!(
+            error.to_string().contains("accessible to other users"),
+            "{error}"
+        );
         assert!(seen.lock().unwrap().is_empty());
     }
 }
 
-// The folder's own server must be found as ever, and where the folder lies is nobody's business
-// but of who may see the whole store.
+// The folder's own server must be found, and only callers with access to the whole store may see
+// the path of the folder.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_folder_s_own_server_gets_the_key() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `items`: what is remembered for long under a path and a key.
+//! `items`: JSON values in long-term memory, by path and key.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use super::{
     time_arg::term,
 };
 
-/// Characters of a value in a line.
+/// Most characters of a value in one line.
 const VALUE_CHARS: usize = 200;
 
-/// Remember JSON values under a path and a key, for all conversations
+/// Store JSON values by path and key, for all conversations
 ///
-/// A path is labels with slashes between them: users/ada. Every change is an event, so what
-/// was there before can be read, and erased; `get --json` tells where it is.
+/// A path is labels with slashes between them: users/ada. Every change is an event, so earlier
+/// values can be read and erased; `get --json` tells where the event is.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -42,22 +42,22 @@ pub struct ItemsArgs {
 
 #[derive(Subcommand, Debug, Clone)]
 enum ItemsCommand {
-    /// Put a value, in the place of what is there
+    /// Put a value, replacing the current one
     Put {
         /// The path
         path: String,
         /// The key
         key: String,
-        /// The value, JSON
+        /// The value as JSON
         #[arg(allow_negative_numbers = true, value_hint = ValueHint::Other)]
         value: String,
-        /// It is gone after this time, for example 90s, 30m, 12h or 7d
+        /// Expire the value after this time, for example 90s, 30m, 12h or 7d
         #[arg(long, value_name = "TIME", value_parser = time_to_live)]
         ttl: Option<Duration>,
-        /// What a search finds it by, instead of all texts in it
+        /// Text that searches find it by, instead of all texts in the value
         #[arg(long, value_name = "TEXT")]
         text: Option<String>,
-        /// Who puts it [default: $USER, else `treering-cli`]
+        /// Actor of the change [default: $USER, else `treering-cli`]
         #[arg(long, value_name = "NAME")]
         actor: Option<String>,
     },
@@ -68,51 +68,51 @@ enum ItemsCommand {
         /// The key
         key: String,
     },
-    /// Look for values: the newest first, or with words the best first
+    /// Search values: newest first, or with words the best matches first
     Search {
-        /// Only under this path
+        /// Only below this path
         #[arg(default_value = "", hide_default_value = true)]
         path: String,
-        /// Words
+        /// Words to search for
         #[arg(long = "words", value_name = "WORDS")]
         query: Option<String>,
-        /// What must be so: FIELD and one of = != > >= < <= and JSON, with dots between
-        /// fields within fields (may be given again)
+        /// Condition: FIELD, one of = != > >= < <=, and JSON. Dots separate nested fields (may be
+        /// given again)
         #[arg(long = "where", value_name = "CONDITION", value_parser = condition)]
         conditions: Vec<pb::ItemCondition>,
-        /// At most so many
+        /// Maximum number of values
         #[arg(long, short = 'n', value_name = "N", default_value_t = 10)]
         limit: u32,
-        /// Pass over so many
+        /// Skip this many values
         #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
         offset: u32,
     },
-    /// List the paths that have something
+    /// List the paths that have values
     Ls {
-        /// Only paths that begin so; * is any label
+        /// Only paths with this prefix; * is any label
         #[arg(default_value = "", hide_default_value = true)]
         path: String,
-        /// Cut longer paths to so many labels
+        /// Truncate longer paths to this many labels
         #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
         depth: u32,
-        /// At most so many
+        /// Maximum number of paths
         #[arg(long, short = 'n', value_name = "N", default_value_t = 1_000)]
         limit: u32,
     },
-    /// Take a value away
+    /// Remove a value
     Rm {
         /// The path
         path: String,
         /// The key
         key: String,
-        /// Who does it [default: $USER, else `treering-cli`]
+        /// Actor of the change [default: $USER, else `treering-cli`]
         #[arg(long, value_name = "NAME")]
         actor: Option<String>,
     },
 }
 
 impl ItemsArgs {
-    /// True when it changes something.
+    /// Whether it changes something.
     pub fn changes(&self) -> bool {
         matches!(
             self.what,
@@ -120,12 +120,12 @@ impl ItemsArgs {
         )
     }
 
-    /// True when it may bring the first events of a store.
+    /// Whether it may append the first events of a store.
     pub fn begins(&self) -> bool {
         matches!(self.what, ItemsCommand::Put { .. })
     }
 
-    /// True when what it has to wait for is kept.
+    /// Whether it waits for the index, which is then kept.
     pub fn waits(&self) -> bool {
         matches!(&self.what, ItemsCommand::Search { query: Some(query), .. } if !query.is_empty())
     }
@@ -133,14 +133,14 @@ impl ItemsArgs {
 
 fn time_to_live(text: &str) -> Result<Duration, String> {
     match term(text)? {
-        Duration::ZERO => Err("takes more than no time, for example 12h".to_owned()),
+        Duration::ZERO => Err("must be positive, for example 12h".to_owned()),
         term => Ok(term),
     }
 }
 
 fn condition(text: &str) -> Result<pb::ItemCondition, String> {
     use pb::ItemComparison as Is;
-    // The longer ones first: >= begins like >.
+    // Longer operators first: >= begins with >.
     let signs = [
         ("!=", Is::NotEqual),
         (">=", Is::GreaterOrEqual),
@@ -154,14 +154,14 @@ fn condition(text: &str) -> Result<pb::ItemCondition, String> {
         .filter_map(|sign| Some((text.find(sign.0)?, sign)));
     let (at, (sign, comparison)) = places
         .min_by_key(|(at, (sign, _))| (*at, std::cmp::Reverse(sign.len())))
-        .ok_or("give a field, one of = != > >= < <=, and JSON: level>=3")?;
+        .ok_or("expected a field, one of = != > >= < <=, and JSON, for example level>=3")?;
     let (field, value) = (text[..at].trim(), text[at + sign.len()..].trim());
     if field.is_empty() {
-        return Err("the field is missing before the sign".to_owned());
+        return Err("the field before the comparison is missing".to_owned());
     }
     if !is_json(value) {
         return Err(format!(
-            "what {field} is compared with is no JSON: texts are in quotation marks"
+            "the value for {field} is not JSON: strings need quotation marks"
         ));
     }
     Ok(pb::ItemCondition {
@@ -178,10 +178,10 @@ fn labels(path: &str) -> Vec<String> {
     }
 }
 
-/// Does it, and prints what came of it.
+/// Runs the subcommand and prints the result.
 ///
 /// # Errors
-/// What the store or the output says; [`CliError::Usage`] for what is no JSON.
+/// Errors of the store or the output; [`CliError::Usage`] for invalid JSON.
 pub async fn run(args: ItemsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let changes = args.changes();
     let (op, actor) = op(args.what)?;
@@ -208,7 +208,7 @@ pub async fn run(args: ItemsArgs, store: &Connection, out: &mut Out) -> Result<(
             Some(item) => print_value(&item, out),
             None => Err(CliError::NotFound {
                 what: format!("no item {} under {}", asked.key, asked.path.join("/")),
-                hint: "`treering items ls` lists the paths that have something".to_owned(),
+                hint: "`treering items ls` lists the paths with items".to_owned(),
             }),
         },
         (Some(Answer::Found(found)), _) => {
@@ -242,8 +242,8 @@ fn op(what: ItemsCommand) -> Result<(Op, Option<String>), CliError> {
             let value = text_of(&value)?.trim().to_owned();
             if !is_json(&value) {
                 return Err(CliError::Usage {
-                    what: "the value is no JSON".to_owned(),
-                    hint: "give a text as '\"text\"', a file as @FILE".into(),
+                    what: "the value is not JSON".to_owned(),
+                    hint: "write a string as '\"text\"'; read a file with @FILE".into(),
                 });
             }
             let ttl_ms = ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
@@ -309,7 +309,9 @@ fn op(what: ItemsCommand) -> Result<(Op, Option<String>), CliError> {
 
 fn tell_partial(partial: bool) -> Result<(), CliError> {
     if partial {
-        tell!("There may be more: enough was looked at. Search under a longer path.");
+        tell!(
+            "The result may be incomplete: the scan limit was reached. Search under a longer path."
+        );
     }
     Ok(())
 }
@@ -332,7 +334,7 @@ fn told(
     let name = printable(&format!("{}/{key}", path.join("/")));
     let line = match changed {
         true => format!("{what} {name}"),
-        false => format!("{name} was not there"),
+        false => format!("{name} did not exist"),
     };
     Ok(out.line(line)?)
 }
@@ -367,7 +369,7 @@ fn print_item(item: &pb::Item, out: &mut Out) -> Result<(), CliError> {
         .paint
         .text(Tone::Dim, out.when(item.updated_at.as_ref()));
     let value = match item.value_left_out {
-        true => "(left out: get it alone)".to_owned(),
+        true => "(omitted: get this item alone)".to_owned(),
         false => first_line(&String::from_utf8_lossy(&item.value), VALUE_CHARS),
     };
     Ok(out.line(format!("{name}  {when}  {value}"))?)
@@ -403,8 +405,8 @@ fn json(item: &pb::Item) -> String {
 mod tests {
     use super::*;
 
-    // A condition is typed in one word: each sign is read whole, what is in a text is not a
-    // sign, and what is no JSON is told.
+    // A condition is one word: the longest operator counts, an operator inside a text does not, and
+    // invalid JSON is an error.
     #[test]
     fn conditions_are_read() {
         use pb::ItemComparison as Is;

@@ -1,4 +1,4 @@
-//! `keys`: who may use a server, made and ended where the data folder is.
+//! `keys`: manages the API keys of a server, in its data folder.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ use treering_engine::Engine;
 use treering_proto::envelope::timestamp_to_pb;
 use treering_server::audit;
 
-/// Make and end the keys that a server asks for
+/// Create and revoke the keys that a server requires
 ///
-/// While no key was ever made, whoever reaches the server may do everything. From the first
-/// one on, each call needs a key (TREERING_TOKEN, --token), and a key may do what its roles
-/// say, in their namespaces: a reader reads, a writer appends, too, an approver decides on
-/// calls, an admin does all of that and erases. Keys are in the data folder (keys.json), as
-/// hashes; this command works there, while a server has the folder, too, which takes every
-/// change at once. Who has the folder needs no key.
+/// Before the first key is created, everyone who reaches the server has full access. After that,
+/// each call needs a key (TREERING_TOKEN, --token). Its roles apply to their namespaces: a reader
+/// reads, a writer also appends, an approver decides on calls, and an admin does all of that and
+/// erases. Keys are stored as hashes in the data folder (keys.json). This command works on that
+/// folder, also while a server has it open, and the server applies every change at once. Commands
+/// on the folder itself need no key.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -52,64 +52,66 @@ pub struct KeysArgs {
 #[derive(Subcommand, Debug, Clone)]
 enum What {
     Create(CreateArgs),
-    /// Show the keys: what each may do, and when it was used last
+    /// List the keys with their roles and last use
     Ls,
     Revoke(WhichArgs),
     Rotate(RotateArgs),
 }
 
-/// Make a key, and show it: it is shown once
+/// Create a key and show it; it is shown only once
 ///
-/// The key itself is all that is on standard output; what it may do is said on standard
-/// error. With --json both are one object.
+/// Standard output has only the key itself; its description goes to standard error. With --json,
+/// both are one object.
 #[derive(Args, Debug, Clone)]
 struct CreateArgs {
-    /// Who it is for: the actor of all that is appended with it
+    /// Who it is for: the actor of all events appended with it
     name: String,
-    /// What it may do: reader, writer, approver or admin, in --namespace or in the one
-    /// behind a colon (`*`: in all); several times for several
+    /// Role of the key: reader, writer, approver or admin, in --namespace or in the namespace after
+    /// a colon (`*` for all); may be given several times
     #[arg(long = "role", value_name = "ROLE[:NAMESPACE]", required = true)]
     roles: Vec<String>,
-    /// It has no secret: whoever shows a certificate with this subject, signed by a CA of
-    /// `serve --client-ca`, and sends no key, has it. As `openssl x509 -noout -subject
-    /// -nameopt RFC2253 -in FILE` shows it, all of it
+    /// Subject of a client certificate: the key has no secret. A client has the key if it shows a
+    /// certificate with this subject, signed by a CA of `serve --client-ca`, and sends no other
+    /// key. Give the complete subject as printed by `openssl x509 -noout -subject -nameopt RFC2253
+    /// -in FILE`
     #[arg(long, value_name = "SUBJECT", value_parser = subject)]
     certificate_subject: Option<CertificateSubject>,
-    /// It is refused after so long: 90d, 12h
+    /// Refuse the key after this time: 90d, 12h
     #[arg(long, value_name = "TIME", value_parser = term)]
     expires: Option<Duration>,
-    /// Calls a second that it may make
+    /// Most calls per second
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     requests_per_second: u32,
-    /// Bytes of requests a second that it may send
+    /// Most bytes of requests per second
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     bytes_per_second: u32,
 }
 
-/// End a key at once
+/// Revoke a key at once
 #[derive(Args, Debug, Clone)]
 struct WhichArgs {
-    /// The key's name or id
+    /// Name or id of the key
     key: String,
 }
 
-/// Give a key a new secret, and show it: it is shown once
+/// Give a key a new secret and show it; it is shown only once
 #[derive(Args, Debug, Clone)]
 struct RotateArgs {
-    /// The key's name or id
+    /// Name or id of the key
     key: String,
-    /// The secret that it has goes on for so long
+    /// How long the old secret still works
     #[arg(long, value_name = "TIME", value_parser = term, default_value = "24h")]
     grace: Duration,
 }
 
-/// Changes or lists keys.
+/// Lists or changes keys.
 ///
 /// # Errors
-/// [`CliError::Usage`] for a server, and what cannot be done.
+/// [`CliError::Usage`] for a server and for impossible changes.
 pub fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
-    let hint = "on the server's machine: treering keys ls --data DIR (the server may run)";
-    let dir = common.folder_here("keys are made and ended", hint)?;
+    let hint =
+        "run on the server's machine: treering keys ls --data DIR (the server may be running)";
+    let dir = common.folder_here("keys are managed", hint)?;
     let by = person(None);
     match args.what {
         What::Create(args) => {
@@ -168,14 +170,14 @@ fn subject(text: &str) -> Result<CertificateSubject, String> {
     CertificateSubject::parse(text).map_err(|error| error.to_string())
 }
 
-/// A key without a secret has nothing to show but what it is.
+/// A key for a certificate has no secret to show.
 fn show_of_certificate(key: &KeyRecord, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return Ok(out.line(json(key, None, None))?);
     }
     tell!(
-        "The key {} ({}) may: {}{}. Whoever shows a certificate with the subject {} and sends no \
-         key has it; the server wants `--client-ca`.",
+        "The key {} ({}) may: {}{}. It applies to calls with a client certificate of subject {} \
+         and without a key; the server needs `--client-ca`.",
         key.name,
         key.id,
         roles_of(key),
@@ -194,7 +196,7 @@ fn until(key: &KeyRecord, zone: Zone) -> String {
     }
 }
 
-/// The key on standard output, for scripts; what it is beside it.
+/// Prints the key to standard output for scripts, and its description to standard error.
 fn show(made: &MadeKey, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return Ok(out.line(json(&made.record, None, Some(made.token.reveal())))?);
@@ -212,9 +214,9 @@ fn show(made: &MadeKey, out: &mut Out) -> Result<(), CliError> {
     let old = key.secrets.iter().filter_map(|secret| secret.ends_at).max();
     if let Some(end) = old {
         let end = out.zone().moment(&timestamp_to_pb(end));
-        tell!("The one before goes on until {end}.");
+        tell!("The previous secret is valid until {end}.");
     }
-    tell!("It is shown this once. Clients send it: TREERING_TOKEN, or --token @FILE.");
+    tell!("The key is shown only once. Clients send it with TREERING_TOKEN or --token @FILE.");
     Ok(())
 }
 
@@ -259,9 +261,7 @@ fn list(dir: &std::path::Path, out: &mut Out) -> Result<(), CliError> {
         ))?;
     }
     if keys.is_empty() && !out.json {
-        out.line(
-            "No key was ever made: whoever reaches a server of this store may do everything.",
-        )?;
+        out.line("This store has no keys: anybody who can reach its server may do everything.")?;
     }
     Ok(())
 }
@@ -300,36 +300,35 @@ fn json(key: &KeyRecord, used: Option<TimestampMicros>, token: Option<&str>) -> 
     object.finish()
 }
 
-/// Refuses to open a store to everybody that had keys once: it was restored, or their file is
-/// gone.
+/// Refuses to serve a store without keys if it had keys before: it was restored, or their file is
+/// missing.
 ///
 /// # Errors
-/// [`CliError::Outcome`], also when it cannot be known.
+/// [`CliError::Outcome`], also if this cannot be determined.
 pub async fn check_are_there(
     engine: &Engine,
     keys: &KeyRing,
     opens_all_the_same: bool,
 ) -> Result<(), CliError> {
     if !keys.is_open() {
-        // They may be older than the file that says so.
+        // The keys may be older than the file that records their existence.
         if let Err(error) = access::note_made(keys.dir()) {
-            tracing::warn!(%error, "that this store has keys could not be written down");
+            tracing::warn!(%error, "it could not be recorded that this store has keys");
         }
         return Ok(());
     }
     if opens_all_the_same {
         return Ok(());
     }
-    // A restored store has only the audit to say it.
+    // After a restore, only the audit log tells.
     let had_keys = access::had_keys(keys.dir()) || {
         let noted = audit::has_begun(engine).await;
         noted.map_err(|error| CliError::Outcome {
             what: format!(
-                "it cannot be known whether this store had keys: {}",
+                "it is unknown whether this store had keys: {}",
                 with_causes(&error)
             ),
-            hint: "`treering verify` tells what is damaged; --insecure serves it without keys"
-                .into(),
+            hint: "`treering verify` shows what is damaged; --insecure serves without keys".into(),
             exit: Exit::Damaged,
         })?
     };
@@ -339,18 +338,18 @@ pub async fn check_are_there(
     let dir = keys.dir().display();
     Err(CliError::Outcome {
         what: format!(
-            "callers of this store needed keys, and {dir} has none: as it is, whoever reaches the \
+            "this store had keys, but {dir} has none: without keys, anybody who can reach the \
              server could read and erase everything"
         ),
         hint: format!(
-            "a backup has no keys: put keys.json back, or make new ones (treering keys create NAME \
-             --role 'admin:*' --data {dir}); --insecure serves it without"
+            "backups have no keys: put keys.json back, or create new keys (treering keys create \
+             NAME --role 'admin:*' --data {dir}); --insecure serves without keys"
         ),
         exit: Exit::Refused,
     })
 }
 
-/// What a person does about keys that cannot be read or changed.
+/// The error for keys that cannot be read or changed, with advice.
 pub fn refused(error: KeyFileError) -> CliError {
     let what = error.to_string();
     let outcome = |hint: &str, exit| CliError::Outcome {
@@ -360,13 +359,13 @@ pub fn refused(error: KeyFileError) -> CliError {
     };
     match error {
         KeyFileError::File { .. } => outcome(
-            "check the folder's name, owner and mode, and that its disk has room: until keys.json \
-             can be replaced, keys stay what they are (to end one at once, end the server)",
+            "check the folder's name, owner and mode, and the disk's free space: keys stay \
+             unchanged until keys.json can be replaced (to revoke a key at once, stop the server)",
             Exit::Failed,
         ),
         KeyFileError::Damaged { .. } => outcome(
-            "put a sound copy of keys.json back, or move it away and make the keys anew: nothing \
-             is served with keys that cannot be read",
+            "put an intact copy of keys.json back, or move it away and create the keys again: the \
+             server does not start with unreadable keys",
             Exit::Damaged,
         ),
         KeyFileError::NotFound(_) => CliError::NotFound {
@@ -374,25 +373,26 @@ pub fn refused(error: KeyFileError) -> CliError {
             hint: "`treering keys ls` lists them".into(),
         },
         KeyFileError::NameTaken(_) => outcome(
-            "take another name, revoke that key first, or give it a new secret with `treering \
-             keys rotate`",
+            "use another name, revoke that key first, or give it a new secret with `treering keys \
+             rotate`",
             Exit::Refused,
         ),
         KeyFileError::SubjectTaken { .. } => outcome(
-            "one certificate stands for one key: revoke that key first, or take another subject",
+            "a subject belongs to one key: revoke that key first, or use another subject",
             Exit::Refused,
         ),
         KeyFileError::NoSecret(_) => outcome(
-            "renew the certificate at its CA; to end what it may do, `treering keys revoke`",
+            "renew the certificate at its CA; to end its access, use `treering keys revoke`",
             Exit::Refused,
         ),
-        KeyFileError::Ended(_) => {
-            outcome("make a new one with `treering keys create`", Exit::Refused)
-        }
+        KeyFileError::Ended(_) => outcome(
+            "create a new one with `treering keys create`",
+            Exit::Refused,
+        ),
         KeyFileError::Invalid(_) => CliError::Usage {
             what,
-            hint: "`treering keys create --help` has examples".into(),
+            hint: "`treering keys create --help` shows examples".into(),
         },
-        KeyFileError::Random(_) => outcome("look at the system's log", Exit::Failed),
+        KeyFileError::Random(_) => outcome("check the system's log", Exit::Failed),
     }
 }

@@ -1,10 +1,10 @@
-//! A kind of event on the command line.
+//! An event kind on the command line.
 
 use clap::builder::PossibleValue;
 
 use treering_domain::EventKind;
 
-/// A kind of event on the command line, by its name.
+/// An event kind on the command line, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindArg(pub EventKind);
 

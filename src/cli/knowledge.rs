@@ -1,4 +1,4 @@
-//! `knowledge`: what tool results have shown, and what follows from it.
+//! `knowledge`: shows tool knowledge and what follows from it.
 
 use clap::{Args, Subcommand};
 
@@ -13,19 +13,18 @@ use super::{
     tools,
 };
 
-/// Files that are shown without `--all`.
+/// Most files that are shown without `--all`.
 const FILES_SHOWN: usize = 20;
-/// Analysed files, and variables of each, that are shown without `--all`.
+/// Most analysed files, and variables of each, that are shown without `--all`.
 const VARIABLES_SHOWN: usize = 12;
-/// Characters of a variable's detail.
+/// Most characters of a variable's detail.
 const DETAIL_CHARS: usize = 60;
 
 /// Show what tool results have shown: files, variables, the working directory
 ///
-/// Rules read it from results: tools whose names start with `list_`, `discover_`
-/// or `find_` show files, `inspect_` and `analyze_` variables, and arguments like
-/// `cwd` the working directory. The conversation's `knowledge` policy changes
-/// them.
+/// Rules read it from results: tools whose names start with `list_`, `discover_` or `find_` give
+/// files, `inspect_` and `analyze_` give variables, and arguments like `cwd` the working directory.
+/// The conversation's `knowledge` policy changes the rules.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -38,10 +37,10 @@ Examples:
 pub struct KnowledgeArgs {
     #[command(flatten)]
     place: AsOfArgs,
-    /// Recent results of this tool only
+    /// Only recent results of this tool
     #[arg(long, short, value_name = "NAME")]
     tool: Option<String>,
-    /// So many recent results
+    /// Number of recent results
     #[arg(long, value_name = "N", default_value_t = 5)]
     recent: u32,
     /// Show every file and variable
@@ -55,15 +54,15 @@ pub struct KnowledgeArgs {
 enum KnowledgeCommand {
     /// Fill the empty file and variable arguments of a call
     Suggest {
-        /// The tool
+        /// Name of the tool
         tool: String,
-        /// The arguments as far as they are known, a JSON object
+        /// The known arguments, as a JSON object
         #[arg(default_value = "{}")]
         arguments: String,
     },
     /// List the tools that should have succeeded before this one, and have not
     Prerequisites {
-        /// The tool
+        /// Name of the tool
         tool: String,
     },
     /// Say what to do next
@@ -108,7 +107,7 @@ pub async fn run(args: KnowledgeArgs, store: &Connection, out: &mut Out) -> Resu
                 object.string("guidance", &guidance);
                 out.line(object.finish())?;
             } else if guidance.is_empty() {
-                out.row("The results so far say nothing about what to do next.")?;
+                out.row("The results do not suggest a next step.")?;
             } else {
                 for line in guidance.lines() {
                     out.row(line)?;
@@ -139,7 +138,7 @@ async fn show(
     let paint = out.paint;
     out.row(paint.text(
         Tone::Strong,
-        format!("What results have shown as of #{}", known.revision),
+        format!("Knowledge from tool results as of #{}", known.revision),
     ))?;
     if !known.working_directory.is_empty() {
         let from = at(known.working_directory_from.as_ref());
@@ -154,7 +153,7 @@ async fn show(
     print_outcomes(&known.tools, out)?;
     if known.left_out > 0 {
         let left_out = count(known.left_out);
-        out.note(format!("left out because of bounds: {left_out}"))?;
+        out.note(format!("omitted because of limits: {left_out}"))?;
     }
     if !known.recent.is_empty() {
         out.heading("Recent results, newest first")?;
@@ -209,15 +208,15 @@ fn print_files(known: &pb::KnowledgeResponse, all: bool, out: &mut Out) -> Resul
     more(files.len(), shown, out)
 }
 
-/// A file by its longest name.
+/// A file under its longest name.
 struct NamedFile<'a> {
     file: &'a pb::KnownFile,
     /// Its shorter names.
     also: Vec<&'a pb::KnownFile>,
 }
 
-/// Files of which each stands once, where it is certain which one a shorter name means: one
-/// file's name ends with it, and a name without a folder is one of the working directory.
+/// Merges the names of each file if it is certain that they mean the same one: a shorter name is
+/// the end of exactly one other name, and a name without a folder is in the working directory.
 fn folded<'a>(files: &'a [pb::KnownFile], working_directory: &str) -> Vec<NamedFile<'a>> {
     let directory = working_directory.trim_matches('/');
     let is_meant = |short: &str, long: &str| {
@@ -302,7 +301,7 @@ fn print_outcomes(outcomes: &[pb::ToolOutcomeCount], out: &mut Out) -> Result<()
         return Ok(());
     }
     let paint = out.paint;
-    out.heading("Tools that have returned")?;
+    out.heading("Tools with results")?;
     for tool in outcomes {
         let failed = match tool.failed {
             0 => String::new(),
@@ -373,11 +372,11 @@ fn print_prerequisites(
     }
     if answer.configured.is_empty() {
         let tool = printable(tool);
-        out.row(format!("Nothing is configured to come before {tool}."))?;
+        out.row(format!("{tool} has no configured prerequisites."))?;
     }
     for name in &answer.configured {
         let (tone, word) = if answer.missing.contains(name) {
-            (Tone::Wait, "has not succeeded yet")
+            (Tone::Wait, "has not yet succeeded")
         } else {
             (Tone::Good, "has succeeded")
         };
@@ -394,8 +393,8 @@ fn print_prerequisites(
 mod tests {
     use super::*;
 
-    // A tool is given one file by its whole path, another one names it from where it stands:
-    // it was listed three times. What may be another file stays apart.
+    // One tool names a file by its full path, another by a relative one, and it was listed three
+    // times. Names that may be of different files stay separate.
     #[test]
     fn a_file_with_several_names_is_listed_once() {
         let file = |path: &str| pb::KnownFile {

@@ -1,4 +1,4 @@
-//! `label`: what a conversation is called, and what is kept with it.
+//! `label`: sets labels, title and metadata of a conversation.
 
 use clap::Args;
 
@@ -15,7 +15,7 @@ use super::{
 
 /// Set labels, the title and metadata of a conversation
 ///
-/// What is not named stays. Conversations are listed by them: `treering ls --label`, `--title`.
+/// Values that are not named stay. `treering ls --label` and `--title` list conversations by them.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -26,26 +26,26 @@ Examples:
 pub struct LabelArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
-    /// Labels that it gets
+    /// Label to set
     #[arg(value_name = "NAME=VALUE", group = "change", value_parser = pair)]
     labels: Vec<(String, String)>,
-    /// A label that goes (may be given again)
+    /// Label to remove (may be given again)
     #[arg(long, value_name = "NAME", group = "change")]
     remove: Vec<String>,
     /// Its new title
     #[arg(long, value_name = "TEXT", group = "change")]
     #[arg(allow_hyphen_values = true, value_parser = free_text)]
     title: Option<String>,
-    /// What is kept with it, as JSON (may be given again)
+    /// Metadata to set, as JSON (may be given again)
     #[arg(long, value_name = "NAME=JSON", group = "change", value_parser = pair)]
     metadata: Vec<(String, String)>,
-    /// Metadata that goes (may be given again)
+    /// Metadata to remove (may be given again)
     #[arg(long, value_name = "NAME", group = "change")]
     remove_metadata: Vec<String>,
-    /// Who says so [default: the account's name]
+    /// Actor of the change [default: the account's name]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
-    /// Saying it again with the same key of idempotency changes nothing
+    /// Idempotency key: repeating the command with it changes nothing
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 }
@@ -64,7 +64,7 @@ impl LabelArgs {
 
 type Pairs = Vec<(String, String)>;
 
-/// A map has a name once: of two values one would be lost without a word.
+/// A name that is given twice is an error, because one of the values would be lost.
 fn once(what: &str, pairs: &[(String, String)]) -> Result<Pairs, CliError> {
     for (index, (name, _)) in pairs.iter().enumerate() {
         if pairs[..index].iter().any(|(before, _)| before == name) {
@@ -78,7 +78,7 @@ fn metadata(pairs: &[(String, String)]) -> Result<Pairs, CliError> {
     let read = |(name, value): (String, String)| {
         let value = text_of(&value)?.trim().to_owned();
         if !is_json(&value) {
-            return Err(unusable(&format!("the metadata {name:?} is no JSON")));
+            return Err(unusable(&format!("the metadata {name:?} is not JSON")));
         }
         Ok((name, value))
     };
@@ -88,17 +88,18 @@ fn metadata(pairs: &[(String, String)]) -> Result<Pairs, CliError> {
 fn unusable(what: &str) -> CliError {
     CliError::Usage {
         what: what.to_owned(),
-        hint: "treering label CONVERSATION NAME=VALUE … --metadata NAME=JSON, with texts as \
-               '\"text\"'"
-            .into(),
+        hint:
+            "use: treering label CONVERSATION NAME=VALUE … --metadata NAME=JSON, with strings as \
+             '\"text\"'"
+                .into(),
     }
 }
 
-/// Says what changes.
+/// Sets the values.
 ///
 /// # Errors
-/// What the store or the output says; [`CliError::Usage`] when a name comes twice or metadata
-/// is no JSON.
+/// Errors of the store or the output; [`CliError::Usage`] if a name is given twice or metadata is
+/// not JSON.
 pub async fn run(args: LabelArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let place = find_conversation(store, &args.conversation).await?;
     let change = args.change()?;

@@ -1,9 +1,9 @@
 //! The command line: arguments in, text or JSON lines out.
 //!
-//! Commands know the gRPC services and nothing behind them, so what they print
-//! does not depend on where the store is. One file a command group; shared are
-//! `args` (which store), `connect` (the way to it), `output`, `text` and
-//! `json` (how things look), `error` (messages and exit codes).
+//! Commands use only the gRPC services, so their output does not depend on where the store is.
+//! There is one file for each command group. Shared modules are `args` (which store), `connect`
+//! (the connection), `output`, `text` and `json` (formatting), and `error` (messages and exit
+//! codes).
 
 mod admin;
 mod annotate;
@@ -80,11 +80,11 @@ use treering_engine::{Dense, OpenMode};
 use treering_otel::export::Traces;
 use treering_proto::pb;
 
-/// Keeps what agents do, and lets you read, fork, replay and search it
+/// Records what agents do, and lets you read, fork, replay and search it
 ///
-/// A store is a folder (--data DIR) or a server (--server URL); every command
-/// works on both and prints the same. Start with `treering demo`, or import
-/// conversations of your own with `treering import`.
+/// A store is a folder (--data DIR) or a server (--server URL). Every command works on both and
+/// prints the same. Start with `treering demo`, or import your own conversations with `treering
+/// import`.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "treering", version, after_help = EXIT_CODES_HELP, max_term_width = 100)]
 #[command(arg_required_else_help = true, infer_subcommands = false)]
@@ -103,10 +103,10 @@ enum Command {
     OnStore(StoreCommand),
 }
 
-/// In `--help` these stand behind the commands on stores.
+/// Display order of these commands: after the commands on stores.
 const LAST: usize = 100;
 
-/// A command that opens what it needs by itself.
+/// A command that opens what it needs itself.
 #[derive(Subcommand, Debug, Clone)]
 enum AloneCommand {
     Serve(Box<serve::ServeArgs>),
@@ -129,7 +129,7 @@ enum AloneCommand {
     Man(man::ManArgs),
 }
 
-/// A command that is given a store: a folder, or a server.
+/// A command that gets a store: a folder or a server.
 #[derive(Subcommand, Debug, Clone)]
 enum StoreCommand {
     Import(import::ImportArgs),
@@ -154,14 +154,14 @@ enum StoreCommand {
     Sub(sub::SubArgs),
     Append(append::AppendArgs),
     Pending(approve::PendingArgs),
-    /// Approve a tool call that waits
+    /// Approve a pending tool call
     ///
-    /// The approval holds for exactly the arguments that are shown.
+    /// The approval applies only to exactly the arguments that are shown.
     #[command(after_help = "\
 Example:
   treering approve CONVERSATION call_7 --reason 'only reads'")]
     Approve(approve::DecideArgs),
-    /// Deny a tool call that waits
+    /// Deny a pending tool call
     #[command(after_help = "\
 Example:
   treering deny CONVERSATION call_7 --reason 'outside of the workspace'")]
@@ -174,7 +174,7 @@ Example:
     Heads(heads::HeadsArgs),
     Rebuild(admin::RebuildArgs),
     Backup(backup::BackupArgs),
-    /// Show the store in numbers
+    /// Show statistics of the store
     Stats,
 }
 
@@ -189,7 +189,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse_from(words);
     disk::keep_private();
     treering_base::contained::keep_contained_panics_quiet();
-    // A server has to know first where its traces go.
+    // A server must know first where its traces go.
     if !matches!(cli.command, Command::Alone(AloneCommand::Serve(_))) {
         log_to_stderr(Logging::Command);
     }
@@ -212,7 +212,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Runs a program to its end, and tells how it failed if it did.
+/// Runs a program, and reports its error if it fails.
 pub fn main_with(color: Color, program: impl Future<Output = Result<(), CliError>>) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -227,22 +227,22 @@ pub fn main_with(color: Color, program: impl Future<Output = Result<(), CliError
     }
 }
 
-/// What is logged, and of what traces are made.
+/// What is logged, and what is traced.
 #[derive(Clone, Copy, Debug)]
 enum Logging<'a> {
-    /// A command: only what it should not hide; a call that failed it tells itself.
+    /// A command: only warnings. The command itself reports a failed call.
     Command,
-    /// A server: what it does.
+    /// A server: its operation.
     Served {
-        /// Where its calls go as spans; none: nowhere.
+        /// Where spans of its calls go; none for nowhere.
         traces: Option<&'a Traces>,
     },
 }
 
-/// Logs go to standard error. `TREERING_LOG` sets what, for example `debug`.
+/// Logs to standard error. `TREERING_LOG` sets the filter, for example `debug`.
 fn log_to_stderr(logging: Logging<'_>) {
     let (default, traces) = match logging {
-        // What agents ask wrongly is theirs to know.
+        // Invalid requests of agents are reported to the agents.
         Logging::Served { traces } => ("treering=info,rmcp=error,warn", traces),
         Logging::Command => (
             "error,treering_server::status=off,treering_engine::health=off",
@@ -252,9 +252,9 @@ fn log_to_stderr(logging: Logging<'_>) {
     let filter =
         EnvFilter::try_from_env("TREERING_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    // An embedding program may have set its own.
+    // An embedding program may have set its own subscriber.
     let _ = match traces {
-        // Nobody but the log looks at spans: one filter for all is faster.
+        // Only the log reads spans, so a single global filter is faster.
         None => tracing::subscriber::set_global_default(
             tracing_subscriber::fmt()
                 .with_env_filter(filter)
@@ -291,7 +291,7 @@ async fn run_command(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Alone(command) => return run_alone(command, common, out).await,
         Command::OnStore(command) => command,
     };
-    // Some of them can end before a store is opened.
+    // Some commands end before a store is opened.
     match &command {
         StoreCommand::Audit(_) => common.namespace = audit::namespace(),
         StoreCommand::Heads(heads::HeadsArgs {
@@ -315,7 +315,7 @@ async fn run_command(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
     }
     let opening = command.opening(common)?;
     match open_and_run(command.clone(), opening, common, out).await {
-        // A command that reads cannot mend them, but can do without.
+        // A command that only reads cannot rebuild the views, but works without them.
         Err(error) if error.is_of_damaged_views() && opening.mode.is_read_only() => {
             if out.is_begun() || common.is_for_a_server()? {
                 return Err(error);
@@ -347,7 +347,7 @@ async fn run_alone(command: AloneCommand, common: &Common, out: &mut Out) -> Res
     }
 }
 
-/// True when a folder is named that has no store.
+/// Whether the folder has no store yet.
 fn would_make_a_store(common: &Common) -> Result<bool, CliError> {
     Ok(common
         .folder()?
@@ -363,7 +363,7 @@ async fn open_and_run(
     let store = Connection::open(&common.connect_options()?, opening).await?;
     let packs = command.ends_dense();
     let done = on_store(command, &store, common, out).await;
-    // What was printed is shown before the engine takes its time to end.
+    // Show the output before the engine closes, which takes time.
     let shown = out.flush();
     let started = Instant::now();
     let closed = store.close().await;
@@ -432,7 +432,7 @@ impl StoreCommand {
         })
     }
 
-    /// True when its output is for reading, and may be long.
+    /// Whether its output is for reading and may be long.
     fn is_read_at_length(&self) -> bool {
         match self {
             Self::Replay(args) => !args.is_timed(),
@@ -451,14 +451,13 @@ impl StoreCommand {
         }
     }
 
-    /// True when the command takes its time anyway, and may as well leave a store
-    /// that takes little room.
+    /// Whether the store is packed when it closes. Such a command takes long anyway.
     fn ends_dense(&self) -> bool {
         matches!(self, Self::Import(_))
     }
 
-    /// What a folder is opened for. Looking changes nothing, and only what brings
-    /// the first events may make a store.
+    /// The mode for opening a folder. Reading changes nothing, and only commands that append first
+    /// events may create a store.
     fn opens(&self, common: &Common) -> Result<OpenMode, CliError> {
         let begins = match self {
             Self::Import(_) => true,
@@ -494,7 +493,7 @@ impl StoreCommand {
     }
 }
 
-/// One line on what happened, one on what to do; and the exit code.
+/// Prints one line with the error and one with advice. Returns the exit code.
 fn report(error: &CliError, color: args::Color) -> ExitCode {
     if !matches!(error, CliError::OutputClosed) {
         let choice = match color {
@@ -522,14 +521,14 @@ mod tests {
 
     use super::*;
 
-    /// clap finds clashing options only when the command is built: build it.
+    /// clap reports conflicting options only when the command is built.
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 
-    // A command without a word about it had none in `--help`, and a manual page that no index
-    // could take.
+    // A command without a description had none in `--help`, and its manual page was invalid for
+    // indexes.
     #[test]
     fn every_command_says_what_it_does() {
         let mut waiting = vec![Cli::command()];
@@ -539,8 +538,8 @@ mod tests {
         }
     }
 
-    /// The README's picture showed options that were gone, ids that nobody types, and a port
-    /// that was not the default one: what it shows to type must be understood.
+    /// The README's picture showed removed options, unusual ids, and a port other than the default.
+    /// Every command in it must parse.
     #[test]
     fn the_picture_shows_what_can_be_typed() {
         let picture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images/demo.svg");
@@ -581,8 +580,8 @@ mod tests {
         );
     }
 
-    /// `-n` here and `-k` there, `--kind` and `--kinds`: what one command was asked with was
-    /// refused by the next. An option has one short name wherever it is.
+    /// Options differed between commands (`-n` and `-k`, `--kind` and `--kinds`). An option must
+    /// have the same short name everywhere.
     #[test]
     fn one_flag_for_one_thing() {
         type Shorts = HashMap<String, (Option<char>, String)>;
@@ -615,7 +614,7 @@ mod tests {
         assert!(!shorts.contains_key("kinds"), "another flag for --kind");
     }
 
-    /// Scripts rely on these lines as they stand.
+    /// Scripts rely on these command lines.
     #[test]
     fn the_fixed_command_lines_are_understood() {
         for line in [

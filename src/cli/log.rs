@@ -1,4 +1,4 @@
-//! `log`: the events of a branch, as they are stored.
+//! `log`: prints the events of a branch.
 
 use clap::Args;
 
@@ -15,13 +15,13 @@ use super::{
     text::{EventText, Zone, event_lines, is_undated},
 };
 
-/// Lines of content of one event that are shown without `--full`.
+/// Most lines of one event that are shown without `--full`.
 const LINES: usize = 12;
 
 /// Events before and after the one of `--around`.
 const AROUND: u64 = 5;
 
-/// Read the events of a branch, with the history that it inherited
+/// Read the events of a branch, with its inherited history
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -35,31 +35,31 @@ Examples:
 pub struct LogArgs {
     #[command(flatten)]
     place: BranchArgs,
-    /// All branches, in the order in which things happened
+    /// All branches, in the order in which events were recorded
     #[arg(long, conflicts_with = "branch")]
     all: bool,
     /// Newest first
     #[arg(long, short)]
     reverse: bool,
-    /// At most so many events
+    /// Maximum number of events
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<u64>,
-    /// This event and its neighbours: the same as CONVERSATION#REVISION
+    /// Show this event and its neighbours, as with CONVERSATION#REVISION
     #[arg(long, value_name = "REVISION")]
     #[arg(conflicts_with_all = [
         "all", "reverse", "limit", "from", "to", "key", "key_prefix", "types", "by", "attributes",
     ])]
     around: Option<u64>,
-    /// So many events after it [default: 5]
+    /// Number of events after it [default: 5]
     #[arg(long, short = 'A', value_name = "N")]
     after: Option<u64>,
-    /// So many events before it [default: 5]
+    /// Number of events before it [default: 5]
     #[arg(long, short = 'B', value_name = "N")]
     before: Option<u64>,
-    /// So many events before and after it
+    /// Number of events before and after it
     #[arg(long, short = 'C', value_name = "N", conflicts_with_all = ["before", "after"])]
     context: Option<u64>,
-    /// Only these kinds of events, separated by commas
+    /// Only events of these kinds, separated by commas
     #[arg(long = "kind", visible_alias = "kinds", value_name = "KIND")]
     #[arg(value_enum, value_delimiter = ',', hide_possible_values = true)]
     kinds: Vec<KindArg>,
@@ -69,7 +69,7 @@ pub struct LogArgs {
     /// Last revision to show
     #[arg(long, value_name = "REVISION")]
     to: Option<u64>,
-    /// Show contents whole, however long
+    /// Show whole contents
     #[arg(long)]
     full: bool,
     #[command(flatten)]
@@ -77,7 +77,7 @@ pub struct LogArgs {
 }
 
 impl LogArgs {
-    /// The branch, and its events of the kinds that are asked for.
+    /// The branch, and the filter for its events.
     async fn find(&self, store: &Connection) -> Result<Reading<'_>, CliError> {
         let (from, to) = (self.from.unwrap_or_default(), self.to.unwrap_or_default());
         if to > 0 && from > to {
@@ -108,7 +108,7 @@ impl LogArgs {
     }
 }
 
-/// What is read of a branch.
+/// What to read of a branch.
 struct Reading<'a> {
     args: &'a LogArgs,
     place: FoundBranch,
@@ -118,14 +118,14 @@ struct Reading<'a> {
 /// Prints the events.
 ///
 /// # Errors
-/// What the store or the output says; [`CliError::Usage`] for bounds that leave nothing.
+/// Errors of the store or the output; [`CliError::Usage`] for an empty range.
 pub async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let reading = args.find(store).await?;
     if args.limit == Some(0) {
         return Ok(());
     }
     let mut how = out.event_text(LINES, args.full);
-    // The day says it.
+    // The line of the day has the zone.
     how.zone = out.zone().unnamed();
     let how = if args.all { how.with_branch() } else { how };
     let mut printer = Printer {
@@ -153,7 +153,7 @@ pub async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<()
         ..reading.events.clone()
     };
     loop {
-        // Of what it looks at, a read may stop before it has found enough.
+        // A read may stop before it has found enough events.
         request.limit = args.limit.map_or(0, |limit| limit - printer.shown);
         request.go_on_at = print_all(store, request.clone(), &mut printer, out).await?;
         let is_enough = args.limit.is_some_and(|limit| printer.shown >= limit);
@@ -167,7 +167,7 @@ pub async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<()
     Ok(())
 }
 
-/// Prints what a read brings, and says where it has stopped.
+/// Prints the events of a read, and says where it stopped.
 async fn print_all(
     store: &Connection,
     request: pb::ReadRequest,
@@ -185,21 +185,21 @@ async fn print_all(
     Ok(stopped_at)
 }
 
-/// What is said with each day of a conversation whose times are not its own.
+/// The note for each day of a conversation whose event times are not original.
 async fn day_note(place: &FoundBranch, store: &Connection, out: &Out) -> &'static str {
     if out.json {
         return "";
     }
     let state = read::state(store, &place.conversation, &place.branch, 0).await;
-    // What is wrong with the conversation, reading its events says.
+    // If the conversation is damaged, reading its events reports it.
     let summary = state.ok().and_then(|state| state.summary);
     match summary.as_ref().is_some_and(is_undated) {
-        true => ", when recorded: its source says no times",
+        true => ", as recorded: its source has no times",
         false => "",
     }
 }
 
-/// Prints an event between its neighbours.
+/// Prints an event with its neighbours.
 async fn around(
     reading: &Reading<'_>,
     mut printer: Printer,
@@ -209,7 +209,7 @@ async fn around(
     let (args, event) = (reading.args, reading.place.revision);
     let many = |asked: Option<u64>| asked.or(args.context).unwrap_or(AROUND);
     let mut before = Vec::new();
-    // Inherited events come last in a read from the end: revisions are of the branch.
+    // A backward read has inherited events last; revisions are of the branch.
     if many(args.before) > 0 && event > 1 {
         let request = pb::ReadRequest {
             from_revision: event - 1,
@@ -247,7 +247,7 @@ async fn around(
     Ok(())
 }
 
-/// Says why nothing was printed.
+/// Explains why nothing was printed.
 async fn nothing(
     Reading { args, place, .. }: &Reading<'_>,
     store: &Connection,
@@ -256,7 +256,7 @@ async fn nothing(
     let state = read::state(store, &place.conversation, &place.branch, 0).await?;
     let of_branch = state.branch.unwrap_or_default();
     let why = if args.found_by.filter().is_some() {
-        "No events there that are found so.".to_owned()
+        "No events there match.".to_owned()
     } else if args.kinds.is_empty() {
         format!(
             "No events there: {} ends with #{}.",
@@ -268,18 +268,18 @@ async fn nothing(
     Ok(out.line(out.paint.text(Tone::Dim, why))?)
 }
 
-/// Prints events, and the day where it changes.
+/// Prints events, and a line when the day changes.
 struct Printer {
     how: EventText,
     zone: Zone,
     day: String,
     day_note: &'static str,
-    /// When the last event was recorded that its source gave a time.
+    /// Recording time of the last event with a time from its source.
     imported_at: Option<i64>,
     shown: u64,
 }
 
-/// What an import adds without a time it records at most so many seconds from what has one.
+/// Most seconds between the recording of an imported event without a time and one with a time.
 const IMPORT_SECONDS: i64 = 60;
 
 impl Printer {
@@ -298,8 +298,8 @@ impl Printer {
         print(event, self.how, out)
     }
 
-    /// True for what an import brought without a time among what has one: when it was recorded
-    /// says nothing of when it happened.
+    /// Whether an imported event has no time although its neighbours have one. Its recording time
+    /// says nothing about when it happened.
     fn is_untimed(&mut self, event: &pb::Event) -> bool {
         let seconds =
             |time: &Option<prost_types::Timestamp>| time.as_ref().map(|time| time.seconds);
@@ -316,7 +316,7 @@ impl Printer {
     }
 }
 
-/// Prints one event in the form that the options ask for.
+/// Prints one event in the format of the options.
 pub fn print(event: &pb::Event, how: EventText, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return Ok(out.line(json::event(event))?);

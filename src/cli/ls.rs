@@ -1,4 +1,4 @@
-//! `ls`: the conversations of a namespace.
+//! `ls`: lists the conversations of a namespace.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,13 @@ use super::{
     text::{count, first_line, happened, is_undated, printable},
 };
 
-/// Conversations asked for at once.
+/// Conversations in one page.
 const PAGE: u32 = 500;
-/// Names that are told of many.
+/// Most names that are listed.
 const NAMED_MAX: usize = 20;
-/// Columns of when it happened.
+/// Columns of a relative time.
 const WHEN_COLUMNS: usize = 10;
-/// Columns of a day and time.
+/// Columns of a date and time.
 const DAY_CLOCK_COLUMNS: usize = 19;
 
 /// List the conversations, newest first
@@ -36,17 +36,17 @@ pub struct LsArgs {
     /// Only those imported from this source
     #[arg(long, value_name = "SOURCE")]
     source: Option<String>,
-    /// Only those with this label; several times: with all of them
+    /// Only those with this label (may be given again: with all of them)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
-    /// Only those whose title has this in it
+    /// Only those with this text in the title
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
-    /// Show at most so many
+    /// Maximum number of conversations
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<usize>,
-    /// What makes one newer than another: when the last of it happened, as its source
-    /// says, or when it was recorded here
+    /// Sort by when the last event happened according to its source, or by when the conversation
+    /// was recorded here
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     by: By,
     /// Oldest first
@@ -54,13 +54,13 @@ pub struct LsArgs {
     oldest_first: bool,
 }
 
-/// What the list is ordered by.
+/// Sort order of the list.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum By {
-    /// When its last event happened.
+    /// By when the last event happened.
     #[default]
     Happened,
-    /// When its first event was recorded.
+    /// By when the first event was recorded.
     Recorded,
 }
 
@@ -83,7 +83,7 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
     let mut shown = 0_u64;
     while left > 0 {
         let request = pb::ListConversationsRequest {
-            // Never fewer: within a second, only those on one page are in order.
+            // Always a full page: within a second, only conversations on one page are in order.
             page_size: PAGE,
             page_token,
             source: args.source.clone().unwrap_or_default(),
@@ -116,7 +116,7 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
     if shown == 0 && !out.json {
         match &args.source {
             _ if !args.labels.is_empty() || args.title.is_some() => {
-                out.line("No conversation here is like that. `treering ls` lists all.")?;
+                out.line("No conversation matches. `treering ls` lists all.")?;
             }
             Some(source) => {
                 let names = names(store).await?;
@@ -130,17 +130,17 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
     Ok(())
 }
 
-/// Names that conversations of a namespace have.
+/// Sources and labels in a namespace.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// Where they came from.
+    /// Sources of its conversations.
     pub sources: BTreeSet<String>,
-    /// Their labels, `NAME=VALUE`, or `NAME` of one without a value.
+    /// Their labels: `NAME=VALUE`, or `NAME` without a value.
     pub labels: BTreeSet<String>,
 }
 
 impl Names {
-    /// Whether a conversation has a label, which may be named without its value.
+    /// Whether a conversation has a label; its value may be omitted.
     pub fn has_label(&self, label: &str) -> bool {
         let begun = format!("{label}=");
         let mut from = self.labels.range(begun.clone()..);
@@ -148,7 +148,7 @@ impl Names {
     }
 }
 
-/// The names of all conversations.
+/// Sources and labels of all conversations.
 pub async fn names(store: &Connection) -> Result<Names, CliError> {
     let mut names = Names::default();
     let mut page_token = String::new();
@@ -178,16 +178,16 @@ pub async fn names(store: &Connection) -> Result<Names, CliError> {
     }
 }
 
-/// That nothing came from a source, and which sources there are.
+/// A message that nothing came from a source, with the known sources.
 pub fn none_from(source: &str, sources: &BTreeSet<String>) -> String {
     let there_is = match some_of(sources) {
-        some if some.is_empty() => "nothing here was imported".to_owned(),
-        some => format!("there are {some}"),
+        some if some.is_empty() => "nothing was imported".to_owned(),
+        some => format!("the sources are {some}"),
     };
     format!("No conversations from {}: {there_is}.", printable(source))
 }
 
-/// The first names of many.
+/// The first of many names.
 pub fn some_of(names: &BTreeSet<String>) -> String {
     let first = names.iter().take(NAMED_MAX).map(|name| printable(name));
     let mut some = first.collect::<Vec<_>>().join(", ");
@@ -197,12 +197,12 @@ pub fn some_of(names: &BTreeSet<String>) -> String {
     some
 }
 
-/// When each was, all equally wide.
+/// Times of the conversations, padded to equal width.
 fn times(summaries: &[pb::ConversationSummary], out: &Out) -> Vec<String> {
     let times = summaries.iter().map(|summary| {
         let when = out.when(happened(summary));
         match is_undated(summary) {
-            // Its source gave no time.
+            // Its source has no time.
             true => format!("recorded {when}"),
             false => when,
         }
@@ -235,7 +235,7 @@ fn row(summary: &pb::ConversationSummary, id: &str, when: &str, out: &Out) -> St
     }
     let beside = id.chars().count() + when.len().max(WHEN_COLUMNS) + 14;
     let title = match summary.title.is_empty() {
-        // Nobody gave one, or it was erased.
+        // No title was set, or it was erased.
         true => paint.text(Tone::Dim, "no title"),
         false => first_line(&summary.title, out.width.saturating_sub(beside)),
     };

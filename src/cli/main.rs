@@ -1,10 +1,9 @@
-//! The `treering` command. Everything is in the library beside it.
+//! The `treering` command. The code is in the library.
 
 use std::process::ExitCode;
 
-/// What one thread makes, another drops (requests, records, pages): with the
-/// system's allocator they wait for each other, and what was freed stays with the
-/// thread that made it.
+/// Requests, records and pages are allocated by one thread and freed by another. With the system's
+/// allocator, threads wait for each other, and freed memory stays with the allocating thread.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! The manual pages, made of the same words as `--help`.
+//! The manual pages, generated from the texts of `--help`.
 
 use std::path::PathBuf;
 
@@ -9,15 +9,15 @@ use treering_base::disk;
 
 /// Write the manual pages into a folder
 ///
-/// One for each command, for packages.
+/// One page for each command, for packages.
 #[derive(Args, Debug, Clone)]
 #[command(hide = true)]
 pub struct ManArgs {
-    /// The folder; made if it is not there
+    /// The folder; created if it does not exist
     dir: PathBuf,
 }
 
-/// Writes them.
+/// Writes the pages.
 pub fn run(args: &ManArgs, out: &mut Out) -> Result<(), CliError> {
     disk::make_folder(&args.dir)?;
     let command = Cli::command().disable_help_subcommand(true);

@@ -1,5 +1,4 @@
-//! `mcp`: the store for an agent, over standard input and output; and what `serve` takes to be
-//! reached by agents over HTTP.
+//! `mcp`: an MCP server on standard input and output, and the options of `serve` for MCP over HTTP.
 
 use clap::Args;
 use rmcp::transport::stdio_pipes;
@@ -11,13 +10,12 @@ use treering_server::web_origin;
 
 /// Give an agent the store: a server of the Model Context Protocol on standard input and output
 ///
-/// An agent (Claude Code, Codex, opencode, Gemini CLI, VS Code …) starts it and searches with
-/// it in what was said and done before: `treering init AGENT` writes the lines that this needs
-/// into the agent's configuration.
+/// An agent (Claude Code, Codex, opencode, Gemini CLI, VS Code …) starts it to search in what was
+/// said and done before: `treering init AGENT` writes the configuration that the agent needs.
 ///
-/// It reads, and changes nothing, unless --writable is said. A folder is opened when the agent
-/// asks for something and let go at once, so that several sessions can have the same one, and
-/// imports go on. Answers are bounded, and recorded text is marked as data.
+/// It only reads, unless --writable is given. A folder is opened for each request and closed at
+/// once, so that several sessions can share it and imports continue. Answers are bounded, and
+/// recorded text is marked as data.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -30,23 +28,23 @@ Examples:
 Tools: search, around, read, conversations, branches, request, recall; with --writable remember
 and fork; with --allow-approvals pending and decide. docs/MCP.md has more.")]
 pub struct McpArgs {
-    /// Let the agent remember things and fork conversations
+    /// Let the agent store memories and fork conversations
     #[arg(long)]
     writable: bool,
-    /// Let the agent write down decisions about calls that wait for a person
+    /// Let the agent record decisions on pending calls
     ///
-    /// An agent that has this can approve calls, its own among them. Only for one whose client
-    /// asks a person before each call of a tool.
+    /// Such an agent can approve calls, including its own. Use it only with a client that asks a
+    /// person before each tool call.
     #[arg(long)]
     allow_approvals: bool,
 }
 
-/// Speaks with the agent until it ends.
+/// Serves the agent until it disconnects.
 ///
 /// # Errors
-/// [`CliError::Outcome`] when what comes is not the protocol.
+/// [`CliError::Outcome`] if the input is not the protocol.
 pub async fn run(args: &McpArgs, common: &Common) -> Result<(), CliError> {
-    // What is mistyped is told at once, not at the first call.
+    // Report wrong options at once, not at the first call.
     let options = common.connect_options()?;
     let allowed = Allowed {
         writing: args.writable,
@@ -56,19 +54,18 @@ pub async fn run(args: &McpArgs, common: &Common) -> Result<(), CliError> {
     mcp::speak(options, allowed, read, write).await
 }
 
-/// How agents reach a server.
+/// MCP over HTTP on a server.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Agents")]
 pub struct McpServeArgs {
-    /// Serve agents nothing on the port of the services (/mcp, the Model Context Protocol by
-    /// HTTP). Else a key comes as bearer token there, and may do what it may do by gRPC
+    /// Do not serve agents on the port of the services (/mcp, the Model Context Protocol over
+    /// HTTP). Otherwise, a key as bearer token gives the same access as over gRPC
     #[arg(long)]
     no_mcp: bool,
-    /// Let agents remember things and fork conversations, as far as their keys allow it
+    /// Let agents store memories and fork conversations, within the roles of their keys
     #[arg(long = "mcp-writable", conflicts_with = "no_mcp")]
     writable: bool,
-    /// Take requests of agents from pages of this origin, too: https://HOST:PORT (may be given
-    /// again)
+    /// Also accept agent requests from pages of this origin: https://HOST:PORT (may be given again)
     #[arg(
         long = "mcp-origin",
         value_name = "ORIGIN",
@@ -79,7 +76,7 @@ pub struct McpServeArgs {
 }
 
 impl McpServeArgs {
-    /// How agents are served; none: they are not.
+    /// The options for agents; none if they are not served.
     pub fn wanted(&self) -> Option<HttpOptions> {
         (!self.no_mcp).then(|| HttpOptions {
             allowed: Allowed {

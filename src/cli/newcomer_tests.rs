@@ -1,4 +1,4 @@
-//! What somebody who sees the program for the first time tries, and what he is told.
+//! Tests of what new users try, and the messages that they get.
 
 use std::fs;
 
@@ -51,7 +51,7 @@ fn call(id: &str, tool: &str, arguments: &Value) -> Value {
         "function": {"name": tool, "arguments": arguments.to_string()}})
 }
 
-/// Turns with a call of a tool on a file in each.
+/// Turns, each with a tool call on a file.
 fn conversation(id: &str, turns: usize) -> Value {
     let mut messages = Vec::new();
     for turn in 0..turns {
@@ -69,7 +69,7 @@ fn conversation(id: &str, turns: usize) -> Value {
     json!({"id": id, "source": "test", "messages": messages})
 }
 
-// "Who touched this file?" has no words: the search was refused, and `*` counted nothing.
+// "Who touched this file?" has no search words: the search was refused, and `*` counted nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_search_without_words_lists_what_its_filters_let_through() {
     let store = Store::of(&[conversation("one", 3)]).await;
@@ -97,7 +97,7 @@ async fn a_search_without_words_lists_what_its_filters_let_through() {
     assert!(refused.contains("--path"), "{refused}");
 }
 
-// The name was whole, and what left nothing was another filter: the hint was about the name.
+// The hint was about a correct path, although another filter excluded everything.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hint_is_about_the_filter_that_leaves_nothing() {
     let store = Store::of(&[conversation("one", 2)]).await;
@@ -110,7 +110,7 @@ async fn a_hint_is_about_the_filter_that_leaves_nothing() {
     assert!(told.contains("whole names"), "{told}");
 }
 
-// A sub-agent of an imported session has returned, and was said to run.
+// A sub-agent of an imported session had returned, but was listed as running.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sub_context_that_has_returned_does_not_run() {
     let store = Store::new();
@@ -132,8 +132,8 @@ async fn a_sub_context_that_has_returned_does_not_run() {
     );
 }
 
-// A plan named an open turn where none was, a summary of 3,987 tokens went into requests of
-// 4,000, and a compaction was due where nothing could be cut.
+// A plan named an open turn when there was none, a summary of 3,987 tokens went into requests of
+// 4,000, and a compaction was due when nothing could be cut.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compaction_fits_what_it_is_for() {
     let store = Store::of(&[conversation("one", 30), conversation("new", 1)]).await;
@@ -204,7 +204,7 @@ async fn a_compaction_fits_what_it_is_for() {
     assert!(!due.contains("compaction is due"), "{due}");
 }
 
-// Of a run that had failed the lines were shown that its runner writes before each step.
+// A failed run was shown by the lines that its runner prints before each step.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_failed_is_shown_by_what_tells_so() {
     let steps: String = (0..20)
@@ -227,8 +227,8 @@ async fn what_failed_is_shown_by_what_tells_so() {
     assert!(found.contains("line 1,"), "{found}");
 }
 
-// A summary and a session's title have no time: between events of a year ago they were said to
-// be of today.
+// Summaries and session titles have no time. Between events of last year, they were shown as of
+// today.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_no_time_is_not_of_today() {
     let store = Store::of(&[json!({"id": "one", "source": "test", "messages": [

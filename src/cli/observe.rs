@@ -1,5 +1,5 @@
-//! `serve`'s options for those who watch it: metrics, slow requests, the floor of the disk, and
-//! what systemd is told.
+//! `serve`'s options for monitoring: metrics, slow requests, free disk space, traces, and systemd
+//! notifications.
 
 use std::{
     env, io,
@@ -30,32 +30,31 @@ use treering_server::{
 };
 use treering_summariser::SummariserMeasures;
 
-/// How a server is watched.
+/// Monitoring of a server.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Watching it")]
 pub struct ObserveArgs {
-    /// Serve metrics for Prometheus (/metrics), and /live and /ready, by HTTP there. Whoever
-    /// reaches it sees how much is done, and nothing of what is stored
+    /// Serve Prometheus metrics (/metrics), /live and /ready over HTTP at this address. They show
+    /// the load, but no stored content
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
-    /// Log requests that take longer than this: method, duration, code and sizes, and nothing
-    /// of what they hold. 0: none
+    /// Log requests that take longer than this, with method, duration, code and sizes, but without
+    /// content. 0 for none
     #[arg(long, value_name = "TIME", value_parser = length, default_value = "1s")]
     slow: Duration,
-    /// Say "not ready" when less than this is free on the store's disk. Default: 256MiB, or a
+    /// Report "not ready" if the store's disk has less free space than this. Default: 256MiB, or a
     /// fiftieth of a smaller disk
     #[arg(long, value_name = "SIZE", value_parser = size)]
     disk_floor: Option<u64>,
-    /// Send traces of calls to this collector, by OTLP over gRPC: a span for each call, with
-    /// what it waited for, and nothing of what it holds. Default: $OTEL_EXPORTER_OTLP_ENDPOINT,
-    /// else no traces
+    /// Send traces of calls to this collector, by OTLP over gRPC: a span for each call with its
+    /// waiting times, but no content. Default: $OTEL_EXPORTER_OTLP_ENDPOINT, else no traces
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
-    /// Of the calls whose callers do not say (traceparent), trace this part: 0 to 1. Default:
-    /// as $OTEL_TRACES_SAMPLER and $OTEL_TRACES_SAMPLER_ARG say, else all
+    /// Fraction of calls to trace if the caller does not decide (traceparent): 0 to 1. Default:
+    /// $OTEL_TRACES_SAMPLER and $OTEL_TRACES_SAMPLER_ARG, else all
     #[arg(long, value_name = "PART", value_parser = part)]
     otlp_ratio: Option<f64>,
-    /// Say in each span which namespace its call is for
+    /// Add the namespace of its call to each span
     #[arg(long)]
     otlp_namespaces: bool,
 }
@@ -63,10 +62,10 @@ pub struct ObserveArgs {
 fn part(text: &str) -> Result<f64, String> {
     let part = text.trim().parse().ok();
     let part = part.filter(|part| (0.0..=1.0).contains(part));
-    part.ok_or_else(|| "give a number from 0 (none) to 1 (all), as in 0.05".into())
+    part.ok_or_else(|| "use a number from 0 (none) to 1 (all), for example 0.05".into())
 }
 
-/// Who watches, before there is something to see.
+/// Monitoring before the store is open.
 #[derive(Debug)]
 pub struct Observer {
     listener: Option<TcpListener>,
@@ -74,7 +73,7 @@ pub struct Observer {
 }
 
 impl ObserveArgs {
-    /// Takes the address of the metrics.
+    /// Binds the address of the metrics.
     ///
     /// # Errors
     /// [`CliError::Listen`].
@@ -96,11 +95,11 @@ impl ObserveArgs {
         })
     }
 
-    /// Begins to send traces, if there is where to. To be called before anything is logged:
-    /// what is logged and what is traced go one way.
+    /// Starts to send traces, if a collector is configured. Must be called before anything is
+    /// logged, because logs and traces share one subscriber.
     ///
     /// # Errors
-    /// [`CliError::Usage`] for an address that is none.
+    /// [`CliError::Usage`] for an invalid address.
     pub fn traces(&self) -> Result<Option<Arc<Traces>>, CliError> {
         let env = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let Some(options) = self.trace_options(&env)? else {
@@ -108,7 +107,7 @@ impl ObserveArgs {
         };
         let traces = Traces::start(&options).map_err(|error| CliError::Usage {
             what: error.to_string(),
-            hint: "--otlp-endpoint takes the collector's address for OTLP over gRPC, for example \
+            hint: "--otlp-endpoint needs the collector's address for OTLP over gRPC, for example \
                    http://127.0.0.1:4317"
                 .into(),
         });
@@ -148,7 +147,7 @@ impl ObserveArgs {
     }
 }
 
-/// What the environment says of calls whose callers say nothing.
+/// The trace ratio in the environment, for calls whose callers do not decide.
 fn ratio_of(env: &dyn Fn(&str) -> Option<String>) -> Result<f64, CliError> {
     const NAME: &str = "OTEL_TRACES_SAMPLER_ARG";
     let sampler = env("OTEL_TRACES_SAMPLER").unwrap_or_default();
@@ -158,7 +157,7 @@ fn ratio_of(env: &dyn Fn(&str) -> Option<String>) -> Result<f64, CliError> {
             let told = env(NAME).map_or(Ok(1.0), |text| part(&text));
             told.map_err(|what| CliError::Usage {
                 what: format!("{NAME}: {what}"),
-                hint: "or say it with --otlp-ratio".into(),
+                hint: "or set --otlp-ratio".into(),
             })
         }
         _ => Ok(1.0),
@@ -177,7 +176,7 @@ fn counter(
     }
 }
 
-/// `read` is given the log's head.
+/// `read` gets the head of the log.
 fn gauge(
     name: &'static str,
     help: &'static str,
@@ -190,13 +189,13 @@ fn gauge(
     }
 }
 
-/// What became of spans.
+/// Metrics of the spans that were sent.
 pub fn of_traces(measures: Arc<TraceMeasures>) -> Vec<NamedMetric> {
     let lost = Arc::clone(&measures);
     vec![
         counter(
             "treering_trace_spans_sent",
-            "Spans that the collector has taken.",
+            "Spans that the collector accepted.",
             move || measures.sent.get(),
         ),
         counter(
@@ -208,12 +207,12 @@ pub fn of_traces(measures: Arc<TraceMeasures>) -> Vec<NamedMetric> {
 }
 
 impl Observer {
-    /// Where the server counts.
+    /// The server's counters.
     pub fn measures(&self) -> Arc<ServerMeasures> {
         Arc::clone(&self.server)
     }
 
-    /// Where the metrics are.
+    /// URL of the metrics.
     pub fn url(&self) -> Option<String> {
         let addr = self.listener.as_ref()?.local_addr().ok()?;
         let host = match addr.ip() {
@@ -224,7 +223,7 @@ impl Observer {
         Some(format!("http://{addr}/metrics"))
     }
 
-    /// Begins to show a store that is served, and tells systemd that it is.
+    /// Starts the monitoring of a served store, and notifies systemd.
     pub fn start(self, engine: &Engine, more: Vec<NamedMetric>) -> Observed {
         let mut tasks = Vec::new();
         if let Some(listener) = self.listener {
@@ -236,109 +235,109 @@ impl Observer {
     }
 }
 
-/// What a summariser counts.
+/// Metrics of a summariser.
 pub fn of_summariser(measures: Arc<SummariserMeasures>) -> Vec<NamedMetric> {
     let failures = Arc::clone(&measures);
     vec![
         counter(
             "treering_summariser_answers",
-            "Texts that the summariser's model wrote.",
+            "Summaries that the summariser's model wrote.",
             move || measures.answers.get(),
         ),
         counter(
             "treering_summariser_failures",
-            "Questions that the summariser's endpoint did not answer.",
+            "Failed calls of the summariser's endpoint.",
             move || failures.failures.get(),
         ),
     ]
 }
 
-/// Until when the server's certificate is good.
+/// Expiry time of the server's certificate.
 pub fn of_certificate(tls: Arc<ServerTls>) -> NamedMetric {
     gauge(
         "treering_tls_certificate_end_time_seconds",
-        "When the certificate in use ends, in seconds since 1970.",
+        "End of validity of the TLS certificate in use, in seconds since 1970.",
         move |_| Some(tls.ends_at_seconds()),
     )
 }
 
-/// How far a backup is that is kept.
+/// Metrics of a followed backup.
 pub fn of_backup(reached: Arc<BackupReached>) -> Vec<NamedMetric> {
     let (up, lag) = (Arc::clone(&reached), Arc::clone(&reached));
     vec![
         gauge(
             "treering_backup_up",
-            "1 while the backup is kept which `--backup` names; 0 once it has ended.",
+            "1 while the backup of `--backup` is running; 0 once it has stopped.",
             move |_| Some(u64::from(!up.has_ended())),
         ),
         gauge(
             "treering_backup_position",
-            "The last event that the backup has which `--backup` keeps.",
+            "Log position of the last event in the backup of `--backup`.",
             move |_| reached.get(),
         ),
         gauge(
             "treering_backup_lag_events",
-            "Events that reads see and that this backup does not have yet.",
+            "Visible events that are not yet in the backup of `--backup`.",
             move |head| Some(head.saturating_sub(lag.get()?)),
         ),
     ]
 }
 
-/// What became of a server's heads.
+/// Metrics of a server's signed heads.
 pub fn of_heads(measures: Arc<HeadMeasures>) -> Vec<NamedMetric> {
     let (failures, lag) = (Arc::clone(&measures), Arc::clone(&measures));
     vec![
         gauge(
             "treering_heads_position",
-            "The last event that a signed head is of which was put away since the start.",
+            "Log position of the last signed head that was stored since the start.",
             move |_| Some(measures.position()),
         ),
         gauge(
             "treering_heads_lag_events",
-            "Events that reads see and that no signed head is of.",
+            "Visible events that no stored signed head covers.",
             move |head| Some(head.saturating_sub(lag.position())),
         ),
         counter(
             "treering_heads_failures",
-            "Times that a signed head could not be made or put away.",
+            "Signed heads that could not be made or stored.",
             move || failures.failures.get(),
         ),
     ]
 }
 
-/// How far a backup is.
+/// Progress of a backup.
 #[derive(Debug, Default)]
 pub struct BackupReached {
-    /// One more than the last offset; 0 while it is not known.
+    /// The last offset plus one; 0 if unknown.
     next: AtomicU64,
     has_ended: AtomicBool,
 }
 
 impl BackupReached {
-    /// Notes that it goes on no more.
+    /// Records that the backup has stopped.
     pub fn end(&self) {
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
-    /// True when it goes on no more.
+    /// Whether the backup has stopped.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// Notes a step of it.
+    /// Records a step.
     pub fn note(&self, step: BackupStep) {
         if let BackupStep::Found { head } | BackupStep::Generation { head, .. } = step {
             self.next.store(head.saturating_add(1), Ordering::Relaxed);
         }
     }
 
-    /// The last offset that it holds. None: it is not known yet.
+    /// The last offset in the backup. None if unknown.
     pub fn get(&self) -> Option<u64> {
         self.next.load(Ordering::Relaxed).checked_sub(1)
     }
 }
 
-/// A store that is shown; no more once this is dropped.
+/// The monitoring of a store. Ends on drop.
 #[derive(Debug)]
 pub struct Observed {
     tasks: Vec<JoinHandle<()>>,
@@ -351,15 +350,15 @@ impl Drop for Observed {
     }
 }
 
-/// What systemd is told: nothing, unless it started this process and asks for it.
+/// systemd notifications. Nothing is sent unless systemd started this process and asks for it.
 #[cfg(target_os = "linux")]
 mod systemd {
     use sd_notify::NotifyState;
 
     use super::{Engine, JoinHandle};
 
-    /// That it serves; and from then on, as often as it wants to hear it, that it lives. A
-    /// process whose threads hang says nothing, and is started anew.
+    /// Notifies that the service is ready, and then sends watchdog messages at the requested
+    /// interval. If the process hangs, the messages stop and systemd restarts it.
     pub fn ready(engine: &Engine) -> Option<JoinHandle<()>> {
         tell(&[NotifyState::Ready]);
         let every = sd_notify::watchdog_enabled()? / 3;
@@ -368,7 +367,9 @@ mod systemd {
             loop {
                 match engine.health().live {
                     Ok(()) => tell(&[NotifyState::Watchdog]),
-                    Err(why) => tracing::error!(why, "not live: systemd is not told otherwise"),
+                    Err(why) => {
+                        tracing::error!(why, "not live: the systemd watchdog is not notified")
+                    }
                 }
                 tokio::time::sleep(every).await;
             }
@@ -381,7 +382,7 @@ mod systemd {
 
     fn tell(state: &[NotifyState<'_>]) {
         if let Err(error) = sd_notify::notify(state) {
-            tracing::warn!(%error, "systemd could not be told");
+            tracing::warn!(%error, "systemd could not be notified");
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Standard output of commands: colour where it is wanted, progress on a
-//! terminal only.
+//! Standard output of commands: colour if wanted, and progress only on a terminal.
 
 use std::{
     fmt::{self, Display},
@@ -24,11 +23,11 @@ use treering_present::{
     text::{EventText, Zone, cut, printable, row_around, wrapped},
 };
 
-/// Bytes gathered before they are written, when nobody watches live.
+/// Buffer size if nobody watches the output live.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// Width of text when the output is no terminal.
+/// Width of text if the output is not a terminal.
 const PLAIN_WIDTH: usize = 100;
-/// Wider lines are hard to read, however wide the terminal is.
+/// Most columns: wider lines are hard to read.
 const WIDTH_MAX: usize = 120;
 
 /// Standard output.
@@ -36,15 +35,15 @@ pub struct Out {
     to: Box<dyn Write + Send>,
     /// Something was written.
     is_begun: bool,
-    /// What colours there are.
+    /// Colours of the output.
     pub paint: Paint,
-    /// Print JSON lines, not text.
+    /// Print JSON lines instead of text.
     pub json: bool,
-    /// Columns of text.
+    /// Width of text in columns.
     pub width: usize,
-    /// Rows are cut at the width: somebody looks at them.
+    /// Cut rows at the width, for people.
     cuts: bool,
-    /// Times are dates, not how long ago.
+    /// Print times as dates, not as how long ago.
     pub absolute: bool,
     pager: Option<Pager>,
 }
@@ -59,7 +58,7 @@ impl fmt::Debug for Out {
 }
 
 impl Out {
-    /// Standard output, as the options want it.
+    /// Standard output with the settings of the options.
     #[must_use]
     pub fn stdout(color: Color, json: bool) -> Self {
         let choice = match color {
@@ -68,8 +67,7 @@ impl Out {
             Color::Auto => AutoStream::choice(&io::stdout()),
         };
         let colored = !json && !matches!(choice, ColorChoice::Never);
-        // Without colour nothing of ours needs stripping, and contents are
-        // passed on as they are.
+        // Without colour there is nothing of ours to strip, so content is passed through unchanged.
         let to: Box<dyn Write + Send> = if colored {
             Box::new(BufWriter::with_capacity(
                 BUFFER_BYTES,
@@ -90,8 +88,7 @@ impl Out {
         }
     }
 
-    /// Sends what is printed through a pager, when somebody looks at it and there is
-    /// one.
+    /// Sends the output through a pager, if it goes to a terminal and there is a pager.
     pub(crate) fn paged(mut self) -> Self {
         if !self.cuts || self.json {
             return self;
@@ -103,12 +100,12 @@ impl Out {
         self
     }
 
-    /// True when a pager shows it.
+    /// Whether a pager shows it.
     pub(crate) fn is_paged(&self) -> bool {
         self.pager.is_some()
     }
 
-    /// Shows all that was written, and waits until it was looked at.
+    /// Flushes the output, and waits for the pager.
     pub(crate) fn close(mut self) -> io::Result<()> {
         let flushed = self.to.flush();
         self.to = Box::new(io::sink());
@@ -118,7 +115,7 @@ impl Out {
         flushed
     }
 
-    /// When something was, as people say it; with `--absolute` the day and time.
+    /// A time as text, relative or, with `--absolute`, as a date.
     pub(crate) fn when(&self, time: Option<&Timestamp>) -> String {
         if self.absolute {
             self.zone().day_clock(time)
@@ -127,7 +124,7 @@ impl Out {
         }
     }
 
-    /// In which zone times are told: people who look at them read those of their own clock.
+    /// The time zone: on a terminal the user's own.
     pub(crate) fn zone(&self) -> Zone {
         match self.is_terminal() {
             true => Zone::OfMachine,
@@ -135,29 +132,29 @@ impl Out {
         }
     }
 
-    /// How events are shown here: a short form for lists, or everything.
+    /// The format of events: short for lists, or complete.
     pub(crate) fn event_text(&self, lines_max: usize, full: bool) -> EventText {
         EventText::new(self.paint, self.zone(), self.width, lines_max, full)
     }
 
-    /// Columns of the terminal; without one there is no end to a line.
+    /// Columns of the terminal; without one, lines have no limit.
     pub(crate) fn columns(&self) -> usize {
         if self.cuts { self.width } else { usize::MAX }
     }
 
-    /// True when people look at it.
+    /// Whether it goes to a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         self.cuts && !self.json
     }
 
-    /// Writes a line of a list, or a sentence: on a terminal no wider than that.
+    /// Writes a row of a list or a sentence, within the width of a terminal.
     pub(crate) fn row(&mut self, text: impl Display) -> io::Result<()> {
         let text = Safe::line(text, self.paint);
         let text = text.as_str();
         if !self.cuts {
             return self.line(text);
         }
-        // What is laid out in columns is cut, a sentence goes on in the next line.
+        // Rows with columns are cut; sentences are wrapped.
         if text.contains("  ") || text.starts_with(' ') {
             return self.line(cut(text, self.width));
         }
@@ -167,18 +164,18 @@ impl Out {
         Ok(())
     }
 
-    /// Writes the heading of what follows, below an empty line.
+    /// Writes a heading after an empty line.
     pub(crate) fn heading(&mut self, text: impl Display) -> io::Result<()> {
         self.line("")?;
         self.line(self.paint.text(Tone::Strong, text))
     }
 
-    /// Writes a note beside what was asked for.
+    /// Writes a note beside the requested output.
     pub(crate) fn note(&mut self, text: impl Display) -> io::Result<()> {
         self.row(self.paint.text(Tone::Dim, text))
     }
 
-    /// Writes as JSON what was appended.
+    /// Writes appended events as JSON.
     pub(crate) fn appended(
         &mut self,
         events: &[pb::Appended],
@@ -193,7 +190,7 @@ impl Out {
         ))
     }
 
-    /// Writes what is legal and may still be a mistake.
+    /// Writes warnings about valid but suspicious input.
     pub(crate) fn warnings(&mut self, warnings: &[String]) -> io::Result<()> {
         let mark = self.paint.text(Tone::Wait, "warning:");
         for warning in warnings {
@@ -202,8 +199,8 @@ impl Out {
         Ok(())
     }
 
-    /// Writes a row with an address in it: on a terminal what stands before and after gives
-    /// way, and never the address.
+    /// Writes a row with an address in it. On a terminal, the text around the address is cut, and
+    /// never the address.
     pub(crate) fn row_around(
         &mut self,
         before: &str,
@@ -214,7 +211,7 @@ impl Out {
         self.line(row_around(before, address, after, columns))
     }
 
-    /// An output that a test reads.
+    /// An output for tests.
     #[cfg(test)]
     pub fn captured(json: bool) -> (Self, Captured) {
         let captured = Captured::default();
@@ -234,7 +231,7 @@ impl Out {
     /// Writes one line; with `--json`, JSON.
     ///
     /// # Errors
-    /// What the stream says.
+    /// Errors of the stream.
     pub fn line(&mut self, text: impl Display) -> io::Result<()> {
         match self.json {
             true => self.json(text),
@@ -245,13 +242,12 @@ impl Out {
     /// Writes text of several lines.
     ///
     /// # Errors
-    /// What the stream says.
+    /// Errors of the stream.
     pub fn lines(&mut self, text: impl Display) -> io::Result<()> {
         self.put(&Safe::lines(text, self.paint))
     }
 
-    /// Writes JSON: what in it a terminal would obey is written as an escape, which says the
-    /// same.
+    /// Writes JSON with characters escaped that a terminal would interpret.
     pub(crate) fn json(&mut self, json: impl Display) -> io::Result<()> {
         self.put(&Safe::json(json))
     }
@@ -261,8 +257,8 @@ impl Out {
         writeln!(self.to, "{}", text.as_str())
     }
 
-    /// Writes recorded text as it is, for a file or another program; on a terminal with signs
-    /// for what it would obey.
+    /// Writes recorded text unchanged to a file or pipe. On a terminal, control characters are
+    /// replaced by visible symbols.
     pub(crate) fn recorded(&mut self, text: &[u8]) -> io::Result<()> {
         self.is_begun = true;
         if self.is_terminal() {
@@ -272,21 +268,21 @@ impl Out {
         self.to.write_all(text)
     }
 
-    /// True when something was written: what was printed cannot be taken back.
+    /// Whether something was written, which cannot be undone.
     pub(crate) fn is_begun(&self) -> bool {
         self.is_begun
     }
 
-    /// Shows what was written so far.
+    /// Flushes the output.
     ///
     /// # Errors
-    /// What the stream says.
+    /// Errors of the stream.
     pub fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }
 }
 
-/// What was written, for a test.
+/// The output in a test.
 #[cfg(test)]
 #[derive(Clone, Debug, Default)]
 pub struct Captured(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
@@ -296,7 +292,7 @@ impl Captured {
     /// All of it.
     ///
     /// # Panics
-    /// When it was no text.
+    /// If it is not text.
     pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
@@ -321,7 +317,7 @@ fn width() -> usize {
     }
 }
 
-/// A progress bar on standard error; none when that is no terminal.
+/// A progress bar on standard error. None if that is not a terminal.
 #[must_use]
 pub fn progress(what: &str, total: Option<u64>, unit: BarUnit) -> ProgressBar {
     if !io::stderr().is_terminal() {
@@ -340,7 +336,7 @@ pub fn progress(what: &str, total: Option<u64>, unit: BarUnit) -> ProgressBar {
     bar
 }
 
-/// A progress bar for work that tells how far it is, gone when this is dropped.
+/// A progress bar for work with known progress. Disappears on drop.
 pub(crate) struct Steps(ProgressBar);
 
 impl Steps {
@@ -349,7 +345,7 @@ impl Steps {
         Self(progress(what, None, BarUnit::Things))
     }
 
-    /// So much of so much is done.
+    /// Sets the progress.
     pub(crate) fn reach(&self, done: u64, total: u64) {
         if total > 0 {
             self.0.set_length(total);
@@ -357,18 +353,18 @@ impl Steps {
         self.0.set_position(done);
     }
 
-    /// What a server tells of it.
+    /// Shows the progress that a server reports.
     pub(crate) fn show(&self, step: &pb::Progress) {
         self.0.set_message(printable(&step.what));
         self.reach(step.done, step.total);
     }
 
-    /// One more is done.
+    /// Advances by one.
     pub(crate) fn one_more(&self) {
         self.0.inc(1);
     }
 
-    /// Prints beside it.
+    /// Prints beside the progress bar.
     pub(crate) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
         self.0.suspend(print)
     }
@@ -380,7 +376,7 @@ impl Drop for Steps {
     }
 }
 
-/// What a bar counts.
+/// Unit of a progress bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BarUnit {
     /// Bytes.

@@ -1,5 +1,5 @@
-//! Long output goes through a pager, as in git: `$TREERING_PAGER`, else `$PAGER`, else
-//! `less`, which ends by itself when all fits the screen.
+//! Pages long output as git does: with `$TREERING_PAGER`, else `$PAGER`, else `less`, which quits
+//! if the output fits the screen.
 
 use std::{
     env, io,
@@ -7,18 +7,17 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-/// What `less` is told when the user has not told it otherwise: end when all fits, keep
-/// colours, leave the screen as it is.
+/// Default options of `less`: quit if all fits, keep colours, leave the screen unchanged.
 const LESS: &str = "FRX";
 
-/// A pager that runs.
+/// A running pager.
 #[derive(Debug)]
 pub struct Pager {
     child: Child,
 }
 
 impl Pager {
-    /// Starts the user's pager. None: there is none, or none is wanted.
+    /// Starts the user's pager. None if there is none or none is wanted.
     pub fn start() -> Option<(Self, ChildStdin)> {
         let command = wanted(|name| env::var(name).ok())?;
         let mut child = shell(&command).stdin(Stdio::piped()).spawn().ok()?;
@@ -26,14 +25,14 @@ impl Pager {
         Some((Self { child }, to))
     }
 
-    /// Waits until the user has seen enough.
+    /// Waits until the user quits it.
     pub fn wait(mut self) {
-        // However it ended: what it was given is shown, or was not wanted.
+        // The exit code does not matter: the output was shown, or was not wanted.
         let _ = self.child.wait();
     }
 }
 
-/// The command of the pager; none when it is `cat`, nothing, or not there.
+/// The command of the pager. None if it is `cat`, empty or missing.
 fn wanted(var: impl Fn(&str) -> Option<String>) -> Option<String> {
     let command = var("TREERING_PAGER")
         .or_else(|| var("PAGER"))
@@ -65,7 +64,7 @@ fn shell(command: &str) -> Command {
     shell
 }
 
-/// Ctrl-C is the pager's while one runs: the command ends when the pager does.
+/// While a pager runs, Ctrl-C goes to the pager, and the command ends with it.
 pub async fn leave_interrupts() -> io::Result<()> {
     loop {
         tokio::signal::ctrl_c().await?;
@@ -76,8 +75,7 @@ pub async fn leave_interrupts() -> io::Result<()> {
 mod tests {
     use super::*;
 
-    // A pager that is not there must not swallow what was asked for, and whoever wants
-    // none sets it to nothing or to cat.
+    // If the pager is missing, the output must still be shown. An empty value or `cat` disables it.
     #[test]
     fn a_pager_is_chosen_or_none() {
         let env = |pairs: &'static [(&'static str, &'static str)]| {

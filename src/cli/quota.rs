@@ -1,4 +1,4 @@
-//! `serve --quota`: how much each namespace may hold.
+//! `serve --quota`: the most that each namespace may store.
 
 use std::str::FromStr;
 
@@ -7,16 +7,16 @@ use treering_domain::{Namespace, Quota, Quotas};
 
 /// Stands for every namespace that is not named.
 const OTHERS: &str = "*";
-/// Largest bound: numbers above are not told apart by clients that have no whole numbers, and
-/// no store gets there.
+/// Largest limit: JSON clients cannot represent larger integers exactly, and no store is that
+/// large.
 const BOUND_MAX: u64 = (1 << 53) - 1;
-/// Stands for no bound.
+/// Stands for no limit.
 const NONE: &str = "none";
 
-/// A quota as it is typed: `NAMESPACE=BYTES[,CONVERSATIONS]`.
+/// A quota on the command line: `NAMESPACE=BYTES[,CONVERSATIONS]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaArg {
-    /// None: each that is not named.
+    /// None for all namespaces that are not named.
     namespace: Option<Namespace>,
     quota: Quota,
 }
@@ -26,22 +26,26 @@ impl FromStr for QuotaArg {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, quota) = text.split_once('=').ok_or(
-            "give NAMESPACE=BYTES,CONVERSATIONS, as in team-a=10GiB,1000; * stands for every \
-             other namespace, none for no bound",
+            "expected NAMESPACE=BYTES,CONVERSATIONS, for example team-a=10GiB,1000; * means every \
+             other namespace, none means no limit",
         )?;
         let namespace = match name {
             OTHERS => None,
             name => Some(Namespace::new(name).map_err(|error| error.to_string())?),
         };
         if namespace.as_ref().is_some_and(Namespace::is_reserved) {
-            return Err(format!("{name} is the server's own, and has no quota"));
+            return Err(format!(
+                "{name} belongs to the server itself and cannot have a quota"
+            ));
         }
         let (bytes, conversations) = quota.split_once(',').unwrap_or((quota, NONE));
         let quota = Quota {
             bytes: bound(bytes, size)?,
             conversations: bound(conversations, |text| {
                 let number = text.parse::<u64>();
-                number.map_err(|_| format!("`{text}` is no number of conversations, nor `none`"))
+                number.map_err(|_| {
+                    format!("`{text}` is neither a number of conversations nor `none`")
+                })
             })?,
         };
         Ok(Self { namespace, quota })
@@ -56,17 +60,17 @@ fn bound(
         NONE => Ok(None),
         text => match read(text)? {
             number if number > BOUND_MAX => Err(format!(
-                "{text} is more than {BOUND_MAX}: give `none` for no bound"
+                "{text} exceeds {BOUND_MAX}: use `none` for no limit"
             )),
             number => Ok(Some(number)),
         },
     }
 }
 
-/// All of them together.
+/// Combines the quotas.
 ///
 /// # Errors
-/// [`CliError::Usage`] when a namespace has two.
+/// [`CliError::Usage`] if a namespace has two.
 pub fn quotas(typed: &[QuotaArg]) -> Result<Quotas, CliError> {
     let mut quotas = Quotas::default();
     let mut others = None;
@@ -78,8 +82,8 @@ pub fn quotas(typed: &[QuotaArg]) -> Result<Quotas, CliError> {
         if before.is_some() {
             let name = namespace.as_ref().map_or(OTHERS, Namespace::as_str);
             return Err(CliError::Usage {
-                what: format!("--quota: {name} has two"),
-                hint: "give each namespace one, bytes and conversations together".into(),
+                what: format!("--quota: {name} is given twice"),
+                hint: "give bytes and conversations of a namespace in one --quota".into(),
             });
         }
     }
@@ -91,7 +95,7 @@ pub fn quotas(typed: &[QuotaArg]) -> Result<Quotas, CliError> {
 mod tests {
     use super::*;
 
-    // A quota that is misread keeps a team out, or lets one fill the disk.
+    // A misread quota locks a team out, or lets one fill the disk.
     #[test]
     fn quotas_are_read() {
         let namespace = |name| Namespace::new(name).unwrap();
@@ -111,7 +115,7 @@ mod tests {
         assert_eq!(of("_system"), (None, None));
     }
 
-    // What cannot be meant must be told, and not taken for no bound.
+    // An invalid quota must be an error, not an unlimited one.
     #[test]
     fn what_is_no_quota_is_told() {
         for wrong in [

@@ -1,4 +1,4 @@
-//! `repair`: what of a store is lost, and going on without it.
+//! `repair`: reports what a store has lost, and lets it continue without that.
 
 use clap::Args;
 
@@ -13,38 +13,36 @@ use super::{
 use treering_engine as engine;
 use treering_engine::{LogRepair, Repair};
 
-/// Conversations that are named one by one; of more, the number is said.
+/// Most conversations that are listed. The others are counted.
 const CONVERSATIONS_SHOWN_MAX: usize = 20;
 
-/// Tell what is lost of a store whose log is not what it was
+/// Report what a store has lost whose log is incomplete
 ///
-/// A store is not opened when something that must be in it is missing: a segment
-/// of the log, the manifest, or the last events that views and index have seen.
-/// Put back what is missing and it opens again. This says what that is. When only
-/// the manifest is lost and the segments prove what it said, it is written anew,
-/// which loses nothing. With --accept-loss the log goes on behind what is left, in
-/// a new timeline. What cannot be used, and the manifest of before, are put into a
-/// folder beside; nothing is deleted. Exits with 6 when something is lost, and with
-/// 0 once that is accepted or nothing is.
+/// A store is not opened if something is missing: a segment of the log, the manifest, or the last
+/// events that views and index include. Put it back, and the store opens again. This command
+/// reports what is missing. If only the manifest is lost and the segments determine its content, it
+/// is rewritten without loss. With --accept-loss, the log continues after what is left, in a new
+/// timeline. Unusable files and the old manifest are moved to a folder beside; nothing is deleted.
+/// Exits with 6 if something is lost, and with 0 if nothing is lost or the loss is accepted.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering repair --data ./store                  # what is lost
   treering repair --data ./store --accept-loss    # go on without it")]
 pub struct RepairArgs {
-    /// Go on without what is lost. Keep a copy of the folder first
+    /// Continue without what is lost. Keep a copy of the folder first
     #[arg(long)]
     accept_loss: bool,
 }
 
-/// Looks at a folder, and repairs it if told to.
+/// Examines a folder, and repairs it if requested.
 ///
 /// # Errors
-/// [`CliError::Usage`] for a server; [`CliError::Outcome`] when something is lost
-/// and that was not accepted.
+/// [`CliError::Usage`] for a server; [`CliError::Outcome`] if something is lost and that was not
+/// accepted.
 pub async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
-    let hint = "end the server, then: treering repair --data DIR";
-    let dir = common.folder_here("a store is repaired", hint)?;
+    let hint = "stop the server, then run: treering repair --data DIR";
+    let dir = common.folder_here("repairs run", hint)?;
     let mut waiting = Waiting::new(common.wait);
     let repair = loop {
         match engine::repair(&dir, args.accept_loss).await {
@@ -55,7 +53,7 @@ pub async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<()
     print(&repair, out)?;
     if repair.erasing && !out.json {
         out.line(format!(
-            "An erasing was interrupted: what it erased is still in the files. `treering upgrade \
+            "An erase was interrupted: the erased content is still in the files. `treering upgrade \
              --data {}` finishes it.",
             dir.display()
         ))?;
@@ -65,15 +63,15 @@ pub async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<()
         return Ok(());
     }
     let what = match log.events_lost() {
-        0 if log.contradiction.is_some() => "the log is not the one that it was".to_owned(),
-        0 if log.manifest_lost => "what the log must hold is not known any more".to_owned(),
-        0 => "a part of the log cannot be used".to_owned(),
+        0 if log.contradiction.is_some() => "the log was replaced by another one".to_owned(),
+        0 if log.manifest_lost => "it is unknown what the log must contain".to_owned(),
+        0 => "a part of the log is unusable".to_owned(),
         lost => format!("{} events are lost", count(lost)),
     };
     Err(CliError::Outcome {
         what,
-        hint: "keep a copy of the folder; put back what is missing, or go on without it with \
-               --accept-loss"
+        hint: "keep a copy of the folder; put the missing files back, or continue without them \
+               with --accept-loss"
             .into(),
         exit: Exit::Damaged,
     })
@@ -88,13 +86,13 @@ fn print(repair: &Repair, out: &mut Out) -> Result<(), CliError> {
         return print_whole(log, out);
     }
     if log.manifest_lost {
-        out.line("the manifest is missing or damaged; the segments say what follows")?;
+        out.line("the manifest is missing or damaged; the following is derived from the segments")?;
     }
     for why in log.unproven.iter().chain(&log.contradiction) {
         out.line(why)?;
     }
     for (file, why) in &log.unusable {
-        out.line(format!("cannot be used: {file}: {why}"))?;
+        out.line(format!("unusable: {file}: {why}"))?;
     }
     for lost in &log.lost {
         let events = count(lost.to - lost.from + 1);
@@ -113,13 +111,13 @@ fn print(repair: &Repair, out: &mut Out) -> Result<(), CliError> {
     out.line(format!("kept: events up to {}", count(log.head)))?;
     if log.went_on {
         out.line(format!(
-            "The log goes on behind event {}, in a new timeline; views and index are made anew when \
-             the store is opened.",
+            "The log continues after event {}, in a new timeline; the next open rebuilds \
+             projections and index.",
             log.head
         ))?;
     }
     if let Some(place) = &log.moved_to {
-        out.line(format!("What cannot be used is in {place}."))?;
+        out.line(format!("The unusable files are in {place}."))?;
     }
     Ok(())
 }
@@ -127,18 +125,18 @@ fn print(repair: &Repair, out: &mut Out) -> Result<(), CliError> {
 fn print_whole(log: &LogRepair, out: &mut Out) -> Result<(), CliError> {
     let good = out.paint.text(Tone::Good, "whole");
     out.line(format!(
-        "{good}: the log ends with event {}, and nothing of it is missing",
+        "{good}: the log ends at event {}, and nothing is missing",
         count(log.head)
     ))?;
     if log.manifest_rebuilt {
         out.line(
-            "The manifest was lost, and the segments said all of it again: they follow each other \
-             without a gap, and views and index have seen nothing that they do not have. Events of \
-             a last second that were in a further segment, which is gone too, would not show.",
+            "The manifest was lost and was rebuilt from the segments: they are consecutive, and \
+             projections and index have no events that the segments lack. Events of the last \
+             second would be missing unnoticed if they were in a further, lost segment.",
         )?;
     }
     if let Some(place) = &log.moved_to {
-        out.line(format!("What it was before is in {place}."))?;
+        out.line(format!("The old manifest is in {place}."))?;
     }
     Ok(())
 }

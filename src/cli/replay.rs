@@ -1,5 +1,5 @@
-//! `replay`: a branch as it happened, with its own timing if wanted; or an agent
-//! run again on a fork, with recorded results instead of tools ([`serve_tools`]).
+//! `replay`: prints a branch as it happened, optionally with its timing, or runs an agent again on
+//! a fork with recorded results instead of tools ([`serve_tools`]).
 
 mod player;
 pub mod serve_tools;
@@ -22,14 +22,14 @@ use super::{
     pb, read,
 };
 
-/// Lines of content of one event that are shown without `--full`.
+/// Most lines of one event that are shown without `--full`.
 const LINES: usize = 40;
 
 /// Print a branch as it happened, or run its agent again with recorded results
 ///
-/// With --serve-tools nothing is printed from the past: the calls that an agent
-/// makes on a fork are answered with the results that the branch it left has
-/// recorded for the same tool and arguments, and at the end both are compared.
+/// With --serve-tools, the calls that an agent makes on a fork are answered with the results that
+/// the parent branch has recorded for the same tool and arguments. At the end, both branches are
+/// compared.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -42,7 +42,7 @@ Examples:
 pub struct ReplayArgs {
     #[command(flatten)]
     place: AsOfArgs,
-    /// Keep the original timing, so many times faster
+    /// Keep the original timing, multiplied by this speed
     #[arg(long, value_name = "X", value_parser = speed)]
     speed: Option<f64>,
     /// Longest pause between two events with --speed, in seconds
@@ -51,7 +51,7 @@ pub struct ReplayArgs {
     /// Stop after this revision
     #[arg(long, value_name = "REVISION")]
     until: Option<u64>,
-    /// Show contents whole, however long
+    /// Show whole contents
     #[arg(long)]
     full: bool,
     #[command(flatten)]
@@ -59,7 +59,7 @@ pub struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    /// True when events come with pauses, or as they happen.
+    /// Whether events come with pauses, or live.
     pub fn is_timed(&self) -> bool {
         self.speed.is_some() || self.again.serve_tools
     }
@@ -68,7 +68,7 @@ impl ReplayArgs {
 fn speed(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('x').parse::<f64>() {
         Ok(speed) if speed.is_finite() && speed > 0.0 => Ok(speed),
-        _ => Err("a number above 0, for example 1 or 2.5".into()),
+        _ => Err("use a number above 0, for example 1 or 2.5".into()),
     }
 }
 
@@ -111,7 +111,7 @@ pub async fn run(args: &ReplayArgs, store: &Connection, out: &mut Out) -> Result
     }
 }
 
-/// How long to wait before each event.
+/// Computes the pause before each event.
 struct Pace {
     speed: Option<f64>,
     pause_max: Duration,
@@ -131,7 +131,7 @@ impl Pace {
         let speed = self.speed?;
         let time = event.occurred_at.or(event.recorded_at)?;
         let last = self.last.replace(time)?;
-        // Clocks of several authors may run backwards: then there is no pause.
+        // Clocks of several authors may differ: if time goes backwards, there is no pause.
         let apart: Duration = (moment(&time)? - moment(&last)?).try_into().ok()?;
         let pause = Duration::try_from_secs_f64(apart.as_secs_f64() / speed)
             .unwrap_or(self.pause_max)
@@ -184,8 +184,8 @@ mod tests {
         }
     }
 
-    /// A night between two events must not stop a replay for hours, and a clock
-    /// that was set back must not stop it at all.
+    /// A night between two events must not stop a replay for hours, and a clock that was set back
+    /// must not stop it at all.
     #[test]
     fn pauses_follow_the_original_within_bounds() {
         let mut pace = Pace {

@@ -1,4 +1,4 @@
-//! `restore`: a store, made of a backup.
+//! `restore`: creates a store from a backup.
 
 use std::path::PathBuf;
 
@@ -21,13 +21,13 @@ use treering_proto::{
     rfc3339,
 };
 
-/// Make a store of a backup, as it was at some time
+/// Create a store from a backup, as of some time
 ///
-/// The newest generation has the whole history: with --at or --position it is restored up to
-/// there, and what was appended at once is there whole or not at all. What was erased later
-/// stays erased. The restored store is another one, with an id of its own: it serves at once,
-/// and its backups never replace those of the old one. Checksums and the chain of hashes are
-/// checked on the way; until all is well, nothing in DIR opens as a store.
+/// The newest generation has the whole history. With --at or --position, the store is restored up
+/// to there; each batch is restored completely or not at all. Later erasures still apply. The
+/// restored store has its own id: it can be served at once, and its backups never replace those of
+/// the original store. Checksums and hash chains are checked, and DIR opens as a store only when
+/// everything is complete.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -39,19 +39,19 @@ pub struct RestoreArgs {
     /// The backup: a folder or a bucket
     #[arg(value_name = "FROM")]
     from: String,
-    /// Folder of the new store: it is made, or empty
+    /// Folder of the new store: it is created, or must be empty
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// As it was then: `2026-01-31 08:00` (UTC), `3h ago`, a day (its end)
+    /// Restore as of this time: `2026-01-31 08:00` (UTC), `3h ago`, a day (its end)
     #[arg(long, value_name = "TIME", conflicts_with = "position")]
     at: Option<Moment>,
-    /// Up to this position of the log
+    /// Restore up to this log position
     #[arg(long, value_name = "N")]
     position: Option<u64>,
-    /// Which generation; the newest, unless that is damaged
+    /// Generation to restore; default: the newest that is not damaged
     #[arg(long, value_name = "N")]
     generation: Option<u64>,
-    /// The store whose backup this must be: another one is refused. Needed when there are
+    /// Id of the store; the backup of another one is refused. Required if there are backups of
     /// several
     #[arg(long, visible_alias = "store-id", value_name = "UUID")]
     store: Option<Uuid>,
@@ -93,13 +93,13 @@ fn cut(args: &RestoreArgs) -> RestoreTo {
     }
 }
 
-/// What a script must not miss goes to standard error.
+/// Prints warnings to standard error, where scripts do not miss them.
 fn warn(restored: &Restored) {
     if restored.pseudonyms {
         tell!(
-            "This store has pseudonyms, and their key is in no backup: copy pseudonyms.key of \
-             the old store into the new one. Without it, it can only be read; `treering serve \
-             --pseudonyms` makes a new key."
+            "This store has pseudonyms, but backups do not contain their key: copy pseudonyms.key \
+             from the old store into the new one. Without it, the store is read-only; `treering \
+             serve --pseudonyms` makes a new key."
         );
     }
     if restored.unread.is_empty() {
@@ -107,8 +107,8 @@ fn warn(restored: &Restored) {
     }
     let unread: Vec<String> = restored.unread.iter().map(u64::to_string).collect();
     tell!(
-        "WARNING: newer generations cannot be read: {}. What was erased since generation {} may \
-         be back: erase it again.",
+        "WARNING: newer generations cannot be read: {}. Content that was erased since generation \
+         {} may be back: erase it again.",
         unread.join(", "),
         restored.generation
     );
@@ -137,7 +137,7 @@ fn tell(restored: &Restored, args: &RestoreArgs, out: &mut Out) -> Result<(), Cl
     let zone = out.zone();
     let last = |time: TimestampMicros| zone.day_clock(Some(&timestamp_to_pb(time)));
     out.line(format!(
-        "Restored {} of {} of {} from generation {} of store {} into {}; the last is of {}",
+        "Restored {} of {} of {} from generation {} of store {} into {}; the last event is of {}",
         count(restored.events),
         things(restored.events_there, "event", "events"),
         things(restored.conversations, "conversation", "conversations"),
@@ -150,12 +150,12 @@ fn tell(restored: &Restored, args: &RestoreArgs, out: &mut Out) -> Result<(), Cl
     ))?;
     if restored.erased > 0 {
         out.line(format!(
-            "{} erased later, with content that is not in it",
+            "{} erased later; the restored store does not have their content",
             things(restored.erased, "event was", "events were")
         ))?;
     }
     Ok(out.line(format!(
-        "It is a store of its own, {}, and has no keys: they are no part of a backup. Check it \
+        "The restored store has its own id, {}, and no keys: backups do not contain them. Check it \
          with `treering verify --deep --data {}`",
         restored.new_store,
         args.to.display()

@@ -1,4 +1,4 @@
-//! `result`: what a tool returned, whole or a part of it.
+//! `result`: prints the result of a tool, whole or in part.
 
 use clap::Args;
 use futures::StreamExt;
@@ -17,12 +17,11 @@ use super::{
     search::{Voice, heading, voices},
 };
 
-/// Print what a tool returned, whole or a part of it
+/// Print the result of a tool, whole or in part
 ///
-/// A snapshot in a request stands for a result with a reference, and a note for what
-/// was left out: this is how to read what they stand for: a result, a message, a summary, or
-/// the arguments of a call. The text goes to standard output as it was recorded; on a terminal
-/// headings tell what a model thought from what it said.
+/// A digest or a note in a request has a reference to the whole content. This command prints it: a
+/// result, a message, a summary, or the arguments of a call. The text goes to standard output as it
+/// was recorded. On a terminal, headings separate reasoning from the answer.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -31,12 +30,12 @@ Examples:
   treering result CONVERSATION --call call_7 --branch retry > result.txt
   treering result treering:CONVERSATION/14 --bytes 0-4095 --json")]
 pub struct ResultArgs {
-    /// CONVERSATION#REVISION of a result, or of the call that it answers; a reference of a
-    /// request (treering:CONVERSATION/REVISION): what it names, of a call its arguments; with
-    /// --call a conversation
+    /// CONVERSATION#REVISION of a result or of its call; a reference from a request
+    /// (treering:CONVERSATION/REVISION), which for a call means its arguments; with --call, a
+    /// conversation
     #[arg(value_name = "REFERENCE")]
     reference: String,
-    /// The last result of the call with this id
+    /// Print the last result of the call with this id
     #[arg(long, value_name = "CALL_ID")]
     call: Option<String>,
     /// The branch [default: the one that has the result]
@@ -56,15 +55,15 @@ fn range(text: &str) -> Result<(u64, u64), String> {
         .and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
     match ends {
         Some((first, last)) if first <= last => Ok((first, last)),
-        _ => Err("two numbers, the smaller one first, for example 10-20".into()),
+        _ => Err("use two numbers, the smaller one first, for example 10-20".into()),
     }
 }
 
-/// The event, or the conversation, that is named.
+/// The event or conversation of the argument.
 struct NamedResult {
     args: ResultArgs,
     place: FoundBranch,
-    /// It is a reference as requests have it: it names this event and no other.
+    /// It is a reference from a request: it means exactly this event.
     is_exact: bool,
 }
 
@@ -87,18 +86,18 @@ impl ResultArgs {
     }
 }
 
-/// True for a reference without its beginning: `CONVERSATION/REVISION`.
+/// Whether it is a reference without its scheme: `CONVERSATION/REVISION`.
 fn is_path_to_event(text: &str) -> bool {
     let revision = text.rsplit_once('/').map(|(_, revision)| revision);
     !text.starts_with(SCHEME)
         && revision.is_some_and(|text| text.trim_start_matches('#').parse::<u64>().is_ok())
 }
 
-/// Prints the text; with `--json` an object that has it.
+/// Prints the text; with `--json`, an object with it.
 ///
 /// # Errors
-/// What the store or the output says; [`CliError::Usage`] for what is no reference,
-/// [`CliError::NotFound`] for an event that is no result.
+/// Errors of the store or the output; [`CliError::Usage`] for an invalid reference,
+/// [`CliError::NotFound`] for an event without a result.
 pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let named = args.find(store).await?;
     let request = request(&named, store).await?;
@@ -108,7 +107,7 @@ pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<
     };
     let voices = voices_of(&named, store, out).await?;
     let (mut info, mut text) = (pb::ResultInfo::default(), Vec::new());
-    // A letter may be in two chunks.
+    // A character may be split over two chunks.
     let is_shown = out.is_terminal();
     while let Some(answer) = answers.next().await {
         let answer = match answer {
@@ -147,8 +146,7 @@ pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<
     Ok(())
 }
 
-/// On a terminal: where an answer's text is what its model thought. What goes elsewhere is the
-/// text as it was recorded.
+/// On a terminal: which parts of an answer are reasoning. Other outputs get the recorded text.
 async fn voices_of(
     named: &NamedResult,
     store: &Connection,
@@ -189,14 +187,15 @@ async fn request(
     })
 }
 
-/// The revision of the result that is meant: itself, or that of the call that is named.
+/// The revision of the result: the event itself, or the result of the call.
 async fn result_of(named: &NamedResult, store: &Connection) -> Result<u64, CliError> {
     let (at, id) = (named.place.revision, &named.place.called);
     if at == 0 {
         return Err(CliError::Usage {
-            what: format!("{id} is a whole conversation, not a result"),
+            what: format!("{id} is a conversation, not a result"),
             hint: format!(
-                "give CONVERSATION#REVISION, or --call CALL_ID; `treering tools {id}` lists its calls"
+                "use CONVERSATION#REVISION, or --call CALL_ID; `treering tools {id}` lists its \
+                 calls"
             ),
         });
     }
@@ -207,32 +206,32 @@ async fn result_of(named: &NamedResult, store: &Connection) -> Result<u64, CliEr
         Meant::Itself => Ok(at),
         Meant::ItsResult(result) => {
             tell!(
-                "#{at} is a call, and this is its result, #{result}; its arguments: treering \
-                 result {id}/{at}"
+                "#{at} is a call; this is its result, #{result}. Its arguments: treering result \
+                 {id}/{at}"
             );
             Ok(result)
         }
         Meant::NoResultYet => Err(CliError::NotFound {
-            what: format!("the call {id}#{at} has no result"),
-            hint: format!("`treering tools {id}` tells where its calls stand"),
+            what: format!("call {id}#{at} has no result"),
+            hint: format!("`treering tools {id}` shows the state of its calls"),
         }),
     }
 }
 
-/// What is meant by a revision, when a text is wanted.
+/// The event whose text is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meant {
-    /// That event: a result, a message, a summary.
+    /// The event itself: a result, a message, a summary.
     Itself,
     /// It is a call, and this is the revision of its result.
     ItsResult(u64),
-    /// It is a call without one.
+    /// It is a call without a result.
     NoResultYet,
 }
 
-/// What is meant by a revision of a branch.
+/// The event that a revision of a branch means.
 async fn meant(store: &Connection, place: &FoundBranch) -> Result<Meant, CliError> {
-    // What was inherited from another conversation is not among its own.
+    // Events inherited from another conversation are not its own.
     let Some(event) = itself(place, store).await? else {
         return Ok(Meant::Itself);
     };
@@ -250,12 +249,12 @@ async fn meant(store: &Connection, place: &FoundBranch) -> Result<Meant, CliErro
     Ok(result.map_or(Meant::NoResultYet, Meant::ItsResult))
 }
 
-/// The event that is named, if the conversation has it itself.
+/// The named event, if it belongs to the conversation itself.
 async fn itself(place: &FoundBranch, store: &Connection) -> Result<Option<pb::Event>, CliError> {
     read::event_at(store, &place.conversation, place.revision).await
 }
 
-/// Why nothing was given: an event that is there may have nothing to say.
+/// Explains why there is no text: the event may exist without one.
 async fn not_given(named: &NamedResult, store: &Connection, status: Status) -> CliError {
     let (at, id) = (named.place.revision, &named.place.called);
     let is_there = status.code() == Code::NotFound && named.args.call.is_none();
@@ -280,8 +279,8 @@ async fn not_given(named: &NamedResult, store: &Connection, status: Status) -> C
 mod tests {
     use super::*;
 
-    // What a snapshot says is copied from a screen: it must be read with and without
-    // its beginning, and what is none must be refused before anything is asked.
+    // References are copied from a screen: they must be read with and without their scheme, and
+    // invalid ones refused before a query.
     #[test]
     fn references_are_read_or_refused() {
         for reference in ["abc/14", "abc/#14", "tau/airline/3-0/9"] {

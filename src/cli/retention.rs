@@ -1,4 +1,4 @@
-//! How long conversations are kept: what `erase` is told of it, and what `serve` does each day.
+//! Retention: what `erase` accepts, and what `serve` does each day.
 
 use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
@@ -11,30 +11,30 @@ use treering_engine::{
     Engine, EraseCommand, EraseError, EraseItem, EraseOutcome, EraseTarget, Retention,
 };
 
-/// When the first look is taken after a start, so that starting is not slowed down.
+/// Delay of the first run after a start, so that it does not slow down the start.
 const FIRST_AFTER: Duration = Duration::from_secs(10 * 60);
 const EVERY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Who erases, for the history.
+/// Actor of the erasures.
 const ACTOR: &str = "retention";
 
-/// What is due, for `erase`.
+/// Retention options of `erase`.
 #[derive(Args, Debug, Clone)]
 pub struct RetentionArgs {
-    /// Conversations to which nothing was appended for so many days. One that another was
-    /// forked from stays as long as that one does
+    /// Erase conversations without new events for this many days. A conversation with forks stays
+    /// as long as they do
     #[arg(long, value_name = "DAYS", conflicts_with_all = ["what", "literal_from", "whole_namespace"])]
     keep_days: Option<u32>,
-    /// The same of sealed ones
+    /// As --keep-days, for sealed conversations
     #[arg(long, value_name = "DAYS", conflicts_with_all = ["what", "literal_from", "whole_namespace"])]
     keep_sealed_days: Option<u32>,
-    /// Of them, only those with this label; several: with all of them
+    /// Only those of them with this label (may be given again: with all of them)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
     #[arg(conflicts_with_all = ["what", "literal_from", "whole_namespace"])]
     labels: Vec<(String, String)>,
 }
 
 impl RetentionArgs {
-    /// What is said; none: nothing is.
+    /// The policy; none if no option is given.
     pub fn policy(&self) -> Option<pb::Retention> {
         if self.keep_days.is_none() && self.keep_sealed_days.is_none() {
             return None;
@@ -47,7 +47,7 @@ impl RetentionArgs {
     }
 }
 
-/// What a server keeps to, for one namespace.
+/// Retention policy of a server for one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetentionPolicy {
     namespace: Namespace,
@@ -61,7 +61,7 @@ impl FromStr for RetentionPolicy {
     fn from_str(text: &str) -> Result<Self, String> {
         let (namespace, rules) = text
             .split_once(':')
-            .ok_or("give NAMESPACE:keep_days=N, as in default:keep_days=365")?;
+            .ok_or("expected NAMESPACE:keep_days=N, for example default:keep_days=365")?;
         let namespace = Namespace::new(namespace).map_err(|error| error.to_string())?;
         let mut retention = Retention {
             keep_days: None,
@@ -74,7 +74,7 @@ impl FromStr for RetentionPolicy {
                 .ok_or_else(|| format!("`{rule}` has no `=`"))?;
             let days = || {
                 let days = value.parse::<u32>();
-                days.map_err(|_| format!("`{value}` is no number of days"))
+                days.map_err(|_| format!("`{value}` is not a number of days"))
             };
             match (name, name.strip_prefix("label.")) {
                 ("keep_days", _) => retention.keep_days = Some(days()?),
@@ -84,13 +84,13 @@ impl FromStr for RetentionPolicy {
                 }
                 _ => {
                     return Err(format!(
-                        "`{name}` is none of keep_days, keep_sealed_days and label.NAME"
+                        "`{name}` is not one of keep_days, keep_sealed_days, label.NAME"
                     ));
                 }
             }
         }
         if retention.keep_days.is_none() && retention.keep_sealed_days.is_none() {
-            return Err("it is not said how long conversations are kept: keep_days=N".to_owned());
+            return Err("keep_days=N is missing".to_owned());
         }
         Ok(Self {
             namespace,
@@ -114,13 +114,13 @@ pub async fn keep_to(engine: Engine, policies: Vec<RetentionPolicy>) {
                     namespace,
                     events = outcome.events,
                     receipt = outcome.receipt.unwrap_or_default(),
-                    "what was due is erased: {}",
+                    "erased due conversations: {}",
                     policy.retention
                 ),
                 Err(error) => tracing::error!(
                     namespace,
                     error = %with_causes(&error),
-                    "what is due could not be erased; it is tried again tomorrow"
+                    "due conversations could not be erased; retrying tomorrow"
                 ),
             }
         }
@@ -134,7 +134,7 @@ async fn erase_due(engine: &Engine, policy: &RetentionPolicy) -> Result<EraseOut
         target: EraseTarget::Due(policy.retention.clone()),
         keep_derived: false,
         dry_run: false,
-        // None, so that the event that says it is not due one day itself.
+        // Empty, so that the event that records the erasure never becomes due itself.
         reason: String::new(),
         actor: ACTOR.to_owned(),
     });
@@ -151,7 +151,7 @@ async fn erase_due(engine: &Engine, policy: &RetentionPolicy) -> Result<EraseOut
 mod tests {
     use super::*;
 
-    // A policy that is read as another one erases what was to stay.
+    // A misread policy would erase what should stay.
     #[test]
     fn policies_are_read_as_they_are_written() {
         let policy: RetentionPolicy = "support:keep_days=365,label.team=a=b".parse().unwrap();

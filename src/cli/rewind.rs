@@ -1,4 +1,4 @@
-//! `rewind`: takes a branch back; the old end stays as a branch of its own.
+//! `rewind`: takes a branch back to a revision. The old end stays as another branch.
 
 use clap::Args;
 
@@ -13,11 +13,10 @@ use super::{
     text::printable,
 };
 
-/// Take a branch back to a revision: what came after is not on it any more
+/// Take a branch back to a revision, without what came after it
 ///
-/// Nothing is deleted. The old end stays as a branch of its own, with all that it had:
-/// `treering log CONVERSATION --branch NAME` shows it, and `treering branch activate` goes
-/// back to it.
+/// Nothing is deleted. The old end stays as another branch with all its events: `treering log
+/// CONVERSATION --branch NAME` shows it, and `treering branch activate` goes back to it.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +30,7 @@ pub struct RewindArgs {
     /// Last revision that stays
     #[arg(long, value_name = "REVISION", conflicts_with = "clear")]
     to: Option<u64>,
-    /// Let all of it go
+    /// Rewind to the beginning, so that nothing stays
     #[arg(long)]
     clear: bool,
     /// Only if this is the branch's last revision
@@ -42,20 +41,20 @@ pub struct RewindArgs {
     keep_as: Option<String>,
 }
 
-/// Rewinds and says what went.
+/// Rewinds, and prints what was removed.
 pub async fn run(args: RewindArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let to = RevisionArg::Event(args.to.unwrap_or_default());
     let place = args.place.find(store, to).await?;
     if place.revision == 0 && !args.clear {
         return Err(CliError::Usage {
-            what: "it is not said what stays".into(),
-            hint: "give --to REVISION, or --clear".into(),
+            what: "the revision to rewind to is missing".into(),
+            hint: "use --to REVISION, or --clear".into(),
         });
     }
     if place.revision != 0 && args.clear {
         return Err(CliError::Usage {
             what: "both a revision and --clear are given".into(),
-            hint: "leave one of them out".into(),
+            hint: "omit one of them".into(),
         });
     }
     let called = place.called;
@@ -77,18 +76,20 @@ pub async fn run(args: RewindArgs, store: &Connection, out: &mut Out) -> Result<
     let paint = out.paint;
     let name = paint.text(Tone::Name, printable(&branch.name));
     let Some(kept) = answer.kept else {
-        return Ok(out.line(format!("Nothing comes after it on {name} of {called}"))?);
+        return Ok(out.line(format!(
+            "Nothing to rewind: no events after it on {name} of {called}"
+        ))?);
     };
     let count = answer.went.len();
     let more = if answer.truncated { "at least " } else { "" };
     let events = if count == 1 { "event" } else { "events" };
     let stays = match place.revision {
-        0 => "begins anew".to_owned(),
-        to => format!("ends with #{to} again"),
+        0 => "starts empty again".to_owned(),
+        to => format!("ends at #{to} again"),
     };
     let kept = paint.text(Tone::Name, printable(&kept.name));
     out.line(format!(
-        "{name} of {called} {stays} (head #{}); {more}{count} {events} went, and are on the branch {kept}",
+        "{name} of {called} {stays} (head #{}); {more}{count} {events} moved to the branch {kept}",
         branch.head
     ))?;
     Ok(())

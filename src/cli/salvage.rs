@@ -1,4 +1,4 @@
-//! `salvage`: all that is sound of a damaged store, as a new one.
+//! `salvage`: copies everything sound from a damaged store to a new one.
 
 use std::path::PathBuf;
 
@@ -17,18 +17,18 @@ use super::{
 use treering_domain::with_causes;
 use treering_engine::{SalvageError, Salvaged, salvage};
 
-/// Take all that is sound of a damaged store into a new one
+/// Copy everything sound from a damaged store to a new one
 ///
-/// Goes through the log and takes each conversation up to its first damage. What is
-/// taken stays as it was: ids, times, actors, revisions, positions, bodies and chain
-/// hashes. The damaged store is not changed; keep it until a backup is found.
+/// Reads the log and copies each conversation up to its first damage. Ids, times, actors,
+/// revisions, positions, bodies and chain hashes stay the same. The damaged store is not changed;
+/// keep it until a backup is found.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering salvage --data ./store --to ./sound
   treering verify --data ./sound --deep")]
 pub struct SalvageArgs {
-    /// Folder of the new store: it is made, or empty
+    /// Folder of the new store: it is created, or must be empty
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
 }
@@ -36,12 +36,12 @@ pub struct SalvageArgs {
 /// Salvages the store.
 ///
 /// # Errors
-/// [`CliError::Outcome`] when the folders cannot be used, and what the output says.
+/// [`CliError::Outcome`] if the folders cannot be used; errors of the output.
 pub async fn run(args: &SalvageArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
     let Target::Data(from) = common.target()? else {
         return Err(CliError::Usage {
-            what: "a server's store cannot be salvaged through the server".into(),
-            hint: "end the server, then: treering salvage --data DIR --to DIR".into(),
+            what: "a store cannot be salvaged through a server".into(),
+            hint: "stop the server, then run: treering salvage --data DIR --to DIR".into(),
         });
     };
     let bar = Steps::start("salvage");
@@ -64,21 +64,21 @@ pub async fn run(args: &SalvageArgs, common: &Common, out: &mut Out) -> Result<(
         whole, cut, lost, ..
     } = done;
     out.line(format!(
-        "{} conversations are whole, {} were cut before their damage, {} are lost",
+        "{} conversations are complete, {} end before their damage, {} are lost",
         count(whole),
         count(cut),
         count(lost)
     ))?;
     out.line(format!(
-        "{} events taken, {} left out, {} positions of the log cannot be read",
+        "{} events copied, {} left out, {} positions of the log cannot be read",
         count(done.events_taken),
         count(done.events_left),
         count(done.unreadable_positions)
     ))?;
     if done.unreadable_positions > 0 {
         out.line(
-            "What was at these positions is not known, but for what views that are there have seen: \
-             last events of conversations that count as whole may have been among them.",
+            "The events at these positions are unknown, except for those that remaining \
+             projections have: complete conversations may lack their last events.",
         )?;
     }
     Ok(out.line(format!(
@@ -105,7 +105,7 @@ fn json(done: &Salvaged) -> String {
     object.finish()
 }
 
-/// Damage goes to standard error, a line each.
+/// Prints damage to standard error, one line each.
 fn tell_damage(done: &Salvaged) {
     for cut in &done.damaged {
         tell!(
@@ -126,19 +126,19 @@ fn refused(error: SalvageError) -> CliError {
     };
     let what = with_causes(&error).to_string();
     let (hint, exit) = match error {
-        SalvageError::NoStore { .. } => ("name the store's folder with --data DIR", Exit::NotFound),
+        SalvageError::NoStore { .. } => ("give the store's folder with --data DIR", Exit::NotFound),
         SalvageError::NotEmpty { .. } | SalvageError::Within { .. } => {
-            ("name another folder with --to DIR", Exit::Usage)
+            ("use another folder with --to DIR", Exit::Usage)
         }
         SalvageError::Source { .. } | SalvageError::Held(_) => {
-            ("check that the folder can be read", Exit::Unavailable)
+            ("check that the folder is readable", Exit::Unavailable)
         }
         SalvageError::Target { .. } => (
-            "check that there is room, then try again with another folder",
+            "check for free space, then try another folder",
             Exit::Failed,
         ),
         SalvageError::Unusable { .. } => (
-            "keep both folders: this should not be, and wants a report",
+            "keep both folders and report this: it is a bug",
             Exit::Failed,
         ),
     };

@@ -1,5 +1,4 @@
-//! `search`: full text over everything that tools did and returned, and that was
-//! said.
+//! `search`: full-text search in messages, tool calls and results.
 
 mod asked;
 mod thoughts;
@@ -27,23 +26,22 @@ use treering_present::hit::{about, what};
 use asked::Asked;
 pub(super) use thoughts::{Voice, heading, voices};
 
-/// How long a search waits for the index when nothing is said: what was just
-/// appended is there by then.
+/// Default time that a search waits for the index, so that recent appends are included.
 const WAIT_DEFAULT: Duration = Duration::from_secs(2);
-/// Hits that are shown when nothing is said.
+/// Default number of hits.
 const HITS_DEFAULT: u32 = 10;
-/// Columns before a line of context: its number.
+/// Columns of the line number before a line of context.
 const CONTEXT_MARGIN: usize = 8;
-/// How often `--complete` looks how far the index is.
+/// Interval at which `--complete` checks the index.
 const WAIT_STEP: Duration = Duration::from_millis(500);
 
-/// Search in what tools did and returned, and in what was said
+/// Search in messages, tool calls and results
 ///
-/// Type words, or paste a line, which may begin with a dash: names, whole lines and words
-/// that stand together come first. A query that is nothing but "exact phrases", beginnings
-/// (pre*), AND, OR, NOT, +must and -mustnot is read as one, and so are few words with NOT between
-/// them (disk NOT quota); in anything else they are words.
-/// Signs alone are looked for as they stand. Nothing found is no failure: the exit code is 0.
+/// Type words, or paste a line, which may begin with a dash. Names, whole lines and adjacent words
+/// come first. If the whole text consists of query syntax ("exact phrases", prefixes (pre*), AND,
+/// OR, NOT, +must and -mustnot), it is read as a query; so are a few words with NOT between them
+/// (disk NOT quota). In any other text, these are words. Punctuation alone is searched for
+/// literally. No hits are not an error: the exit code is 0.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -60,112 +58,108 @@ Examples:
   treering search --conversation ID --branch retry 'parse* AND config'
   treering search --json -n 20 timeout | jq -r '[.conversation, .revision, .line] | @tsv'")]
 pub struct SearchArgs {
-    /// What to look for; several words are one query. None, with a filter: all that it lets
-    /// through, newest first
+    /// What to search for; several words are one query. Without words but with a filter: everything
+    /// that passes it, newest first
     #[arg(value_name = "QUERY", value_hint = ValueHint::Other)]
     #[arg(allow_hyphen_values = true, value_parser = FreeWord)]
     first: Option<String>,
-    /// More words of it
+    /// More words of the query
     #[arg(value_name = "WORDS", value_hint = ValueHint::Other)]
     more: Vec<String>,
-    /// The same behind `--`, where each word may begin with a dash
+    /// Words after `--`, which may each begin with a dash
     #[arg(last = true, value_name = "WORDS", value_hint = ValueHint::Other)]
     behind: Vec<String>,
     /// Read it as a query: "phrases", pre*, AND, OR, NOT, +must, -mustnot, (groups)
     #[arg(long)]
     query: bool,
-    /// Read it as words, whatever stands in it
+    /// Read it as words, without query syntax
     #[arg(long, conflicts_with = "query")]
     plain: bool,
-    /// It is a regular expression, matched against stored texts, newest first
+    /// Read it as a regular expression, matched against stored texts, newest first
     #[arg(long, conflicts_with_all = ["query", "plain"])]
     regex: bool,
-    /// With --regex: capitals are not told from small letters, as with words
+    /// With --regex: ignore case, as for words
     #[arg(long, short)]
     ignore_case: bool,
-    /// At most so many hits, or conversations [default: 10 hits, all conversations]
+    /// Maximum number of hits, or conversations [default: 10 hits, all conversations]
     #[arg(short = 'n', short_alias = 'k', long = "limit", value_name = "N")]
     limit: Option<u32>,
-    /// Skip so many hits, or conversations
+    /// Skip this many hits, or conversations
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     offset: u32,
     /// Only calls and results of this tool (may be given again)
     #[arg(long, short, value_name = "NAME")]
     tool: Vec<String>,
-    /// Only calls, and their results, that name such a path: src/**/*.rs (may be given
-    /// again)
+    /// Only calls with such a path, and their results: src/**/*.rs (may be given again)
     ///
-    /// It is compared with whole names of files and folders: manual_commit.go,
+    /// The pattern is compared with whole names of files and folders: manual_commit.go,
     /// '*manual_commit*'.
     #[arg(long, value_name = "GLOB")]
     path: Vec<String>,
-    /// Only what happened then or later: '2 days', 3h, yesterday, 2026-01-31, a time in
-    /// RFC 3339
+    /// Only what happened at or after this time: '2 days', 3h, yesterday, 2026-01-31, a time in RFC
+    /// 3339
     ///
-    /// Also '2026-01-31 08:00', 2026-01 and 'last week'. Days are those of UTC. What was recorded without a time of its own counts from
-    /// when it was recorded: of an import, from the import.
+    /// Also '2026-01-31 08:00', 2026-01 and 'last week'. Days are in UTC. An event without its own
+    /// time counts from its recording, which for an import is the time of the import.
     #[arg(long, value_name = "TIME")]
     since: Option<Moment>,
-    /// Only what happened then or earlier; of a day or month, to its end
+    /// Only what happened at or before this time; for a day or month, up to its end
     #[arg(long, value_name = "TIME")]
     until: Option<Moment>,
-    /// Only conversations that came from here: claude-code, openai-chat … (may be given
-    /// again)
+    /// Only conversations from this source: claude-code, openai-chat … (may be given again)
     #[arg(long, value_name = "NAME")]
     source: Vec<String>,
-    /// Only conversations with this label (may be given again: all of them)
+    /// Only conversations with this label (may be given again: with all of them)
     #[arg(long, value_name = "NAME[=VALUE]")]
     label: Vec<String>,
-    /// Only messages of this role (may be given again); results of tools are no messages:
-    /// --kind tool_result_recorded
+    /// Only messages of this role (may be given again). Tool results are not messages: use --kind
+    /// tool_result_recorded
     #[arg(long, value_name = "ROLE")]
     role: Vec<Role>,
     /// Only this conversation: an id or its beginning, @last, or words of its title
     #[arg(long, short, value_name = "ID")]
     conversation: Option<String>,
-    /// Only what this branch has in its history
+    /// Only the history of this branch
     #[arg(long, short, value_name = "NAME")]
     branch: Option<String>,
-    /// In the conversation's sub-contexts too
+    /// Also search the conversation's sub-contexts
     #[arg(long, requires = "conversation")]
     sub_contexts: bool,
     /// Only these kinds: tool_result_recorded, tool_call_requested, message_appended …
     #[arg(long, visible_alias = "kinds", value_name = "KIND")]
     #[arg(value_enum, value_delimiter = ',', hide_possible_values = true)]
     kind: Vec<KindArg>,
-    /// Show so many lines before and after each match
+    /// Show this many lines before and after each match
     #[arg(short = 'C', long = "context", value_name = "N")]
     context: Option<u32>,
-    /// Print the number of hits only
+    /// Print only the number of hits
     #[arg(long)]
     count: bool,
-    /// Print the conversations with hits, the best first, with their numbers of hits
+    /// Print the conversations with hits, best first, with their numbers of hits
     #[arg(long, visible_alias = "files", conflicts_with = "count")]
     by_conversation: bool,
-    /// With hits, say how many there are in all, not only up to 1,000 (--count does)
+    /// With hits, print the total number even above 1,000 (as --count does)
     #[arg(long)]
     count_all: bool,
-    /// Show each event as a hit of its own, also those with one text
+    /// Show events with equal text as separate hits
     ///
-    /// Otherwise events of one kind whose whole text is equal (a file that was read twice, a
-    /// session that came again as another conversation) are one hit, which says where the
-    /// others are.
+    /// Otherwise, events of one kind with equal text (a file that was read twice, a session that
+    /// was imported twice) are one hit, which says where the others are.
     #[arg(long)]
     copies: bool,
-    /// Only results of calls that worked
+    /// Only results of calls that succeeded
     #[arg(long, conflicts_with = "failed")]
     success: bool,
-    /// Only results of calls that failed, as whoever ran them said
+    /// Only results of calls that failed, according to the recorded outcome
     ///
-    /// What a result's text says of it is not looked at: a command that ends in `| tail`
-    /// works although its tests fail. When that hides something clearly better, a line
-    /// says so.
+    /// The text of a result is not considered: a command that ends in `| tail` succeeds although
+    /// its tests fail. If this excludes a clearly better hit, a line says so.
     #[arg(long)]
     failed: bool,
-    /// Wait until all is indexed, with a progress bar, and keep what was indexed
+    /// Wait until everything is indexed, with a progress bar, and keep the index
     ///
-    /// Otherwise a search waits for two seconds, answers with what is indexed by then,
-    /// and says how much is missing.
+    /// Otherwise a search waits for two seconds, answers with what is indexed by then, and says how
+    /// much is missing.
     #[arg(long)]
     complete: bool,
 }
@@ -194,7 +188,7 @@ impl Role {
 }
 
 impl SearchArgs {
-    /// Whether it waits for the whole index, and leaves it as it is then.
+    /// Whether it waits for the whole index, and keeps it.
     pub fn waits(&self) -> bool {
         self.complete
     }
@@ -219,34 +213,31 @@ impl SearchArgs {
         }
     }
 
-    /// Refuses what can find nothing.
+    /// Refuses options with which nothing can be found.
     fn check(&self) -> Result<(), CliError> {
         if let (None, Some(branch)) = (&self.conversation, &self.branch) {
             return Err(CliError::Usage {
-                what: format!(
-                    "--branch {} is a branch of which conversation?",
-                    printable(branch)
-                ),
+                what: format!("--branch {} needs a conversation", printable(branch)),
                 hint: "name it with --conversation".into(),
             });
         }
         match (self.since, self.until) {
             (Some(since), Some(until)) if since.is_after(until) => Err(CliError::Usage {
-                what: "--since is after --until: nothing is between them".into(),
+                what: "--since is later than --until".into(),
                 hint: "give the earlier time to --since".into(),
             }),
             _ => Ok(()),
         }
     }
 
-    /// All words in one line.
+    /// All words on one line.
     fn typed(&self) -> String {
         [self.first.as_slice(), &self.more, &self.behind]
             .concat()
             .join(" ")
     }
 
-    /// What is looked for; empty: whatever the filters let through.
+    /// The query text; empty to list everything that passes the filters.
     fn text(&self) -> String {
         let text = self.typed();
         let is_anything = matches!(text.trim(), "" | "*");
@@ -268,10 +259,10 @@ impl SearchArgs {
             limit: if self.count || self.by_conversation {
                 1
             } else {
-                // None are asked for, but to hear how many there are.
+                // No hits are needed, only their number.
                 self.limit.unwrap_or(HITS_DEFAULT).max(1)
             },
-            // Of conversations all are counted.
+            // All conversations are counted.
             offset: if self.by_conversation { 0 } else { self.offset },
             conversation_id: place.conversation,
             branch: place.branch,
@@ -304,7 +295,7 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
     let place = find_if_named(store, conversation, branch).await?;
     let (wait, only_count, grouped) = (args.complete, args.count, args.by_conversation);
     let mut asked = Asked::of(&args);
-    // Whatever is in the store now shall be found: the index may lag behind.
+    // Search everything that is in the store now, even if the index lags behind.
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if wait {
         wait_for_index(&stats, store).await?;
@@ -371,7 +362,7 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
     Ok(())
 }
 
-/// Shows how far the index is, until it has all that the store has now.
+/// Shows the progress of the index, until it has everything that is in the store now.
 pub(super) async fn wait_for_index(
     stats: &pb::StatsResponse,
     store: &Connection,
@@ -396,7 +387,7 @@ pub(super) async fn wait_for_index(
     }
 }
 
-/// What an answer lacks, and what to do.
+/// What the answer lacks, with advice.
 fn missing(answer: &pb::SearchResponse) -> Option<String> {
     if !answer.lagging.is_empty() {
         return Some(format!("The search index lags behind: {}", answer.lagging));
@@ -405,8 +396,8 @@ fn missing(answer: &pb::SearchResponse) -> Option<String> {
     let all = indexed + answer.events_missing;
     (answer.events_missing > 0).then(|| {
         format!(
-            "Not all is searched: {} of {} events ({} %) are not indexed yet; --complete waits \
-             for them",
+            "Not everything is searched: {} of {} events ({} %) are not yet indexed; --complete \
+             waits for them",
             count(answer.events_missing),
             count(all),
             answer.events_missing * 100 / all.max(1),
@@ -440,7 +431,7 @@ fn print(
         _ => Tone::Tool,
     };
     let when = out.when(hit.happened_at.as_ref());
-    // What came from elsewhere without a time.
+    // Imported without a time.
     let is_recorded = !hit.source_id.is_empty() && hit.happened_at == hit.recorded_at;
     let mut place = vec![
         match is_recorded {
@@ -480,7 +471,7 @@ fn print(
     Ok(out.line("")?)
 }
 
-/// The lines around a match. Where one is too long for the terminal, it is shown around its
+/// Prints the lines around a match. A line that is too long for the terminal is shown around its
 /// match.
 fn print_context(hit: &pb::SearchHit, voices: &[Voice], out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
@@ -501,8 +492,7 @@ fn print_context(hit: &pb::SearchHit, voices: &[Voice], out: &mut Out) -> Result
     Ok(())
 }
 
-/// Where a hit's match is in its line: as the snippet, which is a piece of the same text,
-/// shows it.
+/// The match of a hit in its line, found with the snippet, which is part of the same text.
 fn match_in(hit: &pb::SearchHit, line: &str) -> Option<Range<usize>> {
     hit.highlights.iter().find_map(|range| {
         let (start, end) = (range.start as usize, range.end as usize);
@@ -514,8 +504,7 @@ fn match_in(hit: &pb::SearchHit, line: &str) -> Option<Range<usize>> {
     })
 }
 
-/// A line from its start, or, where its match would not be seen then, from a little before
-/// that.
+/// The line from its start, or from shortly before the match if that would not be visible.
 fn around_match(line: &str, found: Option<Range<usize>>, columns: usize) -> Cow<'_, str> {
     let Some(found) = found else {
         return line.into();
@@ -530,7 +519,7 @@ fn around_match(line: &str, found: Option<Range<usize>>, columns: usize) -> Cow<
     format!("…{}", &line[start..]).into()
 }
 
-/// How often its text is there else, and where.
+/// Number and places of other events with this text.
 fn copies(hit: &pb::SearchHit) -> String {
     let mut places: Vec<String> = hit
         .copies_at
@@ -551,7 +540,7 @@ fn highlighted(hit: &pb::SearchHit, paint: Paint) -> String {
     let mut done = 0;
     for range in &hit.highlights {
         let (start, end) = (range.start as usize, range.end as usize);
-        // Ranges come from elsewhere: one that does not fit is not drawn.
+        // Ranges are untrusted: skip one that does not fit.
         let (Some(before), Some(matched)) = (snippet.get(done..start), snippet.get(start..end))
         else {
             continue;
@@ -572,7 +561,7 @@ mod tests {
     use crate::{Cli, Command, StoreCommand};
 
     // A pasted line of a failed test was refused as an option, and `-c foo` was read as a
-    // conversation. One word is an option that was mistyped, unless it stands behind `--`.
+    // conversation. A single word with a dash is a mistyped option, unless it follows `--`.
     #[test]
     fn pasted_lines_are_words_and_mistyped_options_are_not() {
         let typed = |line: &[&str]| {
@@ -605,8 +594,8 @@ mod tests {
         }
     }
 
-    // A line of a file of JSON is a thousand characters long: shown from its start, it did
-    // not have on the screen what was looked for.
+    // A line of a JSON file has a thousand characters. Shown from its start, the match was not on
+    // the screen.
     #[test]
     fn a_long_line_is_shown_around_its_match() {
         let line = format!(
@@ -639,8 +628,8 @@ mod tests {
         assert_eq!(around_match(&line, None, 60), line);
     }
 
-    /// A range that is wrong (beyond the end, inside a character) must not
-    /// break the output; the text is still shown once.
+    /// An invalid range (beyond the end, inside a character) must not break the output. The text is
+    /// still shown once.
     #[test]
     fn ranges_that_do_not_fit_are_ignored() {
         let range = |start, end| pb::Highlight { start, end };

@@ -1,4 +1,4 @@
-//! `serve`: the services on a network address, until told to stop.
+//! `serve`: serves a store on a network address until it is stopped.
 
 use std::{
     io,
@@ -48,25 +48,23 @@ pub fn listen_default() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, PORT).into()
 }
 
-/// Serve a store over gRPC, with pages for people and a door for agents
+/// Serve a store over gRPC, with web pages for people and MCP for agents
 ///
-/// The address, opened in a browser, shows what agents did (--no-inspector leaves that out). At
-/// /mcp agents search in it, by the Model Context Protocol (--no-mcp).
+/// In a browser, the address shows what agents did (--no-inspector disables that). At /mcp, agents
+/// search the store by the Model Context Protocol (--no-mcp).
 ///
-/// Runs until Ctrl-C or SIGTERM, then finishes what it took. Reflection and
-/// health are on. While no key was made (treering keys create), anybody who reaches
-/// the port can read and write everything, so by default only this machine can. For
-/// others it needs keys and TLS, or --insecure.
+/// Runs until Ctrl-C or SIGTERM, then finishes accepted requests. Reflection and health checks are
+/// enabled. Before the first key is created (treering keys create), everyone who reaches the port
+/// can read and write everything, so by default it listens on this machine only. Binding to a
+/// non-loopback address requires keys and TLS, or --insecure.
 ///
-/// Keys that are made or revoked hold at once. Certificates are read again when their
-/// files change, and on SIGHUP; a pair that cannot be used is told, and the one before
-/// stays.
+/// New and revoked keys take effect at once. Certificates are read again when their files change,
+/// and on SIGHUP; if the new pair is invalid, that is logged and the old one stays.
 ///
-/// With --json it prints one line once it serves, {"serving": URL, "data": DIR,
-/// "pid": N, "version": V, "metrics": URL or null, "mcp": URL or null, "inspector": URL or
-/// null}, or, when another process holds the store,
-/// {"locked_by": WHO, "server": URL or null, "data": DIR}, and exits with 5. For
-/// another command it waits first (--wait), for another server it does not.
+/// With --json it prints one line when it is ready, {"serving": URL, "data": DIR, "pid": N,
+/// "version": V, "metrics": URL or null, "mcp": URL or null, "inspector": URL or null}, or, if
+/// another process has the store open, {"locked_by": WHO, "server": URL or null, "data": DIR}, and
+/// exits with 5. It waits for another command (--wait), but not for another server.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -85,64 +83,63 @@ Examples:
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
 pub struct ServeArgs {
-    /// Where to listen; port 0 takes any free one. Beyond this machine with keys and TLS
-    /// only, or with --insecure
+    /// Address to listen on; port 0 takes any free one. A non-loopback address requires keys and
+    /// TLS, or --insecure
     #[arg(long, value_name = "ADDR", default_value_t = listen_default())]
     listen: SocketAddr,
-    /// The server's certificate and those between it and its CA, a PEM file
+    /// PEM file with the server's certificate and intermediate certificates
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "TLS")]
     tls_cert: Option<PathBuf>,
-    /// Its private key, a PEM file
+    /// PEM file with the server's private key
     #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
     tls_key: Option<PathBuf>,
-    /// Take only clients that show a certificate which one of these (PEM) has signed
+    /// Accept only clients with a certificate signed by one of these CAs (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
     client_ca: Option<PathBuf>,
-    /// Listen beyond this machine though keys or TLS are missing: whoever reaches it, or
-    /// hears it, can read and write everything
+    /// Listen on a non-loopback address without keys or TLS: everyone who reaches it, or can listen
+    /// in, may read and write everything
     #[arg(long, help_heading = "TLS")]
     insecure: bool,
-    /// Of the requests that it builds, read one in so many again, to check it against
-    /// its provider's rules, besides the first of each conversation. 1: all; 0: none
+    /// Check one in this many requests against its provider's rules, besides the first of each
+    /// conversation. 1: all; 0: none
     #[arg(long, value_name = "N", default_value_t = Limits::default().check_one_in)]
     check_one_in: u32,
-    /// End when standard input ends, too. A program that starts a server keeps the
-    /// other end of it: however the program ends, the server ends with it
+    /// Also stop when standard input ends. A program that starts a server holds the other end, so
+    /// the server ends with it, however it ends
     #[arg(long)]
     until_stdin_closes: bool,
-    /// Memory for all that is kept because it may be wanted again: states, records,
-    /// windows of requests, pages of files. What the program itself and the work under
-    /// way take comes on top
+    /// Memory for caches: states, records, windows of requests, pages of files. The program itself
+    /// and requests in progress need additional memory
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
     memory: usize,
-    /// Store a keyed hash in place of each actor, correlation id and idempotency key, which an
-    /// erasing leaves. Once this was said the store goes on so, by the key in `pseudonyms.key`
-    /// of its folder: keep a copy of that file, apart from those of the store
+    /// Store a keyed hash in place of each actor, correlation id and idempotency key, which erasing
+    /// does not remove. Once set, this stays on for the store. The key is in `pseudonyms.key` in
+    /// its folder: keep a copy of that file apart from copies of the store
     #[arg(long)]
     pseudonyms: bool,
-    /// Once a day, erase the conversations of a namespace that were kept as long as they are
-    /// to be: `NAMESPACE:keep_days=365,keep_sealed_days=90,label.team=red`. Look first at what
-    /// `treering erase --keep-days 365 --dry-run` would erase
+    /// Once a day, erase the conversations of a namespace whose retention time is over:
+    /// `NAMESPACE:keep_days=365,keep_sealed_days=90,label.team=red`. First check what `treering
+    /// erase --keep-days 365 --dry-run` would erase
     #[arg(long, value_name = "POLICY")]
     retention: Vec<RetentionPolicy>,
-    /// How much a namespace may hold: `NAMESPACE=BYTES,CONVERSATIONS`, as team-a=10GiB,1000;
-    /// several times for several. `*` stands for every other namespace, `none` for no bound.
-    /// Over it appends there are refused, reads go on
+    /// Quota of a namespace: `NAMESPACE=BYTES,CONVERSATIONS`, for example team-a=10GiB,1000; may be
+    /// given several times. `*` stands for every other namespace, `none` for no limit. Above it,
+    /// appends are refused; reads still work
     #[arg(long, value_name = "QUOTA")]
     quota: Vec<QuotaArg>,
-    /// Keep a copy of the store there, a folder or a bucket, and bring it up to date with
-    /// what is appended: a second later it is on its way. See `treering backup --help`
+    /// Keep a copy of the store in this folder or bucket, up to date to about a second. See
+    /// `treering backup --help`
     #[arg(long, value_name = "TO")]
     backup: Option<String>,
-    /// Encrypt the copy with the key in this file
+    /// Encrypt the backup with the key in this file
     #[arg(long, value_name = "FILE", env = "TREERING_BACKUP_KEY_FILE")]
     backup_key_file: Option<PathBuf>,
-    /// Take options from this TOML file (or $TREERING_CONFIG): each by its name. What is
-    /// typed beats the environment (as TREERING_LISTEN), and that beats the file
+    /// Read options from this TOML file (or $TREERING_CONFIG), by their names. Precedence: flags,
+    /// then environment variables (for example TREERING_LISTEN), then the file
     #[arg(long, value_name = "FILE")]
     config: Option<std::path::PathBuf>,
-    /// Take no spans of agents by OTLP. Else whoever may write and sends traces there
-    /// (OTEL_EXPORTER_OTLP_ENDPOINT) has the conversations in them recorded
+    /// Do not receive spans of agents by OTLP. Otherwise, the conversations in traces that a writer
+    /// sends here (OTEL_EXPORTER_OTLP_ENDPOINT) are recorded
     #[arg(long)]
     no_otlp_receiver: bool,
     #[command(flatten)]
@@ -155,12 +152,12 @@ pub struct ServeArgs {
     summariser: SummariserArgs,
 }
 
-/// Least of it: what pages of files take, and a little for the rest. In bytes.
+/// Least memory, in bytes: for pages of files, and a little for the rest.
 const MEMORY_MIN: usize = MEMORY_OF_FILES_BYTES + (4 << 20);
 
-/// A size in bytes, MiB or GiB.
+/// Parses a size in bytes, MiB or GiB.
 pub fn size(text: &str) -> Result<u64, String> {
-    let takes = || "give bytes, MiB or GiB, as in 256MiB".to_owned();
+    let takes = || "expected bytes, MiB or GiB, for example 256MiB".to_owned();
     let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
         Some(at) => text.split_at(at),
         None => (text, ""),
@@ -180,11 +177,11 @@ pub fn size(text: &str) -> Result<u64, String> {
 fn memory(text: &str) -> Result<usize, String> {
     match usize::try_from(size(text)?) {
         Ok(bytes) if bytes >= MEMORY_MIN => Ok(bytes),
-        _ => Err(format!("at least {}MiB are needed", MEMORY_MIN >> 20)),
+        _ => Err(format!("at least {}MiB are required", MEMORY_MIN >> 20)),
     }
 }
 
-/// Serves until told to stop.
+/// Serves until it is stopped.
 ///
 /// # Errors
 /// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
@@ -200,8 +197,8 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     check_reach(args, &keys)?;
     if keys.has_subjects() && args.client_ca.is_none() {
         tell!(
-            "WARNING: keys that certificates stand for are of no use: no client is asked for one. \
-             Give --client-ca, with --tls-cert and --tls-key."
+            "WARNING: keys with certificate subjects have no effect: the server does not ask for \
+             client certificates. Use --client-ca, with --tls-cert and --tls-key."
         );
     }
     let listener = TcpListener::bind(args.listen)
@@ -286,19 +283,19 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         let url = out.paint.text(Tone::Name, served.url());
         out.line(format!("Serving {} at {url}", dir.display()))?;
         if let Some(pages) = served.inspector() {
-            out.line(format!("To look at it, open {pages} in a browser"))?;
+            out.line(format!("To inspect it, open {pages} in a browser"))?;
         }
         if let Some(metrics) = metrics {
             out.line(format!("Metrics are at {metrics}"))?;
         }
         if let Some(agents) = served.agents() {
-            out.line(format!("Agents reach it at {agents} (MCP)"))?;
+            out.line(format!("Agents connect to {agents} (MCP)"))?;
         }
         if summarises {
-            out.line("A model summarises what is appended from now on.")?;
+            out.line("A model summarises new events.")?;
         }
         if let Some(to) = &args.backup {
-            out.line(format!("A copy is kept in {to}."))?;
+            out.line(format!("A backup is kept in {to}."))?;
         }
         if let Some(heads) = &heads {
             out.line(format!("Signed heads go to {}.", heads.address()))?;
@@ -324,10 +321,10 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
 }
 
 impl ServeArgs {
-    /// Finds fault with what can be judged without the store.
+    /// Checks the options that do not depend on the store.
     ///
     /// # Errors
-    /// [`CliError::Usage`] tells the first fault.
+    /// [`CliError::Usage`] for the first error.
     pub fn check(&self) -> Result<(), CliError> {
         quotas(&self.quota)?;
         self.certificates()?;
@@ -335,7 +332,7 @@ impl ServeArgs {
             return Ok(());
         }
         let tls = self.tls_cert.is_some();
-        // Keys are the store's.
+        // Whether there are keys depends on the store.
         match missing(self.listen, true, tls) {
             Some(missing) => Err(reached(self.listen, missing)),
             None => Ok(()),
@@ -353,7 +350,7 @@ impl ServeArgs {
         };
         let loaded = ServerTls::load(files).map_err(|error| CliError::Usage {
             what: error.to_string(),
-            hint: "--tls-cert takes the certificate and --tls-key its private key, both in PEM"
+            hint: "--tls-cert needs the certificate and --tls-key its private key, both in PEM"
                 .into(),
         });
         loaded.map(Some)
@@ -363,12 +360,12 @@ impl ServeArgs {
 /// The keys of a folder.
 ///
 /// # Errors
-/// When they cannot be read: nothing is served then.
+/// If they cannot be read. Nothing is served then.
 fn keys_of(dir: &Path) -> Result<Arc<KeyRing>, CliError> {
     KeyRing::open(dir).map_err(keys::refused)
 }
 
-/// Refuses to let others in who cannot be told apart, or who can be overheard.
+/// Refuses a non-loopback address without keys or TLS.
 fn check_reach(args: &ServeArgs, keys: &KeyRing) -> Result<(), CliError> {
     let addr = args.listen;
     let Some(missing) = missing(addr, !keys.is_open(), args.tls_cert.is_some()) else {
@@ -384,34 +381,34 @@ fn check_reach(args: &ServeArgs, keys: &KeyRing) -> Result<(), CliError> {
 fn reached(addr: SocketAddr, missing: Missing) -> CliError {
     let (what, hint) = match missing {
         Missing::Keys { tls } => (
-            "no key was ever made",
+            "this store has no keys",
             if tls {
-                "make a key first: treering keys create NAME --role 'admin:*' --data DIR"
+                "create a key first: treering keys create NAME --role 'admin:*' --data DIR"
             } else {
-                "make a key (treering keys create NAME --role 'admin:*' --data DIR) and give \
+                "create a key (treering keys create NAME --role 'admin:*' --data DIR) and use \
                  --tls-cert and --tls-key, or listen on 127.0.0.1"
             },
         ),
         Missing::Tls => (
             "there is no TLS",
-            "give --tls-cert and --tls-key, or listen on 127.0.0.1 behind what encrypts",
+            "use --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that encrypts",
         ),
     };
     CliError::Usage {
-        what: format!("{addr} is reached by other machines, and {what}"),
-        hint: format!("{hint}; --insecure listens all the same"),
+        what: format!("{addr} is not a loopback address, and {what}"),
+        hint: format!("{hint}; --insecure listens anyway"),
     }
 }
 
-/// What an address that others reach is to have, and has not.
+/// What a non-loopback address needs and is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
-    /// Nobody is asked for a key.
+    /// No keys are required.
     Keys {
-        /// It is encrypted, at least.
+        /// TLS is on.
         tls: bool,
     },
-    /// Keys and contents can be overheard.
+    /// Keys and contents are not encrypted.
     Tls,
 }
 
@@ -425,8 +422,8 @@ fn missing(addr: SocketAddr, keys: bool, tls: bool) -> Option<Missing> {
     }
 }
 
-/// Reads the certificates again when the process is told to. Without any a hangup is
-/// nothing: a server outlives the terminal that it was started from.
+/// Reloads the certificates on SIGHUP. Without TLS, SIGHUP is ignored, so a server outlives its
+/// terminal.
 async fn reload_on_hangup(tls: Option<Arc<ServerTls>>) {
     #[cfg(unix)]
     {
@@ -437,7 +434,7 @@ async fn reload_on_hangup(tls: Option<Arc<ServerTls>>) {
         while hangup.recv().await.is_some() {
             match &tls {
                 Some(tls) => tls.reload(),
-                None => tracing::info!("told to read certificates again, and there are none"),
+                None => tracing::info!("SIGHUP ignored: there are no certificates to reload"),
             }
         }
     }
@@ -445,7 +442,7 @@ async fn reload_on_hangup(tls: Option<Arc<ServerTls>>) {
     drop(tls);
 }
 
-/// Opens the folder, once no other command has it.
+/// Opens the folder, after waiting for other commands.
 async fn once_free(options: OpenOptions, common: &Common) -> Result<Engine, CliError> {
     let mut waiting = Waiting::new(common.wait);
     loop {
@@ -456,8 +453,8 @@ async fn once_free(options: OpenOptions, common: &Common) -> Result<Engine, CliE
     }
 }
 
-/// Programs that find the folder held want to know where it is served instead, and go there with
-/// their key: so they are told of a server only that has proved that it is the one.
+/// Prints who has the folder open. Programs then connect to that server with their key, so its
+/// address is printed only if it has proved that it has the folder open.
 async fn tell_who_holds(error: &CliError, common: &Common, out: &mut Out) -> Result<(), CliError> {
     if let (
         true,
@@ -483,16 +480,16 @@ async fn tell_who_holds(error: &CliError, common: &Common, out: &mut Out) -> Res
     Ok(())
 }
 
-/// Ready when standard input has ended, if that is wanted; never otherwise.
+/// Completes when standard input ends, if `wanted`; else never.
 pub fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
     if !wanted {
         return Either::Left(future::pending());
     }
     let (end, ended) = oneshot::channel();
-    // A thread of its own: the runtime would wait for one of its threads to come
-    // back from the read before the process can end.
+    // A separate thread: the runtime would wait for the blocked read of one of its own threads at
+    // exit.
     thread::spawn(move || {
-        // What comes is nothing to us; a failed read is an end, too.
+        // The input is ignored; a failed read is an end, too.
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         let _ = end.send(());
     });
@@ -501,8 +498,7 @@ pub fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
     }))
 }
 
-/// Who may come in, by which certificate, what browsers and agents find, and what is done and
-/// counted meanwhile.
+/// Keys, certificates, HTTP services and background work of a server.
 struct ServedParts {
     keys: Arc<KeyRing>,
     tls: Option<Arc<ServerTls>>,
@@ -512,7 +508,7 @@ struct ServedParts {
     measures: Option<Arc<ServerMeasures>>,
 }
 
-/// A store that is served on a network address by this process.
+/// A store that this process serves on a network address.
 #[derive(Debug)]
 pub struct Served {
     engine: Embedded,
@@ -542,7 +538,7 @@ impl Served {
         Self::of(engine, listener, parts).await
     }
 
-    /// Serves what is open.
+    /// Serves an open store.
     async fn of(
         engine: Engine,
         listener: TcpListener,
@@ -567,27 +563,27 @@ impl Served {
         Ok(Self { engine, web, url })
     }
 
-    /// Where people on this machine look at it, if they can.
+    /// URL of the inspector on this machine, if it is served.
     pub fn inspector(&self) -> Option<String> {
         self.web.has_pages().then(|| format!("{}/", self.url))
     }
 
-    /// Where agents on this machine reach it, if they do.
+    /// URL for agents on this machine, if they are served.
     pub fn agents(&self) -> Option<String> {
         self.web
             .has_agents()
             .then(|| format!("{}{MCP_PATH}", self.url))
     }
 
-    /// Where clients on this machine reach it.
+    /// URL for clients on this machine.
     pub fn url(&self) -> String {
         self.url.clone()
     }
 
-    /// Finishes what was taken, and closes the store.
+    /// Finishes accepted requests, and closes the store.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] when it ended badly.
+    /// [`CliError::Outcome`] if it ends with an error.
     pub async fn stop(self) -> Result<(), CliError> {
         self.web.end_streams();
         let stopped = self.engine.stop().await;
@@ -596,23 +592,23 @@ impl Served {
     }
 }
 
-/// What to tell whoever opens the port to others all the same.
+/// The warning for an insecure non-loopback address.
 fn warning(addr: SocketAddr, missing: Missing) -> String {
     match missing {
         Missing::Keys { .. } => format!(
-            "WARNING: anybody who reaches {addr} can read and write everything in this store: \
-             no key was ever made. Make one with `treering keys create` (the server takes it at \
-             once), or let only those reach the port who may do all that."
+            "WARNING: anybody who can reach {addr} can read and write everything in this store: it \
+             has no keys. Create one with `treering keys create` (it applies at once), or let only \
+             trusted clients reach the port."
         ),
         Missing::Tls => format!(
-            "WARNING: {addr} is not encrypted: whoever hears a call has its key, and all that \
-             the key may read and write in this store. Give --tls-cert and --tls-key, or put \
-             something before it that encrypts."
+            "WARNING: {addr} is not encrypted: anybody who can read the network traffic gets the \
+             keys, and with them access to this store. Use --tls-cert and --tls-key, or a proxy \
+             that encrypts."
         ),
     }
 }
 
-/// An address that can be typed: "any address" is reached as this machine.
+/// A URL that can be used: a wildcard address becomes a loopback one.
 fn url_of(addr: SocketAddr, tls: bool) -> String {
     let scheme = if tls { "https" } else { "http" };
     if addr.ip().is_unspecified() {
@@ -622,10 +618,10 @@ fn url_of(addr: SocketAddr, tls: bool) -> String {
     }
 }
 
-/// Listens there, or on any free port of the same address when it is taken.
+/// Listens at the address, or on any free port of it if the port is taken.
 ///
 /// # Errors
-/// [`CliError::Listen`] when that does not work either.
+/// [`CliError::Listen`] if that fails as well.
 pub async fn bind_or_any(addr: SocketAddr) -> Result<(TcpListener, bool), CliError> {
     match TcpListener::bind(addr).await {
         Ok(listener) => Ok((listener, false)),
@@ -651,8 +647,8 @@ pub async fn listen_any() -> Result<TcpListener, CliError> {
         .map_err(|cause| CliError::Listen { addr, cause })
 }
 
-/// Ready when the process is asked to stop, from this call on: whoever was told
-/// that it serves may stop it at once.
+/// Completes when the process is asked to stop. Signals count from this call on, because a caller
+/// may stop the server as soon as it is ready.
 pub fn stop_signal() -> impl Future<Output = ()> {
     #[cfg(unix)]
     let asked = {
@@ -680,7 +676,7 @@ pub fn stop_signal() -> impl Future<Output = ()> {
 mod tests {
     use super::*;
 
-    /// A size that is misread makes a server of another size than was asked for.
+    /// A misread size gives a server of another size.
     #[test]
     fn sizes_are_read() {
         assert_eq!(memory("256MiB"), Ok(256 << 20));
@@ -691,7 +687,7 @@ mod tests {
         }
     }
 
-    /// A second demo finds the port taken: it must take another, not fail.
+    /// A second demo finds the port taken: it must use another one.
     #[tokio::test]
     async fn a_taken_port_gives_another() {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -703,8 +699,8 @@ mod tests {
         assert_ne!(second.local_addr().unwrap(), taken);
     }
 
-    /// An address that only looks like this machine's, or like another's, must not
-    /// be taken for it; others need keys and TLS, both.
+    /// An address that only looks like a loopback one must not count as one. Other addresses need
+    /// both keys and TLS.
     #[test]
     fn others_are_let_in_with_keys_and_tls_only() {
         for (addr, reached) in [

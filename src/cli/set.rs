@@ -1,4 +1,4 @@
-//! `set` and `watch`: the active context of a branch, or of the namespace.
+//! `set` and `watch`: the active context of a branch, or the long-term context of the namespace.
 
 use clap::{Args, ValueHint};
 
@@ -14,10 +14,10 @@ use super::{
     text_arg::{is_json, text_of},
 };
 
-/// Set keys of the active context, which the next request holds
+/// Set keys of the active context, which the next request has
 ///
-/// Values are JSON and kept as they are written. With --long-term they belong to
-/// the namespace, and every request of its conversations can have them.
+/// Values are JSON and are stored as written. With --long-term they belong to the namespace, and
+/// requests of all its conversations can have them.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -26,11 +26,11 @@ Examples:
   treering set CONVERSATION --remove open_file
   treering set --long-term preferences '{\"language\": \"de\"}'")]
 pub struct SetArgs {
-    /// The conversation (not with --long-term), then keys and JSON values in turn
+    /// The conversation (not with --long-term), then keys and JSON values alternately
     #[arg(value_name = "CONVERSATION KEY JSON", num_args = 0..)]
     #[arg(allow_negative_numbers = true, value_hint = ValueHint::Other)]
     words: Vec<String>,
-    /// The namespace's long-term context
+    /// Use the namespace's long-term context
     #[arg(long, conflicts_with = "branch")]
     long_term: bool,
     /// The branch [default: the active one]
@@ -39,15 +39,15 @@ pub struct SetArgs {
     /// Remove this key (may be given again)
     #[arg(long, value_name = "KEY")]
     remove: Vec<String>,
-    /// Who provides the values, for example `workspace`
+    /// Provider of the values, for example `workspace`
     #[arg(long = "given-by", value_name = "NAME")]
     provider: Option<String>,
-    /// Setting again with the same key of idempotency changes nothing
+    /// Idempotency key: repeating the command with it changes nothing
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 }
 
-/// Show the active context, then every change as it comes
+/// Show the active context, then every change as it happens
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -58,7 +58,7 @@ pub struct WatchArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title
     #[arg(required_unless_present = "long_term", conflicts_with = "long_term")]
     conversation: Option<String>,
-    /// The namespace's long-term context
+    /// Use the namespace's long-term context
     #[arg(long, conflicts_with = "branch")]
     long_term: bool,
     /// The branch [default: the active one]
@@ -67,7 +67,7 @@ pub struct WatchArgs {
     /// Only this key (may be given again)
     #[arg(long, value_name = "KEY")]
     key: Vec<String>,
-    /// End once the keys as they are have been shown
+    /// End after showing the current keys
     #[arg(long)]
     once: bool,
 }
@@ -75,8 +75,7 @@ pub struct WatchArgs {
 /// Sets and removes keys.
 ///
 /// # Errors
-/// What the store or the output says; [`CliError::Usage`] when a key has no
-/// value.
+/// Errors of the store or the output; [`CliError::Usage`] if a key has no value.
 pub async fn set(args: SetArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let mut words = args.words.into_iter();
     let conversation = match args.long_term {
@@ -117,11 +116,11 @@ fn pairs(
     let mut set = Vec::new();
     while let Some(key) = words.next() {
         let Some(value) = words.next() else {
-            return Err(unusable(&format!("the key {key:?} has no value")));
+            return Err(unusable(&format!("key {key:?} has no value")));
         };
         let value = text_of(&value)?.trim().to_owned();
         if !is_json(&value) {
-            return Err(unusable(&format!("the value of {key:?} is no JSON")));
+            return Err(unusable(&format!("the value of {key:?} is not JSON")));
         }
         set.push(pb::ContextSet {
             key,
@@ -135,8 +134,8 @@ fn pairs(
 fn unusable(what: &str) -> CliError {
     CliError::Usage {
         what: what.to_owned(),
-        hint: "treering set CONVERSATION KEY JSON …, with texts as '\"text\"'; or --long-term \
-               instead of a conversation"
+        hint: "use: treering set CONVERSATION KEY JSON …, with strings as '\"text\"'; or \
+               --long-term instead of a conversation"
             .into(),
     }
 }
@@ -162,7 +161,7 @@ pub async fn watch(args: WatchArgs, store: &Connection, out: &mut Out) -> Result
         if caught_up && args.once {
             return Ok(());
         }
-        // Whoever watches wants to see it now.
+        // Show each change at once.
         out.flush()?;
     }
     Ok(())

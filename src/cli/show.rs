@@ -1,4 +1,4 @@
-//! `show`: one conversation, its branches as a tree, and what is open.
+//! `show`: prints one conversation, its branches as a tree, and what is open.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use treering_domain::EventKind;
 
-/// Show a conversation: its branches as a tree, their heads, what is open
+/// Show a conversation: its branches as a tree, their heads, and open calls and turns
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -28,7 +28,7 @@ pub struct ShowArgs {
     place: AsOfArgs,
 }
 
-/// What was counted on one branch, without what it inherited.
+/// Counts of one branch, without inherited events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     events: u64,
@@ -70,9 +70,9 @@ pub async fn run(args: &ShowArgs, store: &Connection, out: &mut Out) -> Result<(
     Ok(())
 }
 
-/// Leaves only what was there at a revision: the branches until then, with their heads.
+/// Reduces the state to a revision: the branches up to then, with their heads.
 fn as_it_was(state: &mut pb::ConversationState, as_of: u64) {
-    // A branch's id is the revision of the event that forked it.
+    // The id of a branch is the revision of the event that forked it.
     state.branches.retain(|branch| branch.branch_id <= as_of);
     for branch in &mut state.branches {
         branch.head = branch.head.min(as_of);
@@ -125,7 +125,7 @@ fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out
     let summary = state.summary.clone().unwrap_or_default();
     let title = match first_line(&summary.title, width) {
         title if title.is_empty() => "(no title)".to_owned(),
-        // Not on several lines, however wide its letters are.
+        // Must stay on one line, however wide its characters are.
         title => cut(&title, width),
     };
     let mut lines = vec![
@@ -171,13 +171,13 @@ fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out
     lines
 }
 
-/// When it was, and for what came from elsewhere when it was recorded here.
+/// When it happened, and for imported conversations when it was recorded.
 fn times(summary: &pb::ConversationSummary, out: &Out) -> String {
     let created = out.when(summary.created_at.as_ref());
     let last = out.when(happened(summary));
     match &summary.happened_from {
         _ if is_undated(summary) => {
-            format!("its source says no times; recorded {created}, the last event {last}")
+            format!("its source has no times; recorded {created}, last event {last}")
         }
         Some(first) if !summary.source.is_empty() => {
             let first = out.when(Some(first));
@@ -213,8 +213,7 @@ fn open_calls(branch: &pb::BranchState, paint: Paint) -> Vec<String> {
     lines
 }
 
-/// The branches as a tree: each below the one that it left, in the order of
-/// their fork points.
+/// The branches as a tree: each below its parent, in the order of their fork points.
 fn tree(branches: &[pb::Branch], counts: &HashMap<u64, Counts>, paint: Paint) -> Vec<String> {
     let mut children: HashMap<u64, Vec<&pb::Branch>> = HashMap::new();
     let mut roots = Vec::new();
@@ -237,7 +236,7 @@ fn tree(branches: &[pb::Branch], counts: &HashMap<u64, Counts>, paint: Paint) ->
         of_parent.sort_by_key(|branch| (branch.fork_revision, branch.branch_id));
     }
     let mut lines = Vec::new();
-    // Forks of forks can be a thousand deep: no recursion.
+    // Forks can be nested a thousand levels deep, so there is no recursion.
     let mut stack: Vec<Row> = roots.iter().rev().map(|branch| Row::root(branch)).collect();
     while let Some(row) = stack.pop() {
         lines.push(row.draw(counts, paint));
@@ -251,13 +250,13 @@ fn tree(branches: &[pb::Branch], counts: &HashMap<u64, Counts>, paint: Paint) ->
     lines
 }
 
-/// Deeper forks are drawn no further right than this many steps.
+/// Deepest indentation of forks, in steps.
 const STEPS_MAX: usize = 20;
 
 /// One line of the tree.
 struct Row<'a> {
     branch: &'a pb::Branch,
-    /// What stands before the branch's own joint.
+    /// Text before the branch's own joint.
     margin: String,
     joint: &'static str,
     depth: usize,
@@ -309,7 +308,7 @@ impl<'a> Row<'a> {
         };
         let archived = if branch.archived { ", archived" } else { "" };
         let numbers = format!(
-            "head #{}; its own: events {}, messages {}, calls {}{archived}",
+            "head #{}; own events {}, messages {}, calls {}{archived}",
             branch.head,
             count(own.events),
             count(own.messages),
@@ -341,8 +340,7 @@ mod tests {
         }
     }
 
-    /// Forks of forks, listed in any order, must hang below the branch that
-    /// they left, and the lines must connect.
+    /// Nested forks, listed in any order, must be below their parent, and the lines must connect.
     #[test]
     fn branches_hang_below_the_one_that_they_left() {
         let branches = [
@@ -366,8 +364,7 @@ mod tests {
         );
     }
 
-    /// A thousand forks of forks must neither overflow the stack nor run off
-    /// the screen.
+    /// A thousand nested forks must neither overflow the stack nor exceed the width of the screen.
     #[test]
     fn deep_chains_are_drawn() {
         let branches: Vec<_> = (0..2_000)

@@ -1,4 +1,4 @@
-//! `sub`: sub-contexts of a conversation: begin one, end one, list them.
+//! `sub`: spawns, returns and lists sub-contexts of a conversation.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,11 +19,10 @@ use super::{
 };
 use treering_domain::EventKind;
 
-/// Begin, end and list sub-contexts: tasks with a conversation of their own
+/// Spawn, return and list sub-contexts: tasks with their own conversation
 ///
-/// A sub-context has its own model, prompt and history. When it returns, it is
-/// sealed, and its parent gets one summary, in one step; the call that asked for
-/// it gets its result with it.
+/// A sub-context has its own model, prompt and history. When it returns, it is sealed, and in the
+/// same step its parent gets one summary, which is also the result of the call that asked for it.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -37,7 +36,7 @@ pub struct SubArgs {
 }
 
 impl SubArgs {
-    /// True when it does more than look.
+    /// Whether it appends events.
     pub fn appends(&self) -> bool {
         !matches!(self.what, SubContextCommand::Ls(_))
     }
@@ -50,15 +49,15 @@ enum SubContextCommand {
     Ls(LsArgs),
 }
 
-/// Begin a sub-context
+/// Spawn a sub-context
 #[derive(Args, Debug, Clone)]
 struct SpawnArgs {
     #[command(flatten)]
     parent: BranchArgs,
-    /// The open call that asks for it
+    /// The open call that requests it
     #[arg(long, value_name = "CALL_ID")]
     call: Option<String>,
-    /// What it is to do
+    /// Its task
     #[arg(long, value_name = "TEXT")]
     #[arg(allow_hyphen_values = true, value_parser = free_text)]
     purpose: Option<String>,
@@ -75,42 +74,42 @@ struct SpawnArgs {
     #[arg(long, value_name = "TEXT")]
     #[arg(allow_hyphen_values = true, value_parser = free_text)]
     system_prompt: Option<String>,
-    /// A policy of its own as NAME=JSON (may be given again)
+    /// A policy for it as NAME=JSON (may be given again)
     #[arg(long, value_name = "NAME=JSON", value_parser = pair)]
     policy: Vec<(String, String)>,
-    /// A label as NAME=TEXT (may be given again)
+    /// A label for it as NAME=TEXT (may be given again)
     #[arg(long, value_name = "NAME=TEXT", value_parser = pair)]
     label: Vec<(String, String)>,
-    /// Spawning again with the same key answers with the first result
+    /// Idempotency key: repeating the command with it returns the first result
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 }
 
-/// End a sub-context and tell its parent
+/// Return a sub-context to its parent
 #[derive(Args, Debug, Clone)]
 struct ReturnArgs {
-    /// The child
+    /// The sub-context
     conversation: String,
-    /// What it found: text, @FILE, or - [default: the last that its assistant said]
+    /// Its result: text, @FILE, or - [default: the last message of its assistant]
     #[arg(long, value_name = "TEXT")]
     #[arg(allow_hyphen_values = true, value_parser = free_text)]
     summary: Option<String>,
-    /// It did not succeed; neither does the call that asked for it
+    /// It failed; so does the call that requested it
     #[arg(long)]
     failed: bool,
-    /// Returning again with the same key answers with the first result
+    /// Idempotency key: repeating the command with it returns the first result
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 }
 
-/// List the conversations that came from one
+/// List the sub-contexts of a conversation
 #[derive(Args, Debug, Clone)]
 struct LsArgs {
     /// The parent: an id or its beginning, @last, or words of its title
     conversation: String,
 }
 
-/// Begins, ends or lists.
+/// Spawns, returns or lists.
 pub async fn run(args: SubArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     match args.what {
         SubContextCommand::Spawn(args) => spawn(args, store, out).await,
@@ -151,7 +150,7 @@ async fn spawn(args: SpawnArgs, store: &Connection, out: &mut Out) -> Result<(),
     }
     let child = out.paint.text(Tone::Name, &answer.child_id);
     let at = answer.events.last().map_or(0, |event| event.revision);
-    Ok(out.line(format!("Spawned {child}, noted at #{at} of its parent"))?)
+    Ok(out.line(format!("Spawned {child}, recorded at #{at} of its parent"))?)
 }
 
 async fn end(args: ReturnArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
@@ -211,8 +210,8 @@ async fn list(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), Cl
     Ok(())
 }
 
-/// The sub-contexts that have returned. One that was imported has, though it is not sealed:
-/// its session may still grow.
+/// The sub-contexts that have returned. An imported one may have returned without being sealed,
+/// because its session may still grow.
 async fn returned(parent: &str, store: &Connection) -> Result<HashSet<String>, CliError> {
     let request = pb::ReadRequest {
         kinds: vec![i32::from(EventKind::SubContextReturned.number())],

@@ -1,4 +1,4 @@
-//! `serve`'s options for a summariser: a model that writes summaries by itself.
+//! `serve`'s options for a summariser: a model that writes summaries in the background.
 
 use std::{path::Path, time::Duration};
 
@@ -8,23 +8,23 @@ use super::error::CliError;
 use treering_domain::Namespace;
 use treering_summariser::{EndpointConfig, Fallback, Secret, SummariserConfig, Tasks};
 
-/// Where the marks are, in the data folder.
+/// Folder of the summariser's marks, in the data folder.
 const MARKS_DIR: &str = "summariser";
 
-/// A model that writes summaries by itself; off without `--summariser-url`.
+/// A model that writes summaries in the background; off without `--summariser-url`.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Summaries by a model (off without --summariser-url)")]
 pub struct SummariserArgs {
-    /// OpenAI-compatible endpoint, up to `/chat/completions`
+    /// URL of an OpenAI-compatible endpoint, up to `/chat/completions`
     #[arg(long, value_name = "URL", requires = "summariser_model")]
     summariser_url: Option<String>,
-    /// The model's name there
+    /// Name of the model at the endpoint
     #[arg(long, value_name = "NAME", requires = "summariser_url")]
     summariser_model: Option<String>,
-    /// Environment variable that holds the endpoint's key
+    /// Environment variable with the endpoint's key
     #[arg(long, value_name = "NAME", default_value = "TREERING_SUMMARISER_KEY")]
     summariser_key_env: String,
-    /// What it does; in this order, whatever order is given
+    /// Its tasks; their order does not matter
     #[arg(
         long,
         value_name = "TASK",
@@ -32,29 +32,29 @@ pub struct SummariserArgs {
         default_value = "snapshots,dialogue,compaction"
     )]
     summariser_tasks: Vec<Task>,
-    /// Namespace whose conversations it summarises; may be given several times
+    /// Namespace whose conversations it summarises (may be given several times)
     #[arg(long, value_name = "NAME", value_parser = namespace, default_value = "default")]
     summariser_namespace: Vec<Namespace>,
-    /// Results with at least so many bytes of text get a snapshot by the model
+    /// Least size in bytes of a result that gets a digest by the model
     #[arg(long, value_name = "BYTES", default_value_t = 4_096)]
     summariser_result_bytes: usize,
-    /// Finished turns after which the dialogue summary is made anew
+    /// Finished turns after which the dialogue summary is renewed
     #[arg(long, value_name = "TURNS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     summariser_every_turns: u32,
-    /// Longest answer
+    /// Longest answer, in tokens
     #[arg(long, value_name = "TOKENS", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..))]
     summariser_max_tokens: u32,
-    /// Longest wait for an answer
+    /// Longest wait for an answer, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     summariser_timeout: u64,
-    /// What to do when a task has failed five times
+    /// What to do after a task has failed five times
     #[arg(long, value_enum, default_value_t = FallbackArg::Retry)]
     summariser_fallback: FallbackArg,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Task {
-    /// Short forms of large tool results
+    /// Digests of large tool results
     Snapshots,
     /// The running summary of the dialogue
     Dialogue,
@@ -71,10 +71,10 @@ enum FallbackArg {
 }
 
 impl SummariserArgs {
-    /// The summariser that is asked for; none: none is.
+    /// The configuration of the summariser; none if it is off.
     ///
     /// # Errors
-    /// [`CliError::Usage`] when the endpoint's URL is none.
+    /// [`CliError::Usage`] for an invalid URL.
     pub fn config(&self, data_dir: &Path) -> Result<Option<SummariserConfig>, CliError> {
         let (Some(url), Some(model)) = (&self.summariser_url, &self.summariser_model) else {
             return Ok(None);
@@ -84,8 +84,8 @@ impl SummariserArgs {
             .any(|scheme| url.starts_with(scheme))
         {
             return Err(CliError::Usage {
-                what: format!("--summariser-url {url:?} is no http or https address"),
-                hint: "give the endpoint's base, for example http://127.0.0.1:11434/v1".into(),
+                what: format!("--summariser-url {url:?} is not an http or https address"),
+                hint: "use the endpoint's base URL, for example http://127.0.0.1:11434/v1".into(),
             });
         }
         let key = std::env::var(&self.summariser_key_env).unwrap_or_default();
@@ -113,7 +113,7 @@ impl SummariserArgs {
         }))
     }
 
-    /// Each once: two workers for one namespace would pay twice.
+    /// The namespaces without duplicates: two workers for one namespace would pay twice.
     fn namespaces(&self) -> Vec<Namespace> {
         let mut namespaces = self.summariser_namespace.clone();
         namespaces.sort();
@@ -146,7 +146,7 @@ mod tests {
             .config(Path::new("data"))
     }
 
-    /// Nothing is sent anywhere unless an endpoint was named.
+    /// Nothing is sent anywhere without an endpoint.
     #[test]
     fn off_unless_asked_for() {
         assert!(config(&[]).unwrap().is_none());

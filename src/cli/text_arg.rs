@@ -1,9 +1,7 @@
-//! Arguments that are text, or say where it is: `@FILE`, or `-` for standard
-//! input.
+//! Arguments that are text, or say where it is: `@FILE`, or `-` for standard input.
 //!
-//! Pasted text often begins with a dash: `--- FAIL: TestX`, `- name: checkout`. Where clap is
-//! told to take such a value, one word with a dash before it is still an option that was
-//! mistyped, and not text.
+//! Pasted text often begins with a dash: `--- FAIL: TestX`, `- name: checkout`. Even if clap
+//! accepts such a value, a single word with a dash is a mistyped option and not text.
 
 use std::{ffi::OsStr, fs, io::Read, path::PathBuf};
 
@@ -15,20 +13,19 @@ use clap::{
 
 use super::error::CliError;
 
-/// Reads the value of an option that takes text, which may begin with a dash
-/// (`allow_hyphen_values`).
+/// Parses the value of an option for text that may begin with a dash (`allow_hyphen_values`).
 ///
 /// # Errors
-/// What a single word with a dash before it is.
+/// A single word that begins with a dash.
 pub fn free_text(text: &str) -> Result<String, String> {
     match is_option_like(text) {
-        true => Err("one word that begins with a dash looks like an option".into()),
+        true => Err("a single word that begins with a dash looks like an option".into()),
         false => Ok(text.to_owned()),
     }
 }
 
-/// Reads a word of text that is given without an option (`allow_hyphen_values`). Behind `--`
-/// there is another argument, which takes anything.
+/// Parses a positional word of text (`allow_hyphen_values`). Words after `--` belong to another
+/// argument, which accepts anything.
 #[derive(Clone, Debug)]
 pub struct FreeWord;
 
@@ -47,7 +44,7 @@ impl TypedValueParser for FreeWord {
         }
         let tips = [
             format!("to pass '{word}' as a value, use '-- {word}'"),
-            "the value of an option stands apart from it: '-n 5', not '-n5'".to_owned(),
+            "separate an option from its value: '-n 5', not '-n5'".to_owned(),
         ];
         let tips = tips
             .into_iter()
@@ -62,20 +59,20 @@ impl TypedValueParser for FreeWord {
     }
 }
 
-/// True for a JSON text.
+/// Whether a text is JSON.
 pub fn is_json(text: &str) -> bool {
     serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
-/// True for one word that begins with a dash, but for `-`, which is standard input.
+/// Whether it is a single word that begins with a dash, other than `-`.
 fn is_option_like(text: &str) -> bool {
     text.len() > 1 && text.starts_with('-') && !text.contains(char::is_whitespace)
 }
 
-/// The text that an argument stands for. `@@` begins a text with an `@`.
+/// The text of an argument. `@@` stands for a text that begins with `@`.
 ///
 /// # Errors
-/// [`CliError::ReadFile`] when it names what cannot be read as text.
+/// [`CliError::ReadFile`] if it names a file that cannot be read as text.
 pub fn text_of(argument: &str) -> Result<String, CliError> {
     if argument == "-" {
         let mut text = String::new();
@@ -103,8 +100,8 @@ fn unreadable(path: PathBuf, cause: std::io::Error) -> CliError {
 mod tests {
     use super::*;
 
-    // A summary that begins with an @ must not be taken for a file, and a file
-    // that is not there must not become an empty summary.
+    // A summary that begins with an @ must not be taken as a file, and a missing file must not
+    // become an empty summary.
     #[test]
     fn texts_and_files_are_told_apart() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,5 +1,5 @@
-//! `tools --stats`: how often each tool was called on a branch, how often it failed,
-//! how long it took and how much it returned.
+//! `tools --stats`: for each tool of a branch, the number of calls, failures, durations and
+//! returned bytes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,25 +17,25 @@ use super::{
 };
 use treering_domain::EventKind;
 
-/// What was counted of one tool.
+/// Counts of one tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OfTool {
     calls: u64,
     failed: u64,
-    /// Neither returned nor cancelled.
+    /// Calls without a result or cancellation.
     open: u64,
-    /// Of each call whose time is known, in milliseconds.
+    /// Known durations of calls, in milliseconds.
     took_ms: Vec<u64>,
     bytes: u64,
 }
 
-/// A call that has not ended.
+/// An open call.
 struct Open {
     tool: String,
     since: Option<prost_types::Timestamp>,
 }
 
-/// Counts calls as their events come.
+/// Counts calls from their events.
 #[derive(Default)]
 struct Counting {
     tools: BTreeMap<String, OfTool>,
@@ -90,19 +90,19 @@ impl Counting {
     }
 }
 
-/// Between two moments; none when the later one is not later.
+/// Milliseconds between two times. None if the second is earlier.
 fn milliseconds(from: &prost_types::Timestamp, to: &prost_types::Timestamp) -> Option<u64> {
     let passed = moment(to)? - moment(from)?;
     u64::try_from(passed.whole_milliseconds()).ok()
 }
 
-/// The value that so many percent are not above; none of nothing.
+/// The percentile of sorted values. None if there are no values.
 fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()
 }
 
-/// Prints a line for each tool, the most used first.
+/// Prints a line for each tool, most used first.
 pub async fn run(
     place: &FoundBranch,
     tool: Option<&str>,
@@ -142,7 +142,7 @@ pub async fn run(
         return Ok(());
     }
     if tools.is_empty() {
-        return Ok(out.line("No tool was asked for.")?);
+        return Ok(out.line("No tool was called.")?);
     }
     table(&mut tools, out)
 }
@@ -201,8 +201,8 @@ fn table(tools: &mut [(String, OfTool)], out: &mut Out) -> Result<(), CliError> 
     Ok(())
 }
 
-/// Milliseconds in the unit that fits.
-#[allow(clippy::cast_precision_loss)] // Three digits are shown.
+/// A duration in a suitable unit.
+#[allow(clippy::cast_precision_loss)] // Only three digits are shown.
 fn length(milliseconds: u64) -> String {
     match milliseconds {
         0..1_000 => format!("{milliseconds} ms"),
@@ -256,8 +256,7 @@ mod tests {
         )
     }
 
-    // A session whose source says no times was imported in one go, and all of its calls had
-    // "taken 0 ms".
+    // A session without times was imported at once, and all of its calls "took 0 ms".
     #[test]
     fn what_was_recorded_in_one_go_tells_no_duration() {
         let mut counting = Counting::default();
@@ -268,8 +267,8 @@ mod tests {
         assert_eq!(counting.tools["ls"].took_ms, [] as [u64; 0]);
     }
 
-    // Ids of calls come again in real conversations: each result must count for the call
-    // that was open then, and a time that was recorded wins over the clock.
+    // Real conversations reuse call ids. Each result must count for the call that was open then,
+    // and a recorded duration takes precedence over the clock.
     #[test]
     fn calls_are_counted_with_their_results() {
         let mut counting = Counting::default();
@@ -291,8 +290,8 @@ mod tests {
         assert_eq!(bash.took_ms, [40]);
     }
 
-    // A call that waited for a person over night took "45,654 s", which was wider than its
-    // column and told nobody anything.
+    // A call that waited for a person overnight took "45,654 s", which was wider than its column
+    // and hard to read.
     #[test]
     fn durations_fit_their_column() {
         for (milliseconds, told) in [

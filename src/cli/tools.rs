@@ -1,5 +1,4 @@
-//! `tools`: the calls of a branch with what became of them, their snapshots, and
-//! the tools on offer.
+//! `tools`: the calls of a branch with their outcomes, their digests, and the tools on offer.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ use super::{
     tool_stats,
 };
 
-/// Lines of a snapshot's summary that are shown.
+/// Most lines of a digest that are shown.
 const SUMMARY_LINES: usize = 6;
 
 /// Show the tool calls of a branch, newest first
@@ -36,24 +35,23 @@ pub struct ToolsArgs {
     /// Only this tool
     #[arg(long, short, value_name = "NAME")]
     tool: Option<String>,
-    /// At most so many
+    /// Maximum number of calls
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<u32>,
-    /// Finished calls in short: what stands for them in a request, and where the
-    /// whole result is
+    /// Show digests of finished calls: what a request has for them, and where the whole result is
     #[arg(long)]
     snapshots: bool,
-    /// The tools that are defined or were discovered, and how often each was used
-    /// since the last compaction
+    /// Show the tools that are defined or were discovered, and how often each was used since the
+    /// last compaction
     #[arg(long, conflicts_with = "snapshots")]
     offered: bool,
-    /// For each tool: its calls, how many failed, the time that half and 95 % of them
-    /// took at most, and the bytes that it returned
+    /// For each tool: calls, failures, the median and 95th percentile of the duration, and returned
+    /// bytes
     #[arg(long, conflicts_with_all = ["snapshots", "offered", "limit"])]
     stats: bool,
 }
 
-/// Prints calls, snapshots or tools.
+/// Prints calls, digests or tools.
 pub async fn run(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let place = args.place.find(store).await?;
     if args.stats {
@@ -83,13 +81,13 @@ pub async fn run(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<
     if calls.is_empty() && !out.json {
         match &args.tool {
             Some(tool) => nothing_of(tool, &place, store, out).await?,
-            None => out.line("No tool was asked for.")?,
+            None => out.line("No tool was called.")?,
         }
     }
     Ok(())
 }
 
-/// Says which tools there are, when the one that was named is none of them.
+/// Lists the existing tools if the named one does not exist.
 async fn nothing_of(
     tool: &str,
     place: &FoundBranch,
@@ -101,13 +99,13 @@ async fn nothing_of(
     let mut used: Vec<_> = uses.keys().map(|tool| printable(tool)).collect();
     used.sort();
     let used = match &used[..] {
-        [] => "none was used".to_owned(),
-        used => format!("there were {}", used.join(", ")),
+        [] => "no tools were called".to_owned(),
+        used => format!("the tools are {}", used.join(", ")),
     };
     Ok(out.line(format!("No calls of {}: {used}.", printable(tool)))?)
 }
 
-/// A call in two lines: what was asked and how it ended, what it returned.
+/// Prints a call in two lines: the request with its outcome, and the result.
 pub fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
     let status = status_name(call.status()).replace('_', " ");
@@ -171,7 +169,7 @@ async fn snapshots(
         conversation_id: place.conversation,
         branch: place.branch,
         as_of_revision: place.revision,
-        // The tool is chosen here, so its bound is kept here too.
+        // The tool is filtered here, so the limit is applied here too.
         limit: args
             .limit
             .filter(|_| args.tool.is_none())
@@ -246,7 +244,7 @@ async fn offered(
         Some(event) => definitions(store, event).await?,
         None => Vec::new(),
     };
-    // Defined ones in their order, then those that were only discovered or used.
+    // Defined tools in their order, then those that were only discovered or used.
     let mut names: Vec<&str> = definitions.iter().map(|tool| tool.name.as_str()).collect();
     let uses: BTreeMap<_, _> = state.tool_uses.iter().collect();
     let others = state.discovered_tools.iter().chain(uses.keys().copied());
@@ -267,7 +265,7 @@ async fn offered(
         }
     }
     if names.is_empty() && !out.json {
-        out.line("No tool is defined, was discovered, or was used.")?;
+        out.line("No tools are defined, discovered or used.")?;
     }
     Ok(())
 }
@@ -283,7 +281,7 @@ fn print_offered(
     let (tone, state) = match definition {
         Some(tool) if !tool.discoverable => (Tone::Good, "offered"),
         Some(_) if discovered => (Tone::Good, "offered, discovered"),
-        Some(_) => (Tone::Dim, "waits to be discovered"),
+        Some(_) => (Tone::Dim, "waits for discovery"),
         None if discovered => (Tone::Wait, "discovered, not defined"),
         None => (Tone::Dim, "not defined"),
     };

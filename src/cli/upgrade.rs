@@ -1,4 +1,4 @@
-//! `upgrade`: which version a store is of, and making what is derived ahead of the start.
+//! `upgrade`: shows the version of a store, and rebuilds derived state before the start.
 
 use std::time::Instant;
 
@@ -16,21 +16,21 @@ use super::{
 };
 use treering_engine::{ErasingAtOpen, OpenOptions, StoreFormats, store_formats};
 
-/// Bring a store to this version, or say whether that is needed
+/// Bring a store to this version, or check whether that is needed
 ///
-/// The log is never rewritten to be read: every 1.x opens every store of an earlier release.
-/// Views and index of another version are made anew from it, and an erasing that was interrupted
-/// is finished. A server does that by itself when it starts; this does it ahead, so that the
-/// start is quick. With --check nothing is changed:
-/// it says what the store is, and whether this program opens it (exit code 7: a newer one
-/// wrote it; 4: one from before the first release).
+/// The log is never rewritten for a new version: every 1.x opens every store of an earlier release.
+/// Views and index of another version are rebuilt from the log, and an interrupted erasure is
+/// finished. A server does this itself when it starts; this command does it in advance, so that the
+/// start is quick. With --check nothing is changed: it reports the version of the store, and
+/// whether this program opens it (exit code 7: a newer version wrote it; 4: it is from before the
+/// first release).
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering upgrade --check --data ./store
   treering upgrade --data ./store")]
 pub struct UpgradeArgs {
-    /// Say only what would be done
+    /// Only report what would be done
     #[arg(long)]
     check: bool,
 }
@@ -38,10 +38,10 @@ pub struct UpgradeArgs {
 /// Checks or upgrades.
 ///
 /// # Errors
-/// [`CliError::Usage`] for a server; what opening the store says.
+/// [`CliError::Usage`] for a server; errors of opening the store.
 pub async fn run(args: &UpgradeArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
-    let hint = "end the server, then: treering upgrade --data DIR";
-    let dir = common.folder_here("a store is upgraded", hint)?;
+    let hint = "stop the server, then run: treering upgrade --data DIR";
+    let dir = common.folder_here("upgrades run", hint)?;
     let mut waiting = Waiting::new(common.wait);
     let formats = loop {
         match store_formats(&dir).await {
@@ -58,16 +58,16 @@ pub async fn run(args: &UpgradeArgs, common: &Common, out: &mut Out) -> Result<(
     if let ErasingAtOpen::Hidden { .. } = engine.erasing_at_open() {
         engine.close().await;
         return Err(CliError::Outcome {
-            what: "the erasing that was interrupted is not finished".into(),
-            hint: "see above what keeps it from that".into(),
+            what: "the interrupted erase is not finished".into(),
+            hint: "see the warning above for the reason".into(),
             exit: super::error::Exit::Failed,
         });
     }
     let indexed = engine.wait_indexed(engine.head()).await;
     engine.close().await;
     indexed.map_err(|error| CliError::Outcome {
-        what: format!("the index was not made: {error}"),
-        hint: "a server that serves the store tries it again".into(),
+        what: format!("the index was not built: {error}"),
+        hint: "a server that serves the store retries".into(),
         exit: super::error::Exit::Failed,
     })?;
     tell_time("Upgraded", started);
@@ -89,20 +89,20 @@ fn print(formats: &StoreFormats, out: &mut Out) -> Result<(), CliError> {
     }
     let word = out.paint.text(Tone::Good, "This program opens it");
     out.line(format!(
-        "{word}: its log is of format {} (the newest here: {}), with {} events",
+        "{word}: its log has format {} (newest supported: {}) and {} events",
         formats.log,
         formats.log_here,
         count(formats.events)
     ))?;
     for (part, why) in [("views", &formats.views), ("index", &formats.index)] {
         match why {
-            None => out.line(format!("{part}: used as they are"))?,
-            Some(why) => out.line(format!("{part}: made anew from the log ({why})"))?,
+            None => out.line(format!("{part}: used as is"))?,
+            Some(why) => out.line(format!("{part}: rebuilt from the log ({why})"))?,
         }
     }
     if formats.erasing {
         out.line(
-            "erasing: one was interrupted, and what it erased is still in the files; `treering \
+            "erase: one was interrupted, and the erased content is still in the files; `treering \
              upgrade` finishes it",
         )?;
     }

@@ -1,5 +1,5 @@
-//! What `serve` and `demo` take for whoever comes by HTTP to the port of the services, people and
-//! agents, and what answers them.
+//! Options of `serve` and `demo` for HTTP on the port of the services, for people and agents, and
+//! the services that answer.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -12,22 +12,22 @@ use treering_inspector::Inspector;
 use treering_mcp::{HttpDoor, HttpOptions, MCP_PATH};
 use treering_server::{WebPlace, WebService};
 
-/// Who is answered by HTTP.
+/// HTTP options.
 #[derive(Args, Debug, Clone, Default)]
 pub struct WebArgs {
-    /// Serve no pages for people on the port of the services
+    /// Do not serve web pages on the port of the services
     #[arg(long, help_heading = "Inspector")]
     no_inspector: bool,
     #[command(flatten)]
     mcp: McpServeArgs,
-    /// Answer browsers, and agents by HTTP, for this host, too: HOST or HOST:PORT, as they are
-    /// told behind a proxy (may be given again)
+    /// Also answer browsers and HTTP agents for this host: HOST or HOST:PORT, as they see it behind
+    /// a proxy (may be given again)
     #[arg(long, value_name = "HOST", help_heading = "By HTTP")]
     web_host: Vec<String>,
 }
 
 impl WebArgs {
-    /// What is wanted of it.
+    /// The settings from these options.
     pub fn options(&self) -> WebOptions {
         WebOptions {
             pages: !self.no_inspector,
@@ -37,18 +37,18 @@ impl WebArgs {
     }
 }
 
-/// Who is answered by HTTP, and how.
+/// HTTP settings.
 #[derive(Clone, Debug, Default)]
 pub struct WebOptions {
-    /// People, by pages.
+    /// Serve web pages.
     pub pages: bool,
-    /// Agents.
+    /// Serve agents.
     pub agents: Option<HttpOptions>,
-    /// Hosts that requests may be for, besides the server's own names.
+    /// Allowed hosts of requests, besides the server's own names.
     pub hosts: Vec<String>,
 }
 
-/// What answers by HTTP on a server that runs.
+/// The HTTP services of a running server.
 #[derive(Debug)]
 pub struct Web {
     pages: Option<Inspector>,
@@ -56,10 +56,10 @@ pub struct Web {
 }
 
 impl Web {
-    /// Begins, over an engine that is served at this address by this process.
+    /// Starts the services for an engine that this process serves at the address.
     ///
     /// # Errors
-    /// When the engine cannot be reached.
+    /// If the engine cannot be reached.
     pub async fn open(
         engine: Engine,
         keys: Arc<KeyRing>,
@@ -82,17 +82,17 @@ impl Web {
         Ok(Self { pages, agents })
     }
 
-    /// True when people are answered.
+    /// Whether web pages are served.
     pub fn has_pages(&self) -> bool {
         self.pages.is_some()
     }
 
-    /// True when agents are answered.
+    /// Whether agents are served.
     pub fn has_agents(&self) -> bool {
         self.agents.is_some()
     }
 
-    /// What answers; none: nobody is answered.
+    /// The service; none if there is nothing to serve.
     pub fn service(&self) -> Option<WebService> {
         let pages = self.pages.as_ref().map(Inspector::web);
         let agents = self.agents.as_ref().map(HttpDoor::web);
@@ -108,14 +108,14 @@ impl Web {
         }
     }
 
-    /// Ends what is live, so that connections can end.
+    /// Ends live streams, so that connections can close.
     pub fn end_streams(&self) {
         if let Some(pages) = &self.pages {
             pages.end_streams();
         }
     }
 
-    /// Ends it, after the server.
+    /// Closes it, after the server.
     pub async fn close(self) {
         if let Some(pages) = self.pages {
             pages.close().await;

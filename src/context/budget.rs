@@ -1,7 +1,7 @@
-//! The budget: what is shortened or dropped until a request fits.
+//! Token budget: shortens and drops items until a request fits.
 //!
-//! Of the conversation itself, `layout` says what stays, is cut or goes; here is the
-//! order in which the policy lets that and the other sections give way.
+//! This module applies the policy's drop order. `layout` decides which items of the conversation
+//! stay, are cut or are dropped.
 
 mod arguments;
 mod blobs;
@@ -29,26 +29,25 @@ use super::{
     window::WindowInput,
 };
 
-/// A conversation with a smaller share of the budget than this is hardly one: sections
-/// that may go then go, too.
+/// If the conversation gets less than this share of the budget, optional sections are dropped too.
 const STARVED_SHARE: u64 = 4;
 
-/// What the budget did.
+/// Result of fitting a draft to its budget.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Fitted {
-    /// Tokens before anything gave way.
+    /// Tokens before anything was shortened or dropped.
     pub tokens_before: u64,
-    /// Tokens now.
+    /// Tokens after fitting.
     pub tokens: u64,
-    /// Nothing more may give way, and it is still too much.
+    /// The request is over the budget and nothing else may be dropped.
     pub over_budget: bool,
-    /// The window is above the policy's threshold.
+    /// The window exceeds the policy's compaction threshold.
     pub compaction_due: bool,
-    /// That threshold, in tokens.
+    /// The compaction threshold, in tokens.
     pub threshold_tokens: u64,
 }
 
-/// Shortens and drops, in the policy's order, until a counted draft fits.
+/// Shortens and drops items of a counted draft, in the policy's drop order, until it fits.
 pub fn fit(
     window: &WindowInput,
     policy: &ContextPolicy,
@@ -106,7 +105,7 @@ fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: 
             continue;
         }
         let made = layout::lay_out(draft, window.conversation, tally, may, budget);
-        // Without more to let go, a starved conversation is what there is.
+        // If nothing else may be dropped, the last layout is used although it is starved.
         let is_enough = made.fits && (!may.steps || made.room >= budget / STARVED_SHARE);
         plan = Some(made);
         if is_enough {
@@ -118,7 +117,7 @@ fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: 
     }
 }
 
-/// False when there was nothing of it.
+/// Drops a section. Returns false if the section was already empty.
 fn drop_section(draft: &mut Draft, section: Section) -> bool {
     let mut dropped = false;
     for item in &mut draft.items {
@@ -131,8 +130,8 @@ fn drop_section(draft: &mut Draft, section: Section) -> bool {
 }
 
 impl Fitted {
-    /// The same without tokens that were held for what is not in the request after all:
-    /// room that nothing takes makes none too large.
+    /// The same result after subtracting `unused` tokens: tokens reserved for content that is not
+    /// in the request. Updates the warning of the draft.
     #[must_use]
     pub fn without(&self, unused: u64, budget: u64, draft: &mut Draft) -> Self {
         let over = |tokens: u64| match budget {

@@ -1,5 +1,5 @@
-//! Compresses the tables of OpenAI's encodings, which are two thirds of the program as they are:
-//! that of today's models whole, of the older one only the tokens.
+//! Compresses the tables of OpenAI's encodings, which are two thirds of the program uncompressed:
+//! the whole table of the current encoding, and only the tokens of the older one.
 
 use std::{
     env,
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn write_token_tables(out: &Path) -> Result<(), Box<dyn Error>> {
-    // The highest levels take 20 s, which only a release is worth.
+    // The highest levels take 20 s, so only release builds use them.
     let level = match env::var("PROFILE")?.as_str() {
         "release" => 19,
         _ => 3,

@@ -1,4 +1,4 @@
-//! What calls have shown of tools: their names, and the shapes of their arguments.
+//! Derives tool definitions from calls: names and shapes of arguments.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,24 +7,24 @@ use serde_json::{Map, Value, json};
 
 use treering_domain::{JsonText, ToolCallRequested, ToolDefinition};
 
-/// [`ToolDefinition::source`] of a definition that was made so.
+/// [`ToolDefinition::source`] of a derived definition.
 const SOURCE: &str = "calls of the conversation";
-/// Tools that are made: OpenAI takes 128 in all.
+/// Most derived tools: OpenAI accepts 128 in all.
 const TOOLS_MAX: usize = 128;
-/// Keys of one object that are told.
+/// Most keys of one object in a schema.
 const KEYS_MAX: usize = 48;
-/// Longest key: Anthropic's bound.
+/// Longest key: Anthropic's limit.
 const KEY_CHARS_MAX: usize = 64;
-/// Objects inside of objects are told so deep.
+/// Deepest nesting of objects in a schema.
 const DEPTH_MAX: usize = 4;
-/// Items of one array that are looked at.
+/// Items of one array that are read.
 const ITEMS_MAX: usize = 32;
-/// Longer arguments are not looked at: a tool's keys are seen in shorter ones.
+/// Longer arguments are not read. Shorter calls show the same keys.
 const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
-/// About what a shape takes in memory for each byte of the schema that it makes.
+/// Estimated bytes in memory per byte of the schema.
 const MEMORY_FACTOR: u64 = 8;
 
-/// The tools that calls have named, and what each of them was passed.
+/// The tools that calls have named, and the arguments of each.
 #[derive(Clone, Debug, Default)]
 pub struct CalledTools {
     /// Names, in the order of their first call.
@@ -36,12 +36,12 @@ pub struct CalledTools {
 #[derive(Clone, Debug, Default)]
 struct Called {
     arguments: Seen,
-    /// The number of its last call.
+    /// Number of its last call.
     last: usize,
 }
 
 impl CalledTools {
-    /// What these calls show, oldest first.
+    /// The tools of these calls, oldest call first.
     #[must_use]
     pub fn of<'a>(calls: impl IntoIterator<Item = &'a ToolCallRequested>) -> Self {
         let mut tools = Self::default();
@@ -49,14 +49,14 @@ impl CalledTools {
         tools
     }
 
-    /// Whether a call of it was noted.
+    /// Whether the tool was called.
     #[must_use]
     pub fn has(&self, tool: &str) -> bool {
         self.tools.contains_key(tool)
     }
 
-    /// Takes in what a call shows. One without a name shows nothing, and neither does a new
-    /// tool beyond the most that a request can offer.
+    /// Adds a call. Calls without a name are ignored, and so are new tools beyond the most that a
+    /// request can offer.
     pub fn note(&mut self, call: &ToolCallRequested) {
         let name = call.tool.as_str();
         if name.trim().is_empty() || (self.order.len() == TOOLS_MAX && !self.has(name)) {
@@ -76,8 +76,8 @@ impl CalledTools {
         }
     }
 
-    /// Their definitions, in the order of their first call; of more than `bytes_max` bytes,
-    /// those that were called last.
+    /// Their definitions, in the order of their first call. If these exceed `bytes_max` bytes, the
+    /// most recently called ones stay.
     pub(crate) fn definitions(&self, bytes_max: usize) -> Vec<ToolDefinition> {
         let named = self.order.iter().filter_map(|name| {
             let called = self.tools.get(name)?;
@@ -94,7 +94,7 @@ impl CalledTools {
         all.into_iter().map(|(_, tool)| tool).collect()
     }
 
-    /// About what it takes in memory, in bytes.
+    /// Estimated memory use, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let told = self.definitions(usize::MAX);
@@ -119,11 +119,11 @@ fn definition(name: &str, schema: &Value) -> ToolDefinition {
     }
 }
 
-/// What values at one place have been.
+/// The values seen at one place.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     types: BTreeSet<&'static str>,
-    /// One was null.
+    /// A value was null.
     is_null: bool,
     /// Members of objects, in the order in which they were first seen.
     keys: Vec<String>,
@@ -185,9 +185,9 @@ impl Seen {
         json!({"type": "object", "properties": Map::from_iter(members)})
     }
 
-    /// A schema that every provider takes: one type, or several as `anyOf`.
+    /// A schema that every provider accepts: one type, or several as `anyOf`.
     fn schema(&self) -> Value {
-        // A whole number is a number.
+        // An integer is also a number.
         let whole = self.types.contains("number");
         let types = self
             .types
@@ -195,7 +195,7 @@ impl Seen {
             .filter(|kind| !(whole && **kind == "integer"));
         let mut all: Vec<Value> = types.map(|kind| self.of_type(kind)).collect();
         if all.is_empty() {
-            // Only null was seen, or nothing: most arguments are texts.
+            // Nothing or only null was seen. Most arguments are strings.
             all.push(json!({"type": "string"}));
         }
         if self.is_null {
@@ -219,7 +219,7 @@ impl Seen {
     }
 }
 
-/// What Anthropic takes as the name of a property; the others take more.
+/// Whether Anthropic accepts the key as a property name. The other providers accept more.
 fn is_legal(key: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     !key.is_empty() && key.len() <= KEY_CHARS_MAX && key.chars().all(plain)

@@ -1,8 +1,8 @@
-//! A request in the making: its items in order, each with the events that it
-//! came from, its tokens, and what became of it.
+//! The draft of a request: its items in order, each with its source events, its tokens and its
+//! fate.
 //!
-//! Calls and their results are one item, a [`Step`], so that nothing that drops
-//! or moves items can tear them apart.
+//! A call and its result are in the same item, a [`Step`], so nothing that drops or moves items can
+//! separate them.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use super::{
     steps,
 };
 
-/// Part of a request that has its own line in the budget.
+/// Section of a request. Each has its own line in the budget.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
@@ -26,8 +26,8 @@ pub enum Section {
     Compaction,
     /// Messages of finished turns, with the calls of their steps.
     Messages,
-    /// Results of finished turns' calls. A share of `Messages`' steps in the
-    /// budget, and what can be shortened to snapshots.
+    /// Results of calls of finished turns. In the budget, a part of the steps in `Messages`: the
+    /// part that can be shortened to digests.
     ToolResults,
     OpenTurn,
     Guidance,
@@ -35,19 +35,19 @@ pub enum Section {
     Knowledge,
     ActiveContext,
     LongTermContext,
-    /// What a library user's enhancer added.
+    /// Items of an enhancer that the embedding program added.
     Other,
 }
 
 /// What became of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Fate {
-    /// It is in, as it is.
+    /// In the request, unchanged.
     #[default]
     Kept,
-    /// It is in, with less than it had.
+    /// In the request, shortened.
     Shortened,
-    /// It is out. Adapters pass it over.
+    /// Not in the request. Adapters skip it.
     Dropped,
 }
 
@@ -61,63 +61,61 @@ pub enum Speaker {
     User,
 }
 
-/// Who made a step: reasoning goes back only to them.
+/// Who produced a step. Reasoning is sent only to its maker.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Maker {
-    /// For example `anthropic`; empty: not known.
+    /// For example `anthropic`; empty if unknown.
     pub provider: String,
-    /// For example `claude-sonnet-4-5`; empty: not known.
+    /// For example `claude-sonnet-4-5`; empty if unknown.
     pub model: String,
 }
 
-/// What a request is made of.
+/// The parts of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draft {
-    /// Whose body it is to become.
+    /// The provider whose body it becomes.
     pub provider: Provider,
-    /// Model settings; `model_id` is the model that it will be sent to.
+    /// Model settings. `model_id` is the model that gets the request.
     pub config: Config,
-    /// The tools on offer: core ones in the order of their definition, then
-    /// discovered ones in the order of their discovery.
+    /// The tools on offer: defined tools in the order of definition, then discovered tools in the
+    /// order of discovery.
     pub tools: Vec<ToolDefinition>,
     /// Tokens of `tools`.
     pub tools_tokens: u64,
-    /// In the order of the request.
+    /// Items in the order of the request.
     pub items: Vec<Item>,
-    /// What the caller should know.
+    /// Warnings for the caller.
     pub warnings: Vec<String>,
 }
 
-/// A piece of a request that is kept, shortened or dropped as a whole.
+/// A part of a request that is kept, shortened or dropped as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
-    /// Its line in the budget.
+    /// Its section in the budget.
     pub section: Section,
-    /// The events that it came from; none: the pipeline made it.
+    /// The events that it came from; empty if the pipeline made it.
     pub events: Vec<EventRef>,
-    /// Name of the enhancer that put it in.
+    /// Name of the enhancer that added it.
     pub enhancer: Cow<'static, str>,
-    /// What it says. Other requests may hold the same: see
-    /// [`SharedContent::make_mut`].
+    /// Its content. Other requests may share it: see [`SharedContent::make_mut`].
     pub content: SharedContent,
-    /// Turn in the window, from 1; 0: it belongs to none.
+    /// Turn in the window, from 1; 0 if it belongs to none.
     pub turn: u32,
-    /// Tokens as it is now; 0 when it was dropped.
+    /// Current tokens; 0 if it was dropped.
     pub tokens: u64,
-    /// Tokens that it had whole.
+    /// Tokens before it was shortened or dropped.
     pub whole_tokens: u64,
     /// What became of it.
     pub fate: Fate,
-    /// Why it is in, shortened or out. For people.
+    /// Why it was added, shortened or dropped, as text for people.
     pub reason: Cow<'static, str>,
-    /// It may change or move in the next request: it comes after everything that
-    /// must stay byte-equal.
+    /// It may change or move in the next request. It comes after everything that must stay
+    /// byte-equal.
     pub is_volatile: bool,
 }
 
 impl Item {
-    /// An item as an enhancer puts it in: kept, of no turn and no event, its
-    /// tokens still to be counted by the pipeline.
+    /// A new item: kept, without turn and events. The pipeline counts its tokens later.
     #[must_use]
     pub fn new(section: Section, enhancer: impl Into<Cow<'static, str>>, content: Content) -> Self {
         Self {
@@ -134,7 +132,7 @@ impl Item {
         }
     }
 
-    /// The step that it is, if it is one.
+    /// Its step, if it is one.
     #[must_use]
     pub fn step(&self) -> Option<&Step> {
         match &*self.content {
@@ -143,7 +141,8 @@ impl Item {
         }
     }
 
-    /// Told as a message and nobody's word: it gives way like a result.
+    /// Whether it is told as a message without being one of the user. The budget treats it like a
+    /// result.
     #[must_use]
     pub fn is_told(&self) -> bool {
         matches!(&*self.content, Content::Message(message) if message.is_told)
@@ -151,7 +150,7 @@ impl Item {
 }
 
 impl Draft {
-    /// Tokens of what is in: the tools, and every item that was not dropped.
+    /// Tokens of the tools and of all items that were not dropped.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         steps::note(self.items.len());
@@ -160,33 +159,33 @@ impl Draft {
     }
 }
 
-/// What an item says.
+/// Content of an item.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
-    /// An instruction that holds for the whole request. These come first.
+    /// An instruction for the whole request. Instructions come first.
     Instruction(String),
-    /// Something that is said to the model.
+    /// A message to the model.
     Message(Message),
-    /// Something that the model said and did, with what came of it.
+    /// A message and calls of the model, with the outcomes.
     Step(Step),
 }
 
-/// Something that is said to the model.
+/// A message to the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     /// Who speaks.
     pub speaker: Speaker,
-    /// In order.
+    /// Content parts, in order.
     pub parts: Parts,
     /// Name of the author within the role, or empty.
     pub author: String,
-    /// Nobody's word: a harness put it into the user's place, or it tells what a tool
-    /// returned too late. It may be cut like a result.
+    /// Not a message of the user: a harness wrote it in the user's role, or it tells a late tool
+    /// result. It may be cut like a result.
     pub is_told: bool,
 }
 
 impl Message {
-    /// A message of one text.
+    /// A message with one text.
     #[must_use]
     pub fn text(speaker: Speaker, text: impl Into<String>) -> Self {
         Self {
@@ -198,13 +197,13 @@ impl Message {
     }
 }
 
-/// One answer of the model: what it said, the calls that it made, and their
-/// outcomes. A step without calls is a plain assistant message.
+/// One answer of the model: its messages, its calls and their outcomes. A step without calls is a
+/// plain assistant message.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Step {
-    /// In the order in which the model made them.
+    /// In the order in which the model produced them.
     pub blocks: Vec<Block>,
-    /// Who made it.
+    /// Who produced it.
     pub maker: Maker,
     /// The provider's id of the message, or empty.
     pub message_id: String,
@@ -228,13 +227,13 @@ impl Step {
     }
 }
 
-/// A piece of a step.
+/// A part of a step.
 #[derive(Clone, Debug, PartialEq)]
 // Most blocks are calls.
 #[allow(clippy::large_enum_variant)]
 pub enum Block {
-    /// Text, refusal, reasoning and the like. A reasoning part without text whose
-    /// signature comes from Google belongs to the block after it.
+    /// Text, refusal, reasoning and the like. A reasoning part without text whose signature comes
+    /// from Google belongs to the block after it.
     Part(Part),
     /// A tool call with its outcome.
     Call(Call),
@@ -245,36 +244,35 @@ pub enum Block {
 pub struct Call {
     /// The id as it was recorded.
     pub call_id: String,
-    /// The id in this request: unique in it, and the same in every later request
-    /// of the branch until a compaction. Adapters map it further where their
-    /// provider takes fewer characters.
+    /// The id in this request. It is unique, and the same in every later request of the branch
+    /// until a compaction. Adapters map it further if their provider accepts fewer characters.
     pub wire_id: String,
     /// Name of the tool.
     pub tool: String,
-    /// As the model wrote them: JSON, perhaps not an object, or a text that is none.
+    /// Arguments as the model wrote them: JSON of any type, or a text that is not JSON.
     pub arguments: JsonText,
-    /// Long texts in them were cut to fit.
+    /// Long texts in them were cut.
     pub arguments_shortened: bool,
-    /// The provider's id of the item that it is, or empty.
+    /// The provider's id of the item, or empty.
     pub item_id: String,
-    /// Where it was requested.
+    /// The event that requested it.
     pub request: EventRef,
-    /// What came of it.
+    /// Outcome of the call.
     pub outcome: Outcome,
 }
 
-/// What came of a call, as the request tells it.
+/// Outcome of a call in a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// Its result, in full unless `shortened`.
     Result(ResultOutcome),
-    /// The result in short, with a reference to the whole.
+    /// The result digest, with a reference to the whole.
     Snapshot(Snapshot),
-    /// There is no result; the text says why, for the model to read.
+    /// There is no result. The text tells the model why.
     Missing {
         /// For example "denied by alice: not on Fridays".
         why: String,
-        /// The event that says so (a denial, a cancellation), if one does.
+        /// The event that says so (a denial, a cancellation), if any.
         event: Option<EventRef>,
         /// The call is still open: this may change in the next request.
         open: bool,
@@ -284,39 +282,38 @@ pub enum Outcome {
 /// A recorded result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResultOutcome {
-    /// Where it was recorded.
+    /// The event that recorded it.
     pub event: EventRef,
-    /// The tool did what was asked.
+    /// The tool succeeded.
     pub success: bool,
-    /// What went wrong, or empty.
+    /// Error message, or empty.
     pub error_message: String,
-    /// What it returned.
+    /// Content that the tool returned.
     pub parts: Parts,
-    /// Its structured form, or absent.
+    /// Structured form, or absent.
     pub structured: JsonText,
-    /// Parts were cut to fit: a reference to the whole is in the text.
+    /// Parts were cut. The text has a reference to the whole.
     pub shortened: bool,
 }
 
-/// A finished call in short: `{tool_name, arguments, result_summary,
-/// full_result_ref}`.
+/// Digest of a finished call: `{tool_name, arguments, result_summary, full_result_ref}`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// Where the result was recorded.
+    /// The event that recorded the result.
     pub event: EventRef,
-    /// The tool did what was asked.
+    /// The tool succeeded.
     pub success: bool,
-    /// One or a few lines.
+    /// Summary of one or a few lines.
     pub summary: String,
-    /// How the request names the whole result: see
+    /// The reference to the whole result in this request: see
     /// [`short_reference`](super::references::short_reference).
     pub reference: String,
-    /// The summary was recorded by someone; false: it is the engine's extract.
+    /// Somebody recorded the summary; false if the engine generated it.
     pub recorded: bool,
 }
 
 impl Snapshot {
-    /// As the model reads it.
+    /// The text that the model reads.
     #[must_use]
     pub fn text(&self) -> String {
         format!("[short {}] {}", self.reference, self.summary)
@@ -329,7 +326,7 @@ impl Snapshot {
     }
 }
 
-/// `treering:CONVERSATION/REVISION`: the place that `Tools.GetResult` reads.
+/// `treering:CONVERSATION/REVISION`, the reference that `Tools.GetResult` reads.
 #[must_use]
 pub fn full_result_ref(event: EventRef) -> String {
     format!("treering:{}/{}", event.conversation, event.revision)

@@ -1,4 +1,4 @@
-//! The pipeline: ordered, named steps that make a draft out of a window.
+//! The pipeline of named enhancers that turn a window into a draft.
 
 use std::{fmt, sync::Arc};
 
@@ -11,16 +11,15 @@ use super::{
     window::WindowInput,
 };
 
-/// A step of the pipeline: a pure function of the window and the policy that
-/// changes the draft.
+/// A step of the pipeline: a pure function of the window and the policy that changes the draft.
 ///
-/// It sets the [`Fate`] of an item that it shortens or drops. Tokens are counted
-/// for it afterwards.
+/// It sets the [`Fate`] of an item that it shortens or drops. The pipeline counts the tokens
+/// afterwards.
 pub trait Enhancer: fmt::Debug + Send + Sync {
-    /// Its name in policies and explanations, in snake case.
+    /// Name in policies and explanations, in snake case.
     fn name(&self) -> &str;
 
-    /// Changes the draft, and says what it did.
+    /// Changes the draft and reports what it did.
     fn enhance(
         &self,
         window: &WindowInput,
@@ -30,7 +29,7 @@ pub trait Enhancer: fmt::Debug + Send + Sync {
 }
 
 impl EnhancerReport {
-    /// What an enhancer that ran did.
+    /// Report of an enhancer that ran.
     #[must_use]
     pub fn ran(name: &str, did: impl Into<String>, items: usize) -> Self {
         Self {
@@ -49,8 +48,8 @@ impl EnhancerReport {
     }
 }
 
-/// Runs the built-in enhancers and then the caller's own, and counts what they
-/// made, not scaled.
+/// Runs the built-in enhancers and then the caller's, and counts the tokens of new items, without
+/// scaling.
 pub fn run(
     window: &WindowInput,
     policy: &ContextPolicy,
@@ -92,7 +91,7 @@ pub fn run(
     reports
 }
 
-/// What an item has whole is what it has when it comes in.
+/// Counts new items. Their first count becomes `whole_tokens`.
 fn count_new(tally: &Tally, draft: &mut Draft) {
     for item in &mut draft.items {
         if item.whole_tokens == 0 && item.fate == Fate::Kept {
@@ -108,7 +107,7 @@ fn count_all(tally: &Tally, draft: &mut Draft, anything_may_differ: bool) {
         if anything_may_differ || item.fate != Fate::Kept {
             tally.measure_item(item);
         }
-        // Something that came in shortened has no other size.
+        // An item that was shortened before it was added has no other size.
         if item.whole_tokens == 0 {
             item.whole_tokens = item.tokens;
         }

@@ -1,6 +1,5 @@
-//! What is told about a request: the budget by section, each item with its
-//! events and its fate, what each enhancer did, and how much of the last request
-//! it repeats.
+//! Explains a request: tokens by section, each item with its events and fate, the report of each
+//! enhancer, and the prefix that it shares with the last request.
 
 mod tell;
 
@@ -14,16 +13,16 @@ use treering_domain::{BranchName, ConversationId, EventRef, Revision};
 
 pub use tell::{Telling, items, sections};
 
-/// How a request came to be.
+/// The explanation of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// Conversation.
+    /// The conversation.
     pub conversation: ConversationId,
-    /// Branch.
+    /// The branch.
     pub branch: BranchName,
-    /// The branch's revision that it was built at.
+    /// Revision of the branch as of which it was built.
     pub revision: Revision,
-    /// Whose body.
+    /// Provider of the body.
     pub provider: Provider,
     /// The model, or empty.
     pub model: String,
@@ -31,9 +30,9 @@ pub struct Explanation {
     pub basis: TokenBasis,
     /// Tokens of the request.
     pub tokens: u64,
-    /// Most tokens; 0: no bound.
+    /// Token budget; 0 for none.
     pub budget_tokens: u64,
-    /// It has more than the budget: nothing more may be dropped.
+    /// The request exceeds the budget, and nothing else may be dropped.
     pub over_budget: bool,
     /// A compaction is due.
     pub compaction_due: bool,
@@ -41,16 +40,15 @@ pub struct Explanation {
     pub tokens_before_budget: u64,
     /// In the order of [`Section`].
     pub sections: Vec<SectionTokens>,
-    /// In the order of the request, dropped ones where they would have been.
+    /// In the order of the request, with dropped items at their place.
     pub items: Vec<ExplainedItem>,
     /// In the order of the pipeline.
     pub enhancers: Vec<EnhancerReport>,
-    /// None: the first request of the branch to this provider since the engine
-    /// was opened.
+    /// None for the first request of the branch to this provider since the engine was opened.
     pub shared_prefix: Option<SharedPrefix>,
-    /// What the caller should know.
+    /// Warnings for the caller.
     pub warnings: Vec<String>,
-    /// Discovered tools for which no guidance was given yet.
+    /// Discovered tools without guidance.
     pub guidance_missing: Vec<String>,
 }
 
@@ -59,46 +57,46 @@ pub struct Explanation {
 pub struct TokenBasis {
     /// Name of the encoding, for example `o200k_base`.
     pub encoding: &'static str,
-    /// False: the model's own encoding, exact but for the provider's framing.
+    /// False if it is the model's own encoding, which is exact except for the provider's framing.
     pub estimate: bool,
-    /// What counts were multiplied by; 1: not calibrated.
+    /// Factor applied to the counts; 1 if not calibrated.
     pub factor: f64,
-    /// Tokens that the provider counts and no event holds (its own framing, a
-    /// system prompt that was never recorded). Not in [`Explanation::tokens`].
+    /// Tokens that the provider counts but that no event has (its framing, an unrecorded system
+    /// prompt). Not in [`Explanation::tokens`].
     pub offset: i64,
-    /// Recorded usages that factor and offset come from.
+    /// Number of recorded usages used for factor and offset.
     pub calibrated_on: u32,
 }
 
-/// A line of the budget.
+/// Tokens of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionTokens {
-    /// Which.
+    /// The section.
     pub section: Section,
-    /// Tokens that are in.
+    /// Tokens in the request.
     pub tokens: u64,
-    /// Tokens that were shortened away or dropped.
+    /// Tokens that were cut or dropped.
     pub dropped_tokens: u64,
-    /// Items that are in.
+    /// Items in the request.
     pub items: u32,
 }
 
-/// An item, for people.
+/// Description of an item for people.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExplainedItem {
-    /// Its line in the budget.
+    /// Its section in the budget.
     pub section: Section,
-    /// Where it came from.
+    /// Its events.
     pub events: Vec<EventRef>,
-    /// The enhancer that put it in.
+    /// The enhancer that added it.
     pub enhancer: Cow<'static, str>,
     /// `user`, `assistant → read_file, grep` and the like.
     pub label: String,
-    /// Its first characters, one line.
+    /// Its first characters, on one line.
     pub head: String,
-    /// Tokens now.
+    /// Current tokens.
     pub tokens: u64,
-    /// Tokens that it had whole.
+    /// Tokens before it was shortened or dropped.
     pub whole_tokens: u64,
     /// What became of it.
     pub fate: Fate,
@@ -106,35 +104,35 @@ pub struct ExplainedItem {
     pub reason: Cow<'static, str>,
     /// It may change or move in the next request.
     pub is_volatile: bool,
-    /// Turn in the window, from 1; 0: none.
+    /// Turn in the window, from 1; 0 for none.
     pub turn: u32,
 }
 
-/// What an enhancer did.
+/// Report of an enhancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnhancerReport {
     /// Its name.
     pub name: String,
-    /// It was switched on.
+    /// It was enabled.
     pub enabled: bool,
-    /// What it did, or why nothing.
+    /// What it did, or why it did nothing.
     pub did: String,
-    /// Items that it put in or changed.
+    /// Items that it added or changed.
     pub items: u32,
 }
 
-/// How much of the last request of the same branch, provider and model the front
-/// of this one repeats: what a provider's prompt cache can serve.
+/// The prefix that a request shares with the last one of the same branch, provider and model. A
+/// provider's prompt cache can serve it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedPrefix {
     /// Bytes of equal leading units (the tools, the system prompt, a message).
     pub bytes: u64,
     /// Their tokens.
     pub tokens: u64,
-    /// All bytes of the last request's units.
+    /// Bytes of all units of the last request.
     pub previous_bytes: u64,
-    /// All of its tokens.
+    /// Tokens of the last request.
     pub previous_tokens: u64,
-    /// The revision that it was built at.
+    /// Revision as of which the last request was built.
     pub previous_revision: Revision,
 }

@@ -1,7 +1,7 @@
-//! Work grows with a window no faster than n log n, whatever a client puts in it.
+//! Tests that work grows no faster than n log n with the size of the window, for any input.
 //!
-//! A request of an open turn of 300,000 messages never came: each result that was
-//! cut had all items counted again. Steps are counted here, not seconds.
+//! A request for an open turn of 300,000 messages never finished, because each cut counted all
+//! items again. The tests count steps, not seconds.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -24,13 +24,13 @@ use treering_domain::{
     ContentPart, EventBody, MessageAppended, Reasoning, Role, ToolCallRequested, ToolDefinition,
 };
 
-/// What is done twice, with the second input so many times as large.
+/// Factor between the sizes of the two inputs.
 const TIMES: usize = 8;
 
-/// The work on `TIMES` as much takes about `TIMES` as many steps.
+/// Asserts that `TIMES` times the input takes about `TIMES` times the steps.
 fn grows_gently(of: &str, n: usize, work: impl Fn(usize) -> usize) {
     let (small, large) = (work(n), work(n * TIMES));
-    // A doubling for logarithms, and a few steps that are always taken.
+    // Allows a factor of two for logarithms, and some constant steps.
     assert!(
         large <= (small + n) * TIMES * 2,
         "{of}: {small} steps for {n}, {large} for {}",
@@ -58,7 +58,7 @@ fn drafted(window: &WindowInput, provider: Provider) -> Draft {
     draft
 }
 
-/// One user message, and then step after step: the turn stays open.
+/// One user message followed by `steps` steps in an open turn.
 fn open_turn(steps: usize, text: &str) -> Story {
     let mut story = Story::new().user("go");
     for step in 0..steps {
@@ -68,7 +68,7 @@ fn open_turn(steps: usize, text: &str) -> Story {
     story
 }
 
-/// One answer of the model with so many calls, and then their results.
+/// One answer of the model with `calls` calls, and then their results.
 fn one_step(calls: usize) -> Story {
     let mut story = Story::new().user("go").assistant("I look.");
     for call in 0..calls {
@@ -94,8 +94,7 @@ fn cutting_an_open_turn() {
     });
 }
 
-// The client of a large request goes while its tokens are counted. Nobody wants the
-// rest counted.
+// The client disconnects while the tokens of a large request are counted. The count must stop.
 #[test]
 fn counting_ends_when_it_is_told_to() {
     let text = "a ".repeat(1_300);
@@ -104,11 +103,11 @@ fn counting_ends_when_it_is_told_to() {
     assert!(tally().until(|| false).text(&text) > 1_000);
 }
 
-// The same client goes while its window is folded or its body is made. A request of
-// 300,000 messages went on to its end, a core and its memory with it.
+// The client disconnects while the window is folded or the body is rendered. A request of 300,000
+// messages ran to its end all the same, using a core and its memory.
 #[test]
 fn folding_and_rendering_end_when_they_are_told_to() {
-    /// Between two looks, see `stopping`; and one more when it begins.
+    /// Most steps between two checks, see `stopping`, and one check at the start.
     const MOST_STEPS: usize = 2 * 1_024;
     const MESSAGES: usize = 20_000;
     let mut story = Story::new();
@@ -118,7 +117,7 @@ fn folding_and_rendering_end_when_they_are_told_to() {
     let window = story.input();
     let (steps, items) = steps::of(|| window::fold(&window));
     assert!(steps >= MESSAGES && items.len() == MESSAGES);
-    // Told at its second look.
+    // Stops at the second check.
     let second = || {
         let looks = std::cell::Cell::new(0);
         move || looks.replace(looks.get() + 1) > 0
@@ -146,8 +145,8 @@ fn folding_a_step_of_many_calls() {
     });
 }
 
-// The checker of a finished body looks each result's call up, the adapters count
-// what they leave out: both by the thousand in one message.
+// The body checker looks up the call of each result, and the adapters count what they leave out.
+// One message may have thousands of both.
 #[test]
 fn rendering_a_step_of_many_calls() {
     for provider in Provider::ALL {
@@ -166,7 +165,7 @@ fn rendering_a_step_of_many_calls() {
     }
 }
 
-/// A call of a tool whose name no provider takes.
+/// A call of a tool with a name that no provider accepts.
 fn oddly_named(call_id: &str) -> EventBody {
     let EventBody::ToolCallRequested(requested) = call(call_id, false) else {
         unreachable!("it makes a call")
@@ -177,8 +176,8 @@ fn oddly_named(call_id: &str) -> EventBody {
     })
 }
 
-// Text and calls take turns within one message, and every thought has the same
-// signature: each piece gets an id of its own in OpenAI's list of items.
+// Text and calls alternate within one message, and all reasoning has the same signature: each item
+// needs its own id in OpenAI's format.
 #[test]
 fn naming_the_pieces_of_a_step() {
     grows_gently("naming", 50, |n| {
@@ -260,7 +259,7 @@ fn offering_many_discovered_tools() {
     });
 }
 
-/// Result after result shows one more variable of the same file.
+/// Each result shows one more variable of the same file.
 #[test]
 fn knowing_many_variables_of_a_file() {
     grows_gently("knowing", 50, |n| {

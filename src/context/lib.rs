@@ -1,23 +1,22 @@
-//! What an agent sends next.
+//! Builds the next request of an agent.
 //!
 //! `window → enhancers → budget → provider adapter → request + explanation`
 //!
-//! The engine reads the events of a branch's open window and hands them over;
-//! everything here is a pure function of those events, of the branch's state and
-//! of a policy: no clock, no randomness, no I/O. Read in this order:
+//! The engine reads the events of a branch's window. Everything here is a pure function of those
+//! events, the branch's state and a policy: no clock, no randomness, no I/O. Read in this order:
 //!
-//! - [`draft`]: what all steps work on: the items of a request, with where each
-//!   came from and what became of it; [`shared`]: what requests share of them;
-//! - [`policy`]: what a conversation or a call can choose;
-//! - [`called`]: what calls have shown of tools that nobody defined;
-//! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: how a draft comes to be;
-//! - [`provider`] and [`pairing`]: a draft as a provider's body, and the rules that
-//!   it must keep;
-//! - [`explain`]: what is told about it;
-//! - [`digest`], [`references`]: a result in a few lines, and how to get it back;
-//! - [`compaction`], [`summary`]: what stands for what was cut;
+//! - [`draft`]: the items of a request, each with its source and fate; [`shared`]: the content that
+//!   requests share;
+//! - [`policy`]: what a conversation or a call can configure;
+//! - [`called`]: tool definitions derived from calls;
+//! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: build a draft;
+//! - [`provider`] and [`pairing`]: render a draft as a provider's body, and check the provider's
+//!   rules;
+//! - [`explain`]: the explanation of a request;
+//! - [`digest`], [`references`]: short forms of results, and how to read the whole;
+//! - [`compaction`], [`summary`]: summaries that replace events;
 //! - [`knowledge`]: what tool results have shown;
-//! - `words`: what the user said, and what only stands in his place.
+//! - `words`: tells the user's words from harness notices in the user's role.
 
 pub mod budget;
 pub mod called;

@@ -1,6 +1,5 @@
-//! What a conversation or a call can choose about its context: the `context`
-//! policy, a JSON object in `ConversationCreated.policies`, over which a call may
-//! merge its own (RFC 7396).
+//! Configuration of requests: the `context` policy, a JSON object in
+//! `ConversationCreated.policies`. A call may merge its own over it (RFC 7396).
 
 use std::collections::BTreeMap;
 
@@ -11,29 +10,28 @@ use super::{draft::Section, references::READ_TOOL};
 /// Name of the policy in `ConversationCreated.policies`.
 pub const CONTEXT_POLICY: &str = "context";
 
-/// How requests are made. Every field has a default, so `{}` is a policy.
+/// How requests are built. Every field has a default, so `{}` is a policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContextPolicy {
-    /// Most tokens of a request; 0: no bound.
+    /// Token budget of a request; 0 for none.
     pub budget_tokens: u64,
-    /// When finished calls give way to their snapshots.
+    /// When results of finished calls are replaced by digests.
     pub tool_results: ToolResults,
     /// When and where to compact.
     pub compaction: CompactionPolicy,
-    /// What to shorten or drop, in this order, until the request fits.
+    /// What to shorten or drop until the request fits, in this order.
     pub drop_order: Vec<Drop>,
-    /// Steps of the pipeline by name: switched off, or with parameters.
+    /// Settings of enhancers by name.
     pub enhancers: BTreeMap<String, EnhancerPolicy>,
-    /// What to do with media that the provider does not take.
+    /// What to do with media that the provider does not accept.
     pub unsupported_media: UnsupportedMedia,
     /// Set cache breakpoints in bodies for Anthropic.
     pub anthropic_cache_breakpoints: bool,
-    /// Most tokens of the answer, where a provider requires the number.
+    /// Most tokens of the answer, for providers that require it.
     pub max_output_tokens: u64,
-    /// Name of the tool that reads shortened results, where the caller answers its
-    /// calls: it is offered when something is shortened. JSON: a name, or `true`
-    /// for the usual one.
+    /// Name of the tool that reads shortened results. It is offered when something is shortened,
+    /// and the caller answers its calls. JSON: a name, or `true` for the default one.
     #[serde(deserialize_with = "read_tool")]
     pub read_tool: Option<String>,
 }
@@ -68,17 +66,17 @@ fn read_tool<'de, D: Deserializer<'de>>(json: D) -> Result<Option<String>, D::Er
     })
 }
 
-/// When finished calls give way to their snapshots. JSON: `"keep"`,
-/// `"turn_end"`, or `{"older_than_turns": 3}`.
+/// When results of finished calls are replaced by digests. JSON: `"keep"`, `"turn_end"`, or
+/// `{"older_than_turns": 3}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolResults {
-    /// They stay in full until a compaction: what was sent stays byte-equal.
+    /// They stay in full until a compaction, so that the prefix stays byte-equal.
     #[default]
     Keep,
     /// At the end of their turn.
     TurnEnd,
-    /// When so many turns have ended after theirs.
+    /// When this many later turns have ended.
     OlderThanTurns(u32),
 }
 
@@ -86,16 +84,15 @@ pub enum ToolResults {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactionPolicy {
-    /// Share of the budget (or, without one, of `window_tokens`) above which a
-    /// compaction is due.
+    /// Share of the budget (without one, of `window_tokens`) above which a compaction is due.
     pub threshold: f64,
-    /// Size of the model's window in tokens, for conversations without a budget.
+    /// Size of the model's context window in tokens, for conversations without a budget.
     pub window_tokens: u64,
     /// Finished turns that stay.
     pub keep_turns: u32,
-    /// Most tokens of the engine's own summary, about.
+    /// Approximate limit of the engine's own summary, in tokens.
     pub extract_tokens: u64,
-    /// Its size as a share of what it replaces, up to `extract_tokens`.
+    /// Limit of the summary as a share of what it replaces, up to `extract_tokens`.
     pub extract_share: f64,
 }
 
@@ -111,34 +108,34 @@ impl Default for CompactionPolicy {
     }
 }
 
-/// Something that may be shortened or dropped.
+/// What may be shortened or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Drop {
-    /// Long results of finished turns are cut to head and tail, oldest first.
+    /// Cuts long results of finished turns to head and tail, oldest first.
     ToolResults,
-    /// Reasoning of finished turns goes.
+    /// Drops reasoning of finished turns.
     Reasoning,
-    /// What tool results have shown goes.
+    /// Drops the tool knowledge.
     Knowledge,
-    /// Whole steps and messages go, oldest first, in the open turn too. The first
-    /// message of the user stays as long as there is room, the last one always.
+    /// Drops whole steps and messages, oldest first, also in the open turn. The user's first
+    /// message stays while there is room, the last one always.
     #[serde(alias = "turns")]
     Steps,
-    /// The dialogue summary goes.
+    /// Drops the dialogue summary.
     DialogueSummary,
-    /// The namespace's long-term context goes.
+    /// Drops the namespace's long-term context.
     LongTermContext,
-    /// The active context goes.
+    /// Drops the active context.
     ActiveContext,
-    /// Long results of the open turn are cut to head and tail, oldest first.
+    /// Cuts long results of the open turn to head and tail, oldest first.
     OpenTurnResults,
-    /// Guidance goes.
+    /// Drops tool guidance.
     Guidance,
 }
 
 impl Drop {
-    /// First what can be had back by reference, last what the model works on.
+    /// First what can be read again by reference, last what the model works on.
     pub const DEFAULT: [Self; 9] = [
         Self::ToolResults,
         Self::Reasoning,
@@ -152,13 +149,13 @@ impl Drop {
     ];
 }
 
-/// A step of the pipeline, as a policy sets it.
+/// Settings of an enhancer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EnhancerPolicy {
-    /// Switch.
+    /// Whether it runs.
     pub enabled: bool,
-    /// The step's own parameters.
+    /// Its parameters.
     pub params: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -171,18 +168,18 @@ impl Default for EnhancerPolicy {
     }
 }
 
-/// What to do with media that the provider does not take.
+/// What to do with media that the provider does not accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnsupportedMedia {
-    /// A text says what was left out and why, and the explanation warns.
+    /// A text says what was left out and why, and the explanation has a warning.
     #[default]
     Placeholder,
     /// The request is refused.
     Refuse,
 }
 
-/// A policy that cannot be used.
+/// An invalid policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the {whose} `{CONTEXT_POLICY}` policy cannot be used: {message}")]
 pub struct PolicyError {
@@ -193,11 +190,11 @@ pub struct PolicyError {
 }
 
 impl ContextPolicy {
-    /// A conversation's policy with a call's merged over it. Both are JSON
-    /// objects; empty text counts as `{}`.
+    /// A conversation's policy with a call's merged over it. Both are JSON objects; empty text
+    /// counts as `{}`.
     ///
     /// # Errors
-    /// [`PolicyError`] names whose JSON it is, and the field.
+    /// [`PolicyError`] says whose JSON is invalid, and the field.
     pub fn merged(conversation: &str, call: &str) -> Result<Self, PolicyError> {
         let mut base = object("conversation's", conversation)?;
         read("conversation's", base.clone())?;
@@ -229,7 +226,7 @@ fn read(whose: &'static str, value: serde_json::Value) -> Result<ContextPolicy, 
 }
 
 impl Drop {
-    /// The section that it makes smaller.
+    /// The section that it reduces.
     #[must_use]
     pub fn section(self) -> Section {
         match self {

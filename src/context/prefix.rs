@@ -1,9 +1,9 @@
-//! How much of the last request the front of the next one repeats.
+//! Compares the prefix of a request with the previous request.
 
 use super::{draft::Draft, explain::SharedPrefix, provider::CacheUnit};
 use treering_domain::Revision;
 
-/// What is remembered of a request: its units, not their text.
+/// What is kept of a request: hashes and sizes of its units, not their text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentUnits {
     revision: Revision,
@@ -18,8 +18,8 @@ struct SentUnit {
 }
 
 impl SentUnits {
-    /// The units of a body, with the tokens of the items that went into each. An
-    /// item that became several units is shared out by their bytes.
+    /// The units of a body, with the tokens of their items. The tokens of an item with several
+    /// units are divided by bytes.
     #[must_use]
     pub fn new(revision: Revision, draft: &Draft, units: &[CacheUnit]) -> Self {
         let mut bytes_of_item = vec![0_u64; draft.items.len()];
@@ -44,7 +44,7 @@ impl SentUnits {
                     continue;
                 };
                 let of_item = draft.items[item].tokens;
-                // Differences of running shares, so that they add up exactly.
+                // Differences of cumulative shares, so that they add up exactly.
                 let before = share(of_item, *given, *all);
                 *given += unit.bytes;
                 tokens += share(of_item, *given, *all) - before;
@@ -61,13 +61,13 @@ impl SentUnits {
         }
     }
 
-    /// What it takes in memory, in bytes.
+    /// Memory use, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         (size_of::<Self>() + self.units.capacity() * size_of::<SentUnit>()) as u64
     }
 
-    /// What a request shares with the one before it.
+    /// The prefix that this request shares with the previous one.
     #[must_use]
     pub fn shared_with(&self, previous: &Self) -> SharedPrefix {
         let equal = self
@@ -131,8 +131,8 @@ mod tests {
         }
     }
 
-    // A step becomes several messages of a body. Its tokens must be counted once
-    // over all of them, or a report promises more cache than there is.
+    // A step becomes several messages of a body. Its tokens must be counted once over all of them,
+    // or the report overstates the cached prefix.
     #[test]
     fn tokens_of_units_add_up() {
         let draft = draft(&[10, 101]);
@@ -150,8 +150,7 @@ mod tests {
         assert_eq!((shared.bytes, shared.tokens), (45, 141));
     }
 
-    // Only the front counts: a unit that is equal after one that differs is not in
-    // any provider's cache.
+    // Only the prefix counts: no provider caches an equal unit behind a different one.
     #[test]
     fn only_leading_units_are_shared() {
         let draft = draft(&[10, 20, 30]);

@@ -1,5 +1,5 @@
-//! How a request refers to whole results: by `#REVISION`, explained once, and read
-//! back with a tool that the caller answers through `Tools.GetResult`.
+//! References to whole results: `#REVISION`, explained once in a request, and read with a tool
+//! whose calls the caller answers through `Tools.GetResult`.
 
 use super::{
     budget::BUDGET,
@@ -10,15 +10,15 @@ use super::{
 };
 use treering_domain::{ConversationId, EventRef, JsonText, Revision, ToolDefinition};
 
-/// Usual name of the tool that reads a shortened result.
+/// Default name of the tool that reads a shortened result.
 pub const READ_TOOL: &str = "treering_read_result";
-/// Who put the explanation in.
+/// The enhancer that adds the explanation.
 const ENHANCER: &str = "tool_snapshots";
-/// What a reference in full begins with.
+/// Prefix of a full reference.
 const SCHEME: &str = "treering:";
 
-/// An event as a request of `conversation` names it: `#17`, or in full where
-/// another conversation holds it.
+/// Reference to an event in a request of `conversation`: `#17`, or a full reference if the event is
+/// in another conversation.
 #[must_use]
 pub fn short_reference(conversation: ConversationId, event: EventRef) -> String {
     if event.conversation == conversation {
@@ -28,9 +28,9 @@ pub fn short_reference(conversation: ConversationId, event: EventRef) -> String 
     }
 }
 
-/// Puts the explanation of references in, and the tool that reads them where the
-/// policy has one: where results are shortened, and where the budget will have to
-/// shorten some, so that it counts them. [`settle`] takes them out again.
+/// Adds the explanation of references, and the tool that reads them if the policy has one. Does so
+/// if results are shortened or the budget will shorten some, so that the budget counts them.
+/// [`settle`] removes them again if they are not needed.
 pub fn reserve(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) {
     let over = policy.budget_tokens > 0 && draft.tokens() > policy.budget_tokens;
     let mut forms = Forms::of(draft);
@@ -57,8 +57,8 @@ pub fn reserve(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draf
     draft.items.insert(place.map_or(0, |place| place + 1), item);
 }
 
-/// Lets the explanation tell of what is there, and takes out what [`reserve`] put in when
-/// nothing was shortened after all. The tokens that went with it.
+/// Updates the explanation to the references in the draft. Removes what [`reserve`] added if
+/// nothing was shortened. Returns the tokens that were saved.
 pub fn settle(
     window: &WindowInput,
     policy: &ContextPolicy,
@@ -92,14 +92,14 @@ fn is_note(item: &Item) -> bool {
     item.enhancer == ENHANCER && matches!(&*item.content, Content::Instruction(_))
 }
 
-/// In which ways the draft refers to more than it says.
+/// The kinds of references in a draft.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Forms {
-    /// `[short #N]`: a result's lines that matter.
+    /// `[short #N]`: a result digest.
     short: bool,
-    /// `[… the whole: #N …]`: a text's head and tail.
+    /// `[… the whole: #N …]`: the head and tail of a text.
     cut: bool,
-    /// A note where steps and messages went.
+    /// A note in place of dropped steps and messages.
     left_out: bool,
 }
 
@@ -136,7 +136,7 @@ impl Forms {
     }
 }
 
-/// What references are, for the model: those that it meets.
+/// Explains to the model the kinds of references in the request.
 fn note(conversation: ConversationId, tool: Option<&str>, forms: Forms) -> String {
     let told = [
         (
@@ -189,34 +189,34 @@ pub fn definition(name: &str) -> ToolDefinition {
     }
 }
 
-/// What a call of the tool asks for.
+/// Arguments of a call of the tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadArguments {
-    /// Whose event; none: of the conversation in which the call was made.
+    /// Conversation of the event; none for the conversation of the call.
     pub conversation: Option<ConversationId>,
-    /// The result's revision.
+    /// Revision of the result.
     pub revision: Revision,
     /// First line, from 1.
     pub line_first: u64,
-    /// Last line; `u64::MAX`: to the end.
+    /// Last line; `u64::MAX` for the last one.
     pub line_last: u64,
 }
 
-/// Arguments that name no result. The text is for the model.
+/// The arguments name no result. The text is for the model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}; give {{\"reference\": \"#N\"}} with the number of a shortened result")]
 pub struct BadReadArguments(&'static str);
 
 impl ReadArguments {
-    /// Reads a call's arguments as the model wrote them: what a model may get a
-    /// little wrong (a number as a text, `[short #17]` as a whole) is understood.
+    /// Reads a call's arguments as the model wrote them. Accepts small mistakes, such as a number
+    /// as a string, or `[short #17]` as the reference.
     ///
     /// # Errors
-    /// [`BadReadArguments`] when they name no result.
+    /// [`BadReadArguments`] if they name no result.
     pub fn parse(arguments: &str) -> Result<Self, BadReadArguments> {
         let value: serde_json::Value = serde_json::from_str(arguments)
             .map_err(|_| BadReadArguments("the arguments are not JSON"))?;
-        // Some models send the object as a text.
+        // Some models send the object as a string.
         let value = match value {
             serde_json::Value::String(text) => {
                 serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text))
@@ -279,8 +279,8 @@ fn place(reference: &str) -> Option<(Option<ConversationId>, Revision)> {
 mod tests {
     use super::*;
 
-    // Every request explained `[short #N]`, which none of them had under the default policy,
-    // and not the form that they had; and told of a way to ask where no tool was offered.
+    // Every request explained `[short #N]`, which does not occur under the default policy, and not
+    // the form that does occur. It also mentioned a tool when none was offered.
     #[test]
     fn the_explanation_tells_of_what_is_there() {
         let id = ConversationId(uuid::Uuid::from_u128(7));
@@ -310,8 +310,8 @@ mod tests {
         );
     }
 
-    // A model copies a reference from what it reads: each way in which one can do
-    // that must find the result, and what names none must say so in words.
+    // A model copies references from its input. All usual forms must find the result, and others
+    // must give an error for the model.
     #[test]
     fn arguments_are_read_as_models_write_them() {
         let id = "00000000-0000-0000-0000-000000000007";

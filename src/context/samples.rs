@@ -1,4 +1,4 @@
-//! Windows for tests, in few words.
+//! Windows for tests.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::window::{WindowEvent, WindowInput};
 use treering_domain::*;
 
-/// Something that happens in a window.
+/// An event in a window.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Spoken<'a> {
     User(&'a str),
@@ -19,11 +19,11 @@ pub(super) enum Spoken<'a> {
     Result(&'a str, &'a str),
     /// Call id, error message.
     Failure(&'a str, &'a str),
-    /// Something that is noted beside the dialogue.
+    /// An event outside the dialogue.
     Noted,
 }
 
-/// A conversation's first events.
+/// The first events of a conversation.
 pub(super) fn window(spoken: &[Spoken]) -> (ConversationId, Vec<Arc<WindowEvent>>) {
     let id = ConversationId(uuid::Uuid::from_u128(7));
     let events = spoken.iter().enumerate().map(|(index, spoken)| {
@@ -40,13 +40,13 @@ pub(super) fn window(spoken: &[Spoken]) -> (ConversationId, Vec<Arc<WindowEvent>
     (id, events.collect())
 }
 
-/// The window of a conversation that these events are all of.
+/// The window of a conversation with exactly these events.
 pub(super) fn window_input(spoken: &[Spoken]) -> WindowInput {
     let (conversation, events) = window(spoken);
     window_of(conversation, events)
 }
 
-/// The window of a conversation that these events are all of.
+/// The window of a conversation with exactly these events.
 pub(super) fn window_of(
     conversation: ConversationId,
     events: Vec<Arc<WindowEvent>>,

@@ -1,9 +1,8 @@
-//! What requests share: an item's content, with what was counted and told of it,
-//! and the parts of recorded events, which nobody copies.
+//! Content that requests share: an item's content with its cached counts and descriptions, and the
+//! parts of recorded events, without copies.
 //!
-//! A content that several requests hold is never changed: [`SharedContent::make_mut`]
-//! makes one of its own, without notes. So a note is always about what it stands at,
-//! whatever policy, provider or branch it was made for.
+//! Shared content never changes: [`SharedContent::make_mut`] makes a copy without cached values. So
+//! a cached value always fits its content, whatever policy, provider or branch it was computed for.
 
 use std::{
     fmt,
@@ -18,32 +17,32 @@ use super::{
 };
 use treering_domain::{ContentPart, EventBody, EventRef};
 
-/// What an item says.
+/// Content of an item.
 #[derive(Clone)]
 pub struct SharedContent(Arc<Noted>);
 
-/// A content, and what is known of it.
+/// A content with its cached values.
 struct Noted {
     content: Content,
     counts: [OnceLock<TokenCounts>; CountedFor::COUNT],
     told: OnceLock<Caption>,
-    /// Some of its texts are encoded data.
+    /// Whether some texts have encoded data.
     encoded: OnceLock<bool>,
 }
 
-/// Tokens of a content, not scaled.
+/// Tokens of a content, without scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TokenCounts {
-    /// All that is sent of it, without its reasoning.
+    /// Everything that is sent, without reasoning.
     pub whole: u64,
-    /// What came of a step's calls.
+    /// Outcomes of a step's calls.
     pub outcomes: u64,
-    /// It has reasoning, which goes to some models and not to others.
+    /// Whether it has reasoning, which only some models get.
     pub thinks: bool,
 }
 
 impl TokenCounts {
-    /// Those of something without calls.
+    /// Counts of a content without calls.
     pub fn of(whole: u64) -> Self {
         Self {
             whole,
@@ -53,7 +52,7 @@ impl TokenCounts {
     }
 }
 
-/// A content, for people.
+/// Description of a content for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Caption {
     pub label: String,
@@ -61,8 +60,7 @@ pub(super) struct Caption {
 }
 
 impl SharedContent {
-    /// The content, to be changed: nobody else holds it, and what was known of it is
-    /// forgotten.
+    /// The content for modification. Makes a copy if it is shared, and clears the cached values.
     pub fn make_mut(&mut self) -> &mut Content {
         let noted = Arc::make_mut(&mut self.0);
         noted.counts = Default::default();
@@ -71,8 +69,7 @@ impl SharedContent {
         &mut noted.content
     }
 
-    /// What was counted of it, or what this counts now; a count that is none is not
-    /// kept.
+    /// The cached counts, or the result of `count`, which is cached if there is one.
     pub(super) fn counts(
         &self,
         counted_for: CountedFor,
@@ -88,21 +85,21 @@ impl SharedContent {
         }
     }
 
-    /// What is told of it, made once.
+    /// The cached description, or the result of `tell`.
     pub(super) fn told(&self, tell: impl FnOnce() -> Caption) -> &Caption {
         self.0.told.get_or_init(tell)
     }
 
-    /// Whether it has encoded data, looked for once.
+    /// Whether it has encoded data. Computed once.
     pub(super) fn is_encoded(&self, look: impl FnOnce(&Content) -> bool) -> bool {
         *self.0.encoded.get_or_init(|| look(&self.0.content))
     }
 
-    /// About what it takes in memory, in bytes, without the recorded events that it
-    /// refers to. What is told of it is in, told or not.
+    /// Estimated memory use in bytes, without the recorded events that it refers to. Includes the
+    /// description even if it is not computed yet.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        /// A label and a head of 100 characters.
+        /// Size of a label and a head of 100 characters.
         const TOLD_BYTES: usize = 256;
         let own = match &self.0.content {
             Content::Instruction(text) => text.len(),
@@ -174,8 +171,7 @@ impl fmt::Debug for SharedContent {
     }
 }
 
-/// The parts of a message or of a result: those of a recorded event, or made for
-/// the request.
+/// The parts of a message or result: of a recorded event, or made for the request.
 #[derive(Clone)]
 pub struct Parts(Source);
 
@@ -186,19 +182,19 @@ enum Source {
 }
 
 impl Parts {
-    /// Those of a recorded message or result; none of another event.
+    /// The parts of a recorded message or result; empty for other events.
     #[must_use]
     pub fn recorded(event: &Arc<WindowEvent>) -> Self {
         Self(Source::Recorded(Arc::clone(event)))
     }
 
-    /// Whether they are a recorded event's, and nobody made them for a request.
+    /// Whether they are of a recorded event.
     #[must_use]
     pub fn are_recorded(&self) -> bool {
         matches!(self.0, Source::Recorded(_))
     }
 
-    /// Each of them, as something that can be kept.
+    /// Each part as an owned value.
     pub fn each(&self) -> impl Iterator<Item = Part> {
         (0..self.len()).map(|index| Part {
             of: self.clone(),
@@ -206,7 +202,7 @@ impl Parts {
         })
     }
 
-    /// Bytes of those that are no recorded event's.
+    /// Bytes of parts that are not of a recorded event.
     fn own_bytes(&self) -> usize {
         match &self.0 {
             Source::Recorded(_) => 0,
@@ -261,12 +257,12 @@ impl fmt::Debug for Parts {
 #[derive(Clone)]
 pub struct Part {
     of: Parts,
-    /// Within `of`.
+    /// Index in `of`.
     index: usize,
 }
 
 impl Part {
-    /// The event whose part it is; none: it was made for the request.
+    /// The event of the part; none if it was made for the request.
     #[must_use]
     pub fn recorded_at(&self) -> Option<EventRef> {
         match &self.of.0 {

@@ -1,7 +1,7 @@
-//! Counts steps of loops, so that tests can hold how work grows with its input.
-//! Outside of tests it is nothing.
+//! Counts steps of loops, so that tests can measure how work grows with its input. Does nothing
+//! outside tests.
 
-/// Notes that so many things were looked at.
+/// Records `count` steps.
 #[inline]
 pub(crate) fn note(count: usize) {
     #[cfg(test)]
@@ -25,7 +25,7 @@ mod counted {
         STEPS.set(STEPS.get() + count);
     }
 
-    /// The steps that some work takes on this thread.
+    /// Runs some work and returns the steps that it took on this thread.
     pub(crate) fn of<T>(work: impl FnOnce() -> T) -> (usize, T) {
         let before = STEPS.get();
         let done = work();

@@ -1,22 +1,22 @@
-//! Ends work that nobody waits for any more.
+//! Cancels work that nobody waits for.
 //!
-//! A request of a large window takes seconds, and its client may go meanwhile. What
-//! folds and renders looks here now and then, and breaks off; what it has made by
-//! then is of no use, and whoever called [`until`] looks for itself whether it is.
+//! A request for a large window takes seconds, and its client may disconnect. Folding and rendering
+//! check a flag at intervals and stop early. Their result is then incomplete; the caller of
+//! [`until`] must check for cancellation itself.
 
 use std::{cell::RefCell, rc::Rc};
 
-/// Events, or items, between two looks: some milliseconds of work at most.
+/// Events or items between two checks: some milliseconds of work.
 const STEP: usize = 1_024;
 
 type Stopped = Rc<dyn Fn() -> bool>;
 
 thread_local! {
-    /// Of the work that this thread does.
+    /// The stop condition of the current work on this thread.
     static STOPPED: RefCell<Option<Stopped>> = const { RefCell::new(None) };
 }
 
-/// Puts back what was there before, panics included.
+/// Restores the previous value on drop, also after a panic.
 struct Restored(Option<Stopped>);
 
 impl Drop for Restored {
@@ -25,20 +25,19 @@ impl Drop for Restored {
     }
 }
 
-/// Works until `stopped` says that the work is not wanted any more; what comes out
-/// then is not whole.
+/// Runs `work` and cancels it when `stopped` returns true. The result is then incomplete.
 pub fn until<T>(stopped: impl Fn() -> bool + 'static, work: impl FnOnce() -> T) -> T {
     let _before = Restored(STOPPED.replace(Some(Rc::new(stopped))));
     work()
 }
 
-/// True once the work of this thread is not wanted any more.
+/// Whether the work of this thread is cancelled.
 pub(crate) fn is_stopped() -> bool {
     let stopped = STOPPED.with_borrow(Clone::clone);
     stopped.is_some_and(|stopped| stopped())
 }
 
-/// The same for a loop at its place `at`, which looks at every [`STEP`]th only.
+/// As [`is_stopped`], for a loop at index `at`. Checks only every [`STEP`]th time.
 pub(crate) fn is_stopped_at(at: usize) -> bool {
     at.is_multiple_of(STEP) && is_stopped()
 }

@@ -1,5 +1,5 @@
-//! Counting tokens. OpenAI's encodings are embedded; for other models they give
-//! an estimate, which recorded usage can calibrate.
+//! Counts tokens. OpenAI's encodings are embedded. For other models they give an estimate, which
+//! recorded usage can calibrate.
 
 mod calibration;
 mod encodings;
@@ -13,7 +13,7 @@ pub use tally::{
     TokenMemo,
 };
 
-/// Whose tokens.
+/// An encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Encoding {
@@ -24,13 +24,13 @@ pub enum Encoding {
 /// Counts tokens for a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Counter {
-    /// The encoding that is counted with.
+    /// The encoding that is used.
     pub encoding: Encoding,
-    /// It is the model's own.
+    /// It is the model's own encoding.
     pub exact: bool,
 }
 
-/// What a count is good for: the same content is sent to each provider in its own way.
+/// What a count is valid for. Each provider gets the same content in its own format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CountedFor {
     pub encoding: Encoding,
@@ -38,17 +38,17 @@ pub(super) struct CountedFor {
 }
 
 impl CountedFor {
-    /// How many there are.
+    /// Number of different values.
     pub const COUNT: usize = Encoding::COUNT * Provider::ALL.len();
 
-    /// Its number.
+    /// Index of the value.
     pub fn index(self) -> usize {
         self.provider as usize * Encoding::COUNT + self.encoding as usize
     }
 }
 
 impl Encoding {
-    /// How many there are.
+    /// Number of encodings.
     const COUNT: usize = 2;
 
     /// OpenAI's name for it.
@@ -62,9 +62,9 @@ impl Encoding {
 }
 
 impl Counter {
-    /// The counter for a model, by its id (with or without a provider's prefix,
-    /// as in `openai/gpt-4o`). Exact for OpenAI's models; an estimate with
-    /// `o200k_base` for all others, and for no name.
+    /// The counter for a model id (with or without a provider's prefix, as in `openai/gpt-4o`).
+    /// Exact for OpenAI's models. For all others, and for an empty id, an estimate with
+    /// `o200k_base`.
     #[must_use]
     pub fn for_model(model: &str) -> Self {
         const CL100K: [&str; 3] = ["gpt-4-", "gpt-3.5", "text-embedding-"];
@@ -88,7 +88,7 @@ impl Counter {
         Self { encoding, exact }
     }
 
-    /// Tokens of a text. Linear in its length, whatever it holds.
+    /// Tokens of a text. Takes linear time for any text.
     #[must_use]
     pub fn count(self, text: &str) -> u64 {
         self.encoding.tokenizer().count(text) as u64

@@ -1,5 +1,4 @@
-//! The window: what the branch's events since its last compaction offer for the
-//! next request. [`fold()`] makes items of them.
+//! The window: the events of a branch since its last compaction. [`fold()`] turns them into items.
 
 mod calls;
 mod fold;
@@ -25,40 +24,40 @@ pub use fold::{Folded, fold};
 /// An event of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WindowEvent {
-    /// Its place.
+    /// Conversation and revision.
     pub at: EventRef,
-    /// Its offset in the log.
+    /// Offset in the log.
     pub offset: u64,
     /// When it was recorded.
     pub recorded_at: TimestampMicros,
-    /// What it says.
+    /// Its body.
     pub body: EventBody,
 }
 
-/// Everything that a request is made of.
+/// All inputs of a request.
 #[derive(Clone, Debug)]
 pub struct WindowInput {
     /// The conversation.
     pub conversation: ConversationId,
-    /// What it was created with; its policies.
+    /// Its creation settings and policies.
     pub info: Arc<ConversationInfo>,
-    /// The branch as of the revision that is asked for.
+    /// State of the branch as of `revision`.
     pub branch: Arc<BranchState>,
-    /// That revision.
+    /// The revision as of which the request is built.
     pub revision: Revision,
     /// The branch's history after the last compaction's cut, oldest first.
     pub events: Vec<Arc<WindowEvent>>,
-    /// Events that the branch's state refers to, wherever they are: prompts, the
-    /// preamble, active context, tools, summary, compaction.
+    /// Events that the branch's state refers to: prompts, preamble, active context, tools, summary,
+    /// compaction.
     pub referred: BTreeMap<EventRef, Arc<WindowEvent>>,
-    /// What the events were folded to, where that is known already.
+    /// The fold of the events, if it is already known.
     pub folded: Option<Arc<Folded>>,
-    /// What calls behind the last compaction's cut have shown of tools, where nothing defines
-    /// any: an agent that goes on needs them.
+    /// Tools of calls before the last compaction's cut, if nothing defines any. An agent that
+    /// continues needs them.
     pub earlier_tools: Arc<CalledTools>,
     /// The namespace's long-term context as of then, by key.
     pub long_term: Vec<LongTermEntry>,
-    /// What tool results have shown, as text; none when nobody asked for it.
+    /// Tool knowledge as text; none if the policy does not enable it.
     pub knowledge: Option<String>,
 }
 
@@ -80,15 +79,15 @@ impl WindowInput {
         self.referred.get(&at?).map(Arc::as_ref)
     }
 
-    /// Each event's place in `events`.
+    /// Index of each event in `events`.
     #[must_use]
     pub fn places(&self) -> HashMap<EventRef, usize> {
         let places = self.events.iter().enumerate();
         places.map(|(place, event)| (event.at, place)).collect()
     }
 
-    /// The place in `events` from which on working memory counts: after the last
-    /// compaction. Kept turns stand before it.
+    /// Index in `events` from which working memory counts: after the last compaction. Kept turns
+    /// are before it.
     #[must_use]
     pub fn memory_begins(&self) -> usize {
         let Some(compaction) = self.branch.compaction else {

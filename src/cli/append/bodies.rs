@@ -1,4 +1,4 @@
-//! Arguments as the bodies of events.
+//! Builds event bodies from arguments.
 
 use clap::{Args, ValueEnum, ValueHint};
 use prost::{Message as _, bytes::Bytes};
@@ -24,44 +24,44 @@ pub enum Role {
     Assistant,
 }
 
-/// Something that was said.
+/// A message.
 #[derive(Args, Debug, Clone)]
 pub struct Message {
-    /// Who says it
+    /// Role of the speaker
     #[arg(value_enum)]
     role: Role,
-    /// What is said
+    /// Text of the message
     #[arg(value_hint = ValueHint::Other)]
     text: String,
 }
 
-/// A call.
+/// A tool call.
 #[derive(Args, Debug, Clone)]
 pub struct Call {
-    /// Its id, as the provider gave it
+    /// Id of the call, as the provider assigned it
     call_id: String,
-    /// The tool
+    /// Name of the tool
     tool: String,
-    /// Its arguments: JSON, or what a model wrote in its place
+    /// Arguments: JSON, or the text that a model wrote instead
     #[arg(default_value = "{}")]
     arguments: String,
-    /// It must be approved before it may run
+    /// The call must be approved before it runs
     #[arg(long)]
     needs_approval: bool,
 }
 
-/// What a call returned.
+/// The result of a call.
 #[derive(Args, Debug, Clone)]
 pub struct CallResult {
-    /// The call
+    /// Id of the call
     call_id: String,
-    /// What it returned
+    /// Text that the tool returned
     #[arg(value_hint = ValueHint::Other)]
     text: String,
-    /// It failed, and why
+    /// The call failed, with this error message
     #[arg(long, value_name = "WHY")]
     failed: Option<String>,
-    /// How long it ran, in milliseconds
+    /// Duration of the call, in milliseconds
     #[arg(long, value_name = "MS")]
     ms: Option<u64>,
 }
@@ -77,10 +77,10 @@ pub struct Prompt {
 /// Model settings.
 #[derive(Args, Debug, Clone)]
 pub struct Config {
-    /// The model
+    /// Id of the model
     #[arg(long, short, value_name = "NAME")]
     model: Option<String>,
-    /// The mode, for example planning
+    /// The mode, for example `planning`
     #[arg(long, value_name = "NAME")]
     mode: Option<String>,
     /// A parameter as NAME=JSON, for example temperature=0.2 (may be given again)
@@ -96,7 +96,7 @@ pub struct Tools {
     definitions: String,
 }
 
-/// Names.
+/// Names of tools.
 #[derive(Args, Debug, Clone)]
 pub struct Words {
     /// Names of tools
@@ -107,54 +107,54 @@ pub struct Words {
 /// How to use a tool.
 #[derive(Args, Debug, Clone)]
 pub struct Guidance {
-    /// The tool
+    /// Name of the tool
     tool: String,
-    /// What to know about it
+    /// Guidance text
     #[arg(value_hint = ValueHint::Other)]
     text: String,
 }
 
-/// Something that the conversation is about.
+/// An entity that the conversation is about.
 #[derive(Args, Debug, Clone)]
 pub struct Entity {
-    /// Its id in the world
+    /// Id in the outside world
     id: String,
-    /// What it is
+    /// Kind of the entity
     kind: String,
-    /// Its name
+    /// Name of the entity
     #[arg(value_hint = ValueHint::Other)]
     name: String,
 }
 
-/// A finished call in short.
+/// A digest of a finished call.
 #[derive(Args, Debug, Clone)]
 pub struct Snapshot {
-    /// The call
+    /// Id of the call
     call_id: String,
-    /// The revision of its request
+    /// Revision of the call's request
     revision: u64,
-    /// The summary
+    /// Text of the digest
     #[arg(value_hint = ValueHint::Other)]
     text: String,
 }
 
-/// Something that only its program understands.
+/// An event of a program's own type.
 #[derive(Args, Debug, Clone)]
 pub struct Custom {
-    /// What the program calls it
+    /// Type of the event, as the program names it
     #[arg(value_name = "TYPE")]
     type_name: String,
-    /// What it says
+    /// Content of the event
     #[arg(value_name = "DATA", value_hint = ValueHint::Other)]
     content: String,
-    /// Media type of what it says
+    /// Media type of the content
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
-    /// What a search finds it by
+    /// Text that searches find it by
     #[arg(long, value_name = "TEXT")]
     text: Option<String>,
-    /// The key of an event that this one is much like, for example the state of the step
-    /// before: only what is different takes room
+    /// Key of an event with similar content, for example the state of the previous step: only the
+    /// difference is stored
     #[arg(long, value_name = "KEY")]
     delta_of: Option<String>,
 }
@@ -163,11 +163,11 @@ fn json_pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = pair(text)?;
     match is_json(&value) {
         true => Ok((name, value)),
-        false => Err(format!("the value of {name} is no JSON")),
+        false => Err(format!("the value of {name} is not JSON")),
     }
 }
 
-/// A body as events have it.
+/// Encodes the body of an event.
 pub fn encode(message: &impl prost::Message) -> Bytes {
     message.encode_to_vec().into()
 }
@@ -178,7 +178,7 @@ fn text_part(text: String) -> pb::ContentPart {
     }
 }
 
-/// Whether calls have to be approved.
+/// Approval requirement of a call.
 pub fn requirement(needs_approval: bool) -> i32 {
     if needs_approval {
         pb::ApprovalRequirement::Pending.into()
@@ -187,7 +187,7 @@ pub fn requirement(needs_approval: bool) -> i32 {
     }
 }
 
-/// A message of one text.
+/// A message with one text.
 pub fn message(role: pb::Role, text: String) -> Body {
     Body::MessageAppended(encode(&pb::MessageAppended {
         role: role.into(),
@@ -196,7 +196,7 @@ pub fn message(role: pb::Role, text: String) -> Body {
     }))
 }
 
-/// A request for a tool.
+/// A tool call.
 pub fn call(call_id: &str, tool: &str, arguments: String, needs_approval: bool) -> Body {
     Body::ToolCallRequested(encode(&pb::ToolCallRequested {
         call_id: call_id.to_owned(),
@@ -207,7 +207,8 @@ pub fn call(call_id: &str, tool: &str, arguments: String, needs_approval: bool) 
     }))
 }
 
-/// What a call returned, why it failed if it did, and how many milliseconds it ran.
+/// The result of a call: its text, its error message if it failed, and its duration in
+/// milliseconds.
 pub fn result(call_id: &str, text: Option<String>, error: Option<String>, ms: Option<u64>) -> Body {
     Body::ToolResultRecorded(encode(&pb::ToolResultRecorded {
         call_id: call_id.to_owned(),
@@ -224,7 +225,7 @@ pub fn created() -> Body {
     Body::ConversationCreated(encode(&pb::ConversationCreated::default()))
 }
 
-/// A summary of everything up to a revision.
+/// Makes a summary cover everything up to a revision.
 pub fn covering_all(body: Body, head: u64) -> Body {
     match body {
         Body::SummaryRecorded(bytes) => {
@@ -248,11 +249,11 @@ impl Message {
     }
 }
 
-/// What ids of calls begin with, and names of tools do not.
+/// Prefixes of call ids, which tool names do not have.
 const ID_BEGINNINGS: [&str; 5] = ["call_", "call-", "toolu_", "tooluse_", "fc_"];
 
 impl Call {
-    /// Refuses a call whose words are in another order than CALL_ID TOOL ARGUMENTS.
+    /// Refuses a call whose words look swapped: the order is CALL_ID TOOL ARGUMENTS.
     pub fn checked(&self) -> Result<&Self, CliError> {
         let is_json = |text: &str| text.trim_start().starts_with(['{', '[', '"']);
         let is_id = |text: &str| ID_BEGINNINGS.iter().any(|start| text.starts_with(start));
@@ -260,7 +261,7 @@ impl Call {
         if is_json(&self.call_id) || is_json(&self.tool) || is_swapped {
             return Err(CliError::Usage {
                 what: format!(
-                    "{:?} as the id of a call and {:?} as its tool look swapped",
+                    "call id {:?} and tool {:?} look swapped",
                     self.call_id, self.tool
                 ),
                 hint: r#"the order is CALL_ID TOOL ARGUMENTS: call call_1 grep '{"pattern": "x"}'"#
@@ -321,7 +322,7 @@ impl Config {
     }
 }
 
-/// A tool as the command takes it.
+/// A tool in the JSON of the command.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tool {
@@ -342,8 +343,8 @@ impl Tools {
         let tools: Vec<Tool> =
             serde_json::from_str(&text_of(&self.definitions)?).map_err(|error| {
                 CliError::Usage {
-                    what: format!("the tools cannot be read: {error}"),
-                    hint: r#"give a list, for example '[{"name": "grep", "input_schema": {}}]'"#
+                    what: format!("the tools are invalid: {error}"),
+                    hint: r#"use a list, for example '[{"name": "grep", "input_schema": {}}]'"#
                         .into(),
                 }
             })?;
@@ -424,8 +425,8 @@ impl Custom {
 mod tests {
     use super::*;
 
-    // Three words in a row are easily swapped, and what is appended stays: a call of the
-    // tool "call_1" is refused, one with a plain id is not.
+    // Three positional words are easily swapped, and an append cannot be undone. A call of the tool
+    // "call_1" is refused; a call with a plain id is not.
     #[test]
     fn swapped_words_of_a_call_are_refused() {
         let call = |call_id: &str, tool: &str| Call {
@@ -446,8 +447,8 @@ mod tests {
         }
     }
 
-    // A schema is kept as it is written, and a mistyped field must not silently
-    // leave a tool without its schema.
+    // A schema is stored as it is written, and a mistyped field must not leave a tool without its
+    // schema.
     #[test]
     fn tools_are_read_or_refused() {
         let tools = |json: &str| {

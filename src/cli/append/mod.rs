@@ -1,5 +1,5 @@
-//! `append`: one event or a few from the command line, so that a shell script can
-//! be an agent.
+//! `append`: appends one or a few events from the command line, so that a shell script can be an
+//! agent.
 
 pub mod bodies;
 
@@ -17,11 +17,10 @@ use super::{
 };
 use bodies::{Call, CallResult, Config, Message, Prompt, Tools, Words};
 
-/// Append an event: what was said, called, returned, found
+/// Append an event, such as a message, a call or a result
 ///
-/// The events are on disk when the command returns. Texts are given as they are, as
-/// @FILE, or as - for standard input. `new` as the conversation begins one and
-/// prints its id.
+/// The events are on disk when the command returns. Texts are given directly, as @FILE, or as - for
+/// standard input. `new` as the conversation creates one and prints its id.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -35,16 +34,16 @@ Examples:
 pub struct AppendArgs {
     #[command(flatten)]
     place: BranchArgs,
-    /// Who appends it [default: $USER, else `treering-cli`]
+    /// Actor of the event [default: $USER, else `treering-cli`]
     #[arg(long, value_name = "NAME", global = true)]
     actor: Option<String>,
-    /// Appending again with the same key of idempotency changes nothing
+    /// Idempotency key: repeating the command with it changes nothing
     #[arg(long, value_name = "KEY", global = true)]
     key: Option<String>,
-    /// The key is known for so long, and forgotten then: 30s, 12h, 90d [default: for ever]
+    /// How long the key is remembered: 30s, 12h, 90d [default: forever]
     #[arg(long, value_name = "TIME", value_parser = life_seconds, requires = "key", global = true)]
     key_life: Option<u32>,
-    /// Only when the branch's head is this revision
+    /// Append only if this revision is the branch's head
     #[arg(long, value_name = "REVISION", global = true)]
     expect: Option<u64>,
     #[command(flatten)]
@@ -53,17 +52,17 @@ pub struct AppendArgs {
     what: BodyArgs,
 }
 
-/// How long a key is known, in whole seconds.
+/// Parses the life of a key, in seconds.
 fn life_seconds(text: &str) -> Result<u32, String> {
     let seconds = term(text)?.as_secs();
     match u32::try_from(seconds) {
         Ok(seconds @ 1..) => Ok(seconds),
-        _ => Err("a key is known for a second at least, and 136 years at most".to_owned()),
+        _ => Err("a key's life must be between 1 second and 136 years".to_owned()),
     }
 }
 
 impl AppendArgs {
-    /// True when it begins a conversation, and so may begin a store.
+    /// Whether it creates a conversation, and so may create a store.
     pub fn begins(&self) -> bool {
         self.place.conversation == NEW
     }
@@ -71,11 +70,11 @@ impl AppendArgs {
 
 #[derive(Subcommand, Debug, Clone)]
 enum BodyArgs {
-    /// Something that was said
+    /// A message
     Message(Message),
-    /// A call that the model asks for
+    /// A tool call that the model requests
     Call(Call),
-    /// What a call returned
+    /// The result of a call
     Result(CallResult),
     /// The branch's system prompt
     SystemPrompt(Prompt),
@@ -87,15 +86,15 @@ enum BodyArgs {
     Tools(Tools),
     /// Tools that were discovered
     Discovered(Words),
-    /// How to use a tool: TOOL TEXT
+    /// Guidance on a tool: TOOL TEXT
     Guidance(bodies::Guidance),
-    /// Something that the conversation is about: ID KIND NAME
+    /// An entity that the conversation is about: ID KIND NAME
     Entity(bodies::Entity),
     /// A summary of the dialogue
     Summary(Prompt),
-    /// A finished call in short, in place of the engine's extract
+    /// A digest of a finished call, in place of the generated one
     Snapshot(bodies::Snapshot),
-    /// An event of a program's own: TYPE DATA
+    /// An event of a program's own type: TYPE DATA
     Custom(bodies::Custom),
 }
 
@@ -119,13 +118,13 @@ impl BodyArgs {
     }
 }
 
-/// The conversation that is to be begun.
+/// Stands for a new conversation.
 const NEW: &str = "new";
 
-/// Appends, and prints where.
+/// Appends, and prints the revisions.
 ///
 /// # Errors
-/// What the store or the output says; [`CliError::Usage`] for what cannot be read.
+/// Errors of the store or the output; [`CliError::Usage`] for invalid arguments.
 pub async fn run(args: AppendArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let mut body = args.what.body()?;
     let begins = args.begins();
@@ -175,10 +174,10 @@ pub async fn run(args: AppendArgs, store: &Connection, out: &mut Out) -> Result<
     Ok(out.warnings(&answer.warnings)?)
 }
 
-/// Appends one event to a branch, in the name of whoever is given or of the account.
+/// Appends one event to a branch. The actor is `actor`, else the account's name.
 ///
 /// # Errors
-/// What the store says.
+/// Errors of the store.
 pub async fn one(
     store: &Connection,
     place: &FoundBranch,
@@ -201,7 +200,7 @@ pub async fn one(
     read::append(store, request).await
 }
 
-/// The first event of an answer.
+/// The first event in a response.
 pub fn first_of(answer: &pb::AppendResponse) -> Result<&pb::Appended, CliError> {
     answer.events.first().ok_or(CliError::Answer {
         call: "Append",

@@ -1,4 +1,4 @@
-//! The store that a connection leads to, as a backup reads it.
+//! Reads the store behind a connection for a backup.
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream::BoxStream};
@@ -15,14 +15,14 @@ use treering_proto::{
     pb,
 };
 
-/// The store that a connection leads to, wherever it is.
+/// The store behind a connection, wherever it is.
 pub struct Remote<'a>(pub &'a Connection);
 
-/// What the store said instead of giving its log.
+/// The store refused to give its log.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ShipRefusal {
-    /// The kind of it.
+    /// Status code of the refusal.
     pub code: Code,
     message: String,
 }
@@ -42,7 +42,7 @@ impl BackupSource for Remote<'_> {
         let items = answers.into_inner().filter_map(|answer| async {
             match answer {
                 Ok(pb::ShipLogResponse { item: Some(item) }) => Some(shipped(item)),
-                // Of a newer server.
+                // An item of a newer server.
                 Ok(pb::ShipLogResponse { item: None }) => None,
                 Err(status) => Some(Err(failed(status))),
             }

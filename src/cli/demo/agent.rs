@@ -1,5 +1,5 @@
-//! The scripted agent: what it says is written here, what it sees is real. Its
-//! decisions follow from what its tools returned in the user's folder.
+//! The scripted agent. Its texts are fixed, but its decisions depend on the results of its tools in
+//! the user's folder.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,23 +16,23 @@ use super::{
     tools::{FoundFile, Task, Workplace, walk},
 };
 
-/// Name of the branch that goes another way.
+/// Name of the alternative branch.
 pub const OTHER_WAY: &str = "search-first";
 
-/// What was done, for the tour.
+/// A summary of the run for the tour.
 #[derive(Debug)]
 pub struct DemoRun {
     /// The conversation's UUID.
     pub conversation: String,
-    /// What happened, a line each, with the revision it ended at.
+    /// What happened, one line for each step, with its last revision.
     pub steps: Vec<(u64, String)>,
-    /// Where the other branch leaves.
+    /// Revision where the other branch forks.
     pub fork_revision: u64,
-    /// A word that the results hold.
+    /// A word that occurs in the results.
     pub word: String,
 }
 
-/// Tools, what they do, and whether a person must approve their calls.
+/// Tools with their descriptions, and whether their calls require approval.
 const TOOLS: [(&str, &str, bool); 5] = [
     (
         "list_files",
@@ -49,7 +49,7 @@ const TOOLS: [(&str, &str, bool); 5] = [
     ("delete_file", "Deletes a file", true),
 ];
 
-/// Works in a folder and writes down what happens.
+/// Works in a folder and records what happens.
 pub async fn work(store: &Connection, place: Workplace) -> Result<DemoRun, CliError> {
     let folder = &place.root;
     let name = folder.file_name().map_or_else(
@@ -80,7 +80,7 @@ pub async fn work(store: &Connection, place: Workplace) -> Result<DemoRun, CliEr
     })
 }
 
-/// What the first calls showed.
+/// Results of the first calls.
 struct Seen {
     files: Vec<FoundFile>,
     text: String,
@@ -98,7 +98,7 @@ impl Seen {
         )
     }
 
-    /// The word of at least five letters that comes up most.
+    /// The most frequent word of at least five letters.
     fn word(&self) -> String {
         let mut counts: HashMap<String, usize> = HashMap::new();
         let words = self
@@ -122,7 +122,7 @@ const COMMON: [&str; 12] = [
     "where", "would",
 ];
 
-/// Endings of files that are worth reading.
+/// Extensions of text files.
 const TEXTS: [&str; 12] = [
     "md", "rs", "py", "js", "ts", "go", "c", "h", "java", "txt", "toml", "proto",
 ];
@@ -190,7 +190,7 @@ impl<'a> Session<'a> {
         format!("call_{}", self.calls)
     }
 
-    /// Three calls in one message, run at the same time.
+    /// Makes three parallel calls in one message.
     async fn look_around(&mut self) -> Result<Seen, CliError> {
         let (files, _) = walk(&self.place);
         let readme = files
@@ -242,7 +242,7 @@ impl<'a> Session<'a> {
         Ok(ran)
     }
 
-    /// One call that works, and one for a file that is not there.
+    /// Makes one successful call, and one for a missing file.
     async fn read_what_is_large(&mut self, seen: &Seen) -> Result<(), CliError> {
         if let Some(file) = largest_text(&seen.files) {
             let plan = format!("The largest text is {}; I read it.", file.path);
@@ -274,7 +274,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// One call is denied and never runs, another is approved and does.
+    /// Requests two approvals: one call is denied and does not run, the other is approved and runs.
     async fn ask_for_approvals(&mut self, seen: &Seen) -> Result<(), CliError> {
         let victim = seen
             .files
@@ -367,7 +367,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// A call that was run: what, what came out, and how many milliseconds it took.
+/// A call that ran: the task, its outcome, and its duration in milliseconds.
 type Ran = (Task, Result<String, String>, u64);
 
 async fn run(task: Task, place: Workplace) -> Result<Ran, CliError> {
@@ -385,8 +385,7 @@ async fn run(task: Task, place: Workplace) -> Result<Ran, CliError> {
 mod tests {
     use super::*;
 
-    /// The tour searches for a word that must really be in the results, also
-    /// when the folder is empty.
+    /// The tour searches for a word that must occur in the results, even if the folder is empty.
     #[test]
     fn the_word_comes_from_what_was_seen() {
         let seen = |text: &str| Seen {
@@ -398,7 +397,7 @@ mod tests {
         assert_eq!(seen("").word(), "empty");
     }
 
-    /// A binary, however large, is not what the agent should read.
+    /// The agent must not read a binary file, even if it is the largest.
     #[test]
     fn the_largest_text_is_read() {
         let file = |path: &str, bytes| FoundFile {

@@ -1,4 +1,4 @@
-//! Writing a conversation over gRPC: what any agent would do, in any language.
+//! Records a conversation over gRPC, as an agent in any language would.
 
 use super::super::{
     append::bodies::{self, encode},
@@ -8,7 +8,7 @@ use super::super::{
     read,
 };
 
-/// Writes events to one branch of one conversation.
+/// Appends events to one branch of one conversation.
 #[derive(Debug)]
 pub struct Author<'a> {
     store: &'a Connection,
@@ -18,9 +18,9 @@ pub struct Author<'a> {
     pub branch: String,
 }
 
-/// Who wrote: shown beside each event.
+/// Actor of the agent's events.
 pub const AGENT: &str = "demo-agent";
-/// Who decided about calls.
+/// Actor of the decisions on calls.
 pub const PERSON: &str = "demo-person";
 
 impl<'a> Author<'a> {
@@ -51,12 +51,12 @@ impl<'a> Author<'a> {
         }
     }
 
-    /// The store that is written to.
+    /// The store.
     pub fn store(&self) -> &'a Connection {
         self.store
     }
 
-    /// Appends a batch: all of it or none. The revision of its last event.
+    /// Appends a batch. Returns the revision of its last event.
     pub async fn append(&self, actor: &str, bodies: Vec<Body>) -> Result<u64, CliError> {
         let request = pb::AppendRequest {
             conversation_id: self.conversation.clone(),
@@ -82,7 +82,7 @@ fn event(actor: &str, body: Body) -> pb::NewEvent {
     }
 }
 
-/// A message of one text.
+/// A message with one text.
 pub fn says(role: pb::Role, text: &str) -> Body {
     bodies::message(role, text.to_owned())
 }
@@ -95,8 +95,7 @@ pub fn system_prompt(content: &str) -> Body {
     }))
 }
 
-/// The tools that are offered: name, what it does, and whether its calls must
-/// be approved.
+/// The tools on offer: name, description, and whether calls require approval.
 pub fn offers(tools: &[(&str, &str, bool)]) -> Body {
     let tools = tools
         .iter()
@@ -112,12 +111,12 @@ pub fn offers(tools: &[(&str, &str, bool)]) -> Body {
     Body::ToolsDefined(encode(&pb::ToolsDefined { tools }))
 }
 
-/// A request for a tool.
+/// A tool call.
 pub fn asks(call_id: &str, tool: &str, arguments: &str, approval: bool) -> Body {
     bodies::call(call_id, tool, arguments.to_owned(), approval)
 }
 
-/// A call begins to run.
+/// The start of a call.
 pub fn starts(call_id: &str) -> Body {
     Body::ToolCallStarted(encode(&pb::ToolCallStarted {
         call_id: call_id.to_owned(),
@@ -125,13 +124,13 @@ pub fn starts(call_id: &str) -> Body {
     }))
 }
 
-/// What a call returned, and how long it ran.
+/// The result of a call, with its duration.
 pub fn returns(call_id: &str, outcome: &Result<String, String>, milliseconds: u64) -> Body {
     let (text, error) = (outcome.as_ref().ok(), outcome.as_ref().err());
     bodies::result(call_id, text.cloned(), error.cloned(), Some(milliseconds))
 }
 
-/// A decision about a call, for exactly these arguments.
+/// A decision about a call with exactly these arguments.
 pub fn decides(call_id: &str, arguments: &str, decision: pb::Decision, reason: &str) -> Body {
     Body::ApprovalDecided(encode(&pb::ApprovalDecided {
         call_id: call_id.to_owned(),
@@ -145,7 +144,7 @@ pub fn decides(call_id: &str, arguments: &str, decision: pb::Decision, reason: &
     }))
 }
 
-/// A denied call ends without a result.
+/// The end of a denied call.
 pub fn gives_up(call_id: &str) -> Body {
     Body::ToolCallCancelled(encode(&pb::ToolCallCancelled {
         call_id: call_id.to_owned(),

@@ -1,7 +1,7 @@
-//! `demo`: a server with a real conversation in it, in one command.
+//! `demo`: starts a server with a real conversation, in one command.
 //!
-//! `agent` is the script, `tools` what it runs, `author` how it writes over
-//! gRPC, `tour` what the user reads.
+//! `agent` is the script, `tools` are its tools, `author` records over gRPC, and `tour` is the
+//! output for the user.
 
 mod agent;
 mod author;
@@ -33,14 +33,14 @@ use tour::Reach;
 use treering_engine::OpenOptions;
 use treering_import::{claude_code, format::Format};
 
-/// Where the demo keeps its store, unless `--data` says otherwise.
+/// Folder of the demo's store without `--data`.
 const DEMO_DATA: &str = ".treering-demo";
 
 /// A tour: a server with a real agent conversation in it
 ///
-/// Makes a store in ./.treering-demo (or --data DIR), starts a server, and lets
-/// a small scripted agent work in the folder that you stand in. Its tools really
-/// run, and only read. Then it shows what was kept, and serves until Ctrl-C.
+/// Creates a store in ./.treering-demo (or --data DIR), starts a server, and runs a small scripted
+/// agent in the current folder. Its tools really run, and only read. Then it shows what was
+/// recorded, and serves until Ctrl-C.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -51,10 +51,10 @@ pub struct DemoArgs {
     /// Stop after the tour
     #[arg(long)]
     exit: bool,
-    /// Import your own Claude Code sessions, and tour these
+    /// Import your own Claude Code sessions and use them for the tour
     #[arg(long)]
     claude_code: bool,
-    /// Where to serve; another free port is taken when this one is not
+    /// Address to serve at; if the port is taken, another free one is used
     #[arg(long, value_name = "ADDR", default_value_t = listen_default())]
     listen: SocketAddr,
     #[command(flatten)]
@@ -64,7 +64,7 @@ pub struct DemoArgs {
 /// Runs the demo.
 ///
 /// # Errors
-/// What the store, the network or the output says.
+/// Errors of the store, the network or the output.
 pub async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
     let dir = common
         .data
@@ -72,7 +72,7 @@ pub async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), 
         .unwrap_or_else(|| PathBuf::from(DEMO_DATA));
     let (listener, moved) = bind_or_any(args.listen).await?;
     if moved {
-        out.line(format!("{} is taken: using a free port.", args.listen))?;
+        out.line(format!("{} is in use: using a free port.", args.listen))?;
     }
     let served = Served::start(OpenOptions::new(&dir), listener, args.web.options()).await?;
     if common.data.is_none() {
@@ -89,8 +89,7 @@ pub async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), 
     stopped
 }
 
-/// The demo's folder is made where the user stands, which may be a repository: nothing
-/// of it is to be committed.
+/// The demo's folder may be inside a repository, so it gets a `.gitignore`.
 fn keep_from_git(dir: &Path) -> Result<(), CliError> {
     let path = dir.join(".gitignore");
     if path.exists() {
@@ -116,7 +115,7 @@ async fn tour(
     ))?;
     if let Some(pages) = served.inspector().filter(|_| !args.exit) {
         let pages = paint.text(Tone::Name, pages);
-        out.line(format!("To see what is in it, open {pages} in a browser"))?;
+        out.line(format!("To inspect it, open {pages} in a browser"))?;
     }
     let reach = Reach {
         command: command_typed(),
@@ -133,7 +132,10 @@ async fn tour(
     }
     if !args.exit {
         out.line("")?;
-        out.line("Still serving. Open a second terminal for these; Ctrl-C here ends it.")?;
+        out.line(
+            "The server is still running. Use a second terminal for these commands; Ctrl-C here \
+             stops it.",
+        )?;
         if let Some(pages) = served.inspector() {
             let pages = paint.text(Tone::Name, pages);
             out.line(format!("Or open {pages} in a browser."))?;
@@ -160,35 +162,33 @@ async fn scripted(
     tour::next_commands(&story, reach, out)
 }
 
-/// The tour over the user's own Claude Code sessions.
+/// The tour with the user's own Claude Code sessions.
 async fn own_sessions(store: &Connection, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
     let sessions = claude_code::find_sessions();
     if sessions.is_empty() {
         return Err(CliError::NotFound {
-            what: "there are no Claude Code sessions in this account".into(),
-            hint: "they are looked for below projects/ in $CLAUDE_CONFIG_DIR or ~/.claude; \
-                   `treering demo` without --claude-code needs none"
+            what: "this account has no Claude Code sessions".into(),
+            hint: "expected below projects/ in $CLAUDE_CONFIG_DIR or ~/.claude; `treering demo` \
+                   without --claude-code needs none"
                 .into(),
         });
     }
     let found = things(sessions.len() as u64, "session", "sessions");
-    out.line(format!(
-        "Importing {found}, from where Claude Code keeps them."
-    ))?;
+    out.line(format!("Importing {found} of Claude Code."))?;
     out.flush()?;
     let report = import::files(Some(Format::ClaudeCode), sessions, false, store).await?;
     out.lines(report.summary())?;
     let Some((largest, _)) = report.counts().largest else {
         return Err(CliError::NotFound {
-            what: "none of the sessions could be imported".into(),
-            hint: "the lines above say why".into(),
+            what: "no session could be imported".into(),
+            hint: "see the reasons above".into(),
         });
     };
     tour::search("error", "", store, out).await?;
     tour::next_for_imported(&largest, reach, out)
 }
 
-/// The command as the user can type it again.
+/// The command for the user to type.
 fn command_typed() -> String {
     env::args()
         .next()

@@ -1,6 +1,5 @@
-//! The demo agent's tools. They really run, in the folder that the user stands
-//! in; they only read, and every one is bounded, so that they are safe in any
-//! folder, a home folder or `/` included.
+//! The demo agent's tools. They really run in the current folder. They only read and are bounded,
+//! so they are safe in any folder, including a home folder or `/`.
 
 use std::{
     fs, io,
@@ -8,19 +7,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most files and folders that one call looks at.
+/// Most files and folders that one call visits.
 const ENTRIES_MAX: usize = 4_000;
 /// Deepest folder below the start.
 const DEPTH_MAX: usize = 6;
 /// Most lines that one call returns.
 const LINES_MAX: usize = 200;
-/// Most bytes of one file that are read.
+/// Most bytes that are read of one file.
 const READ_BYTES_MAX: usize = 64 * 1024;
-/// Longest time that one call looks around.
+/// Longest duration of one call.
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// Most characters of a line that a search returns.
+/// Longest line that a search returns, in characters.
 const LINE_CHARS_MAX: usize = 160;
-/// Folders that others generate.
+/// Folders with generated files.
 const SKIPPED: [&str; 4] = ["target", "node_modules", "__pycache__", "venv"];
 
 /// A call to run.
@@ -30,11 +29,11 @@ pub enum Task {
     ListFiles,
     /// A file's text.
     ReadFile(String),
-    /// The lines that hold a text, upper and lower case alike.
+    /// The lines with a text, ignoring case.
     SearchText(String),
-    /// Files and bytes by kind of file.
+    /// Number and bytes of files by type.
     MeasureFolder,
-    /// Removes a file. The demo asks for it and is denied: it never runs.
+    /// Deletes a file. The demo's request is denied, so it never runs.
     DeleteFile(String),
 }
 
@@ -63,7 +62,7 @@ impl Task {
     /// Runs in this folder.
     ///
     /// # Errors
-    /// What went wrong, in words for the model.
+    /// A text for the model that says what went wrong.
     pub fn run(&self, place: &Workplace) -> Result<String, String> {
         match self {
             Self::ListFiles => Ok(list_files(place)),
@@ -75,17 +74,17 @@ impl Task {
     }
 }
 
-/// The folder that the tools look at.
+/// The folder in which the tools work.
 #[derive(Clone, Debug)]
 pub struct Workplace {
     /// The folder.
     pub root: PathBuf,
-    /// The demo's own store, which may lie in it: not to be looked at.
+    /// The demo's own store, which may be inside the folder and is skipped.
     store: Option<PathBuf>,
 }
 
 impl Workplace {
-    /// A folder, but for the demo's own store.
+    /// A folder, without the demo's own store.
     pub fn new(root: PathBuf, store: &Path) -> Self {
         Self {
             root,
@@ -101,13 +100,13 @@ impl Workplace {
 /// A file that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundFile {
-    /// Its path below the folder, with `/`.
+    /// Path relative to the folder, with `/`.
     pub path: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// The files below a folder, in the order of their names.
+/// The files below a folder, sorted by name.
 pub fn walk(place: &Workplace) -> (Vec<FoundFile>, bool) {
     let root = place.root.as_path();
     let started = Instant::now();
@@ -128,7 +127,7 @@ pub fn walk(place: &Workplace) -> (Vec<FoundFile>, bool) {
             if name.starts_with('.') || SKIPPED.contains(&name.as_str()) {
                 continue;
             }
-            // Not followed: a link can lead anywhere, and round in circles.
+            // Links are not followed: they can lead anywhere, or in circles.
             let Ok(kind) = entry.file_type() else {
                 continue;
             };
@@ -222,7 +221,7 @@ fn search_text(place: &Workplace, text: &str) -> String {
             continue;
         };
         searched += 1;
-        // A file with zero bytes in it is no text.
+        // A file with NUL bytes is not text.
         if bytes.contains(&0) {
             continue;
         }
@@ -294,8 +293,8 @@ mod tests {
         dir
     }
 
-    /// The demo runs in whatever folder a newcomer stands in: generated and
-    /// hidden files must stay out, and binary files must not reach the log.
+    /// The demo runs in the user's current folder: generated and hidden files are skipped, and
+    /// binary files must not reach the log.
     #[test]
     fn only_plain_text_files_are_looked_at() {
         let dir = folder();
@@ -321,7 +320,7 @@ mod tests {
         assert!(Task::ReadFile("none".into()).run(&at(&dir)).is_err());
     }
 
-    /// An empty folder is a folder too.
+    /// The demo works in an empty folder.
     #[test]
     fn an_empty_folder_is_fine() {
         let dir = tempfile::tempdir().unwrap();

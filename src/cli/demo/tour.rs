@@ -1,5 +1,4 @@
-//! What the demo prints: what was done, what can be found in it, and the exact
-//! commands to try next.
+//! The output of the demo: what was done, what can be found, and commands to try next.
 
 use super::{
     super::{
@@ -13,15 +12,15 @@ use super::{
 };
 use treering_context::Provider;
 
-/// Hits that the tour shows.
+/// Most hits in the tour.
 const HITS: u32 = 3;
-/// Whose requests it builds, and for which models.
+/// Providers and models for which the tour builds requests.
 const REQUESTS: [(Provider, &str); 2] = [
     (Provider::OpenAiChat, "gpt-4o"),
     (Provider::Anthropic, "claude-sonnet-4-5"),
 ];
 
-/// How the user reaches the store after the tour.
+/// How to reach the store after the tour.
 #[derive(Debug)]
 pub struct Reach {
     /// The command as the user typed it.
@@ -36,7 +35,7 @@ impl Reach {
     }
 }
 
-/// Prints the agent's story.
+/// Prints what the agent did.
 pub fn story(story: &DemoRun, out: &mut Out) -> Result<(), CliError> {
     out.heading("What the agent did (its tools really ran here)")?;
     let paint = out.paint;
@@ -159,7 +158,7 @@ pub fn next_commands(story: &DemoRun, reach: &Reach, out: &mut Out) -> Result<()
     Ok(())
 }
 
-/// Prints the commands to try next on conversations that were imported.
+/// Prints the commands to try next on imported conversations.
 pub fn next_for_imported(conversation: &str, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
     let conversation = short_id("", conversation);
     out.heading("Try next")?;

@@ -1,4 +1,4 @@
-//! `export`: conversations as files that other tools, or people, read.
+//! `export`: writes conversations as files for other tools or people.
 
 mod page;
 
@@ -25,30 +25,30 @@ use treering_import::{
 };
 use treering_proto::envelope;
 
-/// Conversations asked for at once.
+/// Conversations in one page of the list.
 const PAGE: u32 = 500;
 
-/// What is written.
+/// Format of an export.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportFormat {
-    /// One conversation a line: {"id", "source", "messages": [...]}.
+    /// One conversation on each line: {"id", "source", "messages": [...]}.
     OpenaiChat,
-    /// A branch as a session that Claude Code goes on with.
+    /// A branch as a session that Claude Code can continue.
     ClaudeCode,
     /// A branch for people, as Markdown.
     Markdown,
-    /// A branch for people, as one page of HTML.
+    /// A branch for people, as one HTML page.
     Html,
 }
 
-/// Write conversations out
+/// Write conversations to files
 ///
-/// As openai-chat, one a line: what was imported comes back equal, unknown fields
-/// included; without a conversation all of them, oldest first. The other formats write a
-/// branch with its inherited history: for people, or as a session of Claude Code, which
-/// --resume puts where Claude Code finds it, and prints how to go on. CONVERSATION#REVISION
-/// is written up to that event. Of a damaged conversation its sound part is written, and
-/// standard error says so; the exit code tells it too.
+/// openai-chat writes one conversation on each line: an imported one equals its source, including
+/// unknown fields. Without a conversation, it writes all of them, oldest first. The other formats
+/// write a branch with its inherited history: for people, or as a session of Claude Code. --resume
+/// writes the session where Claude Code looks for it, and prints the command that continues it.
+/// CONVERSATION#REVISION writes up to that event. Of a damaged conversation, the sound part is
+/// written, with a message on standard error and another exit code.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -58,23 +58,23 @@ Examples:
   treering export --format html @last > talk.html
   treering export --format claude-code CONVERSATION --branch retry --resume")]
 pub struct ExportArgs {
-    /// What is written
+    /// Format of the export
     #[arg(long, value_enum, value_name = "openai-chat|claude-code|markdown|html")]
     format: ExportFormat,
-    /// With claude-code: write the session where Claude Code looks for those of this
-    /// folder, and print the command that goes on with it
+    /// With claude-code: write the session where Claude Code looks for sessions of this folder, and
+    /// print the command that continues it
     #[arg(long)]
     resume: bool,
-    /// Only this branch, with its inherited history
+    /// Export only this branch, with its inherited history
     #[arg(long, short, value_name = "NAME", requires = "conversations")]
     branch: Option<String>,
-    /// The conversations: ids or beginnings of them, @last, or words of a title; with
-    /// #REVISION up to that event
+    /// The conversations: ids or beginnings of them, @last, or words of a title; with #REVISION, up
+    /// to that event
     #[arg(value_name = "CONVERSATION")]
     conversations: Vec<String>,
 }
 
-/// The history of a branch, up to the event that was named with the conversation.
+/// The history of a branch, up to the event in the conversation argument.
 fn history(place: &FoundBranch) -> pb::ReadRequest {
     pb::ReadRequest {
         to_revision: place.revision,
@@ -100,8 +100,8 @@ impl ExportArgs {
 /// Writes the conversations.
 ///
 /// # Errors
-/// What the store or the output says; [`CliError::Outcome`] at the end when a
-/// conversation could not be written whole.
+/// Errors of the store or the output; [`CliError::Outcome`] at the end if a conversation was not
+/// completely written.
 pub async fn run(args: ExportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let places = args.find(store).await?;
     if args.format != ExportFormat::OpenaiChat {
@@ -131,7 +131,7 @@ pub async fn run(args: ExportArgs, store: &Connection, out: &mut Out) -> Result<
     export.end()
 }
 
-/// Writes a branch of each conversation in a form that is about one branch.
+/// Writes a branch of each conversation, in a format for one branch.
 async fn branches(
     args: &ExportArgs,
     places: Vec<FoundBranch>,
@@ -140,14 +140,14 @@ async fn branches(
 ) -> Result<(), CliError> {
     if places.is_empty() {
         return Err(CliError::Usage {
-            what: "this format is about one branch, and no conversation is named".into(),
-            hint: "name one, for example @last; --format openai-chat writes all of them".into(),
+            what: "this format needs a conversation, and none is named".into(),
+            hint: "name one, for example @last; --format openai-chat exports all of them".into(),
         });
     }
     if args.resume && args.format != ExportFormat::ClaudeCode {
         return Err(CliError::Usage {
-            what: "--resume is for sessions of Claude Code".into(),
-            hint: "give --format claude-code, or leave --resume out".into(),
+            what: "--resume works only with sessions of Claude Code".into(),
+            hint: "use --format claude-code, or omit --resume".into(),
         });
     }
     for mut place in places {
@@ -168,7 +168,7 @@ async fn branches(
     Ok(())
 }
 
-/// What is written of one conversation.
+/// The part of a conversation to write.
 struct Chosen {
     summary: pb::ConversationSummary,
     branch: String,
@@ -216,7 +216,7 @@ async fn session(
         "main" => summary.title.clone(),
         branch => format!("{} ({branch})", summary.title),
     };
-    // Another session each time: Claude Code writes on in its file.
+    // A new session each time, because Claude Code appends to its file.
     let session = Uuid::new_v4();
     let resumed = Resumed {
         session,
@@ -225,14 +225,14 @@ async fn session(
     };
     let lines = claude_code::resumed_lines(&events, &resumed);
     let lines = lines.map_err(|fault| CliError::Outcome {
-        what: format!("the branch cannot be written as a session: {fault}"),
-        hint: "`treering verify` tells what is damaged".into(),
+        what: format!("the branch cannot be exported as a session: {fault}"),
+        hint: "`treering verify` shows what is damaged".into(),
         exit: Exit::Failed,
     })?;
     if lines.is_empty() {
         return Err(CliError::NotFound {
-            what: format!("there are no messages on the branch {branch}"),
-            hint: "`treering log` shows what is on it".into(),
+            what: format!("no messages on the branch {branch}"),
+            hint: "`treering log` shows its events".into(),
         });
     }
     if !resume {
@@ -242,8 +242,8 @@ async fn session(
         return Ok(());
     }
     let folder = claude_code::config_folder().ok_or_else(|| CliError::NotFound {
-        what: "this account has no home folder, so Claude Code has none".into(),
-        hint: "set CLAUDE_CONFIG_DIR, or leave --resume out and write to a file".into(),
+        what: "this account has no home folder for Claude Code".into(),
+        hint: "set CLAUDE_CONFIG_DIR, or omit --resume and write to a file".into(),
     })?;
     let folder = claude_code::project_folder(&folder, &cwd);
     let path = folder.join(format!("{session}.jsonl"));
@@ -251,7 +251,7 @@ async fn session(
         fs::create_dir_all(&folder).and_then(|()| fs::write(&path, lines.join("\n") + "\n"));
     written.map_err(|cause| CliError::Outcome {
         what: format!("cannot write {}: {cause}", path.display()),
-        hint: "set CLAUDE_CONFIG_DIR to a folder that can be written".into(),
+        hint: "set CLAUDE_CONFIG_DIR to a writable folder".into(),
         exit: Exit::Failed,
     })?;
     out.line(format!(
@@ -259,25 +259,25 @@ async fn session(
         super::text::printable(&path.display().to_string())
     ))?;
     out.line(format!(
-        "Go on in this folder with: claude --resume {session}"
+        "To continue in this folder: claude --resume {session}"
     ))?;
     if let Some(other) = other_folder(&summary, &cwd) {
         out.line(format!(
-            "The conversation was held in {}: to go on there, run this command there",
+            "The conversation took place in {}: to continue there, run this command there",
             super::text::printable(&other)
         ))?;
     }
     Ok(())
 }
 
-/// Where a conversation was held, as its source says, if that is not the current folder.
+/// The folder of the session, according to its source, if that is not the current folder.
 fn other_folder(summary: &pb::ConversationSummary, cwd: &str) -> Option<String> {
     let meta: serde_json::Value = serde_json::from_slice(&summary.source_meta).ok()?;
     let held_in = meta["cwd"].as_str()?;
     (!held_in.is_empty() && held_in != cwd).then(|| held_in.to_owned())
 }
 
-/// Adds the events that can be read, also when an error follows.
+/// Adds the readable events, even if an error follows.
 async fn read_into(
     store: &Connection,
     request: pb::ReadRequest,
@@ -296,8 +296,8 @@ async fn read_into(
     Ok(())
 }
 
-/// What is imported has its branches in its messages; of any other conversation
-/// the active branch is written.
+/// An imported conversation has its branches in its messages. Of any other conversation, the active
+/// branch is written.
 fn whole(summary: &pb::ConversationSummary) -> pb::ReadRequest {
     let read = if summary.source.is_empty() {
         read::of_branch(&summary.conversation_id, "")
@@ -310,14 +310,14 @@ fn whole(summary: &pb::ConversationSummary) -> pb::ReadRequest {
     }
 }
 
-/// An export that goes on past what cannot be written.
+/// An export that continues after a conversation that cannot be written.
 struct Export<'a> {
     store: &'a Connection,
     out: &'a mut Out,
     bar: Steps,
-    /// Conversations of which something is damaged.
+    /// Conversations with damage.
     damaged: u64,
-    /// Conversations that could not be written for another reason.
+    /// Conversations that failed for another reason.
     failed: u64,
 }
 
@@ -359,7 +359,7 @@ impl Export<'_> {
             (Ok(line), Some(damage)) => {
                 self.out.json(line)?;
                 self.damaged += 1;
-                self.tell(&format!("{id} is exported up to its damage: {damage}"));
+                self.tell(&format!("{id} is exported only up to its damage: {damage}"));
             }
             (Err(_), Some(damage)) => {
                 self.damaged += 1;
@@ -390,11 +390,11 @@ impl Export<'_> {
         };
         Err(CliError::Outcome {
             what: format!(
-                "{} conversations could not be exported whole",
+                "{} conversations could not be exported completely",
                 damaged + failed
             ),
-            hint: "all others are; for these, restore a backup, or see `treering verify` and \
-                   `treering salvage`"
+            hint: "all others are exported; for these, restore a backup, or use `treering verify` \
+                   and `treering salvage`"
                 .into(),
             exit,
         })

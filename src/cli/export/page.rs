@@ -1,4 +1,4 @@
-//! A branch for people: as Markdown, or as one page of HTML that needs nothing else.
+//! Writes a branch for people, as Markdown or as one self-contained HTML page.
 
 use super::super::{
     output::Tone,
@@ -6,7 +6,7 @@ use super::super::{
     text::{EventWords, Zone, is_undated, printable, printable_lines, say},
 };
 
-/// A page under way.
+/// Format of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageFormat {
     /// Markdown.
@@ -15,10 +15,10 @@ pub enum PageFormat {
     Html,
 }
 
-/// Contents longer than this, in lines, are folded in HTML.
+/// In HTML, contents with more lines than this are folded.
 const OPEN_LINES_MAX: usize = 20;
 
-/// The look of a page of HTML.
+/// Style sheet of an HTML page.
 const STYLE: &str = "\
 body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;\
 color:#1c1c1c;background:#fff}\
@@ -32,7 +32,7 @@ summary{cursor:pointer;color:#666;font-size:.85rem}\
 @media (prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{background:#242424}}";
 
 impl PageFormat {
-    /// What comes before the events.
+    /// The text before the events.
     pub fn head(self, summary: &pb::ConversationSummary, branch: &str) -> String {
         let title = match summary.title.lines().next() {
             Some(title) if !title.trim().is_empty() => printable(title),
@@ -56,7 +56,7 @@ impl PageFormat {
         }
     }
 
-    /// One event. `is_undated`: that it was recorded does not tell when it was.
+    /// One event. `is_undated`: its recording time says nothing about when it happened.
     pub fn event(self, event: &pb::Event, is_undated: bool) -> String {
         let said = say(event);
         let recorded = event.recorded_at.as_ref().filter(|_| !is_undated);
@@ -74,7 +74,7 @@ impl PageFormat {
         }
     }
 
-    /// What comes after them.
+    /// The text after the events.
     pub fn end(self) -> &'static str {
         match self {
             Self::Markdown => "",
@@ -83,7 +83,7 @@ impl PageFormat {
     }
 }
 
-/// When it began.
+/// When the conversation began.
 fn when(summary: &pb::ConversationSummary) -> String {
     if is_undated(summary) {
         return format!(
@@ -99,7 +99,7 @@ fn one_line(text: &str) -> String {
     text.replace('\n', " ")
 }
 
-/// What somebody said is text of its own; what tools were given and gave is quoted.
+/// Whether an event is a message. Tool arguments and results are quoted instead.
 fn is_prose(said: &EventWords) -> bool {
     matches!(said.tone, Tone::User | Tone::Assistant)
 }
@@ -127,7 +127,7 @@ fn markdown(said: &EventWords, note: &str) -> String {
     text
 }
 
-/// Text within a line of Markdown, without markup of its own.
+/// Escapes text for a line of Markdown.
 fn inline(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in escaped(&one_line(text)).chars() {
@@ -139,9 +139,9 @@ fn inline(text: &str) -> String {
     shown
 }
 
-/// True when no reader of Markdown can find HTML in it, nor a link to anything but a page, a
-/// mailbox or a place nearby. What has such is quoted whole: where code ends and markup begins,
-/// readers do not agree.
+/// Whether no Markdown parser can find HTML in the text, or a link other than to a web page, a
+/// mailbox or a relative path. Other text is quoted as a whole, because parsers disagree on where
+/// code ends.
 fn is_plain_markdown(text: &str) -> bool {
     let is_tag =
         |rest: &str| rest.starts_with(|c: char| c.is_ascii_alphabetic() || "/!?".contains(c));
@@ -161,7 +161,7 @@ fn is_plain_markdown(text: &str) -> bool {
     !after("<").any(is_tag) && after("](").chain(after("]:")).all(is_near)
 }
 
-/// Backticks that the content has not in a row.
+/// A run of backticks that the content does not have.
 fn fence(content: &str) -> String {
     let longest = content
         .split(|c| c != '`')
@@ -198,7 +198,7 @@ fn html(said: &EventWords, note: &str) -> String {
     text
 }
 
-/// Text that HTML shows as it is.
+/// Escapes text for HTML.
 fn escaped(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -237,8 +237,8 @@ mod tests {
         }
     }
 
-    // What a tool returned may be a page of its own, with scripts, or a fenced text: it
-    // is shown as it is and never becomes part of ours.
+    // A tool result may be an HTML page with scripts, or have code fences. It must be shown as text
+    // and never become part of the page.
     #[test]
     fn contents_stay_contents() {
         let hostile = "<script>alert(1)</script>\n```\n# not a heading\n```";
@@ -253,8 +253,8 @@ mod tests {
         assert!(markdown.trim_end().ends_with("\n````"), "{markdown}");
     }
 
-    // What a model says is Markdown, and so was a page of scripts and links to scripts that it
-    // repeated: such is quoted, and titles and notes have no markup.
+    // Messages of a model are Markdown, and one repeated a page with scripts. Such messages are
+    // quoted, and titles and notes have no markup.
     #[test]
     fn prose_brings_no_scripts() {
         let said = |text: &str| EventWords {
@@ -293,7 +293,7 @@ mod tests {
         assert!(shown.contains("<sub>&lt;i&gt;#1</sub>"), "{shown}");
     }
 
-    // A result of a thousand lines must not bury what was said.
+    // A result of a thousand lines must not hide the messages.
     #[test]
     fn long_results_are_folded() {
         let html = PageFormat::Html.event(&result(&"line\n".repeat(30)), false);

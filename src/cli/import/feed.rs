@@ -1,8 +1,7 @@
-//! Reads files and converts what they hold, on a thread of its own: reading,
-//! decompressing and converting go on while the store writes.
+//! Reads and converts files on a separate thread, while the store writes.
 //!
-//! What was imported before is told from a hash of all that it says, which its last
-//! append had as its idempotency key: the store knows the key, and nothing is converted.
+//! Content that was imported before is recognised by a hash of all of it, which is the idempotency
+//! key of its last append. If the store knows the key, the content is not converted.
 
 use std::{fmt, io, path::Path, sync::Arc, thread};
 
@@ -23,28 +22,28 @@ use treering_import::{
 };
 use treering_proto::{envelope::new_event_to_pb, pb};
 
-/// Conversations that wait for the store.
+/// Most conversations that wait for the store.
 const WAITING_MAX: usize = 32;
-/// The same in KiB, with those that are being appended: one above it still goes,
-/// alone. A small compressed file may hold very large ones.
+/// Most KiB that wait or are being appended. A larger conversation is appended alone. A small
+/// compressed file may have very large ones.
 const WAITING_KIB_MAX: u32 = 256 << 10;
-/// Events of one append: a large conversation takes several.
+/// Most events in one append. A large conversation takes several.
 const BATCH_EVENTS_MAX: usize = 4_000;
-/// Lines that the store is asked about at once.
+/// Most lines in one query to the store.
 const ASKED_MAX: usize = 512;
-/// The same in bytes.
+/// Most bytes of lines in one query.
 const ASKED_BYTES_MAX: usize = 4 << 20;
-/// Of the hash of a content, what makes its key: 160 bits.
+/// Hexadecimal digits of the content hash in the key: 160 bits.
 const KEY_HASH_CHARS: usize = 40;
-/// Bytes of one append.
+/// Most bytes of one append.
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// Where something was found.
+/// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
     /// The file, as it was named.
     pub file: String,
-    /// The line, from 1; 0: the file as a whole.
+    /// The line, from 1; 0 for the whole file.
     pub line: u64,
 }
 
@@ -62,22 +61,22 @@ impl fmt::Display for SourceLine {
 pub struct Ready {
     /// Where it was found.
     pub origin: SourceLine,
-    /// What it holds.
+    /// The converted conversation.
     pub imported: ImportedConversation,
-    /// The idempotency key that says that all of it is there; empty for a sub-context.
+    /// The idempotency key of the whole content; empty for a sub-context.
     pub key: String,
-    /// The same as appends, to be made one after the other.
+    /// The appends, in order.
     pub batches: Vec<Vec<pb::NewEvent>>,
-    /// About how much memory it takes, in bytes.
+    /// Estimated memory, in bytes.
     pub bytes: usize,
-    /// Its sub-contexts: they name it, so they are appended after it.
+    /// Its sub-contexts. They refer to it, so they are appended after it.
     pub children: Vec<Ready>,
-    /// Its part of what may wait, given back with it.
+    /// Its permit, released when it is dropped.
     pub room: Option<OwnedSemaphorePermit>,
 }
 
 impl Ready {
-    /// With its sub-contexts.
+    /// Size in KiB, including sub-contexts.
     fn kib(&self) -> u32 {
         let children = self.children.iter().map(|child| child.bytes);
         let bytes = self.bytes + children.sum::<usize>();
@@ -85,41 +84,41 @@ impl Ready {
     }
 }
 
-/// What reading brings.
+/// An item from the reader.
 #[derive(Debug)]
 pub enum FeedItem {
-    /// What a file holds.
+    /// The format of a file.
     File(Format),
-    /// A file in a folder that holds something else than what is imported.
+    /// A file in a folder with content that is not imported.
     PassedOver(SourceLine, Format),
-    /// A file in a folder that is not read, and why.
+    /// A file in a folder that is skipped, and why.
     LeftOut(SourceLine, &'static str),
-    /// A file with nothing in it.
+    /// An empty file.
     Blank(SourceLine),
     /// A conversation.
     Conversation(Box<Ready>),
-    /// A conversation that was imported before, word for word.
+    /// A conversation that was imported before, unchanged.
     Known,
-    /// A line that is none.
+    /// A line that is not a conversation.
     BadLine(SourceLine, String),
     /// A last line that is still being written.
     Unfinished(SourceLine),
-    /// A file that cannot be read, or not to its end, or holds something else.
+    /// A file that cannot be read completely, or has another format.
     BadFile(SourceLine, String),
 }
 
-/// Tells of idempotency keys which are known to the store.
+/// Asks the store which idempotency keys it knows.
 pub type Ask = Box<dyn Fn(Vec<String>) -> Vec<bool> + Send>;
 
-/// Conversations as they are read.
+/// Conversations in the order in which they are read.
 #[derive(Debug)]
 pub struct Feed {
     found: mpsc::Receiver<FeedItem>,
 }
 
 impl Feed {
-    /// Starts to read the files, one after the other. `format` is what they must hold;
-    /// none: whatever each holds. `ask`: what was imported before is passed over.
+    /// Starts to read the files, in order. `format` is the required format; none for the format of
+    /// each file. With `ask`, content that was imported before is skipped.
     pub fn start(
         format: Option<Format>,
         files: Vec<Candidate>,
@@ -135,7 +134,7 @@ impl Feed {
             room,
             ask,
         };
-        // It ends with the files, or when nobody listens any more.
+        // The thread ends with the files, or when the receiver is gone.
         thread::spawn(move || {
             for file in &files {
                 if read_file(format, file, &bar, &to).is_err() {
@@ -146,16 +145,16 @@ impl Feed {
         Self { found: receiver }
     }
 
-    /// What comes next; none at the end.
+    /// The next item; none at the end.
     pub async fn next(&mut self) -> Option<FeedItem> {
         self.found.recv().await
     }
 }
 
-/// Nobody listens any more.
+/// The receiver is gone.
 struct Gone;
 
-/// Where conversations go, and into which namespace.
+/// Where conversations are sent, and their namespace.
 struct Sender {
     found: mpsc::Sender<FeedItem>,
     namespace: Namespace,
@@ -168,7 +167,7 @@ impl Sender {
         ready(origin, imported.in_namespace(&self.namespace), key)
     }
 
-    /// For each content, whether it was imported before.
+    /// Whether each content was imported before.
     fn known(&self, keys: &[String]) -> Vec<bool> {
         let known = self.ask.as_ref().map(|ask| ask(keys.to_vec()));
         let known = known.filter(|known| known.len() == keys.len());
@@ -219,10 +218,10 @@ fn read_file(
         return to.send(FeedItem::Blank(origin));
     }
     if format == Format::Empty {
-        // Whoever writes it has not come far yet.
+        // The file is still being written.
         return to.send(FeedItem::Unfinished(origin));
     }
-    // Of a database only its tables say whose it is.
+    // The format of a database depends on its tables.
     let format = match format {
         Format::Binary if opencode::is_its_database(&file.path) => Format::OpenCode,
         format => format,
@@ -246,7 +245,7 @@ fn read_file(
     }
 }
 
-/// What it holds, and whether that is nothing.
+/// The format of a file, and whether the file is empty.
 fn format_of(source: &mut LineSource) -> io::Result<(Format, bool)> {
     let mut format = Format::Empty;
     let mut is_blank = true;
@@ -266,28 +265,28 @@ fn format_of(source: &mut LineSource) -> io::Result<(Format, bool)> {
 pub fn refusal(asked: Option<Format>, format: Format) -> String {
     match asked {
         _ if format == Format::ChatDocument => format!(
-            "it holds {format}: openai-chat is one conversation a line, \
-             {{\"id\", \"messages\": [...]}}"
+            "it holds {format}: openai-chat has one conversation per line, {{\"id\", \"messages\": \
+             [...]}}"
         ),
         Some(asked) if format.is_imported() => format!(
-            "it holds {format}, not {}: leave --format out, or give --format {}",
+            "it holds {format}, not {}: omit --format, or use --format {}",
             asked.name(),
             format.name()
         ),
         _ => {
             let formats = Format::IMPORTED.map(Format::name).join(", ");
-            format!("it holds {format}; what can be imported is {formats}")
+            format!("it holds {format}; supported formats are {formats}")
         }
     }
 }
 
-/// What a content was imported under.
+/// The idempotency key of a content.
 fn key_of(format: Format, hash: &blake3::Hash) -> String {
     let hash = hash.to_hex();
     format!("import/{}/{}", format.name(), &hash[..KEY_HASH_CHARS])
 }
 
-/// A line that was read, with its key.
+/// Number, text and key of a line.
 type NumberedLine = (u64, Bytes, String);
 
 fn openai_chat_file(origin: &SourceLine, mut source: LineSource, to: &Sender) -> Result<(), Gone> {
@@ -324,7 +323,7 @@ fn openai_chat_file(origin: &SourceLine, mut source: LineSource, to: &Sender) ->
     openai_chat_lines(origin, waiting, to)
 }
 
-/// False for the beginning of a JSON text.
+/// Returns false if the line is an incomplete JSON text.
 fn is_whole(line: &[u8]) -> bool {
     match serde_json::from_slice::<serde::de::IgnoredAny>(line) {
         Ok(_) => true,
@@ -360,7 +359,7 @@ fn openai_chat_lines(
     Ok(())
 }
 
-/// A session is one conversation, and one for each of its sub-agents.
+/// A session is one conversation, plus one for each of its sub-agents.
 fn claude_code_file(
     file: &Path,
     origin: SourceLine,
@@ -375,7 +374,7 @@ fn claude_code_file(
         let file = name(unfinished);
         to.send(FeedItem::Unfinished(SourceLine { file, line: 0 }))?;
     }
-    // What is imported now gives the conversation its title and its times for good.
+    // The first import sets the title and times for good.
     if !session.has_begun() {
         let is_told = !session.unfinished.is_empty();
         return match is_told {
@@ -471,7 +470,7 @@ fn size(event: &pb::NewEvent) -> usize {
     prost::Message::encoded_len(event)
 }
 
-/// Events as appends, to be made one after the other.
+/// Splits events into appends, in order.
 pub fn batches(events: Vec<treering_domain::NewEvent>) -> Vec<Vec<pb::NewEvent>> {
     importer::plan::batches(events, BATCH_EVENTS_MAX, BATCH_BYTES_MAX)
         .into_iter()

@@ -1,4 +1,4 @@
-//! Which files an import is about.
+//! Finds the files of an import.
 
 use std::{
     collections::HashSet,
@@ -12,19 +12,19 @@ use treering_import::{
     source::{self, LineSource},
 };
 
-/// How deep folders are walked.
+/// Most levels of nested folders.
 const FOLDERS_MAX: usize = 32;
 
-/// Names of files that may hold conversations, in folders.
+/// Extensions of files that may have conversations.
 const EXTENSIONS: [&str; 6] = ["jsonl", "ndjson", "json", "gz", "zst", "zstd"];
 
-/// The names that files must have in folders, for people.
+/// These extensions as text for people.
 pub fn looked_at() -> String {
     let names = EXTENSIONS.map(|extension| format!(".{extension}"));
     names.join(", ")
 }
 
-/// Where the tools keep their sessions, as far as it is there: of all of them, or of one.
+/// The existing session folders of all tools, or of one.
 pub fn own_folders(format: Option<Format>) -> Vec<PathBuf> {
     let of = |one: Format| format.is_none_or(|format| format == one);
     let mut folders = Vec::new();
@@ -46,8 +46,8 @@ pub fn own_folders(format: Option<Format>) -> Vec<PathBuf> {
     folders
 }
 
-/// The databases of opencode, else the folder of an older version: the tool has taken that
-/// into its database.
+/// The databases of opencode, else the folder of an older version, which newer versions have
+/// migrated to the database.
 fn stores_in(data: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries.map(|entry| entry.path()).collect();
@@ -59,7 +59,7 @@ fn stores_in(data: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Those of the paths that are folders without any such file.
+/// The folders without any such file.
 pub fn without_files<'a>(
     paths: &'a [PathBuf],
     found: &[Candidate],
@@ -71,12 +71,11 @@ pub fn without_files<'a>(
 /// A file to import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Where it is; `-` is standard input.
+    /// Its path; `-` for standard input.
     pub path: PathBuf,
-    /// It was named itself: what it holds must be something that can be imported. In a
-    /// folder there may be other things.
+    /// The user named the file, so it must have a known format. A folder may have other files.
     pub is_named: bool,
-    /// The folder that it was found in.
+    /// The folder in which it was found.
     pub folder: Option<PathBuf>,
 }
 
@@ -97,16 +96,16 @@ impl Candidate {
         }
     }
 
-    /// Why it is not read; none: it is.
+    /// Why it is not read; none if it is.
     pub fn why_left_out(&self) -> Option<&'static str> {
         let folder = self.folder.as_ref()?;
         source::why_left_out(&self.path, folder)
     }
 
-    /// Opens it. What was named may be a pipe.
+    /// Opens it. A named file may be a pipe.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// If it cannot be opened.
     pub fn open(&self, progress: impl FnMut(u64) + 'static) -> std::io::Result<LineSource> {
         match self.is_named {
             true => LineSource::open(&self.path, progress),
@@ -115,8 +114,9 @@ impl Candidate {
     }
 }
 
-/// The files of these paths, folders walked: first what is no session, as it was named or
-/// in the order of names, then sessions as they began. Links to folders are not followed.
+/// The files of these paths, including folders: first files that are not sessions, as named or
+/// sorted by name, then sessions in the order in which they began. Links to folders are not
+/// followed.
 pub fn candidates(paths: &[PathBuf]) -> Vec<Candidate> {
     let mut found = Vec::new();
     for path in paths {
@@ -129,12 +129,12 @@ pub fn candidates(paths: &[PathBuf]) -> Vec<Candidate> {
             found.push(Candidate::named(path.clone()));
         }
     }
-    // Of one session there may be parts, and older copies: the past first.
+    // A session may have several parts or older copies: the oldest first.
     found.sort_by_cached_key(began);
     found
 }
 
-/// A file of a folder that is looked at by itself.
+/// Whether a file in a folder is read on its own.
 fn is_candidate(path: &Path) -> bool {
     may_hold_conversations(path)
         && !claude_code::is_read_with_session(path)
@@ -160,8 +160,7 @@ fn walk(folder: &Path, levels: usize, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Those of the files of these paths that are among `wanted`, in the order of
-/// [`candidates`].
+/// The files of these paths that are in `wanted`, in the order of [`candidates`].
 pub fn candidates_among(paths: &[PathBuf], wanted: &HashSet<PathBuf>) -> Vec<Candidate> {
     let mut found: Vec<_> = wanted
         .iter()
@@ -180,8 +179,8 @@ pub fn candidates_among(paths: &[PathBuf], wanted: &HashSet<PathBuf>) -> Vec<Can
     found
 }
 
-/// Every file of these paths that may say something, also those that are read with another
-/// one, and what a database has not taken in yet.
+/// Every relevant file of these paths, including files that are read together with another one, and
+/// write-ahead logs of databases.
 pub fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in paths {
@@ -212,7 +211,7 @@ fn walk_all(folder: &Path, levels: usize, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Beside a database: what was written last.
+/// Write-ahead log of a database.
 fn wal_of(path: &Path) -> Option<PathBuf> {
     let mut name = path.file_name()?.to_owned();
     let is_database = path.extension().is_some_and(|extension| extension == "db");
@@ -220,10 +219,10 @@ fn wal_of(path: &Path) -> Option<PathBuf> {
     is_database.then(|| path.with_file_name(name))
 }
 
-/// What stands behind the name of a database there.
+/// Suffix of the write-ahead log.
 const WAL: &str = "-wal";
 
-/// What is to be imported when this file has changed.
+/// The files to import when this file has changed.
 pub fn read_with(file: &Path) -> Vec<PathBuf> {
     let name = file.file_name().and_then(|name| name.to_str());
     if let Some(database) = name.and_then(|name| name.strip_suffix(WAL)) {
@@ -245,7 +244,7 @@ pub fn read_with(file: &Path) -> Vec<PathBuf> {
     vec![file.to_owned()]
 }
 
-/// When the session in a file began, and how large it is.
+/// When the session in a file began, and its size.
 fn began(found: &Candidate) -> Option<(String, u64)> {
     if found.why_left_out().is_some() {
         return None;
@@ -268,8 +267,8 @@ mod tests {
 
     use super::*;
 
-    // Parts of a session in files that were named by a hash were taken in the order of the
-    // hashes, so that each became a branch.
+    // Parts of a session in files named by hashes were read in the order of the hashes, so each
+    // became a branch.
     #[test]
     fn sessions_come_as_they_began() {
         let dir = tempfile::tempdir().unwrap();
@@ -291,8 +290,8 @@ mod tests {
         assert_eq!(names.collect::<Vec<_>>(), ["d", "c", "b", "a"]);
     }
 
-    // A folder is imported as it lies there: sessions in folders below it, archives, and
-    // files of sub-agents only with the session that they belong to.
+    // A folder is imported as it is: sessions in nested folders, compressed files, and files of
+    // sub-agents only with their session.
     #[test]
     fn folders_are_walked() {
         let dir = tempfile::tempdir().unwrap();

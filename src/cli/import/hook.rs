@@ -1,5 +1,4 @@
-//! What a hook of Claude Code is given: JSON on standard input, which names the session's
-//! transcript.
+//! The input of a Claude Code hook: JSON on standard input that names the session's transcript.
 
 use std::{
     fs,
@@ -12,7 +11,7 @@ use serde::Deserialize;
 
 use super::super::error::{CliError, Exit};
 
-/// No hook is given more, in bytes.
+/// Most bytes that a hook gets.
 const GIVEN_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Deserialize)]
@@ -20,10 +19,10 @@ struct Given {
     transcript_path: PathBuf,
 }
 
-/// The session's files: its transcript, and those of its agents beside it.
+/// The session's files: its transcript and those of its agents.
 ///
 /// # Errors
-/// When what was given names none.
+/// If the input names no transcript.
 pub fn files(given: impl Read) -> Result<Vec<PathBuf>, CliError> {
     let mut text = Vec::new();
     given
@@ -35,10 +34,10 @@ pub fn files(given: impl Read) -> Result<Vec<PathBuf>, CliError> {
     let mut files = Vec::new();
     match fs::metadata(&transcript) {
         Ok(file) if file.is_file() => files.push(transcript.clone()),
-        Ok(_) => return Err(wrong(&transcript, "is no file")),
-        // Of a session that ended before it said anything there is nothing, where it would be.
+        Ok(_) => return Err(wrong(&transcript, "is not a file")),
+        // A session that ended before its first message has no transcript.
         Err(_) if transcript.parent().is_some_and(Path::is_dir) => {}
-        Err(_) => return Err(wrong(&transcript, "is in no folder that there is")),
+        Err(_) => return Err(wrong(&transcript, "is in a folder that does not exist")),
     }
     let of_session = transcript.with_extension("");
     if of_session != transcript && of_session.is_dir() {
@@ -47,7 +46,7 @@ pub fn files(given: impl Read) -> Result<Vec<PathBuf>, CliError> {
     Ok(files)
 }
 
-/// `~` is the home of who runs the agent: no shell has seen the path.
+/// Expands `~`, because no shell has done it.
 fn from_home(path: PathBuf) -> PathBuf {
     let rest = path.strip_prefix("~").ok();
     let home = BaseDirs::new();
@@ -60,22 +59,23 @@ fn from_home(path: PathBuf) -> PathBuf {
 fn wrong(transcript: &Path, why: &str) -> CliError {
     CliError::Outcome {
         what: format!("the transcript {} {why}", transcript.display()),
-        hint: "nothing was imported: look at what the hook is given as `transcript_path`".into(),
+        hint: "nothing was imported: check the `transcript_path` that the hook gets".into(),
         exit: Exit::Failed,
     }
 }
 
 fn none(error: &impl std::fmt::Display) -> CliError {
     CliError::Outcome {
-        what: format!("what came on standard input names no transcript: {error}"),
-        hint: "--hook is for hooks of Claude Code, which give it JSON with `transcript_path`; \
-               else name files"
+        what: format!("the hook's standard input names no transcript: {error}"),
+        hint: "--hook is for hooks of Claude Code, which pass JSON with `transcript_path`; \
+               otherwise name files"
             .into(),
         exit: Exit::Failed,
     }
 }
 
-/// An error as a hook may end with it: with 2, Claude Code would not stop and be told the error.
+/// Changes the exit code for a hook: with 2, Claude Code would not stop and would get the error as
+/// an instruction.
 pub fn mild(error: CliError) -> CliError {
     if error.exit() != Exit::Usage.into() {
         return error;
@@ -87,7 +87,7 @@ pub fn mild(error: CliError) -> CliError {
     }
 }
 
-/// Standard input.
+/// The files that standard input names.
 pub fn files_of_stdin() -> Result<Vec<PathBuf>, CliError> {
     files(io::stdin().lock())
 }
@@ -96,7 +96,8 @@ pub fn files_of_stdin() -> Result<Vec<PathBuf>, CliError> {
 mod tests {
     use super::*;
 
-    // A hook that ends with 2 keeps the agent from stopping, and gives it our words to act on.
+    // A hook that exits with 2 keeps the agent from stopping, and gives it our message as an
+    // instruction.
     #[test]
     fn the_transcript_is_found_or_it_is_no_usage_error() {
         let dir = tempfile::tempdir().unwrap();
@@ -114,7 +115,7 @@ mod tests {
         let agents = dir.path().join("5d0c");
         std::fs::create_dir(&agents).unwrap();
         assert_eq!(files(given.as_bytes()).unwrap(), [transcript, agents]);
-        // A path that is none was passed over without a word, and a pipe waited for ever.
+        // An invalid path was ignored without a message, and a pipe blocked forever.
         let given = |path: &Path| format!(r#"{{"transcript_path": {path:?}}}"#);
         for wrong in [dir.path(), &dir.path().join("none/5d0c.jsonl")] {
             let error = mild(files(given(wrong).as_bytes()).unwrap_err());

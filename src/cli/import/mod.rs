@@ -1,8 +1,7 @@
-//! `import`: conversations from files into a store.
+//! `import`: imports conversations from files.
 //!
-//! [`feed`] reads and converts on a thread of its own, [`upload`] appends what it
-//! brings over one pipelined stream, [`report`] keeps count and tells the user, [`watch`]
-//! does it again whenever something has grown.
+//! [`feed`] reads and converts on a separate thread, [`upload`] appends over one pipelined stream,
+//! [`report`] counts and prints, [`watch`] repeats this when a file has grown.
 
 mod feed;
 mod find;
@@ -41,34 +40,32 @@ use treering_import::format::Format;
 use treering_proto::pb;
 use upload::Upload;
 
-/// What is odd in files is kept so far before a store is made for what may follow.
+/// Most messages that are kept before the store is created.
 const ODD_MAX: usize = 10_000;
 
-/// Each format that can be imported, by its name.
+/// Parser of format names.
 fn imported_format() -> impl TypedValueParser<Value = Format> {
     let named = |it: Format| PossibleValue::new(it.name()).help(it.to_string());
     PossibleValuesParser::new(Format::IMPORTED.map(named)).try_map(|name| {
         let mut all = Format::IMPORTED.into_iter();
-        all.find(|it| it.name() == name).ok_or("no such format")
+        all.find(|it| it.name() == name).ok_or("unknown format")
     })
 }
 
 /// Import conversations from files and folders
 ///
-/// What a file holds is told from its content, and a file of another format is refused
-/// by name. Importing the same again adds nothing; when it has grown, what is new is
-/// added; where its past has changed, that becomes a branch. Folders are walked. Files
-/// may be compressed (.gz, .zst); `-` reads standard input. A line that is no
-/// conversation is reported and does not stop the rest; a last line that is still being
-/// written is left for the next time.
+/// The format of a file is recognised by its content, and other formats are refused by name.
+/// Importing a file again adds nothing. If it has grown, the new part is added; if its past has
+/// changed, that becomes a branch. Folders are walked. Files may be compressed (.gz, .zst); `-`
+/// reads standard input. A line that is not a conversation is reported and does not stop the
+/// import. A last line that is still being written is left for the next time.
 ///
-/// Without a PATH it takes what the tools on this computer keep: the sessions of Claude
-/// Code, Codex, Gemini CLI, opencode and pi, or of the one that `--format` names.
+/// Without a PATH it imports the sessions of the tools on this computer: Claude Code, Codex, Gemini
+/// CLI, opencode and pi, or only of the one in `--format`.
 ///
-/// With `--watch` it stays, and appends what comes: new lines, and new files. It can be
-/// stopped at any time, with Ctrl-C, too: what is in the store is not appended again. A
-/// folder store is its own meanwhile; to look into it, start `treering serve` and give
-/// `--server`.
+/// With `--watch` it stays and appends new lines and files as they come. It can be stopped at any
+/// time, also with Ctrl-C: what is in the store is not appended again. It keeps a folder store open
+/// all the time; to read it meanwhile, run `treering serve` and use `--server`.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -80,36 +77,37 @@ Examples:
   treering import --format claude-code --hook     what `treering init claude-code` adds
   treering import --format openai-chat --strict FILE || echo 'something was odd'")]
 pub struct ImportArgs {
-    /// What the files must hold [default: told from what each holds]
+    /// Required format of the files [default: recognised for each]
     #[arg(long, value_name = "FORMAT", value_parser = imported_format())]
     format: Option<Format>,
-    /// Refuse conversations that contradict themselves (a result without its
-    /// call …), and exit with 1 when there was one, or a line that is none
+    /// Refuse inconsistent conversations (a result without its call …), and exit with 1 if there
+    /// was one, or an invalid line
     #[arg(long)]
     strict: bool,
-    /// As a hook of Claude Code: read from standard input which transcript it is. Says nothing
-    /// when all is well
+    /// Run as a hook of Claude Code: read the name of the transcript from standard input. Prints
+    /// nothing on success
     #[arg(long, conflicts_with_all = ["files", "watch"])]
     hook: bool,
-    /// Stay, and append what comes to the files, until Ctrl-C
+    /// Stay and append what is added to the files, until Ctrl-C
     #[arg(long)]
     watch: bool,
-    /// Files and folders; `-` is standard input. None: where the tools keep their sessions
+    /// Files and folders; `-` for standard input. Default: the session folders of the tools
     #[arg(value_name = "PATH")]
     files: Vec<PathBuf>,
 }
 
 impl ImportArgs {
-    /// The paths, or those of the tools.
+    /// The given paths, or those of the tools.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] when there are none.
+    /// [`CliError::Outcome`] if there are none.
     fn paths(&self) -> Result<Vec<PathBuf>, CliError> {
         let is_piped = self.files.iter().any(|file| file.as_os_str() == "-");
         if self.watch && is_piped {
             return Err(CliError::Outcome {
                 what: "standard input cannot be watched".into(),
-                hint: "name files or folders; without --watch it is read to its end".into(),
+                hint: "name files or folders; without --watch, standard input is read to its end"
+                    .into(),
                 exit: Exit::Usage,
             });
         }
@@ -122,7 +120,7 @@ impl ImportArgs {
             .filter(|path| path.exists())
             .cloned()
             .collect();
-        // What is watched may come later.
+        // A watch also waits for files that do not exist yet.
         if self.watch && !folders.is_empty() {
             return Ok(folders);
         }
@@ -135,38 +133,35 @@ impl ImportArgs {
             .collect();
         let hint = match looked.is_empty() {
             true => "name files or folders: treering import PATH".to_owned(),
-            false => format!(
-                "name a PATH; this is where was looked: {}",
-                looked.join(", ")
-            ),
+            false => format!("name a PATH; searched: {}", looked.join(", ")),
         };
         Err(CliError::Outcome {
-            what: "no PATH is given, and no sessions of that kind are on this computer".into(),
+            what: "no PATH is given, and this computer has no such sessions".into(),
             hint,
             exit: Exit::Usage,
         })
     }
 
-    /// True when a hook has started it.
+    /// Whether a hook started it.
     pub fn is_hook(&self) -> bool {
         self.hook
     }
 
-    /// Takes the files that a hook names. False: there are none, and nothing is to be done.
+    /// Takes the files that a hook names. Returns false if there is nothing to import.
     ///
     /// # Errors
-    /// When what it was given names none.
+    /// If the hook's input names no transcript.
     pub fn take_hook(&mut self) -> Result<bool, CliError> {
         self.files = hook::files_of_stdin()?;
         Ok(!self.files.is_empty())
     }
 }
 
-/// Imports the files and says what came of it.
+/// Imports the files and prints a summary.
 ///
 /// # Errors
-/// [`CliError::Outcome`] when something could not be imported (or was odd, with
-/// `--strict`); what the store or the output says.
+/// [`CliError::Outcome`] if something could not be imported (with `--strict`, also if it was
+/// inconsistent); errors of the store or the output.
 pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let (strict, is_hook) = (args.strict, args.hook);
     let paths = args.paths()?;
@@ -176,7 +171,7 @@ pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<
     let mut stop = pin!(signal::ctrl_c());
     let report = files_until(args.format, paths, strict, store, stop.as_mut()).await?;
     if is_hook {
-        // Nobody reads it but the agent.
+        // Only the agent would read it.
     } else if out.json {
         out.line(report.json())?;
     } else {
@@ -185,7 +180,7 @@ pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<
     let mut is_interrupted = report.is_interrupted;
     if store.is_embedded() && !is_interrupted {
         out.flush()?;
-        // Who searches next would do it instead, and each time anew.
+        // Otherwise the next search would have to index it, each time again.
         let started = Instant::now();
         let stats = store.admin().stats(pb::StatsRequest {}).await?;
         tokio::select! {
@@ -196,7 +191,7 @@ pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<
             _ = &mut stop => is_interrupted = true,
         }
     }
-    // Closing takes its time, too, and is not waited for twice.
+    // Closing takes time as well; a second Ctrl-C ends it at once.
     tokio::spawn(async {
         if signal::ctrl_c().await.is_ok() {
             std::process::exit(Exit::Interrupted as i32);
@@ -204,18 +199,18 @@ pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<
     });
     if is_interrupted {
         return Err(CliError::Outcome {
-            what: "interrupted; what was appended is in the store".into(),
-            hint: "import the same again: it goes on where this one ended".into(),
+            what: "interrupted; what was appended stays in the store".into(),
+            hint: "run the same import again: it continues where this one stopped".into(),
             exit: Exit::Interrupted,
         });
     }
     report.judge(strict)
 }
 
-/// From here on it is said how long something took that is done at the end, in seconds.
+/// Least duration that is reported, in seconds.
 const TOLD_FROM: f64 = 1.0;
 
-/// Says of what took long how long it took.
+/// Prints how long something took, if it was long.
 pub fn tell_time(what: &str, started: Instant) {
     let seconds = started.elapsed().as_secs_f64();
     if seconds >= TOLD_FROM {
@@ -223,14 +218,14 @@ pub fn tell_time(what: &str, started: Instant) {
     }
 }
 
-/// Looks at the files of an import that would make a store. True: there is nothing to
-/// import in them, and that was told; so none is to be made.
+/// Checks the files of an import that would create a store. Returns true if there is nothing to
+/// import and this was reported, so that no store is created.
 pub async fn brings_nothing(
     args: &ImportArgs,
     namespace: &str,
     out: &mut Out,
 ) -> Result<bool, CliError> {
-    // What is read from a pipe can be read only once.
+    // A pipe can be read only once.
     let is_pipe = |file: &PathBuf| {
         let meta = file.metadata();
         file.as_os_str() == "-" || meta.is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
@@ -240,7 +235,7 @@ pub async fn brings_nothing(
         return Ok(false);
     };
     let paths = args.paths()?;
-    // What is watched may still come.
+    // A watch waits for content.
     if is_piped || args.watch {
         return Ok(false);
     }
@@ -266,17 +261,16 @@ pub async fn brings_nothing(
         out.line(report.json())?;
     } else {
         out.lines(report.summary())?;
-        out.line("There is nothing to import, so no store was made.")?;
+        out.line("There is nothing to import, so no store was created.")?;
     }
     report.judge(args.strict)?;
     Ok(true)
 }
 
-/// Imports files: what a command, or the demo, does after that is its own.
+/// Imports files. Shared by the command and the demo.
 ///
 /// # Errors
-/// When the store goes away in the middle. What else goes wrong is in the
-/// report.
+/// If the store becomes unavailable. Other errors are in the report.
 pub async fn files(
     format: Option<Format>,
     files: Vec<PathBuf>,
@@ -286,7 +280,7 @@ pub async fn files(
     files_until(format, files, strict, store, future::pending::<()>()).await
 }
 
-/// The same, unless `stop` comes first: what is in the store then stays there.
+/// As [`files`], unless `stop` completes first. What is in the store then stays.
 async fn files_until<T>(
     format: Option<Format>,
     paths: Vec<PathBuf>,
@@ -303,7 +297,7 @@ async fn files_until<T>(
     found_until(format, files, report, store, stop).await
 }
 
-/// Imports these files, unless `stop` comes first.
+/// Imports these files, unless `stop` completes first.
 async fn found_until<T>(
     format: Option<Format>,
     files: Vec<Candidate>,
@@ -313,7 +307,7 @@ async fn found_until<T>(
 ) -> Result<Report, CliError> {
     let started = Instant::now();
     let (bar, strict) = (report.bar().clone(), report.is_strict());
-    // What is odd is told of what is read, so all of it is.
+    // With `--strict`, all content is read, because only then is it checked.
     let ask = (!strict).then(|| upload::asks(store));
     let namespace = store.namespace().clone();
     let feed = Feed::start(format, files, bar.clone(), namespace, ask);
@@ -330,7 +324,7 @@ async fn found_until<T>(
     Ok(report.timed(started.elapsed()))
 }
 
-/// How much there is to read; unknown with standard input.
+/// Bytes to read; unknown with standard input.
 fn bytes_of(files: &[Candidate]) -> Option<u64> {
     files
         .iter()
@@ -340,11 +334,10 @@ fn bytes_of(files: &[Candidate]) -> Option<u64> {
 }
 
 impl Report {
-    /// Whether the import went as it should.
+    /// Checks the outcome of the import.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] when something was not imported, or, with
-    /// `--strict`, was odd.
+    /// [`CliError::Outcome`] if something was not imported or, with `--strict`, was inconsistent.
     fn judge(&self, strict: bool) -> Result<(), CliError> {
         let counts = self.counts();
         let what = if counts.failed > 0 {
@@ -358,8 +351,8 @@ impl Report {
             )
         } else if strict && counts.bad_lines + counts.refused > 0 {
             format!(
-                "not strictly as it should be: lines that are no conversation: {}, conversations \
-                 that contradict themselves: {}",
+                "not strictly valid: lines that are not conversations: {}, conversations that \
+                 contradict themselves: {}",
                 counts.bad_lines, counts.refused
             )
         } else {
@@ -367,7 +360,7 @@ impl Report {
         };
         Err(CliError::Outcome {
             what,
-            hint: "they are named above by file and line; the others are imported, and importing \
+            hint: "they are listed above by file and line; the others are imported, and importing \
                    again adds only what is missing"
                 .into(),
             exit: Exit::Failed,
@@ -375,7 +368,7 @@ impl Report {
     }
 }
 
-/// Prints beside a progress bar without tearing it.
+/// Prints a line without damaging the progress bar.
 fn note(bar: &ProgressBar, line: &str) {
     bar.suspend(|| tell!("{line}"));
 }

@@ -1,4 +1,4 @@
-//! What an import did, counted, and said by file and line where it matters.
+//! Counts what an import did, and reports problems by file and line.
 
 use std::{cell::RefCell, collections::BTreeMap, path::Path, time::Duration};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use treering_import::{ImportNote, ImportedConversation, Parted, format::Format};
 
-/// What came of an import.
+/// Outcome of an import.
 #[derive(Clone, Debug, Default)]
 pub struct ImportCounts {
     /// Conversations that were read.
@@ -23,61 +23,61 @@ pub struct ImportCounts {
     pub new: u64,
     /// … and had grown.
     pub continued: u64,
-    /// … and were there already, whole.
+    /// … and were already there completely.
     pub known: u64,
-    /// … and contradict themselves, with `--strict`.
+    /// … and are inconsistent, with `--strict`.
     pub refused: u64,
-    /// Branches that were opened because the past of a source changed.
+    /// Branches that were created because the past of a source changed.
     pub parted: u64,
-    /// Files whose last line is left for the next time.
+    /// Files with a last line left for the next time.
     pub unfinished: u64,
-    /// Files, by what they hold.
+    /// Files by format.
     pub files: BTreeMap<Format, u64>,
-    /// Names of the first files that were passed over, by what they hold.
+    /// Names of the first skipped files, by format.
     pub passed_over: BTreeMap<Format, Vec<String>>,
-    /// Conversations and files that were not imported.
+    /// Conversations and files that failed.
     pub failed: u64,
-    /// Lines that are no conversation.
+    /// Lines that are not conversations.
     pub bad_lines: u64,
-    /// Events that were appended.
+    /// Appended events.
     pub events: u64,
-    /// What was odd, by name.
+    /// Number of oddities, by name.
     pub oddities: BTreeMap<&'static str, u64>,
-    /// The same in words, for people.
+    /// Descriptions of the oddities, for people.
     pub told: BTreeMap<&'static str, &'static str>,
     /// UUID of the conversation with the most events, and their number.
     pub largest: Option<(String, usize)>,
 }
 
-/// How a conversation got into the store.
+/// How a conversation was added to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It was not there.
+    /// It was new.
     New,
-    /// It was there in part.
+    /// Part of it was known.
     Continued,
-    /// It was there whole.
+    /// All of it was known.
     Known,
 }
 
-/// Counts, and tells standard error what is odd.
+/// Counts, and prints problems to standard error.
 #[derive(Debug)]
 pub struct Report {
     counts: RefCell<ImportCounts>,
     bar: ProgressBar,
     strict: bool,
     took: Duration,
-    /// Somebody did not want to wait for its end.
+    /// The user interrupted it.
     pub is_interrupted: bool,
-    /// Nothing is said of last lines that are not whole: whoever watches looks again.
+    /// Incomplete last lines are not reported, because the watch reads them again.
     watches: bool,
 }
 
-/// Files of one format that are named when they are passed over.
+/// Most skipped files of one format that are named.
 const PASSED_OVER_NAMED_MAX: usize = 3;
 
 impl Report {
-    /// Nothing yet.
+    /// An empty report.
     pub fn new(bar: ProgressBar, strict: bool) -> Self {
         Self {
             counts: RefCell::default(),
@@ -89,7 +89,7 @@ impl Report {
         }
     }
 
-    /// The same for one look of many: what will be there at the next one is not told.
+    /// The report of one pass of a watch. It does not report what the next pass will read again.
     pub fn of_watch(self) -> Self {
         Self {
             watches: true,
@@ -97,18 +97,18 @@ impl Report {
         }
     }
 
-    /// How long it took.
+    /// Sets the duration.
     pub fn timed(mut self, took: Duration) -> Self {
         self.took = took;
         self
     }
 
-    /// Where it shows how far it is.
+    /// The progress bar.
     pub fn bar(&self) -> &ProgressBar {
         &self.bar
     }
 
-    /// What contradicts itself is refused.
+    /// Whether inconsistent conversations are refused.
     pub fn is_strict(&self) -> bool {
         self.strict
     }
@@ -118,7 +118,7 @@ impl Report {
         self.counts.borrow().clone()
     }
 
-    /// Counts what reading brought, and tells what is odd. What is to be appended comes back.
+    /// Counts an item and reports problems. Returns a conversation that is to be appended.
     pub fn found(&self, found: FeedItem) -> Option<Box<Ready>> {
         match found {
             FeedItem::File(format) => self.file(format),
@@ -132,7 +132,7 @@ impl Report {
             }
             FeedItem::Unfinished(origin) => {
                 self.counts.borrow_mut().unfinished += 1;
-                let left = "its last line is not whole yet; it is left for the next import";
+                let left = "its last line is incomplete and is left for the next import";
                 self.look_note(&origin, left);
             }
             FeedItem::BadFile(origin, why) => self.failed(&origin, &why),
@@ -141,19 +141,19 @@ impl Report {
         None
     }
 
-    /// Tells of a file, unless it is looked at again and again.
+    /// Reports a file, except in a watch.
     fn look_note(&self, origin: &SourceLine, what: &str) {
         if !self.watches {
             note(&self.bar, &format!("{origin}: {what}"));
         }
     }
 
-    /// A file holds this.
+    /// Counts a file of this format.
     fn file(&self, format: Format) {
         *self.counts.borrow_mut().files.entry(format).or_default() += 1;
     }
 
-    /// A file of a folder holds something that is not imported.
+    /// Counts a skipped file in a folder.
     fn passed_over(&self, origin: &SourceLine, format: Format) {
         self.file(format);
         let mut counts = self.counts.borrow_mut();
@@ -163,24 +163,24 @@ impl Report {
         }
     }
 
-    /// There is no file in a folder that is looked at.
+    /// Reports a folder without candidate files.
     pub fn without_files(&self, folder: &Path) {
         let folder = printable(&folder.display().to_string());
         let line = format!(
-            "{folder}: no file in it is looked at; such are {}",
+            "{folder}: it has no importable files; supported are {}",
             find::looked_at()
         );
         note(&self.bar, &line);
     }
 
-    /// A conversation was imported before, word for word.
+    /// Counts a conversation that was imported before, unchanged.
     fn known(&self) {
         let mut counts = self.counts.borrow_mut();
         counts.conversations += 1;
         counts.known += 1;
     }
 
-    /// A source goes on otherwise than what is stored of it.
+    /// Reports a source that differs from what is stored of it.
     pub fn parted(&self, origin: &SourceLine, imported: &ImportedConversation, parted: &Parted) {
         self.counts.borrow_mut().parted += 1;
         let id = imported.conversation.to_string();
@@ -189,19 +189,19 @@ impl Report {
         note(
             &self.bar,
             &format!(
-                "{origin}: what {id} has after #{after} is not what the source says now; that is \
-                 on the branch {branch}"
+                "{origin}: events of {id} after #{after} differ from the source now; the new ones \
+                 are on branch {branch}"
             ),
         );
     }
 
-    /// A file, or a conversation, was not imported.
+    /// Reports a file or a conversation that was not imported.
     pub fn failed(&self, origin: &SourceLine, why: &str) {
         self.counts.borrow_mut().failed += 1;
         note(&self.bar, &format!("{origin}: not imported: {why}"));
     }
 
-    /// A conversation was read. False: it is not to be imported.
+    /// Counts a conversation that was read. Returns false if it is not to be imported.
     pub fn read(&self, origin: &SourceLine, notes: &[ImportNote]) -> bool {
         let mut counts = self.counts.borrow_mut();
         counts.conversations += 1;
@@ -209,8 +209,7 @@ impl Report {
         for odd in notes {
             *counts.oddities.entry(odd.what.name()).or_default() += 1;
             counts.told.insert(odd.what.name(), odd.what.told());
-            // What contradicts itself is named; what merely lacks something is
-            // counted.
+            // Inconsistencies are named; missing details are only counted.
             if odd.what.is_fault() {
                 faults += 1;
                 let message = odd.message_index;
@@ -227,7 +226,7 @@ impl Report {
         !refused
     }
 
-    /// A conversation is in the store.
+    /// Counts a conversation that is in the store.
     pub fn arrived(&self, imported: &ImportedConversation, how: Arrival, events: u64) {
         let mut counts = self.counts.borrow_mut();
         match how {
@@ -244,7 +243,7 @@ impl Report {
             .set_message(format!("import {} conversations", count(counts.new)));
     }
 
-    /// One sentence or two for people.
+    /// A summary of one or two sentences for people.
     pub fn summary(&self) -> String {
         let counts = self.counts.borrow();
         let mut text = found(&counts);
@@ -260,13 +259,13 @@ impl Report {
         for (number, what) in [
             (
                 counts.parted,
-                "opened as branches, where a past has changed",
+                "opened as branches because the past has changed",
             ),
             (
                 counts.unfinished,
-                "left for the next import: last lines that are not whole",
+                "incomplete last lines, left for the next import",
             ),
-            (counts.refused, "refused: contradicting themselves"),
+            (counts.refused, "refused because they contradict themselves"),
             (counts.failed, "not imported"),
             (counts.bad_lines, "not a conversation (lines)"),
         ] {
@@ -281,7 +280,7 @@ impl Report {
         text
     }
 
-    /// What one look of many brought, in a line; none when that is nothing.
+    /// A line about one pass of a watch; none if it brought nothing.
     pub fn news(&self) -> Option<String> {
         let counts = self.counts.borrow();
         (counts.events > 0).then(|| {
@@ -294,7 +293,7 @@ impl Report {
         })
     }
 
-    /// The same for scripts.
+    /// The counts as JSON for scripts.
     pub fn json(&self) -> String {
         let counts = self.counts.borrow();
         let mut object = Object::new();
@@ -324,7 +323,7 @@ impl Report {
     }
 }
 
-/// What the files hold, a line for what is imported and one for each other thing.
+/// The formats of the files: one line for imported ones and one for each other format.
 fn found(counts: &ImportCounts) -> String {
     let mut text = String::new();
     for (format, number) in &counts.files {
@@ -336,7 +335,7 @@ fn found(counts: &ImportCounts) -> String {
                     true => " …",
                     false => "",
                 };
-                format!(": passed over: {}{more}", names.join(", "))
+                format!(": skipped: {}{more}", names.join(", "))
             }
         };
         text.push_str(&format!(

@@ -1,11 +1,10 @@
 //! Appends conversations over gRPC.
 //!
-//! Most are one append, for a stream that must not exist, and go down one
-//! pipelined stream. What is refused there (it exists, or the store was busy) is
-//! compared with what is stored, and only the rest is appended. Large ones, and
-//! those that refer to their own past, take several appends, one after the
-//! other; when such an import breaks off, the next one goes on where it stopped. The
-//! last append of a conversation has the key of its content: what has it is there.
+//! Most conversations are one append that must create its stream, and go through one pipelined
+//! stream. A conversation that is refused there (it exists, or the store was busy) is compared with
+//! what is stored, and only the rest is appended. Large conversations, and those that refer to
+//! their own past, take several appends in order; an interrupted import continues where it stopped.
+//! The last append of a conversation has the key of its content, which marks it as complete.
 
 use std::{
     collections::HashMap,
@@ -40,58 +39,58 @@ use treering_proto::{
     pb::{self, append_stream_response::Outcome, expected_revision::Expected},
 };
 
-/// Appends that may be under way.
+/// Most appends in flight.
 const IN_FLIGHT: usize = 64;
-/// Bytes that may be under way: a few large conversations.
+/// Most KiB in flight: a few large conversations.
 const IN_FLIGHT_KIB: usize = 48 * 1024;
-/// Conversations that are compared with the store at the same time.
+/// Most conversations that are compared at the same time.
 const COMPARED: usize = 8;
-/// How often a conversation is compared when somebody else appends to it.
+/// Attempts to compare a conversation to which somebody else appends.
 const COMPARE_TRIES: u32 = 3;
-/// How often an append is tried again while the store is busy.
+/// Attempts to append while the store is busy.
 const TRIES: u32 = 20;
-/// Pause before the next try.
+/// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// An import under way.
+/// A running import.
 #[derive(Debug)]
 pub struct Upload<'a> {
     store: &'a Connection,
     report: &'a Report,
-    /// By conversation: files may hold the same one.
+    /// Locks by conversation, because several files may have the same one.
     turns: Turns,
 }
 
 type Turns = Mutex<HashMap<ConversationId, Arc<tokio::sync::Mutex<()>>>>;
 
-/// A conversation that is on the stream.
+/// A conversation in the stream.
 struct Sent {
     ready: Box<Ready>,
     _room: OwnedSemaphorePermit,
 }
 
-/// How a conversation got into the store.
+/// How a conversation was added to the store.
 struct Done {
     how: Arrival,
     plan: Plan,
-    /// The key of its content was used.
+    /// The append used the key of its content.
     key_is_used: bool,
 }
 
-/// Why one conversation is not in the store.
+/// Why a conversation is not in the store.
 enum Refusal {
-    /// It alone: the import goes on.
+    /// Only this one failed: the import continues.
     One(String),
-    /// It is not what it was when it was read.
+    /// The stored conversation has changed since it was read.
     Moved,
-    /// The store is gone, or full: nothing more can be done.
+    /// The store is unavailable or full: the import ends.
     All(CliError),
 }
 
 impl From<Status> for Refusal {
     fn from(status: Status) -> Self {
         match status.code() {
-            // The next import goes on here, once there is room.
+            // The next import continues here when there is room.
             _ if is_over_quota(&status) => Self::All(status.into()),
             Code::Unavailable | Code::Unauthenticated | Code::Unimplemented => {
                 Self::All(status.into())
@@ -111,17 +110,16 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Appends everything that the feed brings.
+    /// Appends everything from the feed.
     ///
     /// # Errors
-    /// When the store goes away.
+    /// If the store becomes unavailable.
     pub async fn run(&self, feed: Feed) -> Result<(), CliError> {
         let (requests, outgoing) = mpsc::channel(IN_FLIGHT);
         let (sent, awaited) = mpsc::channel(IN_FLIGHT);
         let (unsure, to_compare) = mpsc::channel(COMPARED);
         let also_unsure = unsure.clone();
-        // Both drop their senders of `unsure` when they are done: that ends the
-        // comparing.
+        // Both drop their senders of `unsure` at the end, which ends the comparison.
         let answers = async move {
             let outgoing = ReceiverStream::new(outgoing);
             let answers = self.store.events().append_stream(outgoing).await?;
@@ -150,7 +148,7 @@ impl<'a> Upload<'a> {
                 continue;
             }
             if ready.batches.len() != 1 || !ready.children.is_empty() {
-                // Compared with nothing, it is appended step by step.
+                // It is compared with nothing, and then appended in several steps.
                 if unsure.send(ready).await.is_err() {
                     return Ok(());
                 }
@@ -166,7 +164,7 @@ impl<'a> Upload<'a> {
                 ready,
                 _room: permit,
             };
-            // A receiver that is gone has an error of its own to tell.
+            // If the receiver is gone, it reports the error itself.
             if sent.send(on_its_way).await.is_err() || requests.send(request).await.is_err() {
                 return Ok(());
             }
@@ -214,7 +212,7 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
-    /// A conversation, and then its sub-contexts, which need it in the store.
+    /// Compares a conversation, and then its sub-contexts, which need it in the store.
     async fn compare_family(&self, ready: Ready) -> Result<(), CliError> {
         let _turn = self.turn_of(ready.imported.conversation).await;
         let has_children = !ready.children.is_empty();
@@ -234,9 +232,7 @@ impl<'a> Upload<'a> {
                     child.imported.parent_in_store(plan);
                     self.compare(&child.imported, None).await
                 }
-                None => Err(Refusal::One(
-                    "the session that it belongs to was not imported".into(),
-                )),
+                None => Err(Refusal::One("its session was not imported".into())),
             };
             whole &= outcome.is_ok();
             is_marked = false;
@@ -281,7 +277,7 @@ impl<'a> Upload<'a> {
                 let id = imported.conversation;
                 self.report.failed(
                     origin,
-                    &format!("someone else appends to {id}: import it again once that has ended"),
+                    &format!("another writer is appending to {id}: import again later"),
                 );
                 Ok(())
             }
@@ -328,8 +324,8 @@ impl<'a> Upload<'a> {
         })
     }
 
-    /// Notes that all of a content is there. Without it, the next import compares
-    /// again: that is no reason to fail.
+    /// Marks a content as complete. If that fails, the next import compares it again, so it is not
+    /// an error.
     async fn mark(&self, conversation: ConversationId, key: &str) {
         let custom = Custom {
             type_name: importer::MARK_TYPE.to_owned(),
@@ -347,7 +343,7 @@ impl<'a> Upload<'a> {
             ..Default::default()
         };
         if let Err(Refusal::One(why)) = self.append_patiently(request).await {
-            tracing::debug!(why, "what was imported is not marked");
+            tracing::debug!(why, "the import was not recorded");
         }
     }
 
@@ -403,7 +399,7 @@ impl<'a> Upload<'a> {
                 ..Default::default()
             };
             let answer = match self.append_patiently(request).await {
-                // Another import was first: what it appended is read again.
+                // Another import was first: read again what it appended.
                 Err(Refusal::One(_)) if is_first_event && self.exists(id).await => {
                     return Err(Refusal::Moved);
                 }
@@ -444,7 +440,7 @@ impl<'a> Upload<'a> {
     }
 }
 
-/// True when it may be taken in a moment.
+/// Whether the append may succeed when it is repeated.
 fn is_busy(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted && !is_over_quota(status)
 }
@@ -457,7 +453,7 @@ pub fn asks(store: &Connection) -> Ask {
         let mut events = events.clone();
         let request = pb::KnownKeysRequest { idempotency_keys };
         let answer = runtime.block_on(events.known_keys(request));
-        // A server that cannot tell: everything is compared.
+        // If the server cannot tell, everything is compared.
         answer.map_or_else(|_| Vec::new(), |answer| answer.into_inner().known)
     })
 }

@@ -1,9 +1,9 @@
-//! `import --watch`: looks at the files again and again, and imports those that changed.
+//! `import --watch`: checks the files repeatedly, and imports those that changed.
 //!
-//! There is no state but the store: what of a file is new is what is not in it. So this
-//! can be killed at any moment, and two of them do each other no harm. Files are looked at
-//! from time to time, and not more often than looking and importing take a small part of
-//! the time; that works on every file system, and for files that are replaced.
+//! The only state is the store: what is new in a file is what the store does not have. So the
+//! process can be killed at any time, and two of them do not interfere. Files are polled, at
+//! intervals such that polling and importing take a small part of the time. This works on every
+//! file system, and for files that are replaced.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -28,36 +28,35 @@ use treering_present::{
     text::{count, things},
 };
 
-/// The shortest time between two looks.
+/// Shortest pause between two passes.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
-/// So many times as long as a look took is nothing done.
+/// Least pause after a pass, as a multiple of its duration.
 const PAUSE_TIMES: u32 = 9;
-/// Between two tries to reach a server.
+/// Pause between two attempts to reach a server.
 const SERVER_PAUSE: Duration = Duration::from_secs(2);
-/// The longest time between two looks.
+/// Longest pause between two passes.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// What tells that a file has changed: its length, when it was written, and which file it
-/// is on its disk.
+/// Signature of a file's state: length, modification time, and file id.
 type Mark = (u64, Option<SystemTime>, u64);
 
-/// A file that was not imported is tried again after this time, though it did not change …
+/// A file that failed is tried again after this time, even if it did not change …
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// … and so often.
+/// … at most this often.
 const AGAIN_MAX: u32 = 5;
 
-/// What was seen of the files.
+/// State of the files.
 #[derive(Default)]
 struct Seen {
     marks: HashMap<PathBuf, Mark>,
-    /// Files of looks that failed: when they are tried again, and how often they were.
+    /// Files that failed: when to try again, and the number of attempts.
     again: HashMap<PathBuf, (Instant, u32)>,
 }
 
-/// Imports what is there, and then what comes, until somebody ends it.
+/// Imports what exists, and then what is added, until it is stopped.
 ///
 /// # Errors
-/// When the store goes away, or the output.
+/// If the store or the output fails.
 pub async fn run(
     args: &ImportArgs,
     paths: &[PathBuf],
@@ -90,10 +89,10 @@ pub async fn run(
                     }
                     report.counts().failed > 0
                 }
-                // A server may come again; a folder that fails will fail again.
+                // A server may come back, but a failing folder will fail again.
                 Err(error) if !store.is_embedded() && error.is_of_absent_server() => {
                     if !is_away {
-                        tell!("{error}; it is tried again until it answers");
+                        tell!("{error}; retrying until it answers");
                     }
                     is_away = true;
                     seen.marks.clear();
@@ -116,7 +115,7 @@ pub async fn run(
     Ok(())
 }
 
-/// Says what a look brought, if it did.
+/// Prints what a pass brought, if anything.
 fn tell(report: &Report, out: &mut Out) -> Result<(), CliError> {
     if let Some(news) = report.news() {
         let line = if out.json { report.json() } else { news };
@@ -126,7 +125,7 @@ fn tell(report: &Report, out: &mut Out) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Somebody ends it: Ctrl-C, or whoever ends services.
+/// Completes on Ctrl-C or the signal that ends services.
 async fn ended() {
     #[cfg(unix)]
     {
@@ -139,13 +138,13 @@ async fn ended() {
             return;
         }
     }
-    // Without signals nobody can end it but by killing it.
+    // Without signals, it can only be killed.
     if signal::ctrl_c().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// What came in since it began.
+/// Totals since the start.
 #[derive(Default)]
 struct Total {
     events: u64,
@@ -169,7 +168,7 @@ impl Total {
         );
         if self.failed > 0 {
             text.push_str(&format!(
-                "; {} times a file was not imported (told above)",
+                "; {} times a file was not imported (see above)",
                 count(self.failed)
             ));
         }
@@ -178,8 +177,8 @@ impl Total {
 }
 
 impl Seen {
-    /// The files to import: those that are new or changed, and those that are read
-    /// together with such a one.
+    /// The files to import: new and changed ones, and those that are read together with one of
+    /// these.
     fn changed(&mut self, paths: &[PathBuf], now: Instant) -> Vec<Candidate> {
         let files = find::all_files(paths);
         let due = self
@@ -197,7 +196,7 @@ impl Seen {
             }
             marks.insert(file, mark);
         }
-        // A file that is gone is new when it comes again.
+        // A deleted file that comes back is new.
         self.marks = marks;
         if changed.is_empty() {
             return Vec::new();
@@ -205,7 +204,7 @@ impl Seen {
         find::candidates_among(paths, &changed)
     }
 
-    /// These were imported in one look.
+    /// Records the files of one pass.
     fn note(&mut self, files: &[PathBuf], has_failed: bool, now: Instant) {
         for file in files {
             match has_failed {
@@ -244,9 +243,8 @@ mod tests {
         found.iter().map(name).collect()
     }
 
-    // A watch that looks at every file again each time reads a disk for nothing; one that
-    // passes over a file that was replaced, or what is read together with another one,
-    // loses it.
+    // A watch must not read every file on each pass. It must not miss a file that was replaced, or
+    // one that is read together with another.
     #[test]
     fn only_what_changed_is_looked_at_again() {
         let folder = tempfile::tempdir().unwrap();
@@ -271,7 +269,7 @@ mod tests {
         write("s1/subagents/agent-a.jsonl", line);
         assert_eq!(names(seen.changed(&paths, now)), ["s1.jsonl"]);
         assert_eq!(seen.changed(&paths, now), []);
-        // Another file in its place, as long as it was.
+        // Another file in its place, with the same length.
         write("new", "{}\n[]");
         fs::rename(folder.path().join("new"), folder.path().join("b.jsonl")).unwrap();
         assert_eq!(names(seen.changed(&paths, now)), ["b.jsonl"]);
@@ -279,12 +277,12 @@ mod tests {
         assert_eq!(seen.changed(&paths, now), []);
         write("b.jsonl", "{}\n[]");
         assert_eq!(names(seen.changed(&paths, now)), ["b.jsonl"]);
-        // What a database has not taken in yet lies beside it.
+        // Recent data of a database is in its write-ahead log.
         write("opencode.db", "x");
         seen.changed(&paths, now);
         write("opencode.db-wal", "y");
         assert_eq!(names(seen.changed(&paths, now)), ["opencode.db"]);
-        // What failed is tried again after a while, and not for ever.
+        // A failed file is tried again after some time, but not forever.
         let failed = [folder.path().join("b.jsonl")];
         for _ in 0..AGAIN_MAX {
             seen.note(&failed, true, now);
@@ -294,7 +292,7 @@ mod tests {
         }
         seen.note(&failed, true, now);
         assert_eq!(seen.changed(&paths, now + AGAIN_AFTER), []);
-        // What is named itself needs no name that is known.
+        // A file that the user names may have any extension.
         let named = [folder.path().join("notes.md")];
         assert_eq!(names(Seen::default().changed(&named, now)), ["notes.md"]);
     }

@@ -1,4 +1,4 @@
-//! Where each agent has its configuration, and what belongs there.
+//! Where the configuration of each agent is, and what Treering adds to it.
 
 use std::{env, path::PathBuf};
 
@@ -9,25 +9,25 @@ use super::{Agent, edit::Change, options::Options};
 
 /// The name of the server in configurations.
 const NAME: &str = "treering";
-/// How long Claude Code waits for the import of a session, in seconds.
+/// Timeout of the import hook in Claude Code, in seconds.
 const HOOK_SECONDS: u32 = 120;
 
-/// What is to be configured, and where.
+/// What to configure, and where.
 #[derive(Clone, Debug)]
 pub struct AgentSetup {
-    /// The project, or the home.
+    /// Folder of the project, or the home folder.
     pub folder: PathBuf,
-    /// What is started.
+    /// Program to start.
     pub program: String,
-    /// Behind it.
+    /// Arguments of the program.
     pub arguments: Vec<String>,
-    /// Of these, what was given just now; none: what is there does not count.
+    /// The options given now. None to ignore existing options.
     pub given: Option<Options>,
-    /// Sessions are imported.
+    /// Add the hook that imports sessions.
     pub hook: bool,
 }
 
-/// The files of an agent, with what is to be in them.
+/// The configuration files of an agent, with their changes.
 pub fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)> {
     let (program, arguments) = (&place.program, &place.arguments);
     let at = |path: &str| place.folder.join(path);
@@ -57,7 +57,7 @@ pub fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)> {
             let mut command = vec![program.clone()];
             command.extend(arguments.iter().cloned());
             let server = json!({"type": "local", "command": command, "enabled": true});
-            // It reads both names.
+            // The agent reads both names.
             let commented = at("opencode.jsonc");
             let path = match commented.exists() {
                 true => commented,
@@ -79,8 +79,7 @@ pub fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)> {
     }
 }
 
-/// Imports the session whenever the agent has finished answering: what is there is known, and
-/// only what is new is added.
+/// The hook that imports the session after each answer of the agent. Only new events are added.
 fn hook(place: &AgentSetup) -> Change {
     Change::Hook {
         event: "Stop",
@@ -92,7 +91,7 @@ fn hook(place: &AgentSetup) -> Change {
     }
 }
 
-/// What belongs there to reach a server without this program, by HTTP.
+/// The configuration to reach a server by HTTP, without this program.
 pub fn by_http(agent: Agent, url: &str, namespace: Option<&str>) -> String {
     let headers = |key: &str| {
         let mut headers = json!({"Authorization": format!("Bearer {key}")});
@@ -142,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    // A form that no agent reads, or one with a key in it that others then read.
+    // The configuration must be valid for the agent, and have no key that others could read.
     #[test]
     fn by_http_the_key_stays_in_the_environment() {
         let url = "https://agents.example/mcp";

@@ -1,5 +1,5 @@
-//! Changes of a configuration file that leave the rest of it as it is: its order, its comments,
-//! its look.
+//! Changes a configuration file and preserves everything else in it: order, comments and
+//! formatting.
 
 use std::path::Path;
 
@@ -12,42 +12,42 @@ use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 use super::options::{Options, quoted, unquoted};
 
-/// The program's own name.
+/// Name of the program.
 const PROGRAM: &str = "treering";
 
-/// What is to be in a file.
+/// A change to a file.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// JSON, with comments perhaps: a member of an object that the file has at its top.
+    /// JSON, perhaps with comments: a member of a top-level object.
     Member {
-        /// The object.
+        /// Name of the object.
         within: &'static str,
-        /// The member.
+        /// Name of the member.
         name: &'static str,
-        /// Its value.
+        /// Value of the member.
         value: Value,
     },
     /// JSON: a hook of Claude Code.
     Hook {
-        /// When it runs.
+        /// Event on which it runs.
         event: &'static str,
-        /// The program that it runs.
+        /// Program that it runs.
         program: String,
-        /// Behind its mark, in a new one.
+        /// Options after the mark, for a new hook.
         options: Options,
-        /// Of these, what was given: it replaces what one that is there has. None: all of that
-        /// goes.
+        /// Options given now, which replace those of an existing hook. None to remove the existing
+        /// options.
         given: Option<Options>,
-        /// What it does, by which it is known whatever else is in it.
+        /// Arguments by which the hook is recognised, whatever else it has.
         mark: &'static str,
-        /// How long it may run.
+        /// Timeout in seconds.
         seconds: u32,
     },
     /// TOML: a table with a command.
     Table {
-        /// The table that it is in.
+        /// Name of the outer table.
         within: &'static str,
-        /// Its name.
+        /// Name of the table.
         name: &'static str,
         /// `command`.
         program: String,
@@ -57,10 +57,10 @@ pub enum Change {
 }
 
 impl Change {
-    /// The text with the change; empty texts are new files.
+    /// The changed text. An empty text is a new file.
     ///
     /// # Errors
-    /// Why that cannot be done.
+    /// Why the change cannot be applied.
     pub fn applied(&self, text: &str) -> Result<String, String> {
         match self {
             Self::Member {
@@ -84,7 +84,7 @@ impl Change {
 }
 
 impl Change {
-    /// What stands behind the program now; none: nothing is there, or not this program.
+    /// The program's current arguments. None if there is no entry, or one for another program.
     pub fn arguments_there(&self, text: &str) -> Option<Vec<String>> {
         let (command, words) = match self {
             Self::Member { within, name, .. } => {
@@ -140,7 +140,7 @@ impl Change {
         let hooks = member_object(root, "hooks")?;
         let groups: CstArray = hooks
             .array_value_or_create(event)
-            .ok_or_else(|| format!("its `hooks.{event}` is no list"))?;
+            .ok_or_else(|| format!("its `hooks.{event}` is not a list"))?;
         let commands = groups
             .elements()
             .into_iter()
@@ -162,7 +162,7 @@ impl Change {
                 None => command(options.clone()),
                 Some(given) => match unquoted(behind) {
                     Some(words) => command(Options::of(&words).with(given).0),
-                    // A person has made more of it, and knows why.
+                    // The user has extended the command, so do not touch it.
                     None => return Ok(()),
                 },
             };
@@ -184,8 +184,7 @@ fn texts(list: &Value) -> Option<Vec<String>> {
     texts.map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
-/// JSON as several agents allow it: with comments, and commas behind the last member. Nothing
-/// else is that is no JSON.
+/// JSON as several agents accept it: with comments and trailing commas, but no other extensions.
 const AS_AGENTS_READ: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_trailing_commas: true,
@@ -207,11 +206,11 @@ fn in_json(
     let is_new = text.trim().is_empty();
     let text = if is_new { "{}\n" } else { text };
     let root = CstRootNode::parse(text, &AS_AGENTS_READ)
-        .map_err(|error| format!("it is no JSON: {error}"))?;
-    let object = root.object_value().ok_or("it is no JSON object")?;
+        .map_err(|error| format!("it is not JSON: {error}"))?;
+    let object = root.object_value().ok_or("it is not a JSON object")?;
     change(&object)?;
     let changed = root.to_string();
-    // What is written must be read by others, and by this the next time.
+    // The result must be valid for other readers, and for the next run.
     CstRootNode::parse(&changed, &AS_AGENTS_READ)
         .map_err(|error| format!("it cannot be changed: {error}"))?;
     Ok(changed)
@@ -220,13 +219,13 @@ fn in_json(
 fn member_object(object: &CstObject, name: &str) -> Result<CstObject, String> {
     object
         .object_value_or_create(name)
-        .ok_or_else(|| format!("its `{name}` is no object"))
+        .ok_or_else(|| format!("its `{name}` is not an object"))
 }
 
-/// What a server that is reached by its address has, which one that is started has not.
+/// Members of a server reached by its address, which a started server does not have.
 const OF_ADDRESSES: [&str; 3] = ["url", "httpUrl", "headers"];
 
-/// Sets what is ours of a server, and leaves what a person has added: its environment, its time.
+/// Sets our members of a server, and keeps what the user added, such as environment and timeout.
 fn set_server(object: &CstObject, name: &str, value: &Value) {
     match (object.object_value(name), value) {
         (Some(server), Value::Object(members))
@@ -240,7 +239,7 @@ fn set_server(object: &CstObject, name: &str, value: &Value) {
     }
 }
 
-/// Sets a member, unless it has this value.
+/// Sets a member, unless it already has this value.
 fn set(object: &CstObject, name: &str, value: &Value) {
     match object.get(name) {
         Some(member)
@@ -277,23 +276,23 @@ fn in_toml(
 ) -> Result<String, String> {
     let mut document: DocumentMut = text
         .parse()
-        .map_err(|error| format!("it is no TOML: {error}"))?;
+        .map_err(|error| format!("it is not TOML: {error}"))?;
     let servers = document.entry(within).or_insert_with(|| {
         let mut table = Table::new();
-        // `[mcp_servers.treering]` says it all.
+        // The header `[mcp_servers.treering]` is enough.
         table.set_implicit(true);
         Item::Table(table)
     });
     let servers = servers
         .as_table_like_mut()
-        .ok_or_else(|| format!("its `{within}` is no table"))?;
+        .ok_or_else(|| format!("its `{within}` is not a table"))?;
     if servers.get(name).is_none() {
         servers.insert(name, Item::Table(Table::new()));
     }
     let server = servers
         .get_mut(name)
         .and_then(Item::as_table_like_mut)
-        .ok_or_else(|| format!("its `{within}.{name}` is no table"))?;
+        .ok_or_else(|| format!("its `{within}.{name}` is not a table"))?;
     let is = |item: Option<&Item>, wanted: &[String]| {
         let has = item.and_then(Item::as_array);
         has.is_some_and(|has| {
@@ -337,8 +336,8 @@ mod tests {
         }
     }
 
-    // Years of settings are in these files, with remarks: each byte of them that is not ours has
-    // to be there afterwards, in its place.
+    // These files have years of settings with comments. Each byte that is not ours must stay at its
+    // place.
     #[test]
     fn all_else_of_a_file_stays_as_it_is() {
         let old = "{\n    // zeta first\n    \"zeta\": 1.0,\n    \"mcpServers\": {\n        \
@@ -375,7 +374,7 @@ mod tests {
         assert_eq!(of_hook["type"], "command");
     }
 
-    // Each time that it was run, one more hook imported the same session.
+    // Each run added another hook that imported the same session.
     #[test]
     fn a_hook_is_there_once() {
         let old =
@@ -393,7 +392,8 @@ mod tests {
             groups[1]["hooks"][0]["command"],
             "/opt/treering import --hook --data x"
         );
-        // Once more with less: what is there stays. What is more than words is not touched.
+        // A second run with fewer options keeps the existing ones. A command that is more than
+        // plain words is not touched.
         let again = hook("/opt/treering", &["--namespace", "a b"]);
         let again = again.applied(&moved).unwrap();
         assert!(
@@ -404,8 +404,8 @@ mod tests {
         assert_eq!(hook("treering", &[]).applied(&own).unwrap(), own);
     }
 
-    // What a person had added to a server, its environment, its time, was gone after the next
-    // run; what it reads is found again to be kept.
+    // The next run removed the environment and timeout that a user had added to a server. Existing
+    // options must be found and kept.
     #[test]
     fn what_was_added_to_a_server_stays() {
         let old = r#"{"mcpServers": {"treering": {"command": "/opt/treering",

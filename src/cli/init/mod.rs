@@ -1,7 +1,7 @@
-//! `init`: the store in an agent's configuration.
+//! `init`: adds the store to an agent's configuration.
 //!
-//! `agents` knows where each agent has its configuration and what belongs there, `edit` changes
-//! a file and nothing else in it, `options` what becomes of those that a configuration has.
+//! `agents` knows the configuration of each agent, `edit` changes a file and preserves the rest of
+//! it, `options` merges given and existing options.
 
 mod agents;
 mod edit;
@@ -29,15 +29,15 @@ use treering_mcp::MCP_PATH;
 
 /// Add the store to an agent: as tools, and for Claude Code with a hook that imports sessions
 ///
-/// Prints what would change in the agent's configuration. With --write it changes it: what else
-/// is in the file stays as it is, comments and order too, and the file as it was is kept beside
-/// it (.before-treering). A file that cannot be read as what it should be is not touched.
+/// Prints the changes to the agent's configuration. With --write it makes them: everything else in
+/// the file stays unchanged, including comments and order, and the original is kept beside it
+/// (.before-treering). A file that cannot be parsed is not touched.
 ///
-/// What is given of --data, --server, --namespace and --writable goes into the configuration; a
-/// key does not: agents hand on TREERING_TOKEN. Options that the configuration has already and
-/// that are not given stay (and are told); --anew leaves them out.
+/// Given options --data, --server, --namespace and --writable go into the configuration. A key does
+/// not: agents pass on TREERING_TOKEN. Options that are already in the configuration and not given
+/// stay, and are reported; --anew removes them.
 ///
-/// With --server it prints, too, how the agent reaches that server by HTTP, without this program.
+/// With --server it also prints how the agent reaches that server by HTTP, without this program.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -49,20 +49,20 @@ Examples:
   treering init vscode --write --anew          the same without all options
   treering init codex --server https://agents.example:7171")]
 pub struct InitArgs {
-    /// Which agent
+    /// Name of the agent
     #[arg(value_enum)]
     agent: Agent,
-    /// Write it
+    /// Write the changes
     #[arg(long)]
     write: bool,
-    /// The project, or home for all projects, whose configuration it is [default: where you
-    /// are; of codex your home]
+    /// Folder of the project, or home for all projects [default: the current folder; for codex your
+    /// home]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
-    /// Let the agent remember things and fork conversations
+    /// Let the agent store memories and fork conversations
     #[arg(long)]
     writable: bool,
-    /// Leave out options that the configuration has and that are not given now
+    /// Remove options that are in the configuration and not given now
     #[arg(long)]
     anew: bool,
     /// For claude-code: without the hook that imports each session
@@ -70,7 +70,7 @@ pub struct InitArgs {
     no_hook: bool,
 }
 
-/// An agent whose configuration is known.
+/// A supported agent.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agent {
     /// Claude Code.
@@ -85,15 +85,15 @@ pub enum Agent {
     Vscode,
 }
 
-/// The mark that editors of Windows begin a file with.
+/// The byte order mark with which editors on Windows begin a file.
 const BYTE_ORDER: &str = "\u{feff}";
-/// Behind the name of a file: as it was before.
+/// Suffix of the copy of the original file.
 const KEPT_SUFFIX: &str = ".before-treering";
 
 /// Shows or writes the configuration.
 ///
 /// # Errors
-/// [`CliError::ReadFile`], and [`CliError::Usage`] for a file that is not what it should be.
+/// [`CliError::ReadFile`]; [`CliError::Usage`] for a file that cannot be parsed.
 pub fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
     let arguments = arguments(args, common)?;
     let mut place = AgentSetup {
@@ -105,7 +105,7 @@ pub fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliErr
     };
     let kept = place.keep(args.agent);
     let mut edits = Vec::new();
-    // All are made before one is written.
+    // Compute all changes before the first is written.
     for (path, change) in changes(args.agent, &place) {
         edits.push(Edit::prepare(path, &change)?);
     }
@@ -113,7 +113,7 @@ pub fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliErr
     for edit in edits {
         let path = printable(&edit.path.display().to_string());
         if edit.is_nothing() {
-            out.line(format!("{path} has it already."))?;
+            out.line(format!("{path} is already up to date."))?;
             continue;
         }
         changed = true;
@@ -127,39 +127,38 @@ pub fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliErr
     if !kept.is_empty() {
         let kept = printable(&kept.join(" "));
         out.line(format!(
-            "Kept of what is there: {kept} (--anew leaves it out)"
+            "Kept existing options: {kept} (--anew removes them)"
         ))?;
     }
     if changed && !args.write {
-        out.lines("\nNothing was written; --write does.")?;
+        out.lines("\nNothing was written; use --write to write it.")?;
     }
     if changed && args.write {
-        out.line("Start the agent anew: it has the tools of `treering` then.")?;
+        out.line("Restart the agent to use the tools of `treering`.")?;
     }
     if let Some(server) = &common.server {
         let url = format!("{}{MCP_PATH}", server.trim_end_matches('/'));
         let namespace = Some(common.namespace.as_str()).filter(|name| *name != "default");
         let form = by_http(args.agent, &url, namespace);
-        out.lines("\nBy HTTP, without this program where the agent runs, it is this instead:")?;
+        out.lines("\nTo use HTTP instead, without this program on the agent's machine:")?;
         out.lines(form.trim_end())?;
     }
     Ok(())
 }
 
 impl AgentSetup {
-    /// Takes over the options that the configuration has and that were not given; which those
-    /// are.
+    /// Keeps the options that are in the configuration and were not given. Returns these.
     fn keep(&mut self, agent: Agent) -> Vec<String> {
         let Some(given) = &self.given else {
             return Vec::new();
         };
         let there = changes(agent, self).into_iter().find_map(|(path, change)| {
-            // What cannot be read is told when it is to be changed.
+            // An error is reported when the file is changed.
             let text = fs::read_to_string(path).ok()?;
             change.arguments_there(text.trim_start_matches(BYTE_ORDER))
         });
         let mut there = there.unwrap_or_default();
-        // Options of every command may stand before it.
+        // Common options may come before the subcommand.
         if let Some(at) = there.iter().rposition(|word| *word == self.arguments[0])
             && at > 0
             && there[0] != self.arguments[0]
@@ -184,8 +183,8 @@ fn folder(args: &InitArgs) -> Result<PathBuf, CliError> {
         return Ok(folder);
     }
     Err(CliError::Usage {
-        what: format!("{} is no folder", folder.display()),
-        hint: "name the project's folder with --folder".into(),
+        what: format!("{} is not a folder", folder.display()),
+        hint: "give the project's folder with --folder".into(),
     })
 }
 
@@ -194,11 +193,11 @@ fn home() -> Result<PathBuf, CliError> {
     dirs.map(|dirs| dirs.home_dir().to_owned())
         .ok_or_else(|| CliError::Usage {
             what: "this account has no home folder".into(),
-            hint: "name the folder with --folder".into(),
+            hint: "give the folder with --folder".into(),
         })
 }
 
-/// What the agent starts: by its name where that finds it, so that the file can be shared.
+/// The program that the agent starts: by name if that finds it, so that the file can be shared.
 fn program() -> String {
     const NAME: &str = "treering";
     let paths = env::var_os("PATH").unwrap_or_default();
@@ -209,12 +208,12 @@ fn program() -> String {
     }
 }
 
-/// Behind the program: the store that was named, and nothing that was not.
+/// Arguments of the program: the store that was given, and nothing else.
 fn arguments(args: &InitArgs, common: &Common) -> Result<Vec<String>, CliError> {
     let mut arguments = vec!["mcp".to_owned()];
     let mut add = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
     if let Some(data) = &common.data {
-        // The agent may start it elsewhere.
+        // The agent may start it in another folder.
         let data = std::path::absolute(data).map_err(|cause| CliError::ReadFile {
             path: data.clone(),
             cause,
@@ -233,11 +232,11 @@ fn arguments(args: &InitArgs, common: &Common) -> Result<Vec<String>, CliError> 
     Ok(arguments)
 }
 
-/// A file that would change.
+/// A change of a file.
 #[derive(Debug)]
 struct Edit {
     path: PathBuf,
-    /// None: there is no such file.
+    /// None if the file does not exist.
     before: Option<String>,
     after: String,
 }
@@ -251,11 +250,11 @@ impl Edit {
         };
         if before.is_none() && path.is_symlink() {
             return Err(CliError::Usage {
-                what: format!("{} is a link to a file that there is not", path.display()),
-                hint: "make that file, or remove the link".into(),
+                what: format!("{} is a link to a missing file", path.display()),
+                hint: "create that file, or remove the link".into(),
             });
         }
-        // Some editors begin a file with a mark; it stays.
+        // Keep a byte order mark.
         let text = before.as_deref().unwrap_or("");
         let (mark, text) = match text.strip_prefix(BYTE_ORDER) {
             Some(text) => (BYTE_ORDER, text),
@@ -263,10 +262,11 @@ impl Edit {
         };
         let after = change.applied(text).map(|after| format!("{mark}{after}"));
         let after = after.map_err(|why| CliError::Usage {
-            what: format!("{} is left as it is: {why}", path.display()),
-            hint: "mend it and try again; without --write you see what belongs there in a new \
-                   file, with --folder"
-                .into(),
+            what: format!("{} is unchanged: {why}", path.display()),
+            hint:
+                "fix it and retry; with --folder NEW and without --write you see what belongs in a \
+                 new file"
+                    .into(),
         })?;
         Ok(Self {
             path,
@@ -293,18 +293,18 @@ impl Edit {
             .to_string()
     }
 
-    /// Puts the new text in the place of the old one: whole, or not at all.
+    /// Replaces the file atomically.
     fn write(&self) -> Result<(), CliError> {
-        // A file may be a link into somebody's collection of such files: that one is meant.
+        // The file may be a link, for example into a dotfiles folder: change its target.
         let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
         let failed = |cause: io::Error| CliError::Outcome {
             what: format!("{} was not written: {cause}", path.display()),
-            hint: "check its owner and mode, and those of its folder".into(),
+            hint: "check owner and mode of the file and its folder".into(),
             exit: Exit::Failed,
         };
         let now = fs::read_to_string(&path).ok();
         if now != self.before {
-            return Err(failed(io::Error::other("it has changed meanwhile")));
+            return Err(failed(io::Error::other("it has changed in the meantime")));
         }
         let folder = path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder).map_err(failed)?;
@@ -314,13 +314,13 @@ impl Edit {
             let mut kept = path.clone().into_os_string();
             kept.push(KEPT_SUFFIX);
             let kept = PathBuf::from(kept);
-            // The first one is that from before.
+            // Keep the first copy, which is the original.
             if !kept.exists() {
                 fs::write(&kept, before).map_err(failed)?;
             }
             let mode = fs::metadata(&path).map_err(failed)?.permissions();
             if let Err(error) = fs::set_permissions(&kept, mode.clone()) {
-                tracing::debug!(%error, "the copy has a mode of its own");
+                tracing::debug!(%error, "the copy has another mode than the original");
             }
             new.as_file().set_permissions(mode).map_err(failed)?;
         }
@@ -346,8 +346,7 @@ mod tests {
         Edit::prepare(path.to_owned(), &change)
     }
 
-    // Somebody's configuration has to be there whole after each way in which this can end, and
-    // as it was when it cannot be understood.
+    // The configuration must be complete after any failure, and unchanged if it cannot be parsed.
     #[test]
     fn a_file_changes_whole_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
@@ -363,11 +362,11 @@ mod tests {
             "{new}"
         );
         assert_eq!(fs::read_to_string(&kept).unwrap(), old);
-        // Once more: nothing to do. The other one was made of a file that is no more.
+        // The second run changes nothing. `first` is outdated, so it is refused.
         assert!(edit(&path).unwrap().is_nothing());
         assert!(first.write().is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), new);
-        // With a mark of the order of bytes it was "no JSON".
+        // A file with a byte order mark was refused as invalid JSON.
         fs::write(&path, format!("\u{feff}{old}")).unwrap();
         edit(&path).unwrap().write().unwrap();
         let marked = fs::read_to_string(&path).unwrap();
@@ -382,7 +381,7 @@ mod tests {
         assert_eq!(names, 2, "nothing else is left");
         #[cfg(unix)]
         {
-            // A link that leads nowhere became a file.
+            // A dangling link was replaced by a file.
             fs::remove_file(&path).unwrap();
             std::os::unix::fs::symlink(dir.path().join("none"), &path).unwrap();
             assert!(edit(&path).unwrap_err().to_string().contains("is a link"));

@@ -1,17 +1,17 @@
-//! What a configuration has behind the program already, and what becomes of it: an option that is
-//! given replaces the one of its name, what is not named stays.
+//! The options that a configuration already has after the program. A given option replaces the one
+//! of the same name; others stay.
 
-/// The two that name a store: one of them stands for both.
+/// The two options that name a store. Giving one of them replaces either.
 const STORES: [&str; 2] = ["--data", "--server"];
-/// What the door takes and no other command.
+/// Options of `mcp` only.
 const OF_THE_DOOR: [&str; 2] = ["--writable", "--allow-approvals"];
 
-/// Words behind a program: one that says what it does, and options with their values.
+/// Arguments of a program: the subcommand, and options with their values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options(Vec<Vec<String>>);
 
 impl Options {
-    /// The options among words. What stands before the first of them is none of them.
+    /// The options among words. Words before the first option are ignored.
     pub fn of(words: &[String]) -> Self {
         let mut options: Vec<Vec<String>> = Vec::new();
         for word in words {
@@ -24,8 +24,8 @@ impl Options {
         Self(options)
     }
 
-    /// These where they are given, else those that are there, in their order; and what of those
-    /// was kept.
+    /// Merges given options over these, in their order. Also returns the existing ones that were
+    /// kept.
     pub fn with(self, given: &Self) -> (Self, Vec<String>) {
         let names_store = |option: &[String]| STORES.contains(&name(option));
         let other_store = given.0.iter().any(|option| names_store(option));
@@ -49,7 +49,7 @@ impl Options {
         (Self(all), kept)
     }
 
-    /// Those that other commands take, too.
+    /// Only options that other commands accept, too.
     pub fn of_every_command(self) -> Self {
         let of_all = |option: &Vec<String>| !OF_THE_DOOR.contains(&name(option));
         Self(self.0.into_iter().filter(of_all).collect())
@@ -66,7 +66,7 @@ fn name(option: &[String]) -> &str {
     word.split_once('=').map_or(word, |(name, _)| name)
 }
 
-/// A word of a command, as shells read it.
+/// Quotes a word for a shell.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
@@ -75,8 +75,8 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
-/// The words of a command, where it is nothing but words as [`quoted`] writes them; none: a
-/// person has made more of it.
+/// The words of a command, if it has only words as [`quoted`] writes them. None if the user has
+/// extended it.
 pub fn unquoted(command: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -110,8 +110,8 @@ mod tests {
         text.split(' ').map(str::to_owned).collect()
     }
 
-    // Once more with less, and the agent read another store than before, or could write no
-    // longer, and nobody had said so.
+    // A run with fewer options made the agent read another store, or removed its write access,
+    // without a message.
     #[test]
     fn what_is_not_named_stays() {
         for (there, given, all, kept) in [
@@ -143,8 +143,8 @@ mod tests {
         assert_eq!(of_all.of_every_command().words(), words("--data /a"));
     }
 
-    // A folder with a space or a quote in its name must not become two words, or another
-    // command; and it is read again as it was written.
+    // A folder with a space or a quote in its name must stay one word, and must be read back
+    // unchanged.
     #[test]
     fn words_of_a_hook_stay_words() {
         assert_eq!(quoted("--data"), "--data");

@@ -1,4 +1,4 @@
-//! An agent that runs again on a fork, against a served store.
+//! Tests of an agent that runs again on a fork, with a served store.
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ async fn append(store: &Connection, id: &str, branch: &str, bodies: Vec<Body>) -
 const NO: pb::ApprovalRequirement = pb::ApprovalRequirement::NotRequired;
 const YES: pb::ApprovalRequirement = pb::ApprovalRequirement::Pending;
 
-/// What was recorded; its first three events are shared by the forks.
+/// The recorded conversation. Its first three events are shared by the forks.
 async fn recorded(store: &Connection) -> String {
     let created = Body::ConversationCreated(bytes(&pb::ConversationCreated::default()));
     let bodies = vec![
@@ -115,7 +115,7 @@ async fn recorded(store: &Connection) -> String {
     append(store, "", "", bodies).await
 }
 
-/// A call of the agent, once it was answered or decided.
+/// A call of the agent, after it was answered or decided.
 async fn call(store: &Connection, id: &str, branch: &str, ask: Body) -> pb::ToolCall {
     append(store, id, branch, vec![ask]).await;
     for _ in 0..400 {
@@ -153,7 +153,7 @@ fn line(url: &str, id: &str, rest: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-/// The agent: its branch is there once the fork was made.
+/// The agent. Its branch exists once the fork is made.
 async fn agent(store: &Connection, id: &str) -> Vec<String> {
     while read::state(store, id, "again", 0).await.is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -174,9 +174,9 @@ async fn agent(store: &Connection, id: &str) -> Vec<String> {
     seen
 }
 
-/// An agent that is run again must see what it saw then, call by call: without
-/// its tools, with other call ids, with arguments spelt otherwise, denied where it
-/// was denied; and what it asks anew is reported, not made up.
+/// An agent that runs again must see the same results, call by call: without its tools, with other
+/// call ids, with other spellings of the arguments, and denied if it was denied. New calls are
+/// reported, not invented.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_runs_again_without_its_tools() {
     let dir = tempfile::tempdir().unwrap();
@@ -225,9 +225,9 @@ async fn an_agent_runs_again_without_its_tools() {
     served.stop().await.unwrap();
 }
 
-/// Started late, on a fork in a new conversation with a call that is open already,
-/// and with nobody who may approve: what is open is answered, what needs a person
-/// waits, a miss stays open, and the comparison goes across conversations.
+/// Started late, on a fork in a new conversation with an open call, and without anyone to approve:
+/// the open call is answered, a call that needs approval waits, a miss stays open, and the
+/// comparison works across conversations.
 #[tokio::test(flavor = "multi_thread")]
 async fn open_calls_of_a_forked_conversation_are_answered() {
     let dir = tempfile::tempdir().unwrap();

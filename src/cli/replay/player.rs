@@ -1,5 +1,5 @@
-//! Which recorded result answers which call. Knows the calls of the branch that
-//! is played on, and no store: events in, questions out.
+//! Decides which recorded result answers which call. Knows the calls of the followed branch, but no
+//! store: events in, questions out.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,23 +9,23 @@ use serde_json::Value;
 
 use super::super::pb::{self, event::Body};
 
-/// A call that wants an answer.
+/// A call without an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Id of the call on the branch that is played on.
+    /// Id of the call on the followed branch.
     pub call_id: String,
     /// Name of the tool.
     pub tool: String,
-    /// JSON text.
+    /// Arguments as JSON text.
     pub arguments: Bytes,
-    /// It is the n-th call of this tool with these arguments that has, or is to
-    /// get, a result; from 1.
+    /// Number of the call among those of this tool with these arguments that have, or are to get, a
+    /// result; from 1.
     pub occurrence: u32,
-    /// It waits for a decision first.
+    /// It waits for an approval first.
     pub pending: bool,
 }
 
-/// The calls of a branch, as its events tell.
+/// The calls of a branch, from its events.
 #[derive(Debug, Default)]
 pub struct Player {
     open: BTreeMap<String, Question>,
@@ -34,11 +34,10 @@ pub struct Player {
 }
 
 impl Player {
-    /// Takes an event of the branch in; a call that can be answered now comes
-    /// back.
+    /// Reads an event of the branch. Returns a call that can be answered now.
     ///
     /// # Errors
-    /// When the event's body cannot be read.
+    /// If the event's body cannot be decoded.
     pub fn take(&mut self, event: &pb::Event) -> Result<Option<Question>, prost::DecodeError> {
         Ok(match &event.body {
             Some(Body::ToolCallRequested(body)) => {
@@ -63,7 +62,7 @@ impl Player {
         })
     }
 
-    /// The calls that are open and were not denied, in the order of their ids.
+    /// Open calls that were not denied, sorted by id.
     pub fn open(&self) -> impl Iterator<Item = &Question> {
         let open = self.open.values();
         open.filter(|question| !self.denied.contains(&question.call_id))
@@ -96,7 +95,7 @@ impl Player {
         Some(question.clone())
     }
 
-    /// A call that ended without a result has used none of the recorded ones.
+    /// A call that ended without a result used none of the recorded ones.
     fn dropped(&mut self, call_id: &str) {
         let Some(question) = self.open.remove(call_id) else {
             return;
@@ -108,7 +107,7 @@ impl Player {
     }
 }
 
-/// Tool and arguments, equal for arguments that are equal as JSON.
+/// Tool and arguments. Equal if the arguments are equal as JSON.
 fn key(tool: &str, arguments: &[u8]) -> (String, String) {
     let canonical = match serde_json::from_slice::<Value>(arguments) {
         Ok(mut value) => {
@@ -143,8 +142,8 @@ mod tests {
         event(Body::ToolCallRequested(call.encode_to_vec().into()))
     }
 
-    // The same call made three times must get the first, second and third recorded
-    // result, however its arguments are spelt; one that was cancelled uses none.
+    // The same call made three times must get the first, second and third recorded result, whatever
+    // the spelling of its arguments. A cancelled call uses none.
     #[test]
     fn the_nth_call_asks_for_the_nth_result() {
         let no = pb::ApprovalRequirement::NotRequired;
@@ -168,8 +167,8 @@ mod tests {
         assert_eq!(asked(ask("d", r#"{"x":2}"#, no)), Some(1));
     }
 
-    // A call that needs approval must not be answered before someone approves it,
-    // and never when they deny it.
+    // A call that needs approval must not be answered before it is approved, and never if it is
+    // denied.
     #[test]
     fn a_pending_call_waits_for_its_approval() {
         let mut player = Player::default();

@@ -1,5 +1,5 @@
-//! `replay --serve-tools`: an agent runs again from a fork, and its tool calls
-//! are answered with what the branch that was left has recorded.
+//! `replay --serve-tools`: an agent runs again from a fork, and its tool calls are answered with
+//! the recorded results of the parent branch.
 
 use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
@@ -28,20 +28,19 @@ use super::{
 };
 use treering_engine::{OpenMode, OpenOptions};
 
-/// Who appends the recorded results.
+/// Actor of the recorded results.
 const ACTOR: &str = "replay";
-/// Events a side of the comparison at the end.
+/// Most events of each branch in the comparison at the end.
 const DIFF_EVENTS_MAX: u32 = 1_000;
 
-/// How an agent runs again with recorded results.
+/// Options to run an agent again with recorded results.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "With --serve-tools")]
 pub struct ServeToolsArgs {
-    /// Answer the tool calls that are made on --branch with recorded results
+    /// Answer the tool calls on --branch with recorded results
     #[arg(long, conflicts_with_all = ["speed", "until", "as_of"])]
     pub serve_tools: bool,
-    /// The branch whose recorded results answer [default: the one that --branch
-    /// left]
+    /// The branch with the recorded results [default: the parent of --branch]
     #[arg(long, value_name = "BRANCH", requires = "serve_tools")]
     from: Option<String>,
     /// Fork after this revision first; needs --name
@@ -54,11 +53,10 @@ pub struct ServeToolsArgs {
     /// Fork into a new conversation that shares the history
     #[arg(long, requires = "fork_at")]
     new_conversation: bool,
-    /// Serve the store of --data at this address meanwhile, for the agent; port 0
-    /// takes any free one
+    /// Serve the store of --data at this address for the agent; port 0 takes any free one
     #[arg(long, value_name = "ADDR", requires = "serve_tools")]
     listen: Option<SocketAddr>,
-    /// Decide calls that need approval as it was recorded
+    /// Decide on calls that need approval as recorded
     #[arg(long, value_name = "HOW", requires = "serve_tools")]
     approve: Option<Approve>,
     /// What to do with a call that has no recorded result
@@ -69,8 +67,7 @@ pub struct ServeToolsArgs {
         requires = "serve_tools"
     )]
     on_miss: OnMiss,
-    /// End when nothing was appended to the branch for so long [default: at
-    /// Ctrl-C]
+    /// End when nothing was appended to the branch for this many seconds [default: at Ctrl-C]
     #[arg(long, value_name = "SECONDS", requires = "serve_tools")]
     until_idle: Option<u64>,
 }
@@ -78,42 +75,42 @@ pub struct ServeToolsArgs {
 /// Who approves.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum Approve {
-    /// Whoever did, as they did.
+    /// As recorded.
     Recorded,
 }
 
-/// What becomes of a call without a recorded result.
+/// What to do with a call without a recorded result.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum OnMiss {
-    /// It stays open, for someone else to answer.
+    /// Leave it open, for someone else to answer.
     Skip,
-    /// It ends with an error result.
+    /// End it with an error result.
     Fail,
 }
 
 impl ReplayArgs {
-    /// Where the store is to be served meanwhile.
+    /// The address at which to serve the store meanwhile.
     pub fn listens(&self) -> Option<SocketAddr> {
         self.again.listen
     }
 }
 
-/// What happened.
+/// Counts for the summary.
 #[derive(Debug, Default)]
 struct Tally {
     served: u64,
     approved: u64,
     denied: u64,
-    /// Each call once, also when it was asked again after its approval.
+    /// Each call once, even if it was asked again after its approval.
     missed: BTreeSet<(String, u32)>,
     /// Calls that wait for a person at the end.
     waiting: u64,
 }
 
-/// The same with the store of a folder served for the agent.
+/// As [`run`], with the store of a folder served for the agent.
 ///
 /// # Errors
-/// What the store or the output says; [`CliError::Usage`] with a server's store.
+/// Errors of the store or the output; [`CliError::Usage`] if the store is on a server.
 pub async fn listen(
     args: &ReplayArgs,
     addr: SocketAddr,
@@ -122,14 +119,14 @@ pub async fn listen(
 ) -> Result<(), CliError> {
     let Target::Data(dir) = common.target()? else {
         return Err(CliError::Usage {
-            what: "--listen serves the store of a folder, and a server was named".into(),
-            hint: "leave --listen out: the agent can use the same server".into(),
+            what: "--listen serves a data folder, but a server was named".into(),
+            hint: "omit --listen: the agent can use the same server".into(),
         });
     };
     let listener = TcpListener::bind(addr)
         .await
         .map_err(|cause| CliError::Listen { addr, cause })?;
-    // There is nothing to replay in a store that is not there yet.
+    // A store that does not exist has nothing to replay.
     let options = OpenOptions {
         mode: OpenMode::Append,
         ..OpenOptions::new(&dir)
@@ -158,11 +155,10 @@ pub async fn listen(
     done.and(stopped)
 }
 
-/// Answers calls until nothing happens any more, then compares.
+/// Answers calls until the end, then compares.
 ///
 /// # Errors
-/// What the store or the output says; [`CliError::Usage`] when there is nothing
-/// that the branch left.
+/// Errors of the store or the output; [`CliError::Usage`] if the branch has no parent.
 pub async fn run(
     args: &ReplayArgs,
     place: FoundBranch,
@@ -180,7 +176,7 @@ pub async fn run(
         out.line(object.finish())?;
     } else {
         out.line(format!(
-            "Tool calls on {} of {} are answered as recorded on {}",
+            "Calls on {} of {} get the results recorded on {}",
             out.paint.text(Tone::Name, printable(&played.branch)),
             out.paint.text(Tone::Name, &played.conversation),
             out.paint.text(Tone::Name, printable(&source.branch)),
@@ -203,7 +199,7 @@ pub async fn run(
     replay.conclude(args.full, out).await
 }
 
-/// The branch that is played on, and the one that was recorded.
+/// The followed branch, and the recorded one.
 async fn places(
     again: &ServeToolsArgs,
     place: FoundBranch,
@@ -271,10 +267,10 @@ async fn places(
         Some(source) if source != played => Ok((played, source)),
         _ => Err(CliError::Usage {
             what: format!(
-                "{} left no other branch with recorded results",
+                "{} has no other branch with recorded results",
                 played.branch
             ),
-            hint: "name a fork with --branch, or make one with --fork-at REVISION --name NAME; \
+            hint: "name a fork with --branch, or create one with --fork-at REVISION --name NAME; \
                    --from names the recorded branch"
                 .into(),
         }),
@@ -291,8 +287,7 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// Follows the branch and answers its calls, until it is idle or the process is
-    /// asked to stop.
+    /// Follows the branch and answers its calls, until it is idle or the process is asked to stop.
     async fn follow(&mut self, player: &mut Player, out: &mut Out) -> Result<(), CliError> {
         use pb::subscribe_response::Item;
         let request = pb::SubscribeRequest {
@@ -330,8 +325,7 @@ impl Replay<'_> {
                         self.answer(&question, out).await?;
                     }
                 }
-                // What was open already is answered once all that became of it is
-                // known.
+                // Calls that were already open are answered after all their events have been read.
                 Some(Item::CaughtUp(_)) if !live => {
                     live = true;
                     let open: Vec<Question> = player.open().cloned().collect();
@@ -364,8 +358,7 @@ impl Replay<'_> {
         if question.pending {
             match call.approval() {
                 pb::ApprovalStatus::Approved => {
-                    // The decision comes back as an event, and the call is answered
-                    // then.
+                    // The decision comes back as an event, and then the call is answered.
                     let done = self.decide(question, pb::Decision::Approved, &call).await?;
                     self.tally.approved += u64::from(done);
                     return self.say(question, Tone::Good, "approved as recorded", out);
@@ -379,19 +372,19 @@ impl Replay<'_> {
         }
         let result = pb::ToolResultRecorded {
             call_id: question.call_id.clone(),
-            // What the source sent names the call as it was then.
+            // The raw form has the original id of the call.
             raw: None,
             ..result
         };
         if !self.append_result(&result).await? {
-            return self.say(question, Tone::Dim, "was answered by someone else", out);
+            return self.say(question, Tone::Dim, "was answered by another client", out);
         }
         self.tally.served += 1;
         let word = format!("served from #{}", call.end_revision);
         self.say(question, Tone::Good, &word, out)
     }
 
-    /// A call without a recorded result: it may have been denied then.
+    /// Handles a call without a recorded result, which may have been denied.
     async fn miss(&mut self, question: &Question, out: &mut Out) -> Result<(), CliError> {
         if question.pending
             && let Some(call) = self.denied(question).await?
@@ -407,7 +400,7 @@ impl Replay<'_> {
                 call_id: question.call_id.clone(),
                 success: false,
                 error_message: format!(
-                    "no result is recorded for the {}. call of {} with these arguments",
+                    "no result is recorded for call number {} of {} with these arguments",
                     question.occurrence, question.tool
                 ),
                 ..Default::default()
@@ -462,12 +455,12 @@ impl Replay<'_> {
         self.append(body).await
     }
 
-    /// Appends to the branch; false when the call is not open any more.
+    /// Appends to the branch. Returns false if the call is not open any more.
     async fn append(&self, body: pb::new_event::Body) -> Result<bool, CliError> {
         let by = Some(ACTOR.to_owned());
         match append::one(self.store, &self.played, by, body, None).await {
             Ok(_) => Ok(true),
-            // Someone else was first.
+            // Another answer came first.
             Err(CliError::Status(status)) if status.code() == Code::FailedPrecondition => Ok(false),
             Err(error) => Err(error),
         }
@@ -503,7 +496,7 @@ impl Replay<'_> {
         Ok(out.flush()?)
     }
 
-    /// What both branches did after the fork, and the counts.
+    /// Prints what both branches did after the fork, and the counts.
     async fn conclude(&self, full: bool, out: &mut Out) -> Result<(), CliError> {
         let diff = self.difference().await?;
         if !out.json {

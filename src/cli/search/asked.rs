@@ -1,5 +1,4 @@
-//! What a search says of its answer: how many hits there are, and what may have been
-//! meant instead.
+//! Notes about the answer of a search: the number of hits, and what may have been meant instead.
 
 use super::{
     super::{
@@ -11,27 +10,27 @@ use super::{
     Role, SearchArgs,
 };
 
-/// What has so much of a query has all of it, but for what rounding takes.
+/// A text with this share of the query has all of it, except for rounding.
 const ALL_TOGETHER: f32 = 0.999;
 
-/// What was asked, as far as notes about the answer need it.
+/// The query, as far as the notes need it.
 pub(super) struct Asked {
     /// One line.
     text: String,
     tools: Vec<String>,
-    /// Messages with the role of a tool, and no kind.
+    /// The filter is role tool, without a kind.
     tool_messages: bool,
     limit: Option<u32>,
     offset: u32,
-    /// Two filters that no event passes both are told apart from what is not there.
+    /// There are a role filter and a tool or path filter, which no event passes both.
     roles_and_calls: bool,
-    /// It was matched against texts, newest first.
+    /// It is a regular expression, newest hit first.
     pub(super) is_regex: bool,
-    /// There was nothing to look for: what the filters let through is listed.
+    /// There is no query: everything that passes the filters is listed.
     pub(super) is_listing: bool,
-    /// It was given as an expression.
+    /// The user gave a regular expression.
     is_typed_regex: bool,
-    /// Only what worked, or what failed.
+    /// Only successes, or only failures.
     outcome: Option<&'static str>,
 }
 
@@ -56,13 +55,13 @@ impl Asked {
         }
     }
 
-    /// Hits that are to be shown.
+    /// Most hits to show.
     pub(super) fn hits_max(&self) -> usize {
         let limit = self.limit.map(usize::try_from);
         limit.and_then(Result::ok).unwrap_or(usize::MAX)
     }
 
-    /// Those of all conversations with hits that are to be shown.
+    /// The conversations to show, of all with hits.
     pub(super) fn conversations<'a>(
         &self,
         all: &'a [pb::ConversationHits],
@@ -73,22 +72,22 @@ impl Asked {
         &rest[..most.min(rest.len())]
     }
 
-    /// How many hits there are of how many.
+    /// The number of hits shown, and of how many.
     pub(super) fn note(&self, answer: &pb::SearchResponse) -> String {
         let shown = answer.hits.len() as u64;
         let total = answer.total.max(shown);
         let mut note = match total {
-            0 if answer.more_than_total => "Nothing found in the newest texts that were read; \
-                there are older ones that it may be in. Give it a longer word, or fewer texts: \
-                --source, --kind, --until."
+            0 if answer.more_than_total => "Nothing found in the newest texts that were scanned; \
+                                            older ones may match. Use a longer word, or narrow \
+                                            with --source, --kind or --until."
                 .to_owned(),
             0 if !self.tools.is_empty() && !self.roles_and_calls => format!(
-                "Nothing found in calls and results of {}; `treering tools CONVERSATION` has the \
-                 names of tools.",
+                "Nothing found in calls and results of {}; `treering tools CONVERSATION` lists \
+                 tool names.",
                 printable(&self.tools.join(", "))
             ),
             0 => "Nothing found.".to_owned(),
-            // It was looked no further than for what is shown.
+            // The search stopped after the hits that are shown.
             _ if answer.more_than_total && total <= shown + u64::from(self.offset) => format!(
                 "{}, and there are more: -n N shows more of them, --count counts them",
                 things(shown, "hit", "hits")
@@ -103,9 +102,9 @@ impl Asked {
             }
         };
         if self.is_listing {
-            note.push_str(" (no words: what the filters let through, newest first)");
+            note.push_str(" (no words: everything that matches the filters, newest first)");
         } else if self.is_regex && !self.is_typed_regex {
-            note.push_str(" (there is no word in it: looked for as it stands, newest first)");
+            note.push_str(" (no words: searched for the exact signs, newest first)");
         }
         if answer.read_as == i32::from(pb::QueryMode::Query) {
             note.push_str(" (read as a query; --plain reads words)");
@@ -115,18 +114,20 @@ impl Asked {
         note
     }
 
-    /// What the answer says of itself.
+    /// Notes from the answer itself.
     pub(super) fn told(&self, answer: &pb::SearchResponse) -> Vec<String> {
         let mut told = Vec::new();
         if answer.parts_only {
             let name = printable(&self.text);
-            told.push(format!("Nothing has `{name}` whole; these have its parts."));
+            told.push(format!(
+                "Nothing contains all of `{name}`; these contain its parts."
+            ));
         }
         if let (Some(hidden), Some(outcome)) = (&answer.hidden, self.outcome) {
             let place = address(&hidden.source_id, &hidden.conversation_id, hidden.revision);
             let has = match hidden.together > ALL_TOGETHER {
-                true => "has all of the query",
-                false => "has more of the query",
+                true => "matches the whole query",
+                false => "matches more of the query",
             };
             told.push(format!("Without {outcome}, {place} {has}."));
         }
@@ -138,26 +139,26 @@ impl Asked {
         let mut hints = Vec::new();
         if self.roles_and_calls {
             hints.push(
-                "--role looks at messages, --tool and --path at calls and results: no event is \
+                "--role filters messages, --tool and --path filter calls and results: no event is \
                  both"
                     .to_owned(),
             );
         }
         if self.tool_messages {
             hints.push(
-                "--role looks at messages, and what a tool returned is none: \
-                 --kind tool_result_recorded looks there"
+                "--role filters messages, and tool results are none: use --kind \
+                 tool_result_recorded"
                     .to_owned(),
             );
         }
-        // In `file.rs#12` a place is meant only when there is such a conversation.
+        // `file.rs#12` means a place only if such a conversation exists.
         let may_be_place = split(&self.text).is_some() && !self.text.contains(' ');
         if may_be_place && names::find(store, &self.text).await.is_ok() {
             let place = printable(&self.text);
             hints.push(if self.text.starts_with(SCHEME) {
                 format!("That is a reference: `treering result {place}` prints it")
             } else {
-                format!("That is a place: `treering log {place}` reads around it")
+                format!("That is an event: `treering log {place}` shows it and its neighbours")
             });
         }
         hints

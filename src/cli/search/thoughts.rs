@@ -1,11 +1,11 @@
-//! What a model thought and what it said, told apart where both stand in one text.
+//! Separates reasoning from the answer if both are in one text.
 
 use super::super::{connect::Connection, error::CliError, names, pb, read};
 use treering_domain::{EventBody, Namespace};
 use treering_engine::{is_reasoning_at, searchable_text};
 use treering_proto::{body, envelope};
 
-/// From a line on: thought, or said.
+/// Reasoning or answer, from a line on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Voice {
     /// The line, from 1.
@@ -13,8 +13,7 @@ pub(crate) struct Voice {
     what: &'static str,
 }
 
-/// Where an event's text turns from thoughts to what was said, and back; nothing when it has
-/// no thoughts.
+/// Lines where an event's text changes between reasoning and answer; empty if it has no reasoning.
 pub(crate) fn voices(event: pb::Event) -> Vec<Voice> {
     let decoded = || {
         let event = envelope::event_from_pb(event, Namespace::default()).ok()?;
@@ -44,7 +43,7 @@ fn of_body(body: &EventBody) -> Vec<Voice> {
     }
 }
 
-/// The voices of a hit's text.
+/// The voices in a hit's text.
 pub(super) async fn of_hit(
     hit: &pb::SearchHit,
     store: &Connection,
@@ -61,8 +60,7 @@ pub(super) async fn of_hit(
     Ok(event.map_or_else(Vec::new, voices))
 }
 
-/// The heading that stands before a line: where the voice changes, and before the first line
-/// that is shown.
+/// The heading before a line: if the voice changes, and before the first line shown.
 pub(crate) fn heading(voices: &[Voice], line: u64, is_first: bool) -> Option<&'static str> {
     let here = voices.iter().rev().find(|voice| voice.line <= line)?;
     (is_first || here.line == line).then_some(here.what)
@@ -73,7 +71,7 @@ mod tests {
     use super::*;
     use treering_domain::{ContentPart, MessageAppended, Reasoning, Role};
 
-    // Around a hit in an answer stood what its model had thought, as if it had said it.
+    // Context around a hit showed reasoning as if it were part of the answer.
     #[test]
     fn thoughts_have_a_heading_of_their_own() {
         let thought = |text: &str| {

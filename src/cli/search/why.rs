@@ -1,5 +1,5 @@
-//! Why a search found nothing: names that nothing here has, and which of its filters leaves
-//! out what there is.
+//! Explains why a search found nothing: names that do not exist, and filters that exclude
+//! everything.
 
 use super::super::{
     connect::Connection,
@@ -9,7 +9,7 @@ use super::super::{
     time_arg,
 };
 
-/// Sentences about a search without a hit; none when all that can be said is that.
+/// Sentences about a search without hits; empty if there is nothing more to say.
 pub(super) async fn nothing_found(
     request: &pb::SearchRequest,
     store: &Connection,
@@ -21,13 +21,13 @@ pub(super) async fn nothing_found(
         .as_ref()
         .is_some_and(time_arg::is_to_come)
     {
-        why.push("--since has not come yet.".to_owned());
+        why.push("--since is in the future.".to_owned());
     }
     why.extend(in_the_way(request, store).await?);
     Ok(why)
 }
 
-/// What no conversation here has.
+/// Names that no conversation has.
 async fn unknown_names(
     request: &pb::SearchRequest,
     store: &Connection,
@@ -56,8 +56,8 @@ async fn unknown_names(
         .collect();
     if !labels.is_empty() {
         let there_is = match ls::some_of(&there.labels) {
-            some if some.is_empty() => "no conversation has any".to_owned(),
-            some => format!("there are {some}"),
+            some if some.is_empty() => "no conversation has a label".to_owned(),
+            some => format!("the labels are {some}"),
         };
         why.push(format!(
             "No conversations with the label {}: {there_is}.",
@@ -67,7 +67,7 @@ async fn unknown_names(
     Ok(why)
 }
 
-/// A part of a name is not what `--path` takes. Where calls name such a path, it is no part.
+/// Checks whether `--path` has only part of a name. If calls name the path, it is complete.
 async fn of_paths(
     request: &pb::SearchRequest,
     store: &Connection,
@@ -85,21 +85,21 @@ async fn of_paths(
     }
     let plain = printable(plain);
     Ok(Some(format!(
-        "--path {plain} is compared with whole names of files and folders; '*{plain}*' finds what \
-         has it in its name."
+        "--path {plain} matches only whole file and folder names; use '*{plain}*' to match parts \
+         of names."
     )))
 }
 
-/// A filter: as it was typed, and the request without it.
+/// A filter as it was typed, and the request without it.
 type Filter = (String, pb::SearchRequest);
 
-/// What there is without each of the filters, or without all of them.
+/// What there would be without one of the filters, or without all of them.
 async fn in_the_way(
     request: &pb::SearchRequest,
     store: &Connection,
 ) -> Result<Vec<String>, CliError> {
     let filters = filters(request);
-    // An expression is matched against all texts each time.
+    // A regular expression is matched against all texts each time.
     if filters.is_empty() || request.regex {
         return Ok(Vec::new());
     }
@@ -115,7 +115,7 @@ async fn in_the_way(
         }
     }
     if !found.is_empty() {
-        return Ok(vec![format!("There is something {}.", found.join("; "))]);
+        return Ok(vec![format!("There are matches {}.", found.join("; "))]);
     }
     if filters.len() > 1 && !is_listing {
         let bare = pb::SearchRequest {
@@ -127,12 +127,12 @@ async fn in_the_way(
         };
         if let Some(hits) = hits(&bare, store).await? {
             return Ok(vec![format!(
-                "There is something without all of these: {hits}."
+                "There are matches without all of these filters: {hits}."
             )]);
         }
     }
     Ok(vec![
-        "Without what it was narrowed by there is nothing either.".to_owned(),
+        "There are no matches without the filters either.".to_owned(),
     ])
 }
 

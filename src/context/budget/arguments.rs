@@ -1,5 +1,5 @@
-//! Long arguments of calls that have ended long ago: a file that was written is in the files,
-//! and its text in the request only takes room.
+//! Cuts long arguments of finished calls. The file that a call wrote is on disk, so its text in the
+//! request only takes room.
 
 use super::json;
 use crate::{
@@ -9,10 +9,10 @@ use crate::{
 };
 use treering_domain::{ContentPart, ConversationId, JsonText};
 
-/// Arguments that are cut keep so many bytes at least, and are cut where they are twice as
-/// long as what they may have.
+/// Least bytes that cut arguments keep. Arguments are cut only if they are more than twice as long
+/// as their limit.
 const LEAST_BYTES: usize = 480;
-/// The same where a step has no place otherwise.
+/// As [`LEAST_BYTES`], for a step that would otherwise be dropped.
 const PARED_BYTES: usize = 240;
 
 /// Whether a step has arguments that can be cut.
@@ -21,9 +21,8 @@ pub(super) fn are_long(item: &Item) -> bool {
         .is_some_and(|step| !thinks(step) && step.calls().any(|call| is_long(call, LEAST_BYTES)))
 }
 
-/// The same step with long texts in its arguments cut, to about `bytes_max` bytes a call: the
-/// same keys, and JSON. None where there is nothing to cut. A step whose reasoning may be
-/// signed stays as its model wrote it.
+/// The step with long texts in its arguments cut to about `bytes_max` bytes per call. The result is
+/// JSON with the same keys. None if nothing is cut. A step with signed reasoning is never changed.
 pub(super) fn cut(
     item: &Item,
     conversation: ConversationId,
@@ -32,7 +31,7 @@ pub(super) fn cut(
     cut_above(item, conversation, bytes_max.max(LEAST_BYTES))
 }
 
-/// The same, shorter still.
+/// As [`cut`], with a lower limit.
 pub(super) fn pare(
     item: &Item,
     conversation: ConversationId,
@@ -65,7 +64,7 @@ fn is_long(call: &Call, bytes_max: usize) -> bool {
     !is_open && call.arguments.as_str().len() > 2 * bytes_max
 }
 
-/// Its reasoning may be signed: it stays as its model wrote it.
+/// Whether the step has signed reasoning. Such a step must not be changed.
 pub(super) fn thinks(step: &Step) -> bool {
     step.blocks.iter().any(|block| match block {
         Block::Part(part) => match &**part {

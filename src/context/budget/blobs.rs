@@ -1,23 +1,22 @@
-//! Encoded data in texts (base64, hexadecimal numbers, what somebody encrypted): a model reads
-//! nothing in it, and it is what most bytes of some results are. So it is with the NUL bytes
-//! that files are filled up with.
+//! Finds encoded data (base64, hexadecimal, encrypted) and NUL padding in texts. A model cannot use
+//! it, and it is most of the bytes of some results.
 
 use std::borrow::Cow;
 
 /// Shorter runs are ids, hashes and keys.
 const LEAST_BYTES: usize = 160;
-/// So many NUL bytes are no separator.
+/// Shorter runs of NUL bytes may be separators.
 const FILLED_BYTES: usize = 32;
-/// Of encoded bytes, at least so many in a hundred are digits, and as many follow one of
-/// another kind (small, large, digit): names and paths have fewer.
+/// Least percentage of digits in encoded data, and of bytes that follow one of another kind (lower
+/// case, upper case, digit). Names and paths have fewer.
 const DIGITS_PERCENT: usize = 5;
 const CHANGES_PERCENT: usize = 30;
-/// An address is looked for so far before a run.
+/// How far before a run to look for the start of a URL, in bytes.
 const ADDRESS_BYTES_MAX: usize = 2_048;
 
-/// Whether a text is JSON with encoded data in several places, as the results of a search
-/// have it beside titles and addresses. A single one may be what the tool was asked for.
-/// What was filled up nobody asked for.
+/// Whether a text has NUL padding, or is JSON with encoded data in several places, like search
+/// results with encrypted fields beside titles and URLs. A single piece of encoded data may be what
+/// the tool was asked for.
 pub(super) fn are_beside(text: &str) -> bool {
     if filled(text, 0).is_some() {
         return true;
@@ -26,13 +25,13 @@ pub(super) fn are_beside(text: &str) -> bool {
     is_json && next(text, 0).is_some_and(|(_, end)| next(text, end).is_some())
 }
 
-/// A text without its encoded data: so many first bytes of it stand in its place, which tell
-/// what it was, and how much more there is.
+/// The text with each run of encoded data replaced by its first `head` bytes and the number of
+/// bytes left out.
 pub(super) fn without(text: &str, head: usize) -> Cow<'_, str> {
     without_and_bytes(text, head).0
 }
 
-/// The same, and how many bytes are missing.
+/// As [`without`], with the number of bytes left out.
 pub(super) fn without_and_bytes(text: &str, head: usize) -> (Cow<'_, str>, usize) {
     let Some(mut found) = next(text, 0) else {
         return (Cow::from(text), 0);
@@ -54,7 +53,7 @@ pub(super) fn without_and_bytes(text: &str, head: usize) -> (Cow<'_, str>, usize
     (Cow::from(told), gone)
 }
 
-/// Where the next encoded data, or what is filled up, begins and ends.
+/// Start and end of the next run of encoded data or NUL padding.
 fn next(text: &str, from: usize) -> Option<(usize, usize)> {
     match (encoded_at(text, from), filled(text, from)) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -62,7 +61,7 @@ fn next(text: &str, from: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// Where the next run of NUL bytes begins and ends.
+/// Start and end of the next run of NUL bytes.
 fn filled(text: &str, from: usize) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let mut at = from;
@@ -78,12 +77,12 @@ fn filled(text: &str, from: usize) -> Option<(usize, usize)> {
     None
 }
 
-/// Where the next encoded data begins and ends.
+/// Start and end of the next run of encoded data.
 fn encoded_at(text: &str, from: usize) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let mut at = from;
     while at + LEAST_BYTES <= bytes.len() {
-        // A run that is long enough has this place, or begins behind it.
+        // A run of the least length either contains this position or begins behind it.
         let probe = at + LEAST_BYTES - 1;
         if !may_encode(bytes[probe]) {
             at = probe + 1;
@@ -123,7 +122,7 @@ fn is_encoded(run: &[u8]) -> bool {
         && changes * 100 >= run.len() * CHANGES_PERCENT
 }
 
-/// A part of an address (`https://…`), which is of use as a whole only.
+/// Whether the run is part of a URL (`https://…`). A cut URL is useless.
 fn is_address(text: &str, at: usize) -> bool {
     let from = text.ceil_char_boundary(at.saturating_sub(ADDRESS_BYTES_MAX));
     let before = &text[from..at];
@@ -135,7 +134,7 @@ fn is_address(text: &str, at: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// As random as encrypted bytes look.
+    /// Deterministic pseudo-random text over the base64 alphabet.
     fn encoded(bytes: usize) -> String {
         let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         let mut state = 7_u64;
@@ -148,7 +147,7 @@ mod tests {
         (0..bytes).map(next).collect()
     }
 
-    // Results of a search held 30 kB of encrypted text and 2 kB of titles and addresses.
+    // A search result had 30 kB of encrypted text and 2 kB of titles and URLs.
     #[test]
     fn encoded_data_is_found_wherever_it_stands() {
         let blob = encoded(4_000);
@@ -174,7 +173,7 @@ mod tests {
         assert_eq!(without(&two, 0), "[… 4000 bytes …] and [… 4000 bytes …]");
     }
 
-    // `cat message.b64` is asked for its encoded data: as long as there is room, it stays.
+    // The output of `cat message.b64` is the encoded data itself, so it stays while there is room.
     #[test]
     fn what_was_asked_for_is_not_beside() {
         let blob = encoded(900);
@@ -185,7 +184,8 @@ mod tests {
         assert!(are_beside(&two));
     }
 
-    // `gunzip -c` of an archive: 10,127 of 10,240 bytes were NUL, 5,154 tokens of 5,801.
+    // `gunzip -c` of an archive printed 10,240 bytes, of which 10,127 were NUL: 5,154 of 5,801
+    // tokens.
     #[test]
     fn what_is_filled_up_goes() {
         let text = format!("a.txt{}hello\0\0{}", "\0".repeat(500), "\0".repeat(3));
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(without(&text, 0), "a.txt[… 500 bytes …]hello\0\0\0\0\0");
     }
 
-    // Long paths, names, addresses, separators and short hashes are text.
+    // Long paths, names, URLs, separators and short hashes are not encoded data.
     #[test]
     fn text_is_no_encoded_data() {
         let signed = format!("(https://host.example/a/b?sig={}&x=1)", encoded(600));

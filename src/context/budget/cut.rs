@@ -1,5 +1,4 @@
-//! Cutting long texts to head and tail: what is said first, and the last lines, where
-//! errors stand.
+//! Cuts long texts to head and tail. The tail is kept because errors are in the last lines.
 
 use super::{
     blobs, file_lines,
@@ -14,23 +13,23 @@ use crate::{
 };
 use treering_domain::{ContentPart, ConversationId};
 
-/// Least that a cut leaves out, as a share of the text, and in bytes: less is not worth a gap,
-/// and its mark has a hundred.
+/// Least that a cut must remove, as a share of the text and in bytes. A mark takes about 100 bytes,
+/// so a smaller cut is not worth it.
 const SAVES_AT_LEAST: usize = 8;
 const SAVES_BYTES_LEAST: usize = 200;
-/// Shortest that a text is cut to, in bytes: room for a first and a last line.
+/// Shortest length that a text is cut to, in bytes: room for a first and a last line.
 pub(super) const LEAST_BYTES: usize = 160;
 
-/// What of a step may be cut.
+/// Which texts of a step may be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
-    /// What its calls returned.
+    /// The results of its calls.
     Results,
-    /// That, and what the model said.
+    /// The results and the model's own texts.
     All,
 }
 
-/// Bytes of an item's texts that can be cut.
+/// Bytes of the texts of an item that can be cut.
 pub(super) fn bytes(item: &Item, of: Of) -> usize {
     match &*item.content {
         Content::Instruction(_) => 0,
@@ -49,8 +48,8 @@ pub(super) fn bytes(item: &Item, of: Of) -> usize {
     }
 }
 
-/// An item whose texts have at most about so many bytes together; none when that would
-/// save little. Reasoning and calls stay as they are.
+/// The item with its texts cut to about `bytes_max` bytes in total. None if that saves too little.
+/// Reasoning and calls do not change.
 pub(super) fn item(
     item: &Item,
     conversation: ConversationId,
@@ -82,8 +81,8 @@ pub(super) fn item(
     changed.then_some(content)
 }
 
-/// An item whose results, told in a message or not, come without their encoded data; none
-/// where they have none.
+/// The item with encoded data removed from its results, including results told in a message. None
+/// if there is no encoded data.
 pub(super) fn without_blobs(item: &Item, conversation: ConversationId) -> Option<SharedContent> {
     if !item.content.is_encoded(is_encoded) {
         return None;
@@ -130,7 +129,7 @@ fn parts_without_blobs(parts: &[ContentPart], mark: &CutMark) -> Parts {
     parts.collect::<Vec<_>>().into()
 }
 
-/// What a tool returned or a harness told has encoded data. What the user says stays.
+/// Whether a result or a harness message has encoded data. Messages of the user are never changed.
 fn is_encoded(content: &Content) -> bool {
     match content {
         Content::Message(message) => message.is_told && parts_are_encoded(&message.parts),
@@ -154,8 +153,8 @@ fn parts_are_encoded(parts: &[ContentPart]) -> bool {
     texts.any(blobs::are_beside)
 }
 
-/// The most that each text may have, so that all have `bytes_max` together: short ones
-/// leave theirs to the long ones.
+/// Limit in bytes for each text so that all texts together fit in `bytes_max`. Room that short
+/// texts do not use goes to the long ones.
 fn fair_share(item: &Item, bytes_max: usize, of: Of) -> usize {
     let mut sizes: Vec<usize> = match &*item.content {
         Content::Instruction(_) => Vec::new(),
@@ -193,7 +192,7 @@ fn part_bytes(part: &ContentPart) -> usize {
 }
 
 fn result_bytes(result: &ResultOutcome) -> usize {
-    /// A medium counts as a page of text.
+    /// Size of an image or other medium, counted as one page of text.
     const MEDIUM_BYTES: usize = 4_096;
     let parts = result.parts.iter().map(|part| match part.text() {
         Some(text) => text.len(),
@@ -206,7 +205,7 @@ fn result_bytes(result: &ResultOutcome) -> usize {
     parts.sum::<usize>() + structured + result.error_message.len()
 }
 
-/// A text as it was recorded, and what an enhancer put in front of and behind it.
+/// The text that an enhancer added in front, the recorded text, and the text added behind.
 type Framed<'a> = (&'a str, &'a str, &'a str);
 
 fn unframed(text: &str) -> Framed<'_> {
@@ -226,7 +225,8 @@ fn cut_message(
     }
     let parts = message.parts.iter().map(|part| match part {
         part if long(part) => {
-            // Bytes and lines are those of what was recorded: by them it is read again.
+            // Bytes and lines are counted in the recorded text, because the reader addresses it by
+            // these.
             let (before, text, behind) = frame(part.text().unwrap_or_default());
             let room = each_max.saturating_sub(before.len() + behind.len());
             let text = mark.cut(text, room.max(LEAST_BYTES));
@@ -238,7 +238,7 @@ fn cut_message(
     true
 }
 
-/// What a result that came late tells is a result.
+/// Whose bytes the mark names. A late result told in a message is a result.
 fn whose(message: &Message) -> &'static str {
     match message.is_told && !message.parts.are_recorded() {
         true => RESULT,
@@ -277,7 +277,7 @@ fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: 
     changed
 }
 
-/// The line of its file that the one text of a long result begins with.
+/// The line of the file at which the only text of a long result begins.
 fn begins(call: &Call, each_max: usize) -> Option<u64> {
     let Outcome::Result(result) = &call.outcome else {
         return None;
@@ -300,7 +300,7 @@ fn cut_result(result: &mut ResultOutcome, at: String, begins: Option<u64>, each_
     };
     let error = std::mem::take(&mut result.error_message);
     let is_told = |part: &ContentPart| part.text().is_some_and(|text| text.contains(&error));
-    // What the text says already is not said again.
+    // Leave out an error message that the text already has.
     if !error.is_empty() && !result.parts.iter().any(is_told) {
         result.error_message = match is_long(error.len(), each_max) {
             true => mark.cut(&error, each_max),
@@ -346,8 +346,8 @@ mod tests {
     use crate::draft::Speaker;
     use treering_domain::{EventRef, Revision};
 
-    // The note counted what an enhancer had put around a summary: who asked for its first line
-    // that was left out missed one.
+    // The mark counted the enhancer's frame around a summary as lines of the summary, so a reader
+    // who asked for the omitted lines missed the first one.
     #[test]
     fn a_summary_is_counted_as_it_was_recorded() {
         let summary: String = (1..=200)
@@ -383,7 +383,7 @@ mod tests {
         let gone = (last + 1..next).map(|line| format!("summary, line {line}\n").len());
         let expected = format!(
             "{} of {} bytes of this message are left out, lines {} to {}; the whole: #445",
-            // With the end of the line before.
+            // The newline at the end of the line before.
             gone.sum::<usize>() + 1,
             summary.len(),
             last + 1,

@@ -1,11 +1,11 @@
-//! With which line of its file a result begins: lines that are left out of it can then be
-//! read again by the numbers that the file has.
+//! Finds the line of a file at which a result begins. Marks can then name omitted lines by their
+//! numbers in the file.
 
 use serde_json::Value;
 
 use crate::draft::Call;
 
-/// Names of arguments that say it, whichever tool has them.
+/// Argument names that give the first line, whichever tool has them.
 const FIRST_LINE: [&str; 6] = [
     "start_line",
     "startLine",
@@ -14,11 +14,11 @@ const FIRST_LINE: [&str; 6] = [
     "lineStart",
     "from_line",
 ];
-/// What calls name the command that they run.
+/// Argument names that hold a shell command.
 const COMMAND: [&str; 3] = ["command", "cmd", "script"];
 
-/// The number of a result's first line in the file that it is a part of; none where the file
-/// begins with it, and where nobody says it.
+/// The line number, in its file, of the first line of a result. None if the result begins with the
+/// first line of the file or if the call does not tell.
 pub(super) fn first_line(call: &Call, text: &str) -> Option<u64> {
     let asked = || {
         let arguments: Value = serde_json::from_slice(call.arguments.as_bytes()).ok()?;
@@ -27,7 +27,7 @@ pub(super) fn first_line(call: &Call, text: &str) -> Option<u64> {
     numbered(text).or_else(asked).filter(|line| *line > 1)
 }
 
-/// A text whose lines have their numbers in front.
+/// The number in front of the first line, if all lines are numbered.
 fn numbered(text: &str) -> Option<u64> {
     let mut lines = text.lines().take(2).map(|line| {
         let digits = line.trim_start();
@@ -45,7 +45,7 @@ fn named(tool: &str, arguments: &Value) -> Option<u64> {
         value => value.as_u64(),
     };
     let range = || number(arguments.get("view_range")?.get(0)?);
-    // Other tools count an `offset` from 0, or in bytes.
+    // Other tools count `offset` from 0, or in bytes.
     let offset = || match tool.eq_ignore_ascii_case("read") {
         true => number(arguments.get("offset")?),
         false => None,
@@ -59,13 +59,12 @@ fn command(arguments: &Value) -> Option<String> {
     let command = COMMAND.iter().find_map(|name| arguments.get(*name))?;
     match command {
         Value::String(command) => Some(command.clone()),
-        // `["bash", "-lc", "…"]`
         Value::Array(words) => Some(words.last()?.as_str()?.to_owned()),
         _ => None,
     }
 }
 
-/// The first line that a command prints of one file. What does more than that says nothing.
+/// The first line of one file that a command prints. None for any command that does more than that.
 fn printed(command: &str) -> Option<u64> {
     let mut command = command.trim();
     while let Some((first, rest)) = command.split_once("&&")
@@ -89,7 +88,7 @@ fn printed(command: &str) -> Option<u64> {
     line
 }
 
-/// How many lines a command of one file, or of what comes in, leaves out at its begin.
+/// Lines that a command skips at the beginning of one file or of its input.
 fn skipped(words: &[&str], has_file: bool) -> Option<u64> {
     let (name, mut arguments) = words.split_first()?;
     if has_file {
@@ -115,7 +114,7 @@ fn skipped(words: &[&str], has_file: bool) -> Option<u64> {
     }
 }
 
-/// An option, or the number of one.
+/// Whether a word is an option, or the number of one.
 fn is_option(word: &str) -> bool {
     word.starts_with('-') || word.parse::<u64>().is_ok()
 }
@@ -150,8 +149,9 @@ mod tests {
         first_line(&call, text)
     }
 
-    // Of lines 1604 to 1900 of a file "lines 5 to 120" were left out: who read the file
-    // again by these got others. What is not known is not said.
+    // A result with lines 1604 to 1900 of a file was marked "lines 5 to 120 are left out", and the
+    // model read the wrong lines of the file. If the first line is unknown, the mark has no file
+    // lines.
     #[test]
     fn a_part_of_a_file_begins_where_the_call_says() {
         let shell = |command: &str| begins("bash", &json!({"command": command}), "a\nb");
@@ -164,7 +164,7 @@ mod tests {
             ("tail -n +30 a.rs", Some(30)),
             ("tail +30 a.rs", Some(30)),
             ("head -n 50 a.rs | tail -n +20", Some(20)),
-            // From the first line, from the end, of two files, of what was found.
+            // From the first line, from the end, from two files, or from search results.
             ("head -50 a.rs", None),
             ("sed -n '1,9p' a.rs", None),
             ("tail -n 30 a.rs", None),

@@ -1,7 +1,8 @@
-//! Cutting JSON: it stays JSON, and what stays of it can be compared. What is the same in all
-//! items of a list is said once; long texts get shorter; then the middle of lists goes, and
-//! only then members, the same ones of each item. Short texts and numbers are never cut: half
-//! of a date is none.
+//! Cuts JSON so that the result is JSON and its items can still be compared.
+//!
+//! Steps, in this order: members with the same value in all items of a list are stated once; long
+//! texts get shorter; the middle of lists is removed; the same members are removed from all items.
+//! Short texts and numbers are never cut, because half of a date is useless.
 
 mod shape;
 #[cfg(test)]
@@ -12,27 +13,27 @@ use serde_json::{Map, Value};
 use self::shape::{Goes, Shape};
 use super::blobs;
 
-/// Longer texts are not taken apart: their head and tail have to do.
+/// Longer texts are not parsed as JSON but cut to head and tail.
 const TEXT_BYTES_MAX: usize = 512 * 1024;
-/// Texts of at most so many bytes are there or not, but never cut; longer words (addresses,
-/// paths) neither.
+/// Texts up to this length, in bytes, are whole or absent. So are single words (URLs, paths) up to
+/// `WORD_BYTES`.
 const SHORT_BYTES: usize = 48;
 const WORD_BYTES: usize = 200;
-/// JSON in a text is taken apart where it is at least so long.
+/// JSON inside a text is parsed from this length on.
 const NESTED_BYTES: usize = 512;
-/// What stands where something was, and around a text.
+/// Bytes that a mark takes.
 const MARK_BYTES: usize = 24;
-/// In fewer bytes a text says how it begins, and not how much is missing.
+/// A text cut below this length keeps only its beginning, and no count of the missing bytes.
 const MARKED_BYTES: usize = 160;
-/// An object of so many members with values of one kind is a list with ids for places.
+/// An object with this many members of the same kind is treated as a list keyed by ids. `MAP_LEAST`
+/// is for objects as values, `FLAT_MAP_LEAST` for plain values.
 const MAP_LEAST: usize = 4;
 const FLAT_MAP_LEAST: usize = 24;
-/// What is said once has this share of the room, and so many names are told of what is not
-/// there at all.
+/// Share of the room for values stated once, and the most names of removed members that are listed.
 const BESIDE_SHARE: usize = 4;
 const NAMES_MAX: usize = 8;
-/// How texts, lists and members give way to each other: to what texts are cut at the most, how
-/// many items stay of a list at least (or all), and which members go before that.
+/// The order in which members, texts and lists give way. Each stage has the members to remove
+/// first, the length to which texts may be cut, and the least number of items that a list keeps.
 const STAGES: [Stage; 6] = [
     (None, 160, usize::MAX),
     (None, 80, 6),
@@ -44,26 +45,26 @@ const STAGES: [Stage; 6] = [
 
 type Stage = (Option<Goes>, usize, usize);
 
-/// JSON with less in it.
+/// Shortened JSON.
 #[derive(Debug)]
 pub(super) struct ShortJson {
-    /// It, written.
+    /// The JSON text.
     pub text: String,
-    /// What is said of all of it at once.
+    /// Facts stated once for the whole value.
     pub beside: Beside,
 }
 
-/// What is said once instead of in each item of a list, or not at all.
+/// Members that are stated once, or not at all, instead of in each item of a list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Beside {
-    /// Members that have one value wherever they stand, with it.
+    /// Members with the same value everywhere, as `path value`.
     same: Vec<String>,
-    /// Names of members that are nowhere.
+    /// Names of members that were removed everywhere.
     gone: Vec<String>,
 }
 
 impl Beside {
-    /// For a note, behind how much there is.
+    /// The facts as text for a mark, to follow the number of omitted bytes.
     pub fn told(&self) -> String {
         let mut told = String::new();
         if !self.same.is_empty() {
@@ -92,8 +93,8 @@ impl Beside {
     }
 }
 
-/// A text that is JSON in about `bytes_max` bytes at the most, as JSON; none where it is not,
-/// or is a single value.
+/// The text as shortened JSON of about `bytes_max` bytes. None if the text is not a JSON object or
+/// list, or cannot be cut that far.
 pub(super) fn cut(text: &str, bytes_max: usize) -> Option<ShortJson> {
     let text = text.trim();
     if text.len() > TEXT_BYTES_MAX || !text.starts_with(['{', '[']) {
@@ -108,11 +109,11 @@ pub(super) fn cut(text: &str, bytes_max: usize) -> Option<ShortJson> {
         apply(&mut value, &shape, limits, &mut beside);
     }
     let text = value.to_string();
-    // Where names alone are longer, head and tail say as much.
+    // If the names alone exceed the limit, a cut to head and tail is as good.
     (text.len() <= bytes_max + bytes_max / 8).then_some(ShortJson { text, beside })
 }
 
-/// Bytes of a value, written.
+/// Bytes of a serialized value.
 fn size(value: &Value) -> usize {
     match value {
         Value::Null => 4,
@@ -138,17 +139,17 @@ fn text_size(text: &str) -> usize {
     2 + escaped.sum::<usize>()
 }
 
-/// Bytes of a member beside its value.
+/// Bytes of a member without its value.
 fn beside(key: &str) -> usize {
     text_size(key) + 2
 }
 
-/// A text that is not cut.
+/// Whether a text is never cut.
 fn is_word(text: &str) -> bool {
     text.len() <= SHORT_BYTES || text.len() <= WORD_BYTES && !text.contains(char::is_whitespace)
 }
 
-/// Members that are named by ids and not by what they are: places of a list.
+/// Whether the keys are ids, so that the object is like a list.
 fn is_map(members: &Map<String, Value>) -> bool {
     let mut values = members.values();
     match values.next() {
@@ -168,14 +169,14 @@ fn is_map(members: &Map<String, Value>) -> bool {
     }
 }
 
-/// What is left of lists and texts.
+/// Limits for lists and texts.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     items_max: usize,
     text_bytes_max: usize,
 }
 
-/// The most that has room. Members that go are marked in the shape.
+/// The largest limits that fit in `bytes_max`. Marks members to remove in `shape`.
 fn limits(
     value: &Value,
     shape: &mut Shape,
@@ -205,8 +206,8 @@ fn limits(
     None
 }
 
-/// The longest lists, and with them the longest texts, that fit; none where not even lists of
-/// so many items with texts of so many bytes do.
+/// The longest lists that fit, and then the longest texts. None if lists of `items_least` items
+/// with texts of `text_bytes` bytes do not fit.
 fn within(
     value: &Value,
     shape: &Shape,
@@ -234,7 +235,7 @@ fn within(
     })
 }
 
-/// Bytes with texts and lists cut so short.
+/// Bytes of the value with texts cut to `text_bytes` and lists to `items_max`.
 fn least(value: &Value, shape: &Shape, text_bytes: usize, items_max: usize) -> usize {
     let mut sizes = Vec::new();
     let fixed = measure(value, shape, items_max, &mut sizes);
@@ -242,8 +243,8 @@ fn least(value: &Value, shape: &Shape, text_bytes: usize, items_max: usize) -> u
     fixed + texts.sum::<usize>()
 }
 
-/// What each text may have, so that all have so many bytes together: short ones leave theirs
-/// to the long ones.
+/// Limit in bytes for each text so that all texts together fit in `bytes_max`. Room that short
+/// texts do not use goes to the long ones.
 fn shared(mut sizes: Vec<usize>, bytes_max: usize) -> usize {
     sizes.sort_unstable();
     let (mut left, mut count) = (bytes_max, sizes.len());
@@ -257,7 +258,8 @@ fn shared(mut sizes: Vec<usize>, bytes_max: usize) -> usize {
     usize::MAX
 }
 
-/// Bytes of what is not cut, where lists have so many items; of texts that may be, theirs.
+/// Bytes of everything that is not cut when lists have `items_max` items. Adds the sizes of texts
+/// that may be cut to `texts`.
 fn measure(value: &Value, shape: &Shape, items_max: usize, texts: &mut Vec<usize>) -> usize {
     let mut bytes = 2;
     match value {
@@ -293,7 +295,8 @@ fn measure(value: &Value, shape: &Shape, items_max: usize, texts: &mut Vec<usize
     bytes
 }
 
-/// Where the middle of a list begins and ends that goes: two stay in front for each behind.
+/// Start and end of the removed middle of a list. Two items stay at the front for each one at the
+/// end.
 fn ends(len: usize, items_max: usize) -> (usize, usize) {
     let tail = items_max / 3;
     match len > items_max + 1 {
@@ -344,7 +347,7 @@ fn apply(value: &mut Value, shape: &Shape, limits: Limits, beside: &mut Beside) 
                 if !shape.is_gone() {
                     apply(value, shape, limits, beside);
                 }
-                // What had something and has nothing left says nothing.
+                // Remove an object that has lost all its members.
                 !shape.is_gone() && (was_empty || !is_empty(value))
             });
         }
@@ -355,10 +358,10 @@ fn is_empty(value: &Value) -> bool {
     value.as_object().is_some_and(Map::is_empty)
 }
 
-/// Head and tail of a text; of one that is JSON itself, its parts.
+/// The text cut to head and tail, or as shortened JSON if it is JSON itself.
 fn shorter(text: &str, bytes_max: usize, beside: &mut Beside) -> String {
     let room = bytes_max.saturating_sub(2);
-    // Quotes are written with a sign before each.
+    // Serializing adds a backslash before each quote.
     if text.len() >= NESTED_BYTES
         && let Some(json) = cut(text, room * 3 / 4)
         && text_size(&json.text) <= bytes_max
@@ -382,8 +385,8 @@ fn shorter(text: &str, bytes_max: usize, beside: &mut Beside) -> String {
     format!("{}[… {gone} bytes …]{}", &text[..head], &text[tail..])
 }
 
-/// The arguments of a call as an object of the same keys, with long texts cut so that it has
-/// about `bytes_max` bytes, if they are one.
+/// The arguments of a call with long texts cut so that the object has about `bytes_max` bytes. The
+/// keys do not change. None if the arguments are no object or nothing is cut.
 pub(super) fn cut_texts(arguments: &str, bytes_max: usize, whole: &str) -> Option<String> {
     let mut value: Value = serde_json::from_str(arguments).ok()?;
     if !value.is_object() {
@@ -422,7 +425,7 @@ pub(super) fn cut_texts(arguments: &str, bytes_max: usize, whole: &str) -> Optio
     changed.then(|| value.to_string())
 }
 
-/// The end of the line before, where that is near.
+/// The end of the previous line if it is near, else `at`.
 fn line_end(text: &str, at: usize) -> usize {
     match text[..at].rfind('\n') {
         Some(line) if at - line <= at / 4 => line + 1,
@@ -430,7 +433,7 @@ fn line_end(text: &str, at: usize) -> usize {
     }
 }
 
-/// The beginning of the next line, where that is near.
+/// The start of the next line if it is near, else `at`.
 fn line_start(text: &str, at: usize) -> usize {
     let rest = text.len() - at;
     match text[at..].find('\n') {
@@ -439,7 +442,7 @@ fn line_start(text: &str, at: usize) -> usize {
     }
 }
 
-/// Each text of a value.
+/// Calls `apply` on each text in the value.
 fn texts(value: &mut Value, apply: &mut dyn FnMut(&mut String)) {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => {}

@@ -1,4 +1,4 @@
-//! What a layout makes of a conversation, and how the draft becomes that.
+//! The result of a layout, and how it is applied to the draft.
 
 use super::{note, pieces::PieceForm, said::Listed};
 use crate::{
@@ -7,26 +7,25 @@ use crate::{
 };
 use treering_domain::ConversationId;
 
-/// What the conversation becomes.
+/// The new form of the conversation.
 #[derive(Debug)]
 pub(super) struct LaidOut {
-    /// By the place of each item of the conversation, in order.
+    /// Place in the draft, form and tokens of each item, in order.
     pub forms: Vec<(usize, PieceForm, u64)>,
-    /// Tokens of the request, without its notes.
+    /// Tokens of the request without its notes.
     pub tokens: u64,
-    /// It is within the budget.
+    /// The request is within the budget.
     pub fits: bool,
-    /// What is left to the conversation.
+    /// Tokens of the budget left for the conversation.
     pub room: u64,
-    /// Of its notes, in order.
+    /// Tokens for each note, in order.
     pub rooms: Vec<u64>,
-    /// The request's.
+    /// The conversation of the request.
     pub conversation: ConversationId,
 }
 
 impl LaidOut {
-    /// Makes the draft what was laid out. Where something went comes a note, as long as
-    /// there is room for it.
+    /// Applies the layout to the draft, and inserts a note into each gap while there is room.
     pub fn apply(self, draft: &mut Draft, tally: &Tally, budget: u64) {
         let mut left = budget.saturating_sub(self.tokens);
         let mut rooms = self.rooms.iter().copied();
@@ -50,10 +49,10 @@ impl LaidOut {
                 continue;
             };
             let gone = run.drain(..).map(|place| &draft.items[place]);
-            // What is not sent anyhow leaves nothing behind.
+            // Items without tokens are not sent, so a note does not mention them.
             let gone: Vec<_> = gone.filter(|item| item.tokens > 0).collect();
             let most = rooms.next().unwrap_or_default().min(left);
-            // As they were there: what comes later changes nothing that was sent.
+            // Open tasks as of this place, so that later calls do not change a note that was sent.
             let tasks = tasks.told(&draft.items, first..last + 1);
             let tasks = tasks.as_deref();
             if let Some(note) = note::note(&gone, self.conversation, tally, most, &stays, tasks) {
@@ -61,7 +60,7 @@ impl LaidOut {
                 notes.push((first, note));
             }
         }
-        // What goes behind a step that stays goes because it has no room, not for its age.
+        // An item dropped behind a step that stays was dropped for its size, not for its age.
         let mut is_behind = false;
         for (place, form, tokens) in self.forms {
             let item = &mut draft.items[place];
@@ -99,7 +98,7 @@ fn change(item: &mut Item, form: PieceForm, tokens: u64, is_behind: bool) {
     }
 }
 
-/// Puts items in before others, by their places.
+/// Inserts each note before the item at its place.
 fn insert(draft: &mut Draft, notes: Vec<(usize, Item)>) {
     if notes.is_empty() {
         return;

@@ -1,10 +1,9 @@
-//! Which items of the conversation stay, which are cut, and which go.
+//! Decides which items of the conversation stay, which are cut and which are dropped.
 //!
-//! Nothing is remembered from one request to the next, and yet what was decided stays for
-//! many of them: whenever the growing conversation passes its budget, everything up to
-//! there is laid out anew to [`TARGET_PERCENT`] of it, and what comes after that stands
-//! behind it as it is. Where it passed is found by adding up, so the front of the next
-//! request is the same until it passes again.
+//! No state is kept between requests, and yet the decisions are stable. Whenever the growing
+//! conversation exceeds its budget, everything up to that point is reduced to [`TARGET_PERCENT`] of
+//! it, and later items follow unchanged. That point is found by adding up tokens, so the front of
+//! the next request is the same until the budget is exceeded again.
 
 mod filling;
 mod letting_go;
@@ -26,19 +25,19 @@ use crate::{
 };
 use treering_domain::{ContentPart, ConversationId};
 
-/// What a layout fills of the budget. The rest is room to grow in.
+/// Percentage of the budget that a layout fills. The rest is room to grow.
 const TARGET_PERCENT: u64 = 82;
-/// What stands beside the conversation counts in steps of this share of the budget, so
-/// that a value that changes with each request does not move what gives way.
+/// Tokens of the other sections are rounded up to this share of the budget, so that a value that
+/// changes with each request does not move the layout.
 const STEADY_SHARE: u64 = 32;
-/// A long result keeps this share of the budget when there is too little room, within
-/// these tokens.
+/// Share of the budget that a long result keeps when there is too little room, clamped to
+/// `SHORT_TOKENS`.
 const SHORT_SHARE: u64 = 32;
 const SHORT_TOKENS: (u64, u64) = (100, 600);
-/// Bytes of a token, for a first guess: what comes out is counted.
+/// Estimated bytes per token. The result of a cut is counted exactly.
 const TOKEN_BYTES: f64 = 3.5;
 
-/// What may give way.
+/// What may be cut or dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct May {
     pub finished_results: bool,
@@ -55,13 +54,14 @@ impl May {
         }
     }
 
-    /// Its reasoning stays. That of an open turn always does: providers want it back.
+    /// Whether the item keeps its reasoning. An open turn always does, because providers require
+    /// it.
     fn thinks(self, item: &Item) -> bool {
         item.section == Section::OpenTurn || !self.reasoning
     }
 }
 
-/// Lays a counted draft out.
+/// Computes the layout of a counted draft.
 pub(super) fn lay_out(
     draft: &Draft,
     conversation: ConversationId,
@@ -92,7 +92,8 @@ pub(super) fn lay_out(
     let (mut laid, mut rooms) = layout(front, room[0], room[1]).run();
     laid.extend(pieces[held..].iter().cloned());
     let tokens = |pieces: &[Piece<'_>]| pieces.iter().map(|piece| piece.tokens).sum::<u64>();
-    // Notes have their room, or what stands in front of them would change with each request.
+    // Each note has a reserved size. Otherwise the text in front of it would change with each
+    // request.
     if beside + tokens(&laid) + rooms.iter().sum::<u64>() > budget {
         let room = budget.saturating_sub(beside);
         (laid, rooms) = layout(pieces, room, room).run();
@@ -108,7 +109,7 @@ pub(super) fn lay_out(
     }
 }
 
-/// False where not even the least of everything fits: found without cutting anything.
+/// Whether the request may fit, judged by lower bounds without cutting anything.
 pub(super) fn may_fit(draft: &Draft, tally: &Tally, may: May, budget: u64) -> bool {
     if may.steps {
         return true;
@@ -120,13 +121,13 @@ pub(super) fn may_fit(draft: &Draft, tally: &Tally, may: May, budget: u64) -> bo
     draft.tokens().saturating_sub(all) + least.sum::<u64>() <= budget
 }
 
-/// No form of a piece has fewer tokens, but none at all.
+/// Lower bound of the tokens of a piece that is not dropped.
 fn least(piece: &Piece<'_>, tally: &Tally, may: May) -> u64 {
     let is_thought = |block: &Block| matches!(block, Block::Part(part) if matches!(**part, ContentPart::Reasoning(_)));
     let thinks = |step: &Step| step.blocks.iter().any(is_thought);
     let item = &piece.item;
     if !may.thinks(item) && item.step().is_some_and(thinks) {
-        // Reasoning is not counted apart: any of it may be.
+        // Reasoning is not counted separately: it may be all of the item.
         return 0;
     }
     if may.cut(item) && (item.is_told() || arguments::are_long(item)) {
@@ -139,7 +140,7 @@ fn least(piece: &Piece<'_>, tally: &Tally, may: May) -> u64 {
     piece.tokens.saturating_sub(outcomes)
 }
 
-/// How many pieces there were when the conversation last passed its budget.
+/// Number of pieces at the point where the conversation last exceeded its budget.
 fn held(pieces: &[Piece<'_>], steady: u64, budget: u64, target: u64) -> usize {
     let (mut tokens, mut held) = (steady, 0);
     for (at, piece) in pieces.iter().enumerate() {
@@ -154,20 +155,20 @@ fn held(pieces: &[Piece<'_>], steady: u64, budget: u64, target: u64) -> usize {
 
 struct Layout<'a, 't> {
     pieces: Vec<Piece<'a>>,
-    /// The request's.
+    /// The conversation of the request.
     conversation: ConversationId,
     tally: &'t Tally,
     may: May,
     budget: u64,
     rooms: Rooms,
-    /// Tokens for the pieces, and for notes.
+    /// Tokens for the pieces and notes.
     room: u64,
-    /// What a large last message may make of it.
+    /// Limit to which a large last message may raise `room`.
     room_max: u64,
 }
 
 impl<'a> Layout<'a, '_> {
-    /// The pieces, and the room of each note.
+    /// Returns the pieces and the tokens for each note.
     fn run(mut self) -> (Vec<Piece<'a>>, Vec<u64>) {
         if self.tokens() > self.room {
             let may = self.may;
@@ -190,8 +191,7 @@ impl<'a> Layout<'a, '_> {
         self.pieces.iter().map(|piece| piece.tokens).sum()
     }
 
-    /// Results are cut, the oldest first, until the rest has room. False: that is not
-    /// enough.
+    /// Cuts results, oldest first, until the rest fits. Returns false if that is not enough.
     fn shorten(&mut self) -> bool {
         let mut tokens = self.tokens();
         let pieces = self.pieces.iter();
@@ -213,7 +213,7 @@ impl<'a> Layout<'a, '_> {
         tokens <= self.room
     }
 
-    /// The short form of a piece and its tokens, where that saves something.
+    /// The short form of a piece and its tokens. None if it saves nothing.
     fn short(&mut self, at: usize) -> Option<(SharedContent, u64)> {
         if self.pieces[at].short.is_none() {
             let (low, high) = SHORT_TOKENS;
@@ -249,7 +249,7 @@ impl<'a> Layout<'a, '_> {
         (tokens < piece.item.tokens).then_some((short.content, tokens))
     }
 
-    /// An item without its reasoning, where that goes and something else is left.
+    /// The item without its reasoning, if that may be dropped and something else is left.
     fn without_thoughts(&self, item: &Item) -> Item {
         let mut short = item.clone();
         if !self.may.thinks(item) {
@@ -261,8 +261,7 @@ impl<'a> Layout<'a, '_> {
         short
     }
 
-    /// A step with everything of it cut, its arguments and what was said with it, too: what
-    /// came of it says something still.
+    /// The step with results, texts and arguments cut. What is left still tells what the step did.
     fn pared(&self, at: usize, bytes: usize) -> Option<(SharedContent, u64)> {
         let piece = &self.pieces[at];
         let step = piece.source.step()?;
@@ -287,7 +286,7 @@ impl<'a> Layout<'a, '_> {
         piece.tokens
     }
 
-    /// Keeps a message whole, cut, or not at all.
+    /// Keeps a message whole, cut to `tokens`, or not at all. Returns its tokens.
     fn keep_within(&mut self, at: usize, tokens: u64) -> u64 {
         if self.pieces[at].item.tokens <= tokens {
             return self.keep(at);
@@ -305,7 +304,7 @@ impl<'a> Layout<'a, '_> {
         tokens
     }
 
-    /// A piece cut to so many tokens: a form that has no more; none when there is none.
+    /// The piece cut to at most `tokens` tokens. None if it cannot be cut that far.
     fn fitted(&self, at: usize, tokens: u64, of: Of) -> Option<(SharedContent, u64)> {
         let (item, source) = (&self.pieces[at].item, &self.pieces[at].source);
         let all = cut::bytes(item, of);
@@ -320,7 +319,7 @@ impl<'a> Layout<'a, '_> {
         };
         let room = tokens.checked_sub(beside)?;
         let of_texts = (item.tokens - beside).max(1);
-        // Texts are no denser than the whole; a mark comes on top.
+        // Try again with less: the cut text may be denser in tokens, and the mark adds some.
         for percent in [94, 85, 70, 50] {
             let bytes = all as u128 * u128::from(room) * percent / 100 / u128::from(of_texts);
             let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -342,13 +341,12 @@ impl<'a> Layout<'a, '_> {
     }
 }
 
-/// A message, or an answer of the model with which it calls nothing.
+/// Whether the item is a message or an answer of the model without calls.
 fn is_said_at_length(item: &Item) -> bool {
     item.step().is_none() || is_final(item)
 }
 
 pub(super) fn scaled(tokens: u64, factor: f64) -> usize {
-    // Budgets are far below 2^52.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -1,27 +1,26 @@
-//! What stands where a text was cut, and where it is cut: at the ends of lines, of JSON by its
-//! places, of a run of tests by what failed.
+//! Cuts texts and marks the cut. A cut is at the ends of lines, in JSON by its members, and in test
+//! output by its failures.
 
 use super::{blobs, json, runs};
 use crate::words::without_reminders;
 
-/// Whose bytes a mark counts: what a tool returned.
+/// Name in a mark for the text of a tool result.
 pub(super) const RESULT: &str = "this result";
-/// Of what stays, so much stands in front: tenths.
+/// Tenths of the kept text that are in front of the cut.
 const HEAD_TENTHS: usize = 5;
-/// A cut moves to the end of a line that is at most so far: a share of its part, or of a part
-/// of few lines so many bytes.
+/// A cut moves to the end of a line within this share of the part, or within `LINE_WITHIN_BYTES` if
+/// the part is small.
 const LINE_WITHIN: usize = 4;
 const LINE_WITHIN_BYTES: usize = 100;
-/// So much of encoded data tells what it was.
+/// Bytes of encoded data that stay, so that its kind can be recognised.
 const BLOB_HEAD: usize = 16;
 
-/// What stands where a text was cut.
+/// The mark that stands where a text was cut.
 pub(super) struct CutMark {
     pub of: &'static str,
-    /// Where the whole is, or nothing.
+    /// The suffix with the reference of the whole text, or empty.
     pub whole: String,
-    /// The line of a file that the text begins with, where that is another one than the
-    /// first and known.
+    /// The file line at which the text begins, if it is known and not the first.
     pub begins: Option<u64>,
 }
 
@@ -34,9 +33,9 @@ impl CutMark {
         }
     }
 
-    /// Head and tail of a text, about `bytes_max` together.
+    /// Head and tail of a text, of about `bytes_max` bytes in total.
     pub fn cut(&self, text: &str, bytes_max: usize) -> String {
-        // What a harness added for the moment is no end of a text.
+        // Reminders that a harness appended are not the end of the text.
         let told = without_reminders(text);
         if told.len() > bytes_max
             && let Some(json) = json::cut(told, bytes_max)
@@ -69,14 +68,14 @@ impl CutMark {
         format!("{}{mark}\n{}", &told[..head], &told[tail..])
     }
 
-    /// A text without its encoded data, if it has some.
+    /// The text without its encoded data, if it has any.
     pub fn without_blobs(&self, text: &str) -> Option<String> {
         if !blobs::are_beside(text) {
             return None;
         }
         let (told, gone) = blobs::without_and_bytes(text, 0);
         let (all, of, whole) = (text.len(), self.of, &self.whole);
-        // Nothing follows: what is missing is said where it was.
+        // The mark is at the end: each gap already shows the bytes missing there.
         (gone > 0).then(|| {
             format!(
                 "{told}\n[… encoded data is left out above, {gone} of {all} bytes of {of}{whole} …]"
@@ -92,30 +91,30 @@ impl CutMark {
         format!(", lines {from} to {to}{in_file}")
     }
 
-    /// What stands behind what is left of a text, with what else is told of it.
+    /// The mark at the end of what is left, with `told` as additional facts.
     fn behind(&self, gone: usize, all: usize, told: &str) -> String {
         let (of, whole) = (self.of, &self.whole);
         format!("\n[… {gone} of {all} bytes of {of} are left out{told}{whole} …]")
     }
 }
 
-/// The lines between two places of a text, from 1, where they are some: by these they can be
-/// read again.
+/// First and last omitted line, from 1, so that they can be read again by number. None if they are
+/// too few.
 fn lines(text: &str, head: usize, tail: usize) -> Option<(usize, usize)> {
-    /// Fewer are told by their bytes.
+    /// Fewer omitted lines are described by bytes only.
     const LEAST: usize = 3;
     let newlines = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
     let gone = newlines(&text[head..tail]);
     if gone < LEAST {
         return None;
     }
-    // A cut stands at the end of a line, or in one.
+    // A cut is at the end of a line or inside one.
     let from = newlines(&text[..head]) + 1 + usize::from(text[head..].starts_with('\n'));
     let to = newlines(&text[..tail]) + usize::from(!text[..tail].ends_with('\n'));
     Some((from, to))
 }
 
-/// The end of the last whole line, if that is near.
+/// The end of the last whole line, if it is near.
 fn line_end_before(text: &str, at: usize) -> usize {
     match text[..at].rfind('\n') {
         Some(line) if line > 0 && at - line <= line_within(at) => line,
@@ -123,7 +122,7 @@ fn line_end_before(text: &str, at: usize) -> usize {
     }
 }
 
-/// The begin of the next line, if that is near.
+/// The start of the next line, if it is near.
 fn line_start_after(text: &str, at: usize) -> usize {
     let rest = text.len() - at;
     match text[at..].find('\n') {
@@ -132,7 +131,7 @@ fn line_start_after(text: &str, at: usize) -> usize {
     }
 }
 
-/// How far a line's end may be, of a part of so many bytes.
+/// How far a cut may move to the end of a line, for a part of `bytes` bytes.
 fn line_within(bytes: usize) -> usize {
     (bytes / LINE_WITHIN).max(LINE_WITHIN_BYTES.min(bytes / 2))
 }
@@ -155,7 +154,7 @@ fn ceil(text: &str, mut at: usize) -> usize {
 mod tests {
     use super::*;
 
-    // What was left out could be read again by lines, and which ones was not said.
+    // Omitted lines can be read again by their numbers, but the mark did not name them.
     #[test]
     fn a_cut_says_which_lines_are_left_out() {
         let mark = CutMark::of(RESULT, Some("#7".to_owned()));
@@ -176,12 +175,12 @@ mod tests {
             next - 1
         );
         assert!(said.ends_with(&lines), "{told}");
-        // One long line has none.
+        // A single long line has no line numbers.
         assert!(!mark.cut(&"x y ".repeat(500), 400).contains("lines"));
     }
 
-    // Of `git status`, cut in the middle, a half of a line stood on both sides, 40 bytes from
-    // the ends of their lines.
+    // A cut in the output of `git status` left half lines on both sides, 40 bytes from the ends of
+    // their lines.
     #[test]
     fn a_short_cut_stands_at_the_ends_of_lines() {
         let mark = CutMark::of(RESULT, None);
@@ -193,8 +192,8 @@ mod tests {
         assert!(whole.clone().all(is_whole), "{told}");
     }
 
-    // What is known of runs of tests must be asked when one is cut, or the line that says
-    // what failed is in the middle again. What somebody said is no run.
+    // Test output must be cut by its failures, or the failed line is lost in the middle. A message
+    // is not cut that way.
     #[test]
     fn a_run_of_tests_is_cut_as_one() {
         let passed = |from: usize| -> String {

@@ -1,5 +1,5 @@
-//! The note that stands where steps and messages went: how many, what they were, and how
-//! to have them back.
+//! The note that replaces dropped steps and messages: how many there are, what they did, and how to
+//! read them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,51 +22,50 @@ use treering_domain::{ConversationId, EventRef, Revision};
 
 /// Name in explanations.
 pub(crate) const BUDGET: &str = "budget";
-/// No token has more bytes in a text of some length: what is longer is not counted.
+/// No long text has more bytes per token. A text above this bound is rejected without counting.
 const TOKEN_BYTES_MAX: u64 = 12;
-/// Tools that are counted.
+/// Most tools that a note lists.
 const TOOLS_TOLD: usize = 8;
-/// Ranges of events that are told.
+/// Most ranges of events that a note lists.
 const RANGES_TOLD: usize = 4;
-/// Characters of an answer, and of a call that the user said something to.
+/// Characters of an answer, and of a call that the user commented on.
 const ANSWER_CHARS: usize = 200;
 const REPLIED_CHARS: usize = 80;
-/// What the model says with a call in fewer bytes (`I read it.`) says no more than the call.
+/// A shorter text of the model beside a call (`I read it.`) adds nothing to the call.
 const THOUGHT_BYTES_LEAST: usize = 60;
 
-/// How much of each is told.
+/// How much of each kind a note contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Told {
-    /// Requests of the user, and the characters of each.
+    /// User messages, and the characters of each.
     words: usize,
     word_chars: usize,
-    /// What he said in a word or two.
+    /// User messages of a word or two.
     short_words: usize,
-    /// What is still to do.
+    /// Open tasks.
     tasks: bool,
-    /// Tools by name.
+    /// Tool names with counts.
     tools: bool,
-    /// Answers that ended turns, and what the model said on the way.
+    /// Answers that ended turns, and texts of the model beside calls.
     answers: usize,
     thoughts: usize,
-    /// Calls, the characters of each, and of how it ended.
+    /// Calls, the characters of each, and of its outcome.
     calls: usize,
     call_chars: usize,
     ended_chars: usize,
 }
 
-/// Characters of a request, and of a call, until there is room for more.
+/// Characters of a user message and of a call, until there is room for more.
 const WORD_CHARS: usize = 160;
 const CALL_CHARS: usize = 70;
 
-/// More of something, the first that has room.
+/// A setter and the amounts to try, largest first. The first amount that fits is used.
 type More = (fn(&mut Told, usize), &'static [usize]);
 
-/// What a note tells, as far as there is room: the last ones of each. What was asked for
-/// outlasts what was done about it, and is told whole before that; which tools were called
-/// says least.
+/// The contents of a note in the order in which they get room; each tells the newest ones. User
+/// messages come before what was done about them. Tool names matter least.
 const MORE: [More; 11] = [
-    // With one answer, and the last calls.
+    // With one answer and the last calls.
     (
         |told, n| {
             (told.words, told.word_chars) = (n, WORD_CHARS);
@@ -81,7 +80,7 @@ const MORE: [More; 11] = [
         },
         &[5, 3, 2, 1],
     ),
-    // As many as there are, before any of them is told whole.
+    // As many messages as possible before any of them gets more characters.
     (
         |told, n| told.words = told.words.max(n),
         &[50, 36, 26, 22, 18, 16, 13, 12, 11, 9, 8, 6, 4],
@@ -92,7 +91,7 @@ const MORE: [More; 11] = [
         &[4_000, 1_500, 800, 500, 320, 240],
     ),
     (|told, n| told.answers = n, &[24, 16, 10, 6, 3]),
-    // With what they were for: that something was called says nothing.
+    // With the arguments: the tool's name alone says nothing.
     (
         |told, n| {
             (told.calls, told.call_chars) = (told.calls.max(n), told.call_chars.max(CALL_CHARS));
@@ -108,12 +107,12 @@ const MORE: [More; 11] = [
     (|told, n| told.short_words = n, &[60, 20, 5]),
 ];
 
-/// What the model said in fewer characters has a place when nothing else needs it.
+/// Shorter answers are used only when there are not enough longer ones.
 const ANSWER_CHARS_LEAST: usize = 16;
 
-/// A note about neighbours that went, of a request in which these events stay; none when
-/// not even the shortest has so few tokens. `tasks` says what was still to do behind them,
-/// where calls told that.
+/// A note about adjacent dropped items. `stays` are the events that remain in the request; `tasks`
+/// says which tasks were open after the dropped items, if their calls tell. None if even the
+/// shortest note exceeds `tokens_max`.
 pub(super) fn note(
     gone: &[&Item],
     conversation: ConversationId,
@@ -160,24 +159,24 @@ fn item(text: String) -> Item {
     item
 }
 
-/// What went.
+/// The dropped items.
 struct Gone<'a> {
-    /// Of the request.
+    /// The conversation of the request.
     conversation: ConversationId,
     steps: usize,
     messages: usize,
-    /// From which event to which, as they were recorded; nothing in between stays.
+    /// First and last event of each range. No event within a range stays in the request.
     ranges: Vec<(EventRef, EventRef)>,
     last: EventRef,
     /// Oldest first.
     calls: Vec<&'a Call>,
-    /// What the user said, and where: oldest first.
+    /// Messages of the user, oldest first.
     words: Vec<Word>,
-    /// What the model said with which it called nothing, the last of each turn.
+    /// The model's last text without calls in each turn.
     answers: Vec<(EventRef, &'a str)>,
-    /// What it said on the way.
+    /// Texts of the model beside calls.
     thoughts: Vec<(EventRef, &'a str)>,
-    /// The directory that most paths of the calls are in.
+    /// The directory of most paths in the calls.
     below: Option<String>,
 }
 
@@ -226,7 +225,7 @@ impl<'a> Gone<'a> {
         format!("[{what} {verb} left out here ({place}): the request has a budget.")
     }
 
-    /// Without a word on what it was.
+    /// The shortest note, without contents.
     fn least(&self) -> String {
         format!("{}]", self.head())
     }
@@ -247,7 +246,7 @@ impl<'a> Gone<'a> {
         told
     }
 
-    /// With the last of what went.
+    /// The note with the newest contents.
     fn text(&self, told: Told, tasks: Option<&str>) -> String {
         let mut text = self.head();
         if told.tools && !self.calls.is_empty() {
@@ -278,8 +277,8 @@ impl<'a> Gone<'a> {
         text
     }
 
-    /// The last calls, what the user said last, and answers, oldest first; and whether that
-    /// is all that there were.
+    /// The last calls, messages of the user and answers, oldest first, and whether that is
+    /// everything.
     fn lines(&self, told: Told) -> (Vec<String>, bool) {
         let of = self.last.conversation;
         let of_here = |at: &EventRef| at.conversation == of;
@@ -327,7 +326,7 @@ impl<'a> Gone<'a> {
         (lines.collect(), is_all)
     }
 
-    /// Tools by how often they were called.
+    /// Tools with counts, most used first.
     fn tools(&self) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for call in &self.calls {
@@ -351,10 +350,10 @@ impl<'a> Gone<'a> {
     }
 }
 
-/// Events as ranges: a message that was kept through a compaction stands behind its summary
-/// and was recorded before, so the order of a request does not say what is between two.
+/// Groups events into ranges without events that stay. Events are sorted first, because a message
+/// kept through a compaction comes after its summary although it was recorded before.
 fn ranges(mut events: Vec<EventRef>, stays: &BTreeSet<EventRef>) -> Vec<(EventRef, EventRef)> {
-    // Of a fork, what was inherited comes first and has its own numbers.
+    // The inherited events of a fork come first and have their own numbers.
     events.sort_by_key(|at| at.revision);
     let mut of: Vec<Vec<EventRef>> = Vec::new();
     for at in events {
@@ -381,15 +380,15 @@ fn ranges(mut events: Vec<EventRef>, stays: &BTreeSet<EventRef>) -> Vec<(EventRe
     ranges
 }
 
-/// Something that the user said.
+/// A message of the user.
 struct Word {
     at: EventRef,
-    /// Before it: that he did, and to what.
+    /// Who said it and about which call.
     before: String,
     text: String,
 }
 
-/// What the user says with an item: a message, or what he said to calls.
+/// Messages of the user in an item: the message itself, or comments on calls.
 fn words_of(item: &Item) -> Vec<Word> {
     if let Some(step) = item.step() {
         let replies = step.calls().filter_map(|call| {
@@ -420,9 +419,8 @@ fn words_of(item: &Item) -> Vec<Word> {
     }]
 }
 
-/// The last that the user said, and of what says little (`wow`, `go on`) as much as that takes
-/// no room from anything else: only behind all the rest. Where he never said more, it is what
-/// there is.
+/// The newest messages of the user. Those that say little (`wow`, `go on`) are used only if there
+/// is room left, or if there are no others.
 fn last_words<'w>(
     said: impl DoubleEndedIterator<Item = &'w Word>,
     most: usize,
@@ -443,7 +441,7 @@ fn is_long(text: &str) -> bool {
     text.chars().nth(ANSWER_CHARS_LEAST).is_some()
 }
 
-/// So many of what was said, the last of it; short words only where there is not as much else.
+/// The newest `most` texts. Short ones are used only if there are not enough long ones.
 fn last_said<'w, W: 'w>(
     said: impl DoubleEndedIterator<Item = &'w W>,
     most: usize,
@@ -453,7 +451,7 @@ fn last_said<'w, W: 'w>(
     long.into_iter().chain(short).take(most)
 }
 
-/// What the model said with its calls, where that says something.
+/// Texts of the model beside its calls, if they are long enough to matter.
 fn thoughts<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
     let on_the_way = items.iter().filter(|item| !is_final(item));
     let said = on_the_way.filter_map(|item| {
@@ -467,8 +465,7 @@ fn thoughts<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
     said.collect()
 }
 
-/// The directory that saves most when paths of calls are told from there; none where that is
-/// little.
+/// The directory that saves most if paths are shown relative to it. None if that saves little.
 fn shared_directory(calls: &[&Call]) -> Option<String> {
     const LOOKED_AT: usize = 200;
     const SAVES_BYTES_LEAST: usize = 60;
@@ -490,19 +487,19 @@ fn shared_directory(calls: &[&Call]) -> Option<String> {
         .map(|(directory, _)| directory)
 }
 
-/// A text in one line, of a bounded part of it.
+/// The beginning of a text as one line.
 fn quoted(text: &str, max_chars: usize) -> String {
     let text: String = text.chars().take(max_chars * 4).collect();
     clip(&one_line(&text), max_chars)
 }
 
-/// The same with both ends of what is longer: who pastes a log asks behind it.
+/// As [`quoted`], but keeps both ends of a long text: users who paste a log ask their question
+/// behind it.
 fn with_ends(text: &str, max_chars: usize) -> String {
     whole_or_ends(&one_line(text), max_chars)
 }
 
-/// With what turns ended, and where: the last that the model said in each, if it called
-/// nothing with it.
+/// The answers that ended turns: in each turn, the last text of the model without calls.
 fn answers<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
     let mut answers: Vec<(u32, EventRef, &str)> = Vec::new();
     for item in items.iter().filter(|item| is_final(item)) {
@@ -527,9 +524,9 @@ fn answers<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
         .collect()
 }
 
-/// So many calls, the last first, in a line each; those of which the same is told are one line,
-/// where the last of them was, which says whether they were the same. How many calls the lines
-/// tell.
+/// At most `calls_max` lines of calls, newest first. Calls with the same line are grouped at the
+/// newest one, and the line says whether their arguments were the same. Also returns the number of
+/// calls covered.
 fn grouped<'a>(
     last_first: impl Iterator<Item = &'a &'a Call>,
     calls_max: usize,
@@ -558,7 +555,7 @@ fn grouped<'a>(
     (told.collect(), calls)
 }
 
-/// A call, what it was for, and how it ended where that says more than that it did.
+/// A call with its purpose, and its outcome if that adds something.
 fn line(call: &Call, told: Told, below: Option<&str>) -> (Revision, String) {
     let (at, ended): (Revision, &str) = match &call.outcome {
         Outcome::Result(result) if result.success => (result.event.revision, ""),
@@ -576,7 +573,7 @@ fn line(call: &Call, told: Told, below: Option<&str>) -> (Revision, String) {
     }
 }
 
-/// With what a call ended. That a file was read or written its name says.
+/// The outcome of a call in short. Empty for successful reads and writes, whose names say enough.
 fn came(call: &Call, chars_max: usize) -> String {
     let Outcome::Result(result) = &call.outcome else {
         return String::new();
@@ -587,7 +584,7 @@ fn came(call: &Call, chars_max: usize) -> String {
     let mut texts = result.parts.iter().filter_map(|part| part.text());
     let text = texts.next().unwrap_or(&result.error_message);
     let text = without_reminders(text);
-    // What a file holds is not how a command went.
+    // The contents of a file are not the outcome of a command.
     if result.success && shows_a_file(call.arguments.as_str()) {
         return counted(text.lines().count(), "line");
     }
@@ -601,9 +598,9 @@ fn came(call: &Call, chars_max: usize) -> String {
 mod tests {
     use super::*;
 
-    // A message that was kept through a compaction was recorded before its summary and stands
-    // behind it: `#922 to #1446` was said where #888 was gone, too, and `#889 to #1386` where
-    // #922 stayed.
+    // A message kept through a compaction was recorded before its summary but comes after it. Notes
+    // then said `#922 to #1446` although #888 was dropped too, and `#889 to #1386` although #922
+    // stayed.
     #[test]
     fn ranges_hold_nothing_that_stays() {
         let at = |conversation: u128, revision| EventRef {
@@ -618,14 +615,14 @@ mod tests {
         let one = |revision| at(1, revision);
         assert_eq!(told(&[one(9), one(3), one(5)], &[one(12)]), [(3, 9)]);
         assert_eq!(told(&[one(9), one(3), one(5)], &[one(7)]), [(3, 5), (9, 9)]);
-        // Numbers of another conversation are its own.
+        // Each conversation has its own numbers.
         assert_eq!(
             told(&[at(2, 4), at(2, 8), one(6)], &[one(5)]),
             [(4, 8), (6, 6)]
         );
     }
 
-    // Of six lines of a note five were the reading of one file.
+    // Five of the six lines of a note were reads of the same file.
     #[test]
     fn calls_that_come_again_are_one_line() {
         let calls: Vec<Call> = ["a", "b", "a", "a"]

@@ -1,5 +1,4 @@
-//! A result that comes again, the same (a file that is read several times), is told once:
-//! where it came last.
+//! Tells a repeated result once, at its last occurrence (a file that is read several times).
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -11,11 +10,10 @@ use crate::{
 };
 use treering_domain::{ContentPart, ConversationId, EventRef};
 
-/// Shorter results are told again: saying so is hardly shorter.
+/// Shorter results are repeated, because the note would not be much shorter.
 const LEAST_BYTES: usize = 400;
 
-/// The text that tells whether a result comes again; none where it is not told apart so: a
-/// failure, a medium, something short.
+/// The text by which repeated results are recognised. None for failures, media and short results.
 pub(super) fn repeatable(result: &ResultOutcome) -> Option<Cow<'_, str>> {
     let texts: Option<Vec<&str>> = result.parts.iter().map(ContentPart::text).collect();
     let text = match texts?.as_slice() {
@@ -26,7 +24,7 @@ pub(super) fn repeatable(result: &ResultOutcome) -> Option<Cow<'_, str>> {
     (result.success && !result.shortened && text.len() >= LEAST_BYTES).then_some(text)
 }
 
-/// The same step with results that come again named only; none where none of them does.
+/// The step with repeated results replaced by a note. None if there are none.
 pub(super) fn step(
     item: &Item,
     conversation: ConversationId,

@@ -1,4 +1,4 @@
-//! The items of the conversation, as a layout weighs them.
+//! Items of the conversation as a layout sees them.
 
 use std::{
     borrow::Cow,
@@ -13,7 +13,7 @@ use crate::{
 };
 use treering_domain::{ConversationId, EventRef};
 
-/// What an item becomes.
+/// What becomes of an item.
 #[derive(Clone, Debug)]
 pub(super) enum PieceForm {
     Whole,
@@ -24,18 +24,19 @@ pub(super) enum PieceForm {
 /// An item of the conversation.
 #[derive(Clone, Debug)]
 pub(super) struct Piece<'a> {
-    /// Its place in the draft.
+    /// Index in the draft.
     pub place: usize,
-    /// The most that is told of it.
+    /// The item in its longest form.
     pub item: Cow<'a, Item>,
-    /// What cuts are made of.
+    /// The item from which cuts are made.
     pub source: Cow<'a, Item>,
     pub form: PieceForm,
-    /// Tokens in this form.
+    /// Tokens in the current form.
     pub tokens: u64,
-    /// Its short form, once it was made: none where it has none.
+    /// The short form, cached: outer none if it was not computed, inner none if there is no short
+    /// form.
     pub short: Option<Option<(SharedContent, u64)>>,
-    /// The same with a result that comes again behind it told in full, too.
+    /// The piece before a repeated result was replaced by a note.
     pub in_full: Option<Box<Piece<'a>>>,
 }
 
@@ -60,7 +61,7 @@ impl<'a> Piece<'a> {
         matches!(self.form, PieceForm::Cut(_))
     }
 
-    /// Tells no more than this of it; false where that saves nothing.
+    /// Replaces the content. Returns false and changes nothing if that saves no tokens.
     fn lessen(&mut self, content: SharedContent, tally: &Tally) -> bool {
         let mut item = self.item.clone().into_owned();
         item.content = content;
@@ -73,7 +74,7 @@ impl<'a> Piece<'a> {
         saves
     }
 
-    /// What it becomes, for the draft.
+    /// Place, form and tokens for the draft.
     pub fn into_form(self) -> (usize, PieceForm, u64) {
         let form = match (self.form, self.item) {
             (PieceForm::Whole, Cow::Owned(item)) => PieceForm::Cut(item.content),
@@ -83,7 +84,7 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Those of a draft.
+/// The pieces of a draft.
 pub(super) fn whole(draft: &Draft) -> Vec<Piece<'_>> {
     let items = draft.items.iter().enumerate();
     let said = items.filter(|(_, item)| {
@@ -96,7 +97,7 @@ pub(super) fn whole(draft: &Draft) -> Vec<Piece<'_>> {
     said.map(|(place, item)| Piece::new(place, item)).collect()
 }
 
-/// Those of a draft; results that may be cut come without their encoded data.
+/// The pieces of a draft, without encoded data in results that may be cut.
 pub(super) fn of<'a>(
     draft: &'a Draft,
     conversation: ConversationId,
@@ -114,7 +115,7 @@ pub(super) fn of<'a>(
     pieces
 }
 
-/// Where a result comes again behind a piece, that says so instead.
+/// Replaces results that are repeated later by a note.
 pub(super) fn tell_once(
     pieces: &mut [Piece<'_>],
     conversation: ConversationId,
@@ -138,7 +139,7 @@ pub(super) fn tell_once(
     }
 }
 
-/// Results that are equal to a later one, and that one.
+/// Maps each result that is repeated later to its last occurrence.
 fn told_later(pieces: &[Piece<'_>]) -> HashMap<EventRef, EventRef> {
     let mut newest: HashMap<Cow<'_, str>, EventRef> = HashMap::new();
     let mut later = HashMap::new();
@@ -163,7 +164,7 @@ fn told_later(pieces: &[Piece<'_>]) -> HashMap<EventRef, EventRef> {
                 None => {}
             }
         }
-        // Those of one step are beside each other, and stay so.
+        // Equal results in one step are next to each other, and all stay.
         newest.extend(here);
     }
     later

@@ -1,7 +1,8 @@
-//! What of the user's words is left in requests of real sessions under a budget. A measurement of
-//! some minutes, which can fail by its bounds:
-//! `TREERING_TEST_DATA=… cargo test --lib what_the_user_said_stays -- --ignored --nocapture`
-//! (with `TREERING_PRINT_REQUESTS=ID,…`, the notes of these sessions are printed).
+//! Measures which of the user's messages remain in requests of real sessions under a budget. Takes
+//! some minutes:
+//! `TREERING_TEST_DATA=… cargo test -p treering-context real_tests -- --ignored --nocapture`
+//!
+//! `TREERING_PRINT_REQUESTS=ID,…` prints the notes of these sessions.
 
 use std::{
     io::{BufRead, BufReader},
@@ -20,10 +21,10 @@ use crate::{
 };
 use treering_domain::{ContentPart, EventBody};
 
-/// Of what was said, so much has to be there, in characters.
+/// Characters of a message that must be in the request.
 const LOOKED_FOR_CHARS: usize = 120;
 
-/// What the user said with messages, and to calls.
+/// Messages of the user, and comments of the user on calls.
 fn said(events: &[std::sync::Arc<WindowEvent>]) -> [Vec<String>; 2] {
     let mut said = [Vec::new(), Vec::new()];
     for event in events {
@@ -50,7 +51,7 @@ fn said(events: &[std::sync::Arc<WindowEvent>]) -> [Vec<String>; 2] {
     said.map(beginning)
 }
 
-/// All that a request says, in one line.
+/// All texts of a request as one line.
 fn request(items: &[Item]) -> String {
     let mut text = String::new();
     for item in items.iter().filter(|item| item.fate != Fate::Dropped) {
@@ -75,7 +76,7 @@ fn request(items: &[Item]) -> String {
     one_line(&text)
 }
 
-// Of what the user said when he refused a call, 35 of 43 were in no request of 8,000 tokens.
+// 35 of 43 comments with which the user denied a call were missing from requests of 8,000 tokens.
 #[test]
 #[ignore = "minutes of measurement"]
 fn what_the_user_said_stays() {

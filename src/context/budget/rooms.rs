@@ -1,5 +1,5 @@
-//! How much room each note has: a little always, and more for what the user asked for and was
-//! answered where that went.
+//! Room for notes: a minimum for each, and more for messages of the user and answers that were
+//! dropped.
 
 use super::{
     layout::scaled,
@@ -8,32 +8,33 @@ use super::{
 };
 use crate::tokens::Tally;
 
-/// The least of a note as a share of the budget, within these tokens as they are counted
-/// before they are scaled: its text is as long for every model.
+/// Minimum size of a note as a share of the budget, clamped to `NOTE_TOKENS`. These are unscaled
+/// counts, because the text of a note is the same for every model.
 const NOTE_SHARE: u64 = 32;
 const NOTE_TOKENS: (u64, u64) = (60, 400);
-/// All notes together have this share of the budget for what was said.
+/// Share of the budget that all notes together have for quotes.
 const WORDS_SHARE: u64 = 10;
-/// Tokens for what the user said once, and for an answer: some, and where there is room.
+/// Tokens for one message of the user, and for one answer: the minimum, and the maximum if there is
+/// room.
 const WORD_TOKENS: (u64, u64) = (160, 1_200);
 const ANSWER_TOKENS: (u64, u64) = (30, 80);
-/// Tokens for a call with how it ended, where there is room, and calls that are told.
+/// Tokens for a call with its outcome, if there is room, and the most calls.
 const CALL_TOKENS: u64 = 50;
 const CALLS_TOLD: u64 = 24;
-/// Tokens for what the user said to a call beside his words, and bytes of a token.
+/// Tokens for a comment of the user on a call, besides the comment itself, and bytes per token.
 const REPLY_TOKENS: u64 = 40;
 const TOKEN_BYTES: u64 = 3;
 
-/// What notes may have.
+/// Room for notes, in tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rooms {
-    /// What each has.
+    /// Minimum for each note.
     pub least: u64,
-    /// What all have besides for what was said.
+    /// Additional room for quotes in all notes together.
     words_max: u64,
 }
 
-/// What went in one place: what a note of it would take beside the least.
+/// Tokens that the note in one gap would use beyond the minimum.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wants {
     some: u64,
@@ -82,7 +83,7 @@ impl Rooms {
         }
     }
 
-    /// What notes of all but these pieces need for what was said.
+    /// Tokens for quotes from all pieces except `stays`.
     pub fn words_beside(&self, pieces: &[Piece<'_>], stays: &[usize]) -> u64 {
         let mut wants = Wants::default();
         let goes = pieces.iter().enumerate();
@@ -91,14 +92,14 @@ impl Rooms {
         wants.some.min(self.words_max)
     }
 
-    /// What the notes of these pieces need.
+    /// Tokens that the notes for these pieces need.
     pub fn needed(&self, pieces: &[Piece<'_>]) -> u64 {
         let gaps = gaps(pieces);
         let words: u64 = gaps.iter().map(|wants| wants.some).sum();
         gaps.len() as u64 * self.least + words.min(self.words_max)
     }
 
-    /// The room of each note, in order: the least, and what is left by what they want.
+    /// Tokens for each note, in order: the minimum, and a share of the rest by what each wants.
     pub fn of(&self, pieces: &[Piece<'_>], left: u64) -> Vec<u64> {
         let gaps = gaps(pieces);
         let left = left.saturating_sub(gaps.len() as u64 * self.least);
@@ -112,7 +113,7 @@ impl Rooms {
     }
 }
 
-/// Runs of pieces that went.
+/// What each run of dropped pieces wants.
 fn gaps(pieces: &[Piece<'_>]) -> Vec<Wants> {
     let mut gaps: Vec<Wants> = Vec::new();
     let mut in_gap = false;

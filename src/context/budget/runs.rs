@@ -1,5 +1,5 @@
-//! Cutting what tests and builds print: what passed goes first, and what failed stays, wherever
-//! it stands.
+//! Cuts test and build output: passing lines are removed first, and failures stay wherever they
+//! are.
 
 use crate::{
     digest::{RunLine, run_lines},
@@ -8,14 +8,14 @@ use crate::{
 
 /// Longer texts are cut to head and tail.
 const TEXT_BYTES_MAX: usize = 256 * 1024;
-/// What failed has this share of the room, with so many lines below each that say why.
+/// Share of the room for failures, and the most lines kept below each failure.
 const FAILED_SHARE: usize = 2;
 const BESIDE_LINES: usize = 3;
-/// What stands where lines were; shorter ones stay.
+/// Bytes of a mark for omitted lines. Shorter gaps stay.
 const GAP_BYTES: usize = 40;
 
-/// A run of tests or a build in about `bytes_max` bytes, and how many bytes of it are gone;
-/// none where it is none, or head and tail say as much.
+/// Test or build output cut to about `bytes_max` bytes, and the number of bytes removed. None if
+/// the text is something else, or if a cut to head and tail is as good.
 pub(super) fn cut(text: &str, bytes_max: usize) -> Option<(String, usize)> {
     if text.len() > TEXT_BYTES_MAX {
         return None;
@@ -30,19 +30,19 @@ pub(super) fn cut(text: &str, bytes_max: usize) -> Option<(String, usize)> {
     run.close_gaps();
     let gone = run.gone();
     let told = run.told();
-    // Where one line is longer than the room, head and tail say more.
+    // If a line is longer than the room, head and tail keep more.
     let is_used = is_all || told.len() >= bytes_max / 2;
     (gone > 0 && is_used && told.len() <= bytes_max + bytes_max / 8).then_some((told, gone))
 }
 
 struct Run<'a> {
-    /// With what each says, and whether it stays.
+    /// Text, meaning, and whether the line stays.
     lines: Vec<(&'a str, RunLine, bool)>,
     left: usize,
 }
 
 impl Run<'_> {
-    /// True when all has room but what passed.
+    /// Marks the lines that stay. Returns true if everything but passing lines fits.
     fn choose(&mut self) -> bool {
         let passed = |line: &(&str, RunLine, bool)| line.1 == RunLine::Passed;
         let (mut all, mut gaps, mut in_gap) = (0, 0, false);
@@ -70,7 +70,7 @@ impl Run<'_> {
         false
     }
 
-    /// What failed, and what stands below it.
+    /// Keeps failures and the lines below them.
     fn keep_failed(&mut self) {
         let mut share = self.left / FAILED_SHARE;
         for at in 0..self.lines.len() {
@@ -94,7 +94,7 @@ impl Run<'_> {
         }
     }
 
-    /// Lines that did not pass, as many as there is room for.
+    /// Keeps lines other than passing ones while there is room.
     fn keep_while(&mut self, places: impl Iterator<Item = usize>) {
         let mut in_passed = false;
         for at in places {
@@ -113,7 +113,7 @@ impl Run<'_> {
         }
     }
 
-    /// Runs of lines that are shorter than what would stand for them stay.
+    /// Keeps gaps that are shorter than their mark.
     fn close_gaps(&mut self) {
         let mut at = 0;
         while at < self.lines.len() {
@@ -128,7 +128,7 @@ impl Run<'_> {
         }
     }
 
-    /// The end of the lines from here on that are gone.
+    /// End of the gap that begins here.
     fn end_of_gap(&self, at: usize) -> usize {
         let gone = self.lines[at..].iter().take_while(|line| !line.2);
         at + gone.count()
@@ -179,8 +179,8 @@ mod tests {
         )
     }
 
-    // The only line that named the package that failed was cut out of the middle; eight that
-    // say `ok … (cached)` stayed.
+    // The only line that named the failed package was cut from the middle, and eight lines of `ok …
+    // (cached)` stayed.
     #[test]
     fn what_failed_outlasts_what_passed() {
         let (told, gone) = cut(&go_run(12), 500).unwrap();
@@ -202,7 +202,8 @@ mod tests {
         );
     }
 
-    // The third of 400 tests failed, and its message stood neither in the head nor in the tail.
+    // One of 400 tests failed in the middle, and its message was neither in the head nor in the
+    // tail.
     #[test]
     fn what_failed_in_the_middle_stays() {
         let passed = |from: usize, to: usize| -> String {
@@ -233,7 +234,7 @@ mod tests {
         ] {
             assert!(told.contains(line), "{line} is not in:\n{told}");
         }
-        // Which lines are gone is told by their numbers.
+        // The mark names the omitted lines by number.
         let gap = told
             .lines()
             .find(|line| line.starts_with("[… lines "))
@@ -250,7 +251,7 @@ mod tests {
     }
 
     proptest! {
-        // Whatever is printed: within its bound, and every line is one of the text or a mark.
+        // For any output: the cut is within its limit, and every line is from the text or a mark.
         #[test]
         fn any_run_is_cut_by_lines(
             lines in prop::collection::vec(

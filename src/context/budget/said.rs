@@ -1,4 +1,4 @@
-//! Whose word an item is: what the user says stays longest, and what nobody says goes first.
+//! Who is the author of an item: messages of the user stay longest.
 
 use crate::{
     draft::{Block, Call, Content, Item, Outcome, Section, Speaker, Step},
@@ -7,7 +7,7 @@ use crate::{
 };
 use treering_domain::{ContentPart, EventRef};
 
-/// Said by the user: a result that came late is told as a message, and is none.
+/// Whether the user wrote the item. A late result told as a message does not count.
 pub(super) fn is_of_user(item: &Item) -> bool {
     let by_user = matches!(
         &*item.content,
@@ -17,7 +17,7 @@ pub(super) fn is_of_user(item: &Item) -> bool {
     by_user && item.section != Section::Compaction
 }
 
-/// What the user said in the place of a call's result, and where.
+/// The user's comment in place of the result of a call, and its event.
 pub(super) fn reply(call: &Call) -> Option<(EventRef, Reply<'_>)> {
     let Outcome::Result(result) = &call.outcome else {
         return None;
@@ -27,7 +27,7 @@ pub(super) fn reply(call: &Call) -> Option<(EventRef, Reply<'_>)> {
     Some((result.event, Reply::read(text)?))
 }
 
-/// The model says something with it, and does not only call.
+/// Whether the model wrote text in this item, and not only calls.
 pub(super) fn is_answer(item: &Item) -> bool {
     let says = |block: &Block| match block {
         Block::Part(part) => part.text().is_some_and(|text| !text.trim().is_empty()),
@@ -36,13 +36,13 @@ pub(super) fn is_answer(item: &Item) -> bool {
     item.step().is_some_and(|step| step.blocks.iter().any(says))
 }
 
-/// The model says something with it and calls nothing: with that, most turns end.
+/// Whether the model wrote text and made no call. Most turns end that way.
 pub(super) fn is_final(item: &Item) -> bool {
     let calls = |step: &Step| step.calls().next().is_some();
     is_answer(item) && !item.step().is_some_and(calls)
 }
 
-/// A command without words (`/debug`): what is to be done is said elsewhere, or with it.
+/// Whether the item is a command without text (`/debug`).
 pub(super) fn is_bare_command(item: &Item) -> bool {
     let Content::Message(message) = &*item.content else {
         return false;
@@ -51,18 +51,18 @@ pub(super) fn is_bare_command(item: &Item) -> bool {
     said.is_some_and(|said| said.starts_with('/') && !said.contains(char::is_whitespace))
 }
 
-/// What the user says with it is a task, an answer, a question: no notice of a harness.
+/// Whether the item has a message of the user, and not a notice of a harness.
 pub(super) fn is_said(item: &Item) -> bool {
     let Content::Message(message) = &*item.content else {
         return false;
     };
     let is_text = |part: &&ContentPart| part.text().is_some();
     let mut texts = message.parts.iter().filter(is_text).peekable();
-    // A picture alone says something, too.
+    // An image without text counts.
     texts.peek().is_none() || texts.any(|part| part.text().is_some_and(words::is_said))
 }
 
-/// The list of tasks that calls told, as far as the items of a request were gone through.
+/// The task list of the conversation, up to the items read so far.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     tasks: TaskList,
@@ -70,8 +70,8 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    /// What was still to do behind items that are gone, of all items in order; none where
-    /// they tell nothing of it.
+    /// The tasks that are open after the dropped items `gone`. Items must be passed in order. None
+    /// if no dropped call is about tasks.
     pub fn told(&mut self, items: &[Item], gone: std::ops::Range<usize>) -> Option<String> {
         for item in items.get(self.items..gone.start).unwrap_or_default() {
             self.note(item);

@@ -19,7 +19,7 @@ pub(super) fn tally() -> Tally {
     Tally::new(Counter::for_model(""), None)
 }
 
-/// The draft of a story before its budget.
+/// The draft of a story before the budget is applied.
 pub(super) fn draft(window: &WindowInput, policy: &ContextPolicy, provider: Provider) -> Draft {
     let mut draft = Draft {
         provider,
@@ -65,7 +65,7 @@ fn turns(count: usize, words: usize) -> Story {
     story
 }
 
-/// An open turn of so many steps, with results of so many words.
+/// An open turn of `steps` steps with results of `words` words each.
 fn open_turn(steps: usize, words: usize) -> Story {
     let mut story = Story::new().user("fix the failing test");
     for step in 0..steps {
@@ -107,7 +107,7 @@ fn results(draft: &Draft) -> Vec<String> {
     results.collect()
 }
 
-// Nothing gives way without a budget, or within one.
+// Nothing is cut without a budget, or within one.
 #[test]
 fn what_fits_stays_whole() {
     for budget in [0, 1_000_000] {
@@ -118,8 +118,8 @@ fn what_fits_stays_whole() {
     }
 }
 
-// Results can be had back by reference, so they are cut before a step goes: the oldest
-// first, and with their ends, where errors stand.
+// Results can be read again by reference, so they are cut before a step is dropped: oldest first,
+// and keeping their ends, where errors are.
 #[test]
 fn results_give_way_before_steps_oldest_first() {
     let story = turns(10, 500).user("and now?");
@@ -134,8 +134,8 @@ fn results_give_way_before_steps_oldest_first() {
     assert_eq!(shortened, steps[..shortened.len()]);
 }
 
-// A turn of 54 steps was dropped as a whole: 33 of 8,000 tokens were sent. Its oldest
-// steps go one by one; the task and the newest results stay.
+// A turn of 54 steps was dropped as a whole, and 33 of 8,000 tokens were sent. The oldest steps
+// must go one by one; the task and the newest results stay.
 #[test]
 fn a_long_open_turn_keeps_its_task_and_its_newest_steps() {
     let (draft, fitted) = fitted(&open_turn(54, 1_000), &policy(8_000));
@@ -153,8 +153,8 @@ fn a_long_open_turn_keeps_its_task_and_its_newest_steps() {
     assert!(note.contains("steps are left out here (#3 to #"), "{note}");
 }
 
-// One result was many times the budget: the turn's only step went, or the request went
-// over. It is cut to what there is room for, with its last lines.
+// One result was many times the budget: the only step was dropped, or the request was over the
+// budget. It must be cut to the room that there is, and keep its last lines.
 #[test]
 fn one_huge_result_is_cut_to_the_budget() {
     let text = format!("first line\n{}\nlast line", "word ".repeat(50_000));
@@ -166,7 +166,7 @@ fn one_huge_result_is_cut_to_the_budget() {
     assert!(result.contains("the whole: #5"), "{result}");
 }
 
-// A failure that the text tells already was told again once the text was cut.
+// An error message that the text already has was repeated when the text was cut.
 #[test]
 fn an_error_is_told_once() {
     let error = format!("cannot do it: {}", "because ".repeat(3_000));
@@ -195,7 +195,7 @@ fn an_error_is_told_once() {
     }
 }
 
-// The last question stands, however old it is: what was done since may go, it may not.
+// The user's last message stays however old it is. Later steps may be dropped.
 #[test]
 fn the_last_question_stays_behind_a_long_turn() {
     let mut story = turns(20, 50).user("and now the other one");
@@ -218,11 +218,11 @@ fn the_last_question_stays_behind_a_long_turn() {
     let (first, last) = (place("question 0"), place("and now the other one"));
     assert!(first.is_some() && first < last, "{kept:#?}");
     let [between, _] = notes(&draft).try_into().unwrap();
-    // What was asked and is not there any more is told.
+    // The note quotes the messages that were dropped.
     assert!(between.contains("the user: question 19"), "{between}");
 }
 
-/// Texts in a body, wherever they stand.
+/// Texts anywhere in a body.
 fn texts_of(value: &serde_json::Value) -> u64 {
     match value {
         serde_json::Value::String(text) => Counter::for_model("").count(text),
@@ -232,8 +232,8 @@ fn texts_of(value: &serde_json::Value) -> u64 {
     }
 }
 
-// Reasoning that a provider does not take was in "4,018 tokens" of a body that says hi,
-// ok, and now?; so were pictures that it does not take, and errors that the text tells.
+// The count of a short request included reasoning that the provider does not take: 4,018 tokens. It
+// also included unsupported images, and errors that the text already had.
 #[test]
 fn what_is_not_sent_is_not_counted() {
     let mut answer = MessageAppended::text(Role::Assistant, "ok");
@@ -304,8 +304,8 @@ fn what_is_not_sent_is_not_counted() {
     }
 }
 
-// Answers of nothing but reasoning, of which a provider is sent nothing, ended the search
-// for what has room: 7,514 of 64,000 tokens were used.
+// Answers with only reasoning, which is not sent, ended the search for older items: 7,514 of 64,000
+// tokens were used.
 #[test]
 fn what_is_not_sent_takes_no_place() {
     let mut thought = MessageAppended::text(Role::Assistant, "");
@@ -335,8 +335,8 @@ fn what_is_not_sent_takes_no_place() {
     assert!(!fitted.over_budget && fitted.tokens > 5_600, "{fitted:?}");
 }
 
-// A result that came late is told as a message. As if the user had said it, it stayed
-// whole, and the request went over.
+// A late result is told as a message. It was treated as a message of the user, stayed whole, and
+// the request was over the budget.
 #[test]
 fn a_late_result_may_be_cut() {
     let story = Story::new().user("go").assistant("").call("a");
@@ -349,7 +349,7 @@ fn a_late_result_may_be_cut() {
     assert!(text_of(last).starts_with("[LATE RESULT]"));
 }
 
-/// As random as encrypted bytes look.
+/// Deterministic pseudo-random text over the base64 alphabet.
 fn encoded(bytes: usize) -> String {
     let mut state = 7_u64;
     let next = |_| {
@@ -362,7 +362,7 @@ fn encoded(bytes: usize) -> String {
     (0..bytes).map(next).collect()
 }
 
-/// What a search on the web returns.
+/// The result of a web search.
 fn found(pages: usize) -> String {
     let page = |at: usize| {
         serde_json::json!({
@@ -374,8 +374,8 @@ fn found(pages: usize) -> String {
     serde_json::to_string(&(0..pages).map(page).collect::<Vec<_>>()).unwrap()
 }
 
-// A result that came late kept 19,695 tokens of encrypted text, and the results before it had
-// 160 bytes each: no title, no address was left of them.
+// A late result kept 19,695 tokens of encrypted text, and the results before it got 160 bytes each,
+// without a title or URL.
 #[test]
 fn encoded_data_goes_first() {
     let mut story = Story::new().user("what is new?").assistant("").call("late");
@@ -408,8 +408,8 @@ fn encoded_data_goes_first() {
     }
 }
 
-// The user asked for a plan. The two answers that were the plan went whole, and a file that had
-// been read for them kept 1,975 tokens: "put more stuff into that" made no sense any more.
+// The user asked for a plan. The two answers with the plan were dropped whole, and a file read for
+// them kept 1,975 tokens. The next message, "put more stuff into that", made no sense.
 #[test]
 fn long_answers_are_cut_and_not_dropped() {
     let plan = |name: &str| {
@@ -461,12 +461,12 @@ fn long_answers_are_cut_and_not_dropped() {
         let told = told.unwrap_or_else(|| panic!("{name} is not in {stays:#?}"));
         assert!(told.ends_with(&format!("{name} ends.")), "{told}");
     }
-    // The older one is cut; there is room for the plan.
+    // The older answer is cut; the plan fits.
     let is_cut = |text: &String| text.contains("bytes of what was said are left out");
     assert!(stays.iter().any(is_cut), "{stays:#?}");
 }
 
-// The same file was read nine times, and took nine times its room.
+// The same file was read nine times and took its room nine times.
 #[test]
 fn what_comes_again_is_told_once() {
     let file = |name: &str| format!("// {name}\n{}", "let x = 1;\n".repeat(300));
@@ -490,11 +490,11 @@ fn what_comes_again_is_told_once() {
     assert!(again.count() >= 4, "{results:#?}");
     let whole = results.iter().filter(|text| **text == file("same"));
     assert!(whole.count() >= 1);
-    // None of it is left out that has not come again.
+    // No result is omitted that is not repeated later.
     assert!(notes(&draft).is_empty());
 }
 
-// A file of 30 kB that was written long ago took half of the request for good.
+// The text of a 30 kB file that was written long ago took half of every request.
 #[test]
 fn long_arguments_of_old_calls_are_cut() {
     let content = "let x = 1;\n".repeat(3_000);
@@ -531,7 +531,7 @@ fn long_arguments_of_old_calls_are_cut() {
         );
         provider::render(&draft, &policy(6_000)).unwrap();
     }
-    // The last call stays, too, and it went where its arguments had no room.
+    // The last call stays, too. It was dropped because its arguments did not fit.
     let alone = Story::new().user("write it").assistant("");
     let alone = alone
         .call_with("w", &arguments.to_string())
@@ -545,7 +545,7 @@ fn long_arguments_of_old_calls_are_cut() {
     assert!(calls.any(|call| call.arguments_shortened));
 }
 
-// Of 96 steps and 43 messages not one request was quoted, and a fifth of the budget was free.
+// Of 96 steps and 43 messages, the note quoted no request, and a fifth of the budget was free.
 #[test]
 fn notes_quote_what_was_asked_and_answered() {
     let mut story = Story::new().user("begin");
@@ -572,7 +572,7 @@ fn notes_quote_what_was_asked_and_answered() {
     assert!(notes.contains("the answer: Done: part"), "{notes}");
 }
 
-/// A message in the user's place that its harness has marked as its own.
+/// A message with the user's role that its harness marked as its own.
 pub(super) fn marked(text: &str) -> EventBody {
     let mut message = MessageAppended::text(Role::User, text);
     message.raw = Some(RawMessage {
@@ -600,8 +600,8 @@ pub(super) fn kept_texts(draft: &Draft) -> Vec<String> {
     texts.collect()
 }
 
-// A skill's text of 2,581 tokens was kept whole as the last message of the user, and his
-// task of 38 tokens went for it.
+// A skill's text of 2,581 tokens was kept as the last message of the user, and the task of 38
+// tokens was dropped for it.
 #[test]
 fn what_a_harness_marks_is_not_the_users() {
     let mut story = Story::new()
@@ -626,8 +626,8 @@ fn what_a_harness_marks_is_not_the_users() {
     assert_eq!(skill.fate, Fate::Shortened);
 }
 
-// A model that read lines 1604 to 1900 of a file was told that lines 13 to 286 of them are
-// left out, and read those of the file.
+// A model read lines 1604 to 1900 of a file. The mark said that lines 13 to 286 are left out, and
+// the model read those lines of the file.
 #[test]
 fn a_cut_of_a_part_says_the_lines_of_its_file() {
     let text: String = (1604..1900)
@@ -651,13 +651,13 @@ fn a_cut_of_a_part_says_the_lines_of_its_file() {
     assert!(mark.ends_with(&lines), "{result}");
 }
 
-// What `!find .` wrote was the user's last word, which is never cut: 27,613 tokens, so that
-// nothing could be built within 8,000. His words before it are the last ones.
+// The output of `!find .` counted as the last message of the user, which is never cut: 27,613
+// tokens, so no request could be built within 8,000. The message before it is the last one.
 #[test]
 fn a_command_at_the_prompt_gives_way_like_a_result() {
     let output = "./src/main.rs\n".repeat(4_000);
     let tagged = format!("<bash-input>find .</bash-input>\n<bash-stdout>{output}</bash-stdout>");
-    // As pi keeps it; what it was kept from the model with is not told at all.
+    // As pi records it. A command hidden from the model is not told at all.
     let record = |hidden: bool| {
         serde_json::json!({"command": "find .", "output": output, "exitCode": 0,
             "cancelled": false, "truncated": false, "excludeFromContext": hidden})
@@ -677,7 +677,7 @@ fn a_command_at_the_prompt_gives_way_like_a_result() {
     }
 }
 
-// The user's last word was `3`, and the three things that he could choose from had gone.
+// The last message of the user was `3`, and the answer with the three choices had been dropped.
 #[test]
 fn what_the_last_word_answers_stays() {
     let mut story = Story::new().user("make it faster");
@@ -713,8 +713,7 @@ fn what_the_last_word_answers_stays() {
     }
 }
 
-// A last message of 27,000 tokens drove the summary of all that came before it out, and
-// there were 3,000 tokens left.
+// A last message of 27,000 tokens displaced the summary, although 3,000 tokens were left.
 #[test]
 fn a_large_last_message_leaves_the_summary_its_place() {
     let summary = format!("Goal: one session for all modes. {}", "done ".repeat(300));
@@ -756,8 +755,8 @@ fn a_large_last_message_leaves_the_summary_its_place() {
     );
 }
 
-// A session that began with `/clear` kept that as its task, and one that was interrupted
-// at its end kept that as its last question.
+// A session that began with `/clear` kept that as its task, and one that was interrupted kept the
+// notice as the last message.
 #[test]
 fn the_task_stays_and_no_notice() {
     let clear = "<command-name>/clear</command-name>\n<command-args></command-args>";
@@ -781,7 +780,7 @@ fn the_task_stays_and_no_notice() {
     }
 }
 
-// The end of a file that was read was a reminder of the harness, begun in its middle.
+// The tail of a file that was read was a harness reminder, cut in its middle.
 #[test]
 fn a_cut_ends_with_what_the_tool_said() {
     let lines = "a line of the file\n".repeat(500);
@@ -806,7 +805,7 @@ fn a_cut_ends_with_what_the_tool_said() {
     );
 }
 
-// Of what went, calls were told and not what the user had asked for in between.
+// The note listed the dropped calls but not the user's messages between them.
 #[test]
 fn what_was_asked_for_outlasts_what_was_done() {
     let mut story = Story::new().user("begin");
@@ -839,8 +838,8 @@ fn what_was_asked_for_outlasts_what_was_done() {
     }
 }
 
-// At its limit, a conversation must not lose its cached front at every request: the
-// cut must stay where it is for many of them.
+// At the budget, a conversation must not lose its cached prefix at every request: the cut must stay
+// where it is for many requests.
 #[test]
 fn the_cut_moves_seldom() {
     for (words, budget) in [(60, 2_000), (100, 8_000)] {
@@ -863,8 +862,8 @@ fn the_cut_moves_seldom() {
     }
 }
 
-// The active context is another one in each request. What it takes must not move what
-// gives way, or nothing is ever served from a cache.
+// The active context differs in each request. Its size must not move the layout, or no request hits
+// the cache.
 #[test]
 fn what_changes_beside_the_conversation_moves_nothing() {
     let fronts: Vec<_> = (0..20)
@@ -887,7 +886,7 @@ fn what_changes_beside_the_conversation_moves_nothing() {
     assert!(moves.len() <= 2, "{moves:?}");
 }
 
-// What may never go can be too much. Then the request says so, and by how much.
+// If the items that always stay exceed the budget, the request says so, and by how much.
 #[test]
 fn too_much_is_said() {
     let story = turns(3, 100).user(&"word ".repeat(500));
@@ -899,8 +898,8 @@ fn too_much_is_said() {
     assert_eq!(kept.count(), 2, "the prompt and the last question");
 }
 
-// A request of 73 tokens was refused for its budget of 100: room was held for the
-// explanation of references, of which it had none.
+// A request of 73 tokens was refused for a budget of 100, because room was reserved for the
+// explanation of references and it had none.
 #[test]
 fn room_that_nothing_takes_is_given_back() {
     let story = turns(3, 100).user(&"word ".repeat(500));
@@ -915,7 +914,7 @@ fn room_that_nothing_takes_is_given_back() {
     assert_eq!(draft.warnings, Vec::<String>::new());
 }
 
-// Policies were written with the name that dropping had when whole turns went.
+// Existing policies use an older name of `steps`.
 #[test]
 fn the_old_name_of_steps_is_known() {
     let policy = ContextPolicy::merged("", r#"{"drop_order": ["turns", "steps"]}"#).unwrap();
@@ -938,7 +937,7 @@ fn steps_are_whole(before: &Draft, after: &Draft) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Tokens of what always stays.
+/// Tokens of the items that always stay.
 fn stays(draft: &Draft) -> u64 {
     let by_user = |item: &&Item| {
         said::is_of_user(item) && matches!(item.section, Section::Messages | Section::OpenTurn)
@@ -947,7 +946,7 @@ fn stays(draft: &Draft) -> u64 {
     let system = system.filter(|item| item.section == Section::System);
     let mut all = draft.items.iter().rev().filter(by_user);
     let newest = all.clone().next();
-    // An empty message says nothing: what was said before it stays.
+    // An empty message does not count: the one before it stays.
     let last = all.find(|item| said::is_said(item)).or(newest);
     draft.tools_tokens
         + system.map(|item| item.tokens).sum::<u64>()
@@ -962,8 +961,8 @@ fn orders() -> impl Strategy<Value = Vec<Drop>> {
 }
 
 proptest! {
-    // Whatever the history and the budget: within it, or it says so; no step torn;
-    // every line adds up; and each provider takes it.
+    // For any history and budget: the request is within the budget or says that it is not, no step
+    // is split, the numbers add up, and each provider accepts it.
     #[test]
     fn any_history_fits_or_says_so(
         nexts in nexts(true),
@@ -1006,8 +1005,7 @@ proptest! {
         }
     }
 
-    // Whatever is said and however long the results are: a budget that there is enough
-    // for is used, and where something went stands a note.
+    // For any messages and results: a sufficient budget is used, and each gap has a note.
     #[test]
     fn a_budget_is_used(
         sizes in prop::collection::vec(0..3_000_usize, 1..60),

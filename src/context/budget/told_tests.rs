@@ -1,4 +1,4 @@
-//! What is told of what gave way: of notes, of commands and of cuts.
+//! Tests of the texts that replace dropped content: notes, commands and cuts.
 
 use super::{
     note,
@@ -11,7 +11,7 @@ use crate::{
 };
 use treering_domain::{Compacted, CompactionTrigger, EventBody, ToolResultRecorded};
 
-/// A note for all of a story, of so many tokens.
+/// A note of at most `tokens` tokens for a whole story.
 fn note_of(story: &Story, tokens: u64) -> String {
     let window = story.input();
     let draft = draft(&window, &policy(0), Provider::Neutral);
@@ -27,8 +27,8 @@ fn note_of(story: &Story, tokens: u64) -> String {
     text_of(&note.unwrap())
 }
 
-// 790 of 898 characters of a note were a skill's text as "the user:", before the first thing
-// that he really said.
+// 790 of 898 characters of a note were a skill's text, quoted as the user's, before the user's
+// first actual message.
 #[test]
 fn a_note_quotes_the_user_and_no_harness() {
     let story = Story::new()
@@ -41,7 +41,7 @@ fn a_note_quotes_the_user_and_no_harness() {
     assert!(note.contains("the user: mend the parser"), "{note}");
 }
 
-// "The last of it:" was said where all of it followed, and where there was only one.
+// A note said "The last of it:" although it listed everything.
 #[test]
 fn a_note_says_whether_it_tells_all() {
     let mut story = Story::new().user("mend the parser").assistant("");
@@ -57,8 +57,8 @@ fn a_note_says_whether_it_tells_all() {
     assert!(note.contains(" The last of it:\n"), "{note}");
 }
 
-// A session whose user typed `/github-pr-review` went on with what he had asked for before:
-// the command counted as a notice, and its text did, too.
+// The user typed `/github-pr-review`, but the request kept an earlier message as the task: the
+// command and its text both counted as notices.
 #[test]
 fn a_command_that_is_a_prompt_is_a_request() {
     let command = "<command-message>github-pr-review</command-message>\n\
@@ -78,8 +78,8 @@ fn a_command_that_is_a_prompt_is_a_request() {
     assert!(kept.iter().any(|kept| kept == command), "{kept:#?}");
 }
 
-// Behind a summary stood, whole, a request that had been settled 460 events before, as if it
-// were the task. What stays is what was asked for first since.
+// After a summary, the request kept a message that was settled 460 events before, as if it were the
+// task. Only the first message after the summary counts.
 #[test]
 fn a_summary_is_the_task_of_what_it_stands_for() {
     let EventBody::Compacted(summary) = compacted(3, "It was mended.") else {
@@ -110,8 +110,8 @@ fn a_summary_is_the_task_of_what_it_stands_for() {
     assert!(!is_kept("ENOENT package.json"), "{kept:#?}");
 }
 
-// 35 of 43 times what the user said when he refused a call was in no request of 8,000 tokens,
-// nor in its notes; nor what he answered when he was asked. These are decisions.
+// 35 of 43 comments with which the user denied a call were missing from requests of 8,000 tokens
+// and their notes. So were answers to the model's questions. These are decisions.
 #[test]
 fn a_note_tells_what_the_user_said_to_calls() {
     let refused = "The user doesn't want to proceed with this tool use. The tool use was \
@@ -132,8 +132,8 @@ fn a_note_tells_what_the_user_said_to_calls() {
     );
 }
 
-// A request of 8,000 tokens had 2,000 to spare, and of what the user had asked for eight
-// lines, cut at 160 characters.
+// A request of 8,000 tokens had 2,000 left and quoted eight lines of the user, cut at 160
+// characters.
 #[test]
 fn a_note_quotes_the_user_whole_where_there_is_room() {
     let long = format!("look at it again {}and say why", "so ".repeat(100));
@@ -150,8 +150,7 @@ fn a_note_quotes_the_user_whole_where_there_is_room() {
     }
 }
 
-// `…ev/workspace/cli/docs/plan.md` can be opened by nobody, and `mise run lint` says nothing
-// of how it ended.
+// `…ev/workspace/cli/docs/plan.md` cannot be opened, and `mise run lint` does not say how it ended.
 #[test]
 fn a_note_tells_paths_to_open_and_how_calls_ended() {
     let mut story = Story::new().user("mend the parser");
@@ -182,8 +181,7 @@ fn a_note_tells_paths_to_open_and_how_calls_ended() {
     );
 }
 
-// Of ten calls that made and changed tasks a request told their number, and not what was
-// still to do.
+// The note counted ten calls that created and changed tasks, but did not say which tasks were open.
 #[test]
 fn a_budget_tells_what_is_still_to_do() {
     let todos = |lint: &str| {
@@ -207,8 +205,8 @@ fn a_budget_tells_what_is_still_to_do() {
     assert!(kept.iter().any(|kept| kept.contains(told)), "{kept:#?}");
 }
 
-// A command that was broken off at once stayed as the task, and with it what it was about
-// went: that came with the command again.
+// An interrupted command stayed as the task, and the actual task, which came when the command was
+// repeated, was dropped.
 #[test]
 fn a_command_that_was_broken_off_is_no_task() {
     let command = |arguments: &str| {
@@ -236,8 +234,8 @@ fn a_command_that_was_broken_off_is_no_task() {
     assert!(!kept.contains(&command("")), "{kept:#?}");
 }
 
-// A listing of 51 KB that the user had made at the prompt took half of every request, and his
-// own words were cut for it.
+// A 51 KB listing that the user ran at the prompt took half of every request, and the user's own
+// messages were cut for it.
 #[test]
 fn what_a_command_of_the_user_printed_takes_no_half() {
     let mut story = Story::new().user("mend the parser");
@@ -264,9 +262,9 @@ fn what_a_command_of_the_user_printed_takes_no_half() {
     assert!(tokens > 0 && tokens <= 4_000 / 8, "{tokens}");
 }
 
-// A third of the room was free: the newest step went, for its arguments were long, and older
-// ones stayed. And a result of 190 bytes that everything hung on went with the command before
-// it, which the model had said twice.
+// A third of the room was free, but the newest step was dropped because its arguments were long,
+// and older steps stayed. A necessary result of 190 bytes was dropped with the command before it,
+// which the model had repeated.
 #[test]
 fn the_newest_step_outlasts_older_ones() {
     let mut story = Story::new().user("mend the parser");

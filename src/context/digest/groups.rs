@@ -1,4 +1,4 @@
-//! Listings, matches and diffs, counted by place.
+//! Counts listings, search matches and diffs by place.
 
 use super::{
     kind::{OutputKind, is_path},
@@ -6,10 +6,10 @@ use super::{
 };
 use crate::summary::{counted, reports_error};
 
-/// Places that are named; of the rest there is a number.
+/// Most places that are named. The rest are counted.
 const NAMED_MAX: usize = 12;
 
-/// What is counted for the first line.
+/// The count for the first line.
 pub(super) fn counts(kind: OutputKind, output: &Output<'_>) -> Option<String> {
     match kind {
         OutputKind::Matches => {
@@ -47,7 +47,7 @@ pub(super) fn counts(kind: OutputKind, output: &Output<'_>) -> Option<String> {
     }
 }
 
-/// Lines that say more than the output's own ones.
+/// Lines that summarise the output better than its own lines do.
 pub(super) fn of(kind: OutputKind, output: &Output<'_>) -> Vec<String> {
     match kind {
         OutputKind::Matches => vec![named(by_place(output), ": ")],
@@ -142,7 +142,7 @@ fn changed(output: &Output<'_>) -> Vec<String> {
     told
 }
 
-/// The name of a row of `ls -l`.
+/// The name in a line of `ls -l`.
 pub(super) fn long_entry(line: &str) -> Option<&str> {
     let mode = line.get(..10)?;
     let is_mode =

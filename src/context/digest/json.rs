@@ -1,19 +1,19 @@
-//! JSON in few lines: what is short first, then the leaves of what is nested, in the room
-//! that there is.
+//! JSON in a few lines: short members first, then the leaves of nested ones while there is room.
 
 use serde_json::Value;
 
 use crate::summary::{clip, counted, level, one_line};
 
-/// Longer JSON is told by its shape.
+/// For longer JSON, only the type and size are given.
 const BYTES_MAX: usize = 256 << 10;
-/// A text of so many characters is short; a longer one shares the room with what is nested.
+/// Characters up to which a text is short. A longer one shares the room with nested values.
 const SHORT_CHARS: usize = 60;
-/// Least room of an item of a list, in characters: of more items the first are told.
+/// Least room for an item of a list, in characters. If there are more items, only the first are
+/// shown.
 const ITEM_CHARS: usize = 80;
 
-/// What a JSON object or list holds, in lines of about so many characters together; none for
-/// any other text, for what is empty and what is very long.
+/// The contents of a JSON object or list, in lines of about `room` characters in total. None for
+/// any other text, for empty values and for very long ones.
 pub(super) fn told(text: &str, room: usize) -> Option<Vec<String>> {
     if text.len() > BYTES_MAX || !text.trim_start().starts_with(['{', '[']) {
         return None;
@@ -64,7 +64,7 @@ fn is_short(value: &Value) -> bool {
     }
 }
 
-/// A member that holds more than one value, with how many where it is a list.
+/// A member with a nested value; for a list with its length.
 fn nested(key: &str, value: &Value, room: usize) -> String {
     let told = compact(value, room);
     match value {
@@ -73,7 +73,7 @@ fn nested(key: &str, value: &Value, room: usize) -> String {
     }
 }
 
-/// A value without its quotation marks, of about so many characters at most.
+/// A value without quotation marks, of about `chars_max` characters.
 fn compact(value: &Value, chars_max: usize) -> String {
     let mut told = String::new();
     write(value, chars_max, &mut told);

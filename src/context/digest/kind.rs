@@ -1,22 +1,22 @@
-//! What kind of output a tool gave.
+//! Recognises the kind of a tool's output.
 
 use super::{
     ResultOf,
     lines::{self, Output},
 };
 
-/// What an output is.
+/// Kind of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutputKind {
-    /// A run of tests.
+    /// Test output.
     Tests,
-    /// What a compiler or linter says.
+    /// Output of a compiler or linter.
     Compiler,
-    /// Lines found in files: `path:line:text`.
+    /// Matches in files: `path:line:text`.
     Matches,
-    /// Names of files, one a line.
+    /// File names, one on each line.
     Listing,
-    /// A difference between files.
+    /// A diff.
     Diff,
     /// Rows of cells.
     Table,
@@ -26,7 +26,7 @@ pub enum OutputKind {
     Text,
 }
 
-/// Lines that are looked at to tell the kind.
+/// Lines that are read to recognise the kind.
 const SAMPLE: usize = 200;
 
 impl OutputKind {
@@ -79,7 +79,7 @@ fn is_numbered(line: &str) -> bool {
     rest.len() < line.len() && rest.starts_with(['→', '\t', '|'])
 }
 
-/// `path:12:text` or `path:text`, where the path looks like one.
+/// `path:12:text` or `path:text`, if the path looks like one.
 fn is_match(line: &str) -> bool {
     line.split_once(':').is_some_and(|(path, rest)| {
         let numbered = rest.starts_with(|c: char| c.is_ascii_digit());
@@ -87,7 +87,7 @@ fn is_match(line: &str) -> bool {
     })
 }
 
-/// A path, or a row of `ls -l`.
+/// A path, or a line of `ls -l`.
 fn is_entry(line: &str) -> bool {
     let line = line.trim();
     is_path(line)
@@ -96,7 +96,7 @@ fn is_entry(line: &str) -> bool {
         || line.starts_with("[DIR] ")
 }
 
-/// A word with a slash or an extension, and nothing of a sentence.
+/// A word with a slash or an extension that does not look like part of a sentence.
 pub(super) fn is_path(text: &str) -> bool {
     let text = text.trim_end_matches(['/', '*', '@']);
     let plain = |c: char| c.is_alphanumeric() || "_-./~+@#%\\()[]".contains(c);

@@ -1,4 +1,4 @@
-//! What each line of an output is worth.
+//! Rates each line of an output.
 
 use super::kind::OutputKind;
 use crate::{
@@ -6,22 +6,22 @@ use crate::{
     words::without_reminders,
 };
 
-/// An output in lines: of a long one, its beginning and its end.
+/// An output as lines. Of a long output, only the beginning and the end.
 pub(super) struct Output<'a> {
     pub lines: Vec<Line<'a>>,
-    /// Lines behind the last one say nothing, and are not blank.
+    /// Lines that were skipped follow the last one.
     pub ends_in_gap: bool,
 }
 
-/// A line that says something.
+/// A line with content.
 pub(super) struct Line<'a> {
     pub text: &'a str,
-    /// Lines stand between it and the one before that are not blank and say nothing (`}`), or
-    /// were not looked at.
+    /// Lines without content (`}`), or lines that were not read, are between this line and the
+    /// previous one.
     after_gap: bool,
 }
 
-/// How much a line matters. Lines of no worth come last, from the beginning.
+/// How much a line matters. Lines with worth 0 are used last, from the beginning.
 pub(super) type Worth = u32;
 
 const TOTAL: Worth = 1_000;
@@ -34,8 +34,8 @@ const BESIDE: Worth = 400;
 const LAST: Worth = 600;
 const FIRST: Worth = 500;
 const DEFINES: Worth = 200;
-/// Lines of the same worth beyond so many are worth less: the first errors say
-/// most, and there must be room for the end.
+/// Lines of the same worth beyond this number are worth less: the first errors matter most, and the
+/// end needs room.
 const ALIKE_MAX: u32 = 6;
 
 impl<'a> Output<'a> {
@@ -54,7 +54,7 @@ impl<'a> Output<'a> {
             gap |= is_end && !part.is_empty();
             let mut is_reminder = false;
             for text in part.lines() {
-                // What a harness adds for the moment is no part of the result.
+                // Reminders that a harness added are not part of the result.
                 is_reminder |= text.trim_start().starts_with("<system-reminder>");
                 if is_reminder {
                     is_reminder = !text.trim_end().ends_with("</system-reminder>");
@@ -81,7 +81,7 @@ impl<'a> Output<'a> {
         to > from || self.lines.get(to).is_some_and(|line| line.after_gap)
     }
 
-    /// The exit code that the output tells.
+    /// The exit code in the output.
     pub fn exit_code(&self) -> Option<i64> {
         let ends = self
             .lines
@@ -91,7 +91,7 @@ impl<'a> Output<'a> {
         ends.filter_map(|line| exit_code(line.text)).next()
     }
 
-    /// Lines, as texts.
+    /// The texts of the lines.
     pub fn texts(&self) -> impl DoubleEndedIterator<Item = &'a str> {
         self.lines.iter().map(|line| line.text)
     }
@@ -121,7 +121,7 @@ fn exit_code(line: &str) -> Option<i64> {
     after[..end].parse().ok()
 }
 
-/// What each line is worth, with its place.
+/// The worth of each line, with its index.
 pub(super) fn worth(output: &Output<'_>, kind: OutputKind) -> Vec<(Worth, usize)> {
     let count = output.lines.len();
     let mut worths: Vec<Worth> = Vec::with_capacity(count);
@@ -148,7 +148,7 @@ pub(super) fn worth(output: &Output<'_>, kind: OutputKind) -> Vec<(Worth, usize)
     if kind == OutputKind::Table && count > 0 {
         worths[0] = HEADER;
     }
-    // What stands below an error often says where and why.
+    // Lines below an error often say where and why.
     for at in 1..count {
         if worths[at - 1] >= FAILED && worths[at - 1] != TOTAL && worths[at] < BESIDE {
             worths[at] = BESIDE;
@@ -157,7 +157,7 @@ pub(super) fn worth(output: &Output<'_>, kind: OutputKind) -> Vec<(Worth, usize)
     worths.into_iter().zip(0..).collect()
 }
 
-/// A text with headings, as sub-agents write.
+/// Whether the output is a text with headings, as sub-agents write.
 fn is_report(output: &Output<'_>) -> bool {
     const HEADINGS_LEAST: usize = 3;
     let headings = output.texts().filter(|line| heading_depth(line) > 1);
@@ -172,7 +172,7 @@ fn heading_depth(line: &str) -> usize {
     }
 }
 
-/// In a report, the verdict says most; then headings and what is numbered or bold: findings.
+/// Worth of a line in a report: the verdict most, then headings and numbered or bold findings.
 fn of_report(line: &str) -> Worth {
     let bare = line.trim_start().trim_start_matches(['-', ' ']);
     let numberless = bare.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -186,7 +186,7 @@ fn of_report(line: &str) -> Worth {
     }
 }
 
-/// What a line is worth by what it says, and which of two sorts that is.
+/// Worth of a line by its text, and which of two sorts it is.
 fn by_itself(text: &str, kind: OutputKind) -> Option<(Worth, usize)> {
     let line = text.trim_start();
     match kind {
@@ -209,7 +209,7 @@ fn by_itself(text: &str, kind: OutputKind) -> Option<(Worth, usize)> {
     }
 }
 
-/// A line that sums a run of tests or a build up.
+/// Whether a line is the summary of a test run or build.
 pub(crate) fn is_total(line: &str) -> bool {
     const STARTS: [&str; 9] = [
         "test result:",
@@ -245,7 +245,7 @@ pub(crate) fn is_total(line: &str) -> bool {
             .any(|word| counted(word))
 }
 
-/// A line with which a run of tests or a build says that it failed.
+/// Whether a line says that a test run or build failed.
 pub(super) fn is_failed_run(line: &str) -> bool {
     let line = line.trim_start();
     line == "FAIL"
@@ -258,7 +258,7 @@ pub(super) fn is_failed_run(line: &str) -> bool {
         || line.ends_with("ERROR task failed")
 }
 
-/// A line that names something that failed.
+/// Whether a line names something that failed.
 pub(super) fn is_failed(line: &str) -> bool {
     const STARTS: [&str; 17] = [
         "--- FAIL",
@@ -317,7 +317,7 @@ pub(super) fn is_located_error(line: &str) -> bool {
         && says.iter().any(|word| rest.contains(word))
 }
 
-/// A line of a numbered view without its number: `   12→code`, `12: code`.
+/// A line without its line number: `   12→code`, `12: code`.
 pub(crate) fn numberless(line: &str) -> &str {
     let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
     if rest.len() == line.len() || !rest.starts_with(['→', '\t', ':', '|']) {
@@ -327,8 +327,8 @@ pub(crate) fn numberless(line: &str) -> &str {
         .trim_start()
 }
 
-/// A line as it stands, without control characters: with what it is indented by, of a numbered
-/// view behind its number; of code, also with what stands between its words.
+/// A line with its indentation and without control characters. Line numbers are removed; in code,
+/// spaces between words stay.
 pub(super) fn as_it_stands(line: &str, kind: OutputKind) -> String {
     let bare = line.trim_start();
     let said = numberless_part(bare);
@@ -353,7 +353,7 @@ pub(super) fn as_it_stands(line: &str, kind: OutputKind) -> String {
     told
 }
 
-/// What stands behind the number of a line and its sign, if it has them.
+/// The part of a line after its number and sign, if it has them.
 fn numberless_part(line: &str) -> Option<&str> {
     let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
     let is_numbered = rest.len() < line.len() && rest.starts_with(['→', '\t', ':', '|']);
@@ -361,7 +361,7 @@ fn numberless_part(line: &str) -> Option<&str> {
     is_numbered.then(|| &rest[sign..])
 }
 
-/// A line of code that begins something with a name.
+/// Whether a line of code starts a definition.
 pub(super) fn defines(line: &str) -> bool {
     const WORDS: [&str; 18] = [
         "fn ",

@@ -1,17 +1,16 @@
-//! A tool result in a few lines: what kind of output it is, and of that the lines
-//! that the next step needs.
+//! Digest of a tool result: its kind, and the lines that the next step needs.
 //!
-//! The first line says how it ended and how much there is. Then come lines of the
-//! result itself, in its own order, with `…` where something is left out: errors
-//! and totals before anything else, then the end and the beginning.
+//! The first line has the outcome and the size. Then follow lines of the result in their order,
+//! with `…` where lines are left out. Errors and totals take precedence, then the end and the
+//! beginning.
 //!
-//! - [`digest`]: the text that stands for a result;
-//! - `kind`: what the output is, by its lines and by the call;
-//! - `groups`: listings, matches and diffs, counted by place;
-//! - `lines`: what each line is worth;
-//! - `run`: what passed and what failed, by lines.
+//! - [`digest`]: the text that replaces a result;
+//! - `kind`: recognises the kind of output by its lines and the call;
+//! - `groups`: counts listings, matches and diffs by place;
+//! - `lines`: rates each line;
+//! - `run`: recognises passing and failing lines.
 //!
-//! Everything quotes one line at a time, as it is indented, without control characters.
+//! Quotes are single lines with their indentation, without control characters.
 
 mod groups;
 mod json;
@@ -32,22 +31,21 @@ pub use kind::OutputKind;
 pub(super) use lines::{is_total, numberless};
 pub(super) use run::{RunLine, run_lines};
 
-/// Longest line that is quoted, in characters.
+/// Longest quoted line, in characters.
 const LINE_CHARS_MAX: usize = 200;
-/// Of a longer text its beginning and its end are looked at, so many bytes each.
+/// Bytes that are read at the beginning and at the end of a longer text.
 const LOOKED_AT_BYTES: usize = 256 << 10;
 
-/// The call that a result came of, as far as it helps to read the result.
+/// The call of a result, as far as it helps to read the result.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResultOf<'a> {
     /// Name of the tool, or empty.
     pub tool: &'a str,
-    /// Its arguments, JSON text, or empty.
+    /// Arguments as JSON text, or empty.
     pub arguments: &'a str,
 }
 
-/// A result in a few lines of at most `max_chars` characters in all (at least
-/// one), never empty.
+/// The digest of a result, of at most `max_chars` characters (at least one). Never empty.
 #[must_use]
 pub fn digest(said: ResultOf<'_>, result: &ToolResultRecorded, max_chars: usize) -> String {
     let text = text_of(result);
@@ -70,8 +68,8 @@ pub fn digest(said: ResultOf<'_>, result: &ToolResultRecorded, max_chars: usize)
     page.text
 }
 
-/// Whether a result says that something went wrong, though it may be recorded as
-/// one that worked: an exit code, a failed test.
+/// Whether a result reports a failure (an exit code, a failed test), even if it is recorded as a
+/// success.
 #[must_use]
 pub fn tells_failure(result: &ToolResultRecorded) -> bool {
     if !result.success {
@@ -85,8 +83,8 @@ pub fn tells_failure(result: &ToolResultRecorded) -> bool {
     }
 }
 
-/// What JSON holds: short members as they are, and the leaves of long ones as far as there is
-/// room; of what is very long what it is.
+/// The contents of JSON: short members whole, then leaves of long ones while there is room. For
+/// very long JSON, only its type.
 fn of_json(
     result: &ToolResultRecorded,
     text: &str,
@@ -112,7 +110,7 @@ fn of_json(
     page.text
 }
 
-/// How it ended, and how much there is.
+/// The outcome and the size.
 fn heading(
     result: &ToolResultRecorded,
     text: &str,
@@ -144,7 +142,7 @@ fn text_of(result: &ToolResultRecorded) -> String {
     if !result.structured.is_absent() {
         return result.structured.as_str().to_owned();
     }
-    // A failure may have nothing but its message.
+    // A failed result may have only its error message.
     result.error_message.clone()
 }
 
@@ -157,7 +155,7 @@ fn has_media(result: &ToolResultRecorded) -> bool {
     })
 }
 
-/// Lines within a bound.
+/// Lines within a limit.
 struct Page {
     text: String,
     left: usize,
@@ -171,12 +169,12 @@ impl Page {
         }
     }
 
-    /// Adds what is told of an output as a line, clipped to what is left.
+    /// Adds a line, clipped to the room that is left.
     fn put(&mut self, line: &str) {
         self.put_as_it_is(&one_line(line));
     }
 
-    /// The same with a line that has no control characters.
+    /// As [`Self::put`], for a line without control characters.
     fn put_as_it_is(&mut self, line: &str) {
         let newline = usize::from(!self.text.is_empty());
         if self.left <= newline {
@@ -193,13 +191,13 @@ impl Page {
         self.text.push_str(&line);
     }
 
-    /// As many of the output's lines as there is room for, the worthiest first,
-    /// in the order of the output.
+    /// Adds as many lines of the output as there is room for, the most important first, in the
+    /// order of the output.
     fn lines(&mut self, output: &lines::Output, kind: OutputKind) {
         let mut by_worth = lines::worth(output, kind);
         by_worth.sort_by_key(|(worth, at)| (std::cmp::Reverse(*worth), *at));
         let mut chosen = Vec::new();
-        // A gap between two of them takes two characters.
+        // A gap between two lines takes two characters.
         let mut room = self.left;
         for (_, at) in by_worth {
             let line = lines::as_it_stands(output.lines[at].text, kind);
@@ -216,12 +214,12 @@ impl Page {
         let mut next = 0;
         for (at, line) in chosen {
             let skipped = output.says_something_between(next, at);
-            // What it is indented by stands as it does in the lines around it.
+            // Keep the indentation as in the surrounding lines.
             self.put_as_it_is(&if skipped { format!("… {line}") } else { line });
             next = at + 1;
         }
         let is_open = next < output.lines.len() || output.ends_in_gap;
-        // A line and its end: what is left out behind the last one shows, too.
+        // One line and its newline, so that lines omitted at the end show.
         if is_open && next > 0 && self.left >= 2 {
             self.put_as_it_is("…");
         }

@@ -1,4 +1,4 @@
-//! What each line of a run of tests, or of a build, says.
+//! Recognises what each line of test or build output says.
 
 use super::{
     ResultOf,
@@ -7,22 +7,22 @@ use super::{
 };
 use crate::summary::reports_error;
 
-/// So many lines that say that something passed are a run, whatever else is in it.
+/// Least number of passing lines that make a text test output.
 const PASSED_LEAST: usize = 3;
 
-/// What a line says.
+/// Meaning of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunLine {
-    /// Something failed, or how all of it ended.
+    /// A failure, or the overall outcome.
     Failed,
-    /// Something went as it should: a test that passed, a package that was there.
+    /// A success: a passing test, an up-to-date package.
     Passed,
     /// Anything else.
     Plain,
 }
 
-/// The lines of a run, by what they say; none where a text is something else, or says of
-/// nothing that it failed or passed.
+/// The meaning of each line of test or build output. None if the text is something else, or reports
+/// neither a failure nor a success.
 pub(crate) fn run_lines(text: &str) -> Option<Vec<RunLine>> {
     let lines: Vec<RunLine> = text.lines().map(of_line).collect();
     let count = |wanted| lines.iter().filter(|line| **line == wanted).count();
@@ -45,8 +45,8 @@ fn of_line(text: &str) -> RunLine {
     }
 }
 
-/// As go, cargo, pytest, unittest, jest, mocha, TAP, maven, gradle, dotnet, ctest and
-/// googletest say it.
+/// Whether a line reports a success in the format of go, cargo, pytest, unittest, jest, mocha, TAP,
+/// maven, gradle, dotnet, ctest or googletest.
 fn has_passed(line: &str) -> bool {
     const STARTS: [&str; 27] = [
         "ok  \t",
@@ -116,7 +116,7 @@ fn is_passed_class(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    // Each runner says in its own words what passed and what did not.
+    // Each test runner reports success and failure in its own words.
     #[test]
     fn lines_are_told_whoever_ran() {
         let (failed, passed, plain) = (RunLine::Failed, RunLine::Passed, RunLine::Plain);
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    // A file that speaks of tests is no run of them.
+    // A file that mentions tests is not test output.
     #[test]
     fn code_and_prose_are_no_run() {
         let code: String = (1..60)

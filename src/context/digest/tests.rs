@@ -30,8 +30,7 @@ fn cargo_run() -> String {
     )
 }
 
-// What the next step needs of a failed run stands at its end, and a first line
-// with a summary of the beginning hid it.
+// A failed test run says at its end what the next step needs. A digest of its beginning hid that.
 #[test]
 fn a_run_of_tests_keeps_what_failed_and_how_it_ended() {
     let told = of(&cargo_run(), 600);
@@ -47,7 +46,7 @@ fn a_run_of_tests_keeps_what_failed_and_how_it_ended() {
     assert!(!told.contains("case_40"), "{told}");
 }
 
-// Each kind of output is told by its lines, whichever tool printed it.
+// The kind is recognised by the lines, whichever tool printed them.
 #[test]
 fn kinds_are_told_by_their_lines() {
     let diff = "diff --git a/src/a.rs b/src/a.rs\nindex 1..2\n--- a/src/a.rs\n+++ b/src/a.rs\n\
@@ -76,7 +75,7 @@ fn kinds_are_told_by_their_lines() {
     }
 }
 
-// Where something was found or changed is worth more than the first of its lines.
+// Counts by file or directory say more than the first lines.
 #[test]
 fn places_are_counted() {
     let matches = numbered(40, |n| {
@@ -101,7 +100,7 @@ fn places_are_counted() {
     );
 }
 
-// JSON in JSON cost more than the result; members that are short stay readable.
+// JSON escaped in JSON was longer than the result. Short members must stay readable.
 #[test]
 fn json_is_told_by_its_members() {
     let rows: Vec<_> = (0..41)
@@ -119,8 +118,8 @@ fn json_is_told_by_its_members() {
     assert!(told.chars().count() <= 300 && told.len() > 250, "{told}");
 }
 
-// `array of 5 arrays` and `5 more keys` stood for flight numbers, balances and whether a trip
-// was insured.
+// `array of 5 arrays` and `5 more keys` stood for flight numbers, balances and whether a trip was
+// insured.
 #[test]
 fn what_is_nested_in_json_is_told_by_its_leaves() {
     let text = serde_json::json!({
@@ -152,8 +151,8 @@ fn what_is_nested_in_json_is_told_by_its_leaves() {
     assert!(told.ends_with("[{number: HAT104}]"), "{told}");
 }
 
-// Of 345 lines of a review its short form had eight at random, and neither its verdict nor what
-// it had found; and what a harness had put behind it was counted as its lines.
+// The digest of a 345-line review had eight random lines, without verdict or findings, and lines
+// that the harness appended were counted as part of it.
 #[test]
 fn a_report_is_told_by_its_verdict_and_findings() {
     let filler = "It is looked at here in some more detail than that.\n".repeat(40);
@@ -178,7 +177,7 @@ fn a_report_is_told_by_its_verdict_and_findings() {
     assert!(told.contains(&format!("{lines}, ")), "{lines}: {told}");
 }
 
-// What is left out shows, and lines keep their order.
+// Gaps are marked, and lines keep their order.
 #[test]
 fn gaps_show_and_order_stays() {
     let text = numbered(100, |n| match n {
@@ -194,8 +193,7 @@ fn gaps_show_and_order_stays() {
     assert!(middle < told.find("step 100 ").unwrap(), "{told}");
 }
 
-// What a harness adds to a result for the moment, and empty lines of a numbered
-// view, took the room of what was read.
+// Reminders of the harness and empty numbered lines took the room of the file's text.
 #[test]
 fn only_the_result_is_quoted() {
     let code = numbered(80, |n| match n {
@@ -208,8 +206,8 @@ fn only_the_result_is_quoted() {
     assert!(!told.contains("Consider"), "{told}");
 }
 
-// The nesting of a YAML file was gone, `if err != nil {` was followed by what stands behind its
-// block, and a call by the next statement: who mends by such lines finds none of them.
+// YAML lost its indentation, and lines from different blocks were joined without a gap. An editor
+// that searches for these lines does not find them.
 #[test]
 fn lines_stand_as_they_are() {
     let yaml = "     1→version: 2\n     2→\n     3→builds:\n     4→  - main: ./cmd/entire\n\
@@ -246,7 +244,7 @@ fn lines_stand_as_they_are() {
     assert!(told.ends_with("\n…"), "{told}");
 }
 
-// A megabyte is looked at from both ends; its middle is not, and that shows.
+// The middle of a megabyte is not read, and the gap is marked.
 #[test]
 fn long_output_is_looked_at_from_both_ends() {
     let middle = "nothing to see here\n".repeat(60_000);
@@ -258,8 +256,8 @@ fn long_output_is_looked_at_from_both_ends() {
 }
 
 proptest! {
-    /// Whatever a tool prints: bounded, not empty, no control characters but ends
-    /// of lines, and the same each time.
+    /// For any output: the digest is within its limit, not empty, deterministic, and has no control
+    /// characters except newlines.
     #[test]
     fn bounded_and_never_empty(
         text in prop_oneof![any::<String>(), r"(error: x\n|a/b.rs:3: y\n|\| a \| b \|\n|[ -~]{0,40}\n){0,40}"],

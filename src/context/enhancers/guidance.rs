@@ -1,4 +1,4 @@
-//! How to use discovered tools, told where they were discovered.
+//! Adds usage guidance for discovered tools, at the place of their discovery.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -24,8 +24,8 @@ pub(super) const PARAMS: &[Param] = &[Param::new(
      false: only what GuidanceGiven events say.",
 )];
 
-/// A `[TOOL GUIDANCE]` message at the place of each event that discovers tools or
-/// gives guidance. Each tool is told about once: what was recorded first stands.
+/// Adds a `[TOOL GUIDANCE]` message at the place of each event that discovers tools or gives
+/// guidance. Each tool gets one message; the first recorded guidance is used.
 #[derive(Debug)]
 pub(super) struct ToolGuidance;
 
@@ -58,7 +58,7 @@ impl Enhancer for ToolGuidance {
     }
 }
 
-/// Discovered tools of which nothing was told.
+/// Discovered tools without guidance.
 pub(crate) fn missing(window: &WindowInput) -> Vec<String> {
     let memory = &window.branch.memory;
     let defined = tools::defined(window);
@@ -73,7 +73,7 @@ pub(crate) fn missing(window: &WindowInput) -> Vec<String> {
         .collect()
 }
 
-/// What one event says.
+/// The guidance of one event.
 struct ToldGuidance {
     at: EventRef,
     place: usize,
@@ -120,14 +120,14 @@ fn texts<'a>(event: &'a WindowEvent, defined: &tools::ByName<'a>) -> Vec<(&'a st
     }
 }
 
-/// Puts each at its place: before the first item that began after it.
+/// Inserts each message before the first item that began after its event.
 fn insert(window: &WindowInput, told: Vec<ToldGuidance>, draft: &mut Draft) {
     let places = window.places();
     let mut told = told.into_iter().peekable();
     let mut items = Vec::with_capacity(draft.items.len() + told.len());
     let (mut turn, mut is_volatile) = (0, false);
     for item in std::mem::take(&mut draft.items) {
-        // Prompts and the summary come first wherever their events are.
+        // Prompts and the summary come first, wherever their events are.
         let in_window = matches!(item.section, Section::Messages | Section::OpenTurn);
         let place = item.events.first().filter(|_| in_window);
         if let Some(place) = place.and_then(|at| places.get(at)) {

@@ -1,16 +1,16 @@
-//! Definitions of tools that nobody defined, made from the branch's calls: a model can
-//! call again what it has called, and some endpoints refuse a body that has calls and no
-//! tools.
+//! Derives definitions of tools that nobody defined from the branch's calls. Without them a model
+//! could not call these tools again, and some endpoints refuse a body that has calls and no tools.
 
 use crate::{called::CalledTools, steps, window::WindowInput};
 use treering_domain::{EventBody, Role, ToolDefinition};
 
-/// The tools that calls name, those behind the last compaction's cut first, in the order of
-/// their first call; of more than `bytes_max` bytes, those that were called last.
+/// The tools that calls name, in the order of their first call; calls after the last compaction's
+/// cut come first. If the definitions exceed `bytes_max` bytes, the most recently called tools
+/// stay.
 ///
-/// Tools stand before everything else, so each change of them is a front that no cache
-/// serves. What calls show is looked at again when the user says something, and before that
-/// when there are twice as many; until then only a tool that is new is told, by its first call.
+/// Tools are at the front of a request, so each change invalidates the provider's prompt cache.
+/// Definitions are refined only when the user speaks again or the number of calls has doubled. In
+/// between, a new tool is added as its first call shows it.
 pub(super) fn from_calls(window: &WindowInput, bytes_max: usize) -> Vec<ToolDefinition> {
     let settled = settled(window);
     let mut calls = 0;
@@ -31,8 +31,8 @@ pub(super) fn from_calls(window: &WindowInput, bytes_max: usize) -> Vec<ToolDefi
     tools.definitions(bytes_max)
 }
 
-/// How many of the window's calls say what tools take: those before the user last said
-/// something, or the last power of two.
+/// How many of the window's calls are used to derive arguments: those before the user's last
+/// message, or the last power of two.
 fn settled(window: &WindowInput) -> usize {
     let (mut calls, mut before_user) = (0_usize, 0);
     for event in &window.events {

@@ -1,4 +1,4 @@
-//! The messages and steps of the window.
+//! Adds the messages and steps of the window.
 
 use super::params::{Param, ParamKind, Params};
 use crate::{
@@ -24,7 +24,7 @@ pub(super) const PARAMS: &[Param] = &[
     ),
 ];
 
-/// Everything that [`window::fold`](window::fold()) makes of the window's events.
+/// Adds everything that [`window::fold`](window::fold()) makes of the window's events.
 #[derive(Debug)]
 pub(super) struct Messages;
 
@@ -66,7 +66,7 @@ fn is_system(item: &Item) -> bool {
     matches!(&*item.content, Content::Message(message) if message.speaker != Speaker::User)
 }
 
-/// Takes a step's reasoning out.
+/// Removes the reasoning of a step.
 pub(crate) fn drop_reasoning(item: &mut Item) {
     let is_reasoning = |block: &Block| matches!(block, Block::Part(part) if matches!(**part, ContentPart::Reasoning(_)));
     if item

@@ -1,5 +1,5 @@
-//! The engine's own enhancers, in the order in which they run: first what holds
-//! for the whole request, then the window, then what is made anew each time.
+//! The built-in enhancers, in the order in which they run: first instructions for the whole
+//! request, then the window, then sections that change with each request.
 
 mod guidance;
 mod made;
@@ -23,21 +23,21 @@ pub use params::{Param, ParamKind};
 pub(super) use summary::framed as framed_summary;
 pub use volatile::KNOWLEDGE;
 
-/// A built-in enhancer and what to know about it.
+/// A built-in enhancer and its description.
 #[derive(Clone, Copy, Debug)]
 pub struct BuiltIn {
-    /// Its name in policies.
+    /// Name in policies.
     pub name: &'static str,
-    /// What it does, in a sentence.
+    /// What it does, in one sentence.
     pub about: &'static str,
-    /// It runs unless the policy switches it off.
+    /// It runs unless the policy disables it.
     pub on_by_default: bool,
-    /// What a policy can set.
+    /// Parameters that a policy can set.
     pub params: &'static [Param],
     pub(super) enhancer: &'static dyn Enhancer,
 }
 
-/// All of them, in the order in which they run.
+/// All built-in enhancers, in the order in which they run.
 #[must_use]
 pub fn built_in() -> &'static [BuiltIn] {
     BUILT_IN

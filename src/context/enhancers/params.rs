@@ -6,25 +6,25 @@ use serde_json::Value;
 
 use crate::{draft::Draft, policy::ContextPolicy};
 
-/// What a parameter takes.
+/// Type of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParamKind {
     /// `true` or `false`.
     Flag,
-    /// A whole number, 0 or more.
+    /// An integer, 0 or more.
     Number,
-    /// A list of texts.
+    /// A list of strings.
     Names,
 }
 
 /// A parameter of an enhancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
-    /// Its name in `params`.
+    /// Name in `params`.
     pub name: &'static str,
-    /// What it takes.
+    /// Its type.
     pub kind: ParamKind,
-    /// What it does, and its default.
+    /// Its effect and default.
     pub about: &'static str,
 }
 
@@ -34,8 +34,8 @@ impl Param {
     }
 }
 
-/// An enhancer's parameters as the policy sets them. A value of the wrong type
-/// counts as not set, and the draft warns of it.
+/// The parameters of an enhancer in a policy. A value of the wrong type is ignored, and the draft
+/// gets a warning.
 pub(super) struct Params<'a> {
     enhancer: &'static str,
     policy: &'a ContextPolicy,

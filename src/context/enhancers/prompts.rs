@@ -1,4 +1,4 @@
-//! What holds for the whole request: prompts.
+//! Adds the prompts.
 
 use crate::{
     draft::{Content, Draft, Item, Message, Section, Speaker},
@@ -12,7 +12,7 @@ use treering_domain::{ContentPart, EventBody};
 pub(super) const SYSTEM: &str = "system_prompt";
 pub(super) const USER: &str = "user_prompt";
 
-/// The branch's system prompt and its history's preamble.
+/// Adds the branch's system prompt and the system messages that opened its history.
 #[derive(Debug)]
 pub(super) struct SystemPrompt;
 
@@ -71,7 +71,7 @@ fn texts(parts: &[ContentPart], draft: &mut Draft) -> String {
     texts.join("\n\n")
 }
 
-/// The branch's user prompt.
+/// Adds the branch's user prompt.
 #[derive(Debug)]
 pub(super) struct UserPrompt;
 

@@ -1,7 +1,7 @@
-//! What snapshots save on real conversations. Not a test that can fail by itself
-//! but for its one rule, and it takes a minute:
-//! `TREERING_TEST_DATA=… cargo test --lib what_snapshots_save -- --ignored --nocapture`
-//! (with `TREERING_PRINT_SNAPSHOTS`, some of them are printed, too).
+//! Measures what result digests save on real conversations. Takes a minute and has one assertion:
+//! `TREERING_TEST_DATA=… cargo test -p treering-context short_tests -- --ignored --nocapture`
+//!
+//! `TREERING_PRINT_SNAPSHOTS` prints some of the digests.
 
 use std::{
     collections::BTreeMap,
@@ -26,14 +26,14 @@ use treering_domain::*;
 const CONVERSATIONS: usize = 60;
 
 fn window(line: &[u8]) -> WindowInput {
-    // A window begins anew with a compaction: here all of it counts.
+    // Measures the whole conversation: a compaction would start a new window.
     let is_cut = |event: &Arc<WindowEvent>| matches!(event.body, EventBody::Compacted(_));
     let mut events = last_branch(line);
     events.retain(|event| !is_cut(event));
     window_of(events[0].at.conversation, events)
 }
 
-// With JSON in JSON and a long reference, 48 % of the items got longer.
+// With JSON escaped in JSON and a long reference, 48 % of the digests were longer than the result.
 #[test]
 #[ignore = "a minute of measurement"]
 fn what_snapshots_save() {

@@ -1,4 +1,4 @@
-//! Results of finished turns in short.
+//! Replaces results of finished turns by digests.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -31,10 +31,9 @@ pub(super) const PARAMS: &[Param] = &[
     ),
 ];
 const MAX_CHARS: usize = 600;
-/// Nothing much shorter can stand for so few bytes: a reference alone takes a
-/// dozen.
+/// Least size of a result to replace, in bytes. A reference alone takes a dozen.
 const BYTES_MIN: usize = 48;
-/// A text of so many times the bytes has more tokens, whatever is in it.
+/// A text with this many times the bytes always has more tokens.
 const SURELY_LONGER: usize = 8;
 
 /// Replaces results as [`ContextPolicy::tool_results`] says.
@@ -76,7 +75,7 @@ impl Enhancer for ToolSnapshots {
     }
 }
 
-/// The last turn that has ended.
+/// Number of the last finished turn.
 fn finished_turns(draft: &Draft) -> u32 {
     let of_messages = draft
         .items
@@ -85,7 +84,7 @@ fn finished_turns(draft: &Draft) -> u32 {
     of_messages.map(|item| item.turn).max().unwrap_or_default()
 }
 
-/// Makes snapshots of a window's results.
+/// Makes digests of a window's results.
 pub(crate) struct Snapshots<'a> {
     conversation: ConversationId,
     recorded: HashMap<(&'a str, Revision), &'a str>,
@@ -121,8 +120,8 @@ impl<'a> Snapshots<'a> {
         }
     }
 
-    /// Replaces the results of a step by their snapshots, each where that saves at
-    /// least a quarter of its tokens; false when there is none to replace.
+    /// Replaces the results of a step by digests, each if that saves at least a quarter of its
+    /// tokens. Returns false if none was replaced.
     pub fn replace(&self, item: &mut Item, min_chars: usize, reason: &'static str) -> bool {
         let Some(step) = item.step() else {
             return false;
@@ -146,7 +145,7 @@ impl<'a> Snapshots<'a> {
         true
     }
 
-    /// The snapshot of a call's result, if it is much shorter.
+    /// The digest of a call's result, if it is much shorter.
     fn shorter(&self, call: &Call, min_chars: usize) -> Option<Snapshot> {
         let Outcome::Result(result) = &call.outcome else {
             return None;
@@ -160,9 +159,9 @@ impl<'a> Snapshots<'a> {
             .then_some(snapshot)
     }
 
-    /// Whether a text has at most three quarters of a result's tokens.
+    /// Whether a text has at most three quarters of the tokens of a result.
     fn saves(&self, result: &ResultOutcome, whole_bytes: usize, short: &str) -> bool {
-        // Bytes tell where they differ so much, and cost nothing to count.
+        // If the sizes differ this much, the tokens need not be counted.
         if whole_bytes >= short.len().saturating_mul(SURELY_LONGER) {
             return true;
         }
@@ -215,7 +214,7 @@ impl<'a> Snapshots<'a> {
 fn chars(result: &ResultOutcome) -> usize {
     let texts = result.parts.iter().map(|part| match part.text() {
         Some(text) => text.len(),
-        // A medium is never small.
+        // Media are always large.
         None => usize::MAX / 1_024,
     });
     texts.sum::<usize>() + result.structured.as_str().len() + result.error_message.len()

@@ -1,4 +1,4 @@
-//! What stands for what is not in the window, and for the dialogue as a whole.
+//! Adds the summary of a compaction and the dialogue summary.
 
 use super::params::{Param, ParamKind, Params};
 use crate::{
@@ -23,11 +23,11 @@ pub(super) const DIALOGUE_PARAMS: &[Param] = &[Param::new(
     "Most characters of it. Default: all of them.",
 )];
 
-/// What stands in front of a compaction's summary, and how what stands behind it begins.
+/// The text in front of a compaction's summary, and the beginning of the text behind it.
 const BEFORE: &str = "[CONVERSATION SUMMARY]\n";
 const BEHIND: &str = "\n\n(It stands for ";
 
-/// A compaction's summary as it was recorded, with what stands in front of and behind it.
+/// Splits a framed summary into the text in front, the recorded summary, and the text behind.
 pub(crate) fn framed(text: &str) -> (&str, &str, &str) {
     let start = if text.starts_with(BEFORE) {
         BEFORE.len()
@@ -41,7 +41,7 @@ pub(crate) fn framed(text: &str) -> (&str, &str, &str) {
     (&text[..start], &text[start..end], &text[end..])
 }
 
-/// `[CONVERSATION SUMMARY]`, in the place of what was cut.
+/// Adds `[CONVERSATION SUMMARY]` in place of the compacted events.
 #[derive(Debug)]
 pub(super) struct CompactionSummary;
 
@@ -75,7 +75,8 @@ impl Enhancer for CompactionSummary {
                 ..event.at
             });
             let cut = compacted.stands_until(event.at.revision);
-            // A session that goes on in a file of its own begins with what was said elsewhere.
+            // A session that continues another one in its own file begins with a summary of events
+            // that are not in this log.
             if cut > Revision(1) {
                 text.push_str(&format!("{BEHIND}{first} to /{cut}.)"));
             }
@@ -90,7 +91,7 @@ impl Enhancer for CompactionSummary {
     }
 }
 
-/// The last dialogue summary.
+/// Adds the last dialogue summary.
 #[derive(Debug)]
 pub(super) struct DialogueSummary;
 

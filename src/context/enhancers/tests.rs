@@ -71,8 +71,8 @@ fn prompt(content: &str) -> PromptSet {
     }
 }
 
-// The order is what prompt caches and models rely on: what holds, what was said,
-// and what is made anew last.
+// Prompt caches and models rely on the order: instructions, conversation, and changing sections
+// last.
 #[test]
 fn everything_is_in_its_place() {
     let story = Story::new()
@@ -121,8 +121,7 @@ fn everything_is_in_its_place() {
     );
 }
 
-// A step that is switched off does nothing, and says so; a name or parameter that
-// is not there must not be taken in silence.
+// A disabled enhancer does nothing and reports it. An unknown name or parameter gives a warning.
 #[test]
 fn steps_can_be_switched_off_and_set() {
     let story = Story::new()
@@ -155,7 +154,7 @@ fn steps_can_be_switched_off_and_set() {
     assert_eq!(texts(&built(&story, &only))[1], context);
 }
 
-// Knowledge costs tokens in every request: only who asks for it gets it.
+// Knowledge costs tokens in every request, so it is off by default.
 #[test]
 fn knowledge_is_off_until_it_is_asked_for() {
     let mut window = Story::new().user("go").input();
@@ -170,8 +169,8 @@ fn knowledge_is_off_until_it_is_asked_for() {
     );
 }
 
-// A summary stands for what was cut, and leads back to it. Kept turns follow, and
-// what was known before the compaction is forgotten.
+// A summary replaces the compacted events and has their reference. Kept turns follow, and earlier
+// working memory is gone.
 #[test]
 fn a_compaction_begins_anew() {
     let story = Story::new()
@@ -226,8 +225,8 @@ fn an_imported_summary_is_a_message() {
     );
 }
 
-// A session was compacted in the middle of a turn: its steps from before stood beside the
-// summary that says what they did. What was asked for stays.
+// A session was compacted in the middle of a turn, and steps from before were sent beside the
+// summary that covers them. The task stays.
 #[test]
 fn an_imported_summary_stands_for_the_steps_before_it() {
     let story = Story::new()
@@ -252,7 +251,7 @@ fn an_imported_summary_stands_for_the_steps_before_it() {
     let summary = "[CONVERSATION SUMMARY]\nIt was found.\n\n\
                    (It stands for treering:00000000-0000-0000-0000-000000000007/1 to /7.)";
     let told = after(imported);
-    // Without that, it read as if nobody had begun.
+    // Without this note, it reads as if no work had started.
     let done = "[What was done about this until the summary was written is told in it: 1 step, \
                 #5 to #7.]";
     assert_eq!(
@@ -261,7 +260,7 @@ fn an_imported_summary_stands_for_the_steps_before_it() {
     );
     let kept = after(manual.clone());
     assert_eq!(kept.len(), 5, "{kept:#?}");
-    // pi keeps the last turns beside its summary, and their steps went, too.
+    // pi keeps the last turns beside its summary, and their steps were dropped.
     let with_turns = after(Compacted {
         trigger: CompactionTrigger::Imported,
         kept_turns: 1,
@@ -271,8 +270,8 @@ fn an_imported_summary_stands_for_the_steps_before_it() {
     assert!(with_turns[0].ends_with("/1 to /3.)"), "{with_turns:#?}");
 }
 
-// A session that goes on in a file of its own begins with the summary of another one: "it
-// stands for #1 to #1" named a place where nothing of that is.
+// A session that continues in its own file begins with the summary of another session. The
+// reference "#1 to #1" then named events that have nothing of it.
 #[test]
 fn a_summary_of_what_is_not_here_names_no_place() {
     let EventBody::Compacted(manual) = compacted(1, "It was found.") else {
@@ -288,9 +287,8 @@ fn a_summary_of_what_is_not_here_names_no_place() {
     assert_eq!(told, ["[CONVERSATION SUMMARY]\nIt was found.", "and now?"]);
 }
 
-// Eight of 49 summaries came while a call was under way that nobody ever answered: all
-// steps that they stand for were sent beside them. Should the result come after all, it
-// is told as a late one.
+// Eight of 49 summaries were recorded during a call that never got a result, and all steps before
+// were sent beside them. If the result still comes, it is told as a late one.
 #[test]
 fn an_imported_summary_stands_for_a_call_that_was_under_way() {
     let EventBody::Compacted(manual) = compacted(1, "It was found.") else {
@@ -321,8 +319,8 @@ fn an_imported_summary_stands_for_a_call_that_was_under_way() {
     assert!(told[4].starts_with("[LATE RESULT]"), "{told:#?}");
 }
 
-// Guidance is told once a tool, at the place where the tool was found, so that it
-// stays where it was sent.
+// Guidance is given once for each tool, at the place of its discovery, so that the prefix stays
+// stable.
 #[test]
 fn guidance_is_told_once_in_its_place() {
     let given = |tool: &str, text: &str| EventBody::GuidanceGiven {
@@ -375,8 +373,8 @@ fn snapshots(draft: &Draft) -> Vec<Option<&Snapshot>> {
         .collect()
 }
 
-// The policy says when results give way: at the end of their turn, some turns
-// later, or not at all; the open turn's never do.
+// The policy decides when results are replaced: at the end of their turn, some turns later, or
+// never. Results of the open turn stay.
 #[test]
 fn results_give_way_by_policy() {
     let mut story = Story::new();
@@ -402,7 +400,7 @@ fn results_give_way_by_policy() {
     }
 }
 
-// What someone recorded about a call is better than the engine's extract.
+// A recorded digest takes precedence over the generated one.
 #[test]
 fn recorded_snapshots_are_preferred() {
     let story = Story::new()
@@ -463,8 +461,7 @@ impl Enhancer for Shout {
     }
 }
 
-// A program adds its own step. It runs last, what it adds is counted, what it
-// drops is not, and a policy can switch it off by its name.
+// An embedder's enhancer runs last, and its items are counted. A policy can disable it by name.
 #[test]
 fn a_programs_own_step_runs_after_the_others() {
     let window = Story::new().user("go").input();
@@ -486,7 +483,7 @@ fn a_programs_own_step_runs_after_the_others() {
     assert!(draft.warnings.is_empty());
 }
 
-// What `--help` and the documentation list must be what runs.
+// The documented list of enhancers must match the pipeline.
 #[test]
 fn the_list_is_the_pipeline() {
     let (_, reports) = run(&Story::new().input(), &ContextPolicy::default(), &[]);
@@ -505,8 +502,8 @@ fn the_list_is_the_pipeline() {
     );
 }
 
-// 139 of 142 real sessions record calls and no definitions: a body without `tools`
-// cannot be answered with a call, and some endpoints refuse it.
+// 139 of 142 real sessions record calls but no definitions. With a body without `tools`, the model
+// cannot call any, and some endpoints refuse it.
 #[test]
 fn called_tools_are_defined_where_nothing_defines_any() {
     let mut story = Story::new().user("go").assistant("");
@@ -563,7 +560,7 @@ fn called_tools_are_defined_where_nothing_defines_any() {
             ("raw", json!({"type": "object", "properties": {}})),
         ]
     );
-    // Whatever the names are, each provider gets a body that it takes.
+    // For any tool names, each provider gets a valid body.
     for provider in Provider::ALL {
         let draft = Draft {
             provider,
@@ -577,9 +574,8 @@ fn called_tools_are_defined_where_nothing_defines_any() {
     assert_eq!(built(&story, &without).tools.len(), 2);
 }
 
-// Tools stand in front of all else, and each call that showed another key of one, or moved
-// one behind another under a budget, made every byte of the next request new: 11 of 100 tokens
-// that a cache had served were not served any more.
+// Tools are at the front of a request. A new key in a call, or a changed order under a budget,
+// invalidated the cached prefix: 11 of 100 cached tokens were lost.
 #[test]
 fn tools_made_from_calls_change_seldom() {
     let small = ContextPolicy {
@@ -610,8 +606,8 @@ fn tools_made_from_calls_change_seldom() {
     }
 }
 
-// `Read` was said to take a file and nothing else, and eighteen messages on it was called with
-// a limit; a place that was null in a call of the same request was said to be a text.
+// The definition of `Read` had only `file_path`, and eighteen messages later it was called with a
+// limit. A parameter that was null in one call was declared a string.
 #[test]
 fn tools_made_from_calls_take_what_was_passed() {
     let call = |id: &str, tool: &str, arguments: &str| {
@@ -664,8 +660,8 @@ fn tools_made_from_calls_take_what_was_passed() {
     );
 }
 
-// Whoever defines tools knows which ones there are: one that was taken back must
-// not come again because it was called once.
+// If tools are defined, a definition that was withdrawn must not come back because the tool was
+// called once.
 #[test]
 fn defined_tools_are_not_made_again() {
     let story = Story::new()
@@ -677,7 +673,7 @@ fn defined_tools_are_not_made_again() {
     assert!(built(&story, &ContextPolicy::default()).tools.is_empty());
 }
 
-// One byte became 56 tokens: what is not a quarter shorter stays as it is.
+// A result of one byte became 56 tokens. A digest must save at least a quarter.
 #[test]
 fn short_means_shorter() {
     let long = "a line that says something of no great weight\n".repeat(60);

@@ -1,4 +1,4 @@
-//! The tools on offer.
+//! Adds the tools on offer.
 
 use std::collections::HashMap;
 
@@ -31,8 +31,8 @@ pub(super) const PARAMS: &[Param] = &[
     ),
 ];
 
-/// Core tools in the order of their definition, then discovered ones in the order
-/// of their discovery. Where no event defined any: those that were called.
+/// Adds defined tools in the order of definition, then discovered ones in the order of discovery.
+/// If no event defined any, adds the tools that were called.
 #[derive(Debug)]
 pub(super) struct Tools;
 
@@ -110,11 +110,11 @@ pub(super) fn defined(window: &WindowInput) -> &[ToolDefinition] {
     }
 }
 
-/// Definitions by name; of several with one name, the first.
+/// Definitions by name. If several have the same name, the first one counts.
 pub(super) type ByName<'a> = HashMap<&'a str, &'a ToolDefinition>;
 
 pub(super) fn by_name(defined: &[ToolDefinition]) -> ByName<'_> {
-    // The first one is put in last, and stays.
+    // Insert in reverse order, so that the first definition of a name stays.
     let last_first = defined.iter().rev();
     last_first.map(|tool| (tool.name.as_str(), tool)).collect()
 }

@@ -1,4 +1,4 @@
-//! What is made anew for each request, and so comes last.
+//! Adds the sections that change with each request, and so come last.
 
 use super::params::{Param, ParamKind, Params};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 use treering_domain::{EventBody, EventRef, JsonText};
 
-/// Name of the enhancer that tells what tool results have shown.
+/// Name of the enhancer that adds tool knowledge.
 pub const KNOWLEDGE: &str = "knowledge";
 pub(super) const LONG_TERM: &str = "long_term_context";
 pub(super) const ACTIVE: &str = "active_context";
@@ -29,7 +29,7 @@ pub(super) const KNOWLEDGE_PARAMS: &[Param] = &[Param::new(
 )];
 const KNOWLEDGE_CHARS: usize = 4_000;
 
-/// What tool results have shown.
+/// Adds the tool knowledge.
 #[derive(Debug)]
 pub(super) struct ToolKnowledge;
 
@@ -59,7 +59,7 @@ impl Enhancer for ToolKnowledge {
     }
 }
 
-/// The namespace's long-term context.
+/// Adds the namespace's long-term context.
 #[derive(Debug)]
 pub(super) struct LongTermContext;
 
@@ -87,7 +87,7 @@ impl Enhancer for LongTermContext {
     }
 }
 
-/// The branch's active context.
+/// Adds the branch's active context.
 #[derive(Debug)]
 pub(super) struct ActiveContext;
 
@@ -148,7 +148,7 @@ impl Keys {
     }
 }
 
-/// A JSON object on one line, with each value as it was written.
+/// A JSON object on one line, with each value as it was recorded.
 fn object(entries: &[(&str, &JsonText, EventRef)]) -> String {
     let entries = entries.iter().map(|(key, value, _)| {
         let key = serde_json::Value::from(*key);
@@ -156,7 +156,7 @@ fn object(entries: &[(&str, &JsonText, EventRef)]) -> String {
             "" => "null",
             text => text,
         };
-        // A value must not be able to end the block: `\/` is `/` in JSON.
+        // A value must not close the block. In JSON, `\/` is `/`.
         format!("{key}:{}", value.replace("</", "<\\/"))
     });
     format!("{{{}}}", entries.collect::<Vec<_>>().join(","))

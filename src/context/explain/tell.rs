@@ -1,4 +1,4 @@
-//! Makes an explanation of a finished draft.
+//! Builds the explanation of a finished draft.
 
 use std::collections::BTreeMap;
 
@@ -16,25 +16,25 @@ use treering_domain::{ContentPart, Media};
 /// Characters of an item's head.
 const HEAD_CHARS: usize = 100;
 
-/// What an explanation is made of, besides the draft itself.
+/// Inputs of an explanation, besides the draft.
 #[derive(Debug)]
 pub struct Telling<'a> {
-    /// The window that the draft was made of.
+    /// The window of the draft.
     pub window: &'a WindowInput,
-    /// What it was counted with.
+    /// The tally that counted its tokens.
     pub tally: &'a Tally,
-    /// How well that counts.
+    /// How exact the counts are.
     pub basis: TokenBasis,
-    /// What each enhancer did.
+    /// Reports of the enhancers.
     pub reports: Vec<EnhancerReport>,
-    /// What the budget did.
+    /// Result of the token budget.
     pub fitted: Fitted,
-    /// Most tokens; 0: no bound.
+    /// Token budget; 0 for none.
     pub budget_tokens: u64,
 }
 
 impl Telling<'_> {
-    /// The explanation of the draft as it is now.
+    /// The explanation of the draft in its current state.
     #[must_use]
     pub fn explain(self, draft: &Draft, shared_prefix: Option<SharedPrefix>) -> Explanation {
         let window = self.window;
@@ -60,8 +60,7 @@ impl Telling<'_> {
     }
 }
 
-/// The budget's lines, those with something in them. Their tokens add up to the
-/// draft's.
+/// Tokens of each section that has items. They add up to the draft's tokens.
 #[must_use]
 pub fn sections(draft: &Draft, tally: &Tally) -> Vec<SectionTokens> {
     let mut lines: BTreeMap<Section, SectionTokens> = BTreeMap::new();
@@ -104,7 +103,7 @@ pub fn sections(draft: &Draft, tally: &Tally) -> Vec<SectionTokens> {
     lines.into_values().collect()
 }
 
-/// The items, for people.
+/// Descriptions of the items.
 #[must_use]
 pub fn items(draft: &Draft) -> Vec<ExplainedItem> {
     draft.items.iter().map(explained).collect()
@@ -162,8 +161,8 @@ fn head(content: &Content) -> String {
     }
 }
 
-/// What it says, or what it asks for; what it thought where that is all that there is: most
-/// requests go without it.
+/// Its text or its calls. The reasoning only if there is nothing else, because most requests omit
+/// it.
 fn step_head(step: &Step) -> String {
     let parts = |is_thought: bool| {
         step.blocks.iter().find_map(|block| match block {
@@ -197,9 +196,9 @@ fn part_head(part: &ContentPart) -> String {
     }
 }
 
-/// The first characters with something in them, on one line.
+/// The first characters that are not blank, on one line.
 fn line(text: &str) -> String {
-    // Blanks in a row become one; a text of many megabytes is not gone through.
+    // Collapses white space, and stops early: texts may have many megabytes.
     let mut line = String::new();
     let mut count = 0;
     for word in text.split_whitespace() {

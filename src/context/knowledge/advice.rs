@@ -1,5 +1,4 @@
-//! What is told from knowledge: prerequisites, guidance, and a summary for
-//! prompts. All of it bounded.
+//! Answers from knowledge: prerequisites, guidance and a summary for prompts. All are bounded.
 
 use std::fmt::Write;
 
@@ -8,16 +7,16 @@ use super::{
     policy::{From, Gives, UNKNOWN_FILE, stands_for},
 };
 
-/// Names that a sentence of guidance holds.
+/// Most names in a sentence of guidance.
 const GUIDANCE_NAMES_MAX: usize = 3;
 /// Longest guidance, in characters.
 const GUIDANCE_CHARS_MAX: usize = 2_000;
-/// A longer name is cut where it is told, in characters.
+/// Longest name in texts, in characters.
 const NAME_CHARS_MAX: usize = 120;
 
 impl Knowledge {
-    /// Tools that are configured to succeed before this one and have not. A name
-    /// that ends in `*` stands for any tool that starts so.
+    /// Tools that are configured to succeed before this one and have not. A name that ends in `*`
+    /// stands for every tool with that prefix.
     #[must_use]
     pub fn missing_prerequisites(&self, tool: &str) -> Vec<String> {
         let mut missing = self.policy.prerequisites_of(tool);
@@ -28,15 +27,14 @@ impl Knowledge {
         missing
     }
 
-    /// All that is configured to come before a tool.
+    /// All tools that are configured to come before a tool.
     #[must_use]
     pub fn configured_prerequisites(&self, tool: &str) -> Vec<String> {
         self.policy.prerequisites_of(tool)
     }
 
-    /// What to do next, in a sentence or two: discover, inspect, analyse,
-    /// interpret. `offered` are the names of the tools at hand. Empty when the
-    /// results so far say nothing about it.
+    /// What to do next, in one or two sentences: discover, inspect, analyse or interpret. `offered`
+    /// are the names of the available tools. Empty if the results give no advice.
     #[must_use]
     pub fn guidance(&self, offered: &[String]) -> String {
         let texts = &self.policy.guidance;
@@ -67,7 +65,7 @@ impl Knowledge {
         cut(said.join(" "), GUIDANCE_CHARS_MAX)
     }
 
-    /// Tools at hand that give something, as ` (for example list_files)`.
+    /// Offered tools that give something, as ` (for example list_files)`.
     fn tools(&self, gives: Gives, offered: &[String]) -> String {
         let giving = offered.iter().filter(|tool| {
             self.policy
@@ -80,8 +78,7 @@ impl Knowledge {
         }
     }
 
-    /// What is known, for a prompt: at most as long as the policy says. Empty when
-    /// nothing is known.
+    /// A summary for prompts, within the policy's limits. Empty if nothing is known.
     #[must_use]
     pub fn summary_text(&self) -> String {
         let bounds = self.policy.summary;
@@ -118,7 +115,7 @@ impl Knowledge {
         if self.left_out() > 0 {
             lines.push(format!("Left out because of bounds: {}", self.left_out()));
         }
-        // Counts alone are no knowledge that a prompt needs.
+        // A summary with only counts is useless in a prompt.
         if lines.is_empty() {
             return String::new();
         }
@@ -146,7 +143,7 @@ impl Knowledge {
     }
 }
 
-/// The first names, and how many more there are.
+/// The first names, and the number of the others.
 fn named<'a>(names: impl Iterator<Item = &'a str>, max: usize) -> String {
     let mut names = names;
     let first: Vec<String> = names.by_ref().take(max).map(short).collect();
@@ -179,7 +176,7 @@ fn cut(text: String, chars_max: usize) -> String {
 }
 
 fn fill(text: &str, files: &str, tools: &str) -> String {
-    // Names are put in last: one that looks like a placeholder stays a name.
+    // Names are inserted last, so that a name that looks like a placeholder is not replaced.
     let mut parts = text
         .split("{files}")
         .map(|part| part.replace("{tools}", tools));
@@ -195,8 +192,7 @@ fn fill(text: &str, files: &str, tools: &str) -> String {
 mod tests {
     use super::super::tests::{told, with_policy};
 
-    // Guidance that stays the same is noise: it must move on with what is known,
-    // from discovering to interpreting.
+    // Guidance must change with what is known, from discovering to interpreting.
     #[test]
     fn guidance_evolves() {
         let offered = ["search", "list_files", "inspect_file"].map(str::to_owned);
@@ -225,8 +221,7 @@ mod tests {
         assert_eq!(with_policy(own, &[]).guidance(&[]), "!");
     }
 
-    // A tool that needs another one first is told so until that has worked; that
-    // it was tried and failed does not count.
+    // A prerequisite is missing until it has succeeded. A failed call does not count.
     #[test]
     fn prerequisites_are_missing_until_they_succeed() {
         let policy = r#"{"prerequisites": {"plot_*": ["list_*", "inspect_file"]}}"#;
@@ -248,8 +243,8 @@ mod tests {
         assert!(!knowledge.has_succeeded("inspect_file"));
     }
 
-    // The summary goes into every prompt: it names what is newest, says what it
-    // leaves out, and never grows past its bound.
+    // The summary goes into every prompt: it names the newest items, says how many it omits, and
+    // stays within its limit.
     #[test]
     fn the_summary_is_short_and_says_what_is_left_out() {
         let many: Vec<String> = (0..500).map(|n| format!("data/{n}.nc")).collect();

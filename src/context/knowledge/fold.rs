@@ -1,5 +1,5 @@
-//! [`Knowledge`]: a fold over a branch's calls and results. Bounded: what does
-//! not fit is counted, not kept.
+//! [`Knowledge`]: a fold over a branch's calls and results. It is bounded: items above the limits
+//! are counted but not kept.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -16,13 +16,13 @@ use super::{
 use crate::steps;
 use treering_domain::{EventBody, EventKind, EventRef, ToolCallRequested, ToolResultRecorded};
 
-/// Texts of a call's arguments that are remembered until it returns.
+/// Most texts of a call's arguments that are kept until it returns.
 const MENTIONS_MAX: usize = 16;
-/// Files that one call's arguments can give.
+/// Most files that one call's arguments give.
 const ARGUMENT_FILES_MAX: usize = 64;
-/// Tools that the summary names as the last ones.
+/// Most recent tools that the summary names.
 const RECENT_TOOLS: usize = 5;
-/// What an item takes in memory beside its texts, in bytes.
+/// Memory of an item besides its texts, in bytes.
 const ITEM_BYTES: usize = 96;
 
 /// What the results of a branch have shown so far.
@@ -34,14 +34,14 @@ pub struct Knowledge {
     file_places: HashMap<Arc<str>, usize>,
     pub(super) variables: Vec<FileVariables>,
     variable_places: HashMap<Arc<str>, usize>,
-    /// Places of variables by name, for each of `variables`.
+    /// Index of each variable by name, for each entry of `variables`.
     name_places: Vec<HashMap<String, usize>>,
     variables_count: usize,
     directory: Option<WorkingDirectory>,
     outcomes: BTreeMap<String, ToolOutcomes>,
     asked: HashMap<String, Asked>,
     pub(super) recent: VecDeque<Arc<str>>,
-    /// Results so far: what was met with a later one is more recent.
+    /// Number of results so far, used as the measure of recency.
     results: u64,
     /// Results of other tools that worked with known files.
     pub(super) analyses: u64,
@@ -49,23 +49,23 @@ pub struct Knowledge {
     bytes: usize,
 }
 
-/// A file that a result has shown.
+/// A file that a result named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownFile {
-    /// As the result wrote it.
+    /// The path as the result has it.
     pub path: Arc<str>,
-    /// The result that showed it first.
+    /// The first result that named it.
     pub event: EventRef,
-    /// Whose result that was.
+    /// The tool of that result.
     pub tool: Arc<str>,
-    /// How it stands: what was done to it last.
+    /// Its state after the last touch.
     pub touch: Touch,
-    /// The number of the result that showed or used it last.
+    /// Number of the last result that named or used it.
     pub(super) recency: u64,
 }
 
 impl KnownFile {
-    /// It was not removed.
+    /// Whether it was not deleted.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.touch != Touch::Deleted
@@ -75,13 +75,13 @@ impl KnownFile {
 /// The variables of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileVariables {
-    /// As the call or its result wrote it, or [`UNKNOWN_FILE`].
+    /// The path as the call or its result has it, or [`UNKNOWN_FILE`].
     pub file: Arc<str>,
     /// In the order in which they were first seen.
     pub variables: Vec<Variable>,
     /// The last result that showed variables of the file.
     pub event: EventRef,
-    /// Whose result that was.
+    /// The tool of that result.
     pub tool: Arc<str>,
     /// As [`KnownFile::recency`].
     pub(super) recency: u64,
@@ -92,31 +92,31 @@ pub struct FileVariables {
 pub struct Variable {
     /// Its name.
     pub name: String,
-    /// What was last said of it: JSON text, shortened when long.
+    /// The newest detail: JSON text, shortened if it is long.
     pub detail: String,
 }
 
-/// Where the tools work.
+/// The working directory of the tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkingDirectory {
     /// The directory.
     pub path: String,
-    /// The result that showed it.
+    /// The result that named it.
     pub event: EventRef,
 }
 
-/// How often a tool has worked, and how often not.
+/// How often a tool has succeeded and failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToolOutcomes {
-    /// Results that worked.
+    /// Successful results.
     pub succeeded: u64,
-    /// Results that did not.
+    /// Failed results.
     pub failed: u64,
-    /// The last of both.
+    /// The newest of both.
     pub last: EventRef,
 }
 
-/// A call that has not returned: what its arguments give once it works.
+/// A call without a result yet: what its arguments give if it succeeds.
 #[derive(Clone, Debug, PartialEq)]
 struct Asked {
     tool: Arc<str>,
@@ -124,21 +124,20 @@ struct Asked {
     mentions: Vec<String>,
     gives_files: Vec<String>,
     directory: Option<(String, bool)>,
-    /// How its files are read once it works, and of its arguments what that takes.
+    /// How its files are read if it succeeds, and the arguments needed for that.
     touch: Option<(TouchForm, Value)>,
     left_out: u64,
 }
 
 impl Knowledge {
-    /// The kinds of events that the fold looks at; others change nothing.
+    /// The kinds of events that the fold reads. Others change nothing.
     pub const KINDS: [EventKind; 3] = [
         EventKind::ToolCallRequested,
         EventKind::ToolResultRecorded,
         EventKind::ToolCallCancelled,
     ];
 
-    /// Nothing is known yet. At most `items_max` files, as many variables, and as
-    /// many tools are kept.
+    /// Empty knowledge. Keeps at most `items_max` files, as many variables and as many tools.
     #[must_use]
     pub fn new(policy: Arc<KnowledgePolicy>, items_max: usize) -> Self {
         Self {
@@ -161,7 +160,7 @@ impl Knowledge {
         }
     }
 
-    /// Folds an event of the branch in.
+    /// Applies an event of the branch.
     pub fn apply(&mut self, at: EventRef, body: &EventBody) {
         match body {
             EventBody::ToolCallRequested(call) => {
@@ -205,32 +204,31 @@ impl Knowledge {
         self.files.get(*self.file_places.get(path)?)
     }
 
-    /// Where the tools work, if that is known.
+    /// The working directory, if it is known.
     #[must_use]
     pub fn working_directory(&self) -> Option<&WorkingDirectory> {
         self.directory.as_ref()
     }
 
-    /// What came of each tool's calls, by name.
+    /// Successes and failures of each tool, by name.
     #[must_use]
     pub fn outcomes(&self) -> &BTreeMap<String, ToolOutcomes> {
         &self.outcomes
     }
 
-    /// True when a call of the tool has returned what was asked.
+    /// Whether a call of the tool has succeeded.
     #[must_use]
     pub fn has_succeeded(&self, tool: &str) -> bool {
         self.outcomes.get(tool).is_some_and(|o| o.succeeded > 0)
     }
 
-    /// Files, variables and tools that were left out because of the bounds; one
-    /// that came several times counts each time.
+    /// Files, variables and tools that were omitted because of the limits. Each occurrence counts.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// About how much memory it takes, in bytes.
+    /// Estimated memory, in bytes.
     #[must_use]
     pub fn estimated_bytes(&self) -> usize {
         self.bytes + (self.asked.len() + self.outcomes.len()) * 2 * ITEM_BYTES
@@ -272,7 +270,7 @@ impl Knowledge {
         }
     }
 
-    /// Notes what a call that worked did to files.
+    /// Records what a successful call did to files.
     fn touch(&mut self, at: EventRef, asked: &Asked, result: &ToolResultRecorded) {
         let Some((form, arguments)) = &asked.touch else {
             return;
@@ -288,7 +286,7 @@ impl Knowledge {
         for (path, touch) in &touched.files {
             self.add_file(path, at, &asked.tool, *touch);
         }
-        // A rule of the policy that reads the directory goes before.
+        // A rule of the policy that reads the directory takes precedence.
         if let Some(directory) = touched
             .directory
             .as_ref()
@@ -348,7 +346,7 @@ impl Knowledge {
         outcomes.last = at;
     }
 
-    /// Notes that a call has used what is known. True when it has.
+    /// Marks known files that a call uses as recent. Returns true if there are any.
     fn mention(&mut self, mentions: &[String]) -> bool {
         let mut known = false;
         for text in mentions {
@@ -530,12 +528,11 @@ impl Asked {
     }
 }
 
-/// Longest text of an argument that is kept until the call returns, in bytes: of
-/// command lines and patches, and of others, which are paths.
+/// Longest text of an argument that is kept until the call returns, in bytes: for command lines and
+/// patches, and for other texts, which are paths.
 const LINE_BYTES_MAX: usize = 256 << 10;
 
-/// What of a call's arguments says which files it touches: not the text of a file
-/// that it writes.
+/// The arguments that say which files a call touches, without the text of a file that it writes.
 fn slim(form: TouchForm, arguments: &Value) -> Value {
     let bytes_max = match form {
         TouchForm::Shell | TouchForm::Patch => LINE_BYTES_MAX,
@@ -566,7 +563,7 @@ fn slim(form: TouchForm, arguments: &Value) -> Value {
     kept(arguments, bytes_max, 0).unwrap_or_default()
 }
 
-/// The text of a result; of JSON, the names that it lists, or what a program wrote.
+/// The text of a result. For JSON, the names that it lists or the output of a program.
 pub(super) fn output_text(form: TouchForm, result: &ToolResultRecorded) -> String {
     let lists = matches!(form, TouchForm::List | TouchForm::Glob | TouchForm::Search);
     match ReadableResult::of(result) {

@@ -1,12 +1,10 @@
-//! How well the defaults read real calls: 200 of them, labelled by hand with the
-//! files that each one touched (`tests/fixtures/knowledge/calls.jsonl`, which names
-//! the calls and holds the labels; the calls themselves are in the folder that
-//! `TREERING_TEST_DATA` names).
+//! Measures how well the defaults read 200 real calls, labelled by hand with the files that each
+//! one touched. `tests/fixtures/knowledge/calls.jsonl` names the calls and has the labels; the
+//! calls themselves are in the folder that `TREERING_TEST_DATA` names.
 //!
-//! A label is what a person would say: the files that the call read, created,
-//! edited, deleted or listed by name, with the directory that the call itself
-//! names before them. A call that failed touches nothing, a wildcard or a
-//! directory is no file, and a place that some program prints is no touch.
+//! The label of a call has the files that it read, created, edited, deleted or listed by name,
+//! relative to the directory that the call itself names. A failed call touches nothing, wildcards
+//! and directories are not files, and a path that a program prints is not a touch.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -21,8 +19,8 @@ use super::*;
 use treering_domain::*;
 
 const LABELS: &str = "../../tests/fixtures/knowledge/calls.jsonl";
-/// Calls that were labelled after the rules were written, and measured before
-/// anything was changed for them.
+/// Calls that were labelled after the rules were written, and measured before the rules were
+/// changed for them.
 const HELD_OUT: &str = "../../tests/fixtures/knowledge/held-out.jsonl";
 
 /// A labelled call, as it was recorded.
@@ -33,7 +31,7 @@ struct Labelled {
     files: Vec<(String, String)>,
 }
 
-/// The calls, or none where there is no data.
+/// The calls, or none if there is no data.
 fn labelled(file: &str) -> Option<Vec<Labelled>> {
     let Some(data) = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from) else {
         println!("skipped: TREERING_TEST_DATA names no data folder");
@@ -97,7 +95,7 @@ fn of_call(conversation: &Value, label: &Value) -> Labelled {
     }
 }
 
-/// What the defaults find in one call.
+/// The files that the defaults find in one call.
 fn found(call: &Labelled) -> Vec<(String, String)> {
     let mut knowledge = Knowledge::new(Arc::new(KnowledgePolicy::default()), 10_000);
     let at = |revision| EventRef {
@@ -126,8 +124,7 @@ fn how(file: &KnownFile) -> String {
     file.touch.name().to_owned()
 }
 
-/// How much of what was found is right, how much of what is there was found, and
-/// of what is right, how much has the right touch.
+/// Precision, recall, and the share of correct files with the correct touch.
 #[derive(Debug, Default)]
 struct Level {
     precision: f64,
@@ -135,7 +132,7 @@ struct Level {
     how: f64,
 }
 
-/// Measures, and prints what is wrong.
+/// Measures, and prints the errors.
 fn level(calls: &[Labelled]) -> Level {
     let (mut right, mut wrong, mut missed, mut same_how) = (0, 0, 0, 0);
     for (at, call) in calls.iter().enumerate() {
@@ -176,10 +173,9 @@ fn level(calls: &[Labelled]) -> Level {
     level
 }
 
-// Zero files were found in eleven real conversations of five sources: the defaults
-// must know the tools that agents have. The levels are those that were reached,
-// with room for a label or two that one can argue over. Print what is wrong with
-// `--nocapture`.
+// The defaults found no files in eleven real conversations of five sources. They must know common
+// agent tools. The limits are the levels reached, minus a label or two that are debatable. Run with
+// `--nocapture` to see errors.
 #[test]
 fn the_defaults_find_the_files_of_real_calls() {
     let Some(calls) = labelled(LABELS) else {

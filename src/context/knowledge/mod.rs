@@ -1,15 +1,15 @@
-//! Tool knowledge: what the results of a branch have shown. Discovered files,
-//! analysed variables, the working directory, and what has succeeded.
+//! Tool knowledge: what the results of a branch have shown. It has discovered files, analysed
+//! variables, the working directory, and successes of tools.
 //!
 //! - [`policy`]: the rules, as data; a conversation can change each of them;
-//! - `read`: what one result or argument gives by a rule;
-//! - [`fold`]: [`Knowledge`], a fold over calls and results, bounded;
+//! - `read`: applies a rule to one result or to arguments;
+//! - [`fold`]: [`Knowledge`], a bounded fold over calls and results;
 //! - [`touch`]: which files a call read, listed, created, edited or deleted;
-//! - [`suggest`]: empty file and variable arguments, filled from it;
+//! - [`suggest`]: fills empty file and variable arguments;
 //! - `advice`: prerequisites, guidance and a summary for prompts.
 //!
-//! What tools return is hostile until shown otherwise: every text is bounded, and
-//! one with control characters is left out and counted.
+//! Tool results are untrusted: every text is bounded, and one with control characters is omitted
+//! and counted.
 
 mod advice;
 pub mod fold;

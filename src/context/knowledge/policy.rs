@@ -1,6 +1,6 @@
-//! The rules: which tools' results give what, which arguments mean a file, what
-//! must have succeeded before what. Data, with defaults, merged over by the
-//! conversation's `knowledge` policy.
+//! The rules: which tools' results give what, which arguments mean a file, and which tools must
+//! succeed before others. They are data with defaults, over which the conversation's `knowledge`
+//! policy is merged.
 
 use std::collections::BTreeMap;
 
@@ -11,32 +11,31 @@ use super::touch::{self, TouchRule};
 /// Name of the policy in `ConversationCreated.policies`.
 pub const KNOWLEDGE_POLICY: &str = "knowledge";
 
-/// The file that variables belong to when neither arguments nor result name one.
+/// Name of the file for variables when neither arguments nor result name one.
 pub const UNKNOWN_FILE: &str = "unknown";
 
-/// How knowledge is read from calls and results, and what is told about it. A
-/// conversation's policy is merged over the defaults (RFC 7396): a rule with a
-/// default's name changes that one, `null` removes it, another name adds one.
+/// How knowledge is read from calls and results, and which texts are made of it. A conversation's
+/// policy is merged over the defaults (RFC 7396): a rule with the name of a default changes that
+/// one, `null` removes it, another name adds one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KnowledgePolicy {
-    /// By name. All rules that match a tool are applied, in the order of names.
+    /// Rules by name. All rules that match a tool are applied, in the order of names.
     pub rules: BTreeMap<String, KnowledgeRule>,
-    /// Which tools touch files, by name, and how their calls are read; the first
-    /// that matches counts.
+    /// Tools that touch files, by name, and how their calls are read. The first match counts.
     pub touches: BTreeMap<String, TouchRule>,
-    /// Tool to the tools that should have succeeded before it. A name that ends
-    /// in `*` stands for every tool that starts so, on both sides.
+    /// Maps a tool to the tools that should succeed before it. A name that ends in `*` stands for
+    /// every tool with that prefix, on both sides.
     pub prerequisites: BTreeMap<String, Vec<String>>,
-    /// Names of arguments that mean a file, the clearest first.
+    /// Names of arguments that mean a file, the most specific first.
     pub file_arguments: Vec<String>,
-    /// Names of arguments that mean a variable, the clearest first.
+    /// Names of arguments that mean a variable, the most specific first.
     pub variable_arguments: Vec<String>,
-    /// Names of arguments that mean a directory to work in.
+    /// Names of arguments that mean a working directory.
     pub directory_arguments: Vec<String>,
-    /// What to do next, in words.
+    /// Texts that say what to do next.
     pub guidance: GuidanceTexts,
-    /// Bounds of the summary for prompts.
+    /// Limits of the summary for prompts.
     pub summary: SummaryBounds,
 }
 
@@ -44,36 +43,36 @@ pub struct KnowledgePolicy {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KnowledgeRule {
-    /// Which tools.
+    /// The tools.
     pub tools: ToolPattern,
     /// What they give.
     pub gives: Gives,
-    /// Where it is.
+    /// Where to read it.
     pub from: From,
-    /// `from: arguments`: which ones; the first that is there counts.
+    /// For `from: arguments`: names of arguments; the first one present counts.
     pub arguments: Vec<String>,
-    /// `from: result`: JSON pointers (RFC 6901) into it; empty: the whole.
+    /// For `from: result`: JSON pointers (RFC 6901) into the result; empty for all of it.
     pub pointers: Vec<String>,
-    /// Members of JSON objects that hold a name, the clearest first.
+    /// Members of JSON objects that have a name, the most specific first.
     pub name_keys: Vec<String>,
-    /// Members of JSON objects that hold the list.
+    /// Members of JSON objects that have the list.
     pub list_keys: Vec<String>,
-    /// How to read a result that is no JSON.
+    /// How to read a result that is not JSON.
     pub text: TextForm,
-    /// Relative directories start at the one that is known.
+    /// Relative directories start at the known one.
     pub relative: bool,
 }
 
-/// Tools by name. A name with a server before it (`mcp__files__list_all`) also
-/// matches by what follows the last `__`.
+/// A pattern of tool names. A name with a server in front (`mcp__files__list_all`) also matches by
+/// the part after the last `__`.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ToolPattern {
-    /// Exactly these.
+    /// Exact names.
     pub names: Vec<String>,
-    /// Those that start so; `""`: every tool.
+    /// Prefixes; `""` matches every tool.
     pub prefixes: Vec<String>,
-    /// Those that end so.
+    /// Suffixes.
     pub suffixes: Vec<String>,
 }
 
@@ -88,7 +87,7 @@ pub enum Gives {
     WorkingDirectory,
 }
 
-/// Where a rule looks.
+/// Where a rule reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -102,34 +101,34 @@ pub enum From {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextForm {
-    /// A name a line; bullets and quotes around it go, of several columns the one
-    /// that looks like a path counts.
+    /// One name on each line. Bullets and quotes are removed; of several columns, the one that
+    /// looks like a path counts.
     #[default]
     Lines,
     /// The first word of each line.
     FirstWord,
     /// The last word of each line.
     LastWord,
-    /// What stands before the first colon of each line (`grep`).
+    /// The part before the first colon of each line (`grep`).
     BeforeColon,
-    /// The directory of a `cd` that a shell command starts with.
+    /// The directory of a `cd` at the start of a shell command.
     ShellCd,
-    /// Not at all: JSON only.
+    /// Text is not read, only JSON.
     Ignore,
 }
 
-/// Texts of [`Knowledge::guidance`](super::Knowledge::guidance). `{files}` and
-/// `{tools}` stand for names; an empty text says nothing.
+/// Texts of [`Knowledge::guidance`](super::Knowledge::guidance). `{files}` and `{tools}` are
+/// replaced by names. An empty text gives no guidance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GuidanceTexts {
-    /// No tool has returned anything yet.
+    /// No tool has returned a result yet.
     pub start: String,
-    /// Files are known, variables are not.
+    /// Files are known, but no variables.
     pub files_known: String,
     /// Variables are known.
     pub variables_known: String,
-    /// Tools have worked with known files or variables since.
+    /// Tools have worked with known files or variables.
     pub analysed: String,
 }
 
@@ -149,11 +148,11 @@ impl Default for GuidanceTexts {
     }
 }
 
-/// Bounds of [`Knowledge::summary_text`](super::Knowledge::summary_text).
+/// Limits of [`Knowledge::summary_text`](super::Knowledge::summary_text).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SummaryBounds {
-    /// Most characters of the whole.
+    /// Most characters in total.
     pub chars_max: usize,
     /// Most files that are named.
     pub files_max: usize,
@@ -177,7 +176,7 @@ impl Default for SummaryBounds {
     }
 }
 
-/// A `knowledge` policy that cannot be used.
+/// An invalid `knowledge` policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the conversation's `{KNOWLEDGE_POLICY}` policy cannot be used: {message}; \
@@ -234,7 +233,7 @@ impl KnowledgeRule {
         default_rules().remove("files").unwrap_or_default()
     }
 
-    /// It means every tool with a usual beginning, not one by its name.
+    /// Whether it names every tool by a common prefix, rather than one by its name.
     pub(super) fn is_by_prefix(&self) -> bool {
         self.gives == Gives::Files && self.tools.names.is_empty()
     }
@@ -315,12 +314,10 @@ fn strings(texts: &[&str]) -> Vec<String> {
 }
 
 impl KnowledgePolicy {
-    /// The defaults with a conversation's policy merged over them; empty text
-    /// counts as `{}`.
+    /// The defaults with a conversation's policy merged over them. Empty text counts as `{}`.
     ///
     /// # Errors
-    /// [`KnowledgePolicyError`] when it is no JSON object, or has a field or a
-    /// value that is not known.
+    /// [`KnowledgePolicyError`] if it is not a JSON object, or has an unknown field or value.
     pub fn merged(conversation: &str) -> Result<Self, KnowledgePolicyError> {
         let refused = |error: serde_json::Error| KnowledgePolicyError {
             message: error.to_string(),
@@ -343,7 +340,7 @@ impl KnowledgePolicy {
         self.rules.values().filter(|rule| rule.tools.matches(tool))
     }
 
-    /// What is configured to come before a tool, in order, without repetition.
+    /// The tools that are configured to come before a tool, in order, without duplicates.
     #[must_use]
     pub fn prerequisites_of(&self, tool: &str) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
@@ -360,7 +357,7 @@ impl KnowledgePolicy {
     }
 }
 
-/// True when a name, or the start of one before `*`, is this tool's.
+/// Whether a name, or the prefix before `*`, matches this tool.
 pub(super) fn stands_for(pattern: &str, tool: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(start) => tool.starts_with(start),
@@ -383,7 +380,7 @@ impl ToolPattern {
         }
     }
 
-    /// True when a tool is meant.
+    /// Whether the pattern matches a tool.
     #[must_use]
     pub fn matches(&self, tool: &str) -> bool {
         let bare = tool.rsplit("__").next().unwrap_or(tool);
@@ -399,8 +396,8 @@ impl ToolPattern {
 mod tests {
     use super::*;
 
-    // The defaults are what most conversations have: they must be what was
-    // promised, and a server's name before a tool's must not hide it.
+    // Most conversations use the defaults. They must match the documented names, also behind a
+    // server's name.
     #[test]
     fn defaults_match_the_usual_names() {
         let policy = KnowledgePolicy::default();
@@ -422,8 +419,8 @@ mod tests {
         }
     }
 
-    // A conversation changes one rule, removes another and adds a third: all else
-    // stays as it was; and a misspelt field must not pass as if it had worked.
+    // A policy changes one rule, removes another and adds a third; the others stay. A misspelt
+    // field is an error.
     #[test]
     fn a_conversations_policy_is_merged_over_the_defaults() {
         let text = r#"{"rules": {"files": {"tools": {"prefixes": ["Glob"]}}, "variables": null,

@@ -1,46 +1,44 @@
-//! What one result, or the arguments of one call, give by a rule. Pure reading:
-//! nothing is remembered here.
+//! Applies a rule to one result, or to the arguments of one call. Keeps no state.
 
 use serde_json::{Map, Value};
 
 use super::policy::{KnowledgeRule, TextForm};
 use treering_domain::{ContentPart, ToolResultRecorded};
 
-/// Longest path that is taken, in bytes.
+/// Longest accepted path, in bytes.
 pub(super) const PATH_BYTES_MAX: usize = 1_024;
 /// Longest name of a variable, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 256;
 /// Longest detail of a variable, in bytes of JSON text.
 pub(super) const DETAIL_BYTES_MAX: usize = 240;
-/// A larger result is not read as JSON, and of its lines only the first so many
-/// bytes.
+/// A larger result is not parsed as JSON, and lines after these bytes are not read.
 const TEXT_BYTES_MAX: usize = 2 << 20;
-/// Names stand near the top of an answer; what is nested deeper is data.
+/// Names are near the top of a result. Deeper values are data.
 const DEPTH_MAX: usize = 8;
-/// Most values of one result that are looked at.
+/// Most values of one result that are read.
 const VALUES_MAX: usize = 200_000;
-/// A line of more words than this is prose, not a name with spaces.
+/// A line with more words is prose, not a name with spaces.
 const WORDS_MAX: usize = 4;
 
-/// A result, ready to be read by rules.
+/// A result, ready for rules.
 #[derive(Debug)]
 pub(super) enum ReadableResult {
     Json(Value),
     Text(String),
-    /// It is JSON, and too large.
+    /// The result is JSON and too large.
     TooLarge,
 }
 
-/// What was read.
+/// What a rule has found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Learned {
     /// Names of files, in the order of the result.
     pub names: Vec<String>,
     /// Names of variables with their details.
     pub variables: Vec<(String, String)>,
-    /// The file that the result says it is about.
+    /// The file that the result is about.
     pub file: Option<String>,
-    /// Texts that no name can be, and what was too deep or too much.
+    /// Number of texts that cannot be names, and of values that were too deep or too many.
     pub left_out: u64,
     looked_at: usize,
 }
@@ -73,7 +71,7 @@ impl ReadableResult {
         }
     }
 
-    /// The parts that a rule's pointers name; without pointers, the whole.
+    /// The parts that a rule's pointers select; without pointers, all of it.
     fn parts<'a>(&'a self, rule: &'a KnowledgeRule) -> Vec<&'a Value> {
         let Self::Json(value) = self else {
             return Vec::new();
@@ -145,7 +143,7 @@ impl Learned {
         found
     }
 
-    /// The directory that a result tells.
+    /// The directory in a result.
     pub fn directory(reading: &ReadableResult, rule: &KnowledgeRule) -> Option<String> {
         let text = match reading {
             ReadableResult::Text(text) => text.clone(),
@@ -209,7 +207,7 @@ impl Learned {
                 }
                 for list in lists {
                     match list {
-                        // A map from path to what is known of it.
+                        // A map from path to details.
                         Value::Object(by_name)
                             if listed(by_name, rule).next().is_none()
                                 && first(by_name, &rule.name_keys).is_none() =>
@@ -298,7 +296,7 @@ impl Learned {
             .map(unquoted)
             .filter(|name| is_file_name(name, alone))
             .collect();
-        // Where most lines are something else, a word is no name.
+        // If most lines are something else, the words are not names.
         let prose = names.len() * 2 < lines().count();
         for name in names {
             if !prose || looks_like_path(name) && !name.ends_with(['"', '\'']) {
@@ -319,7 +317,7 @@ impl Learned {
             };
             let name = unquoted(name.trim());
             let named = !name.is_empty() && !name.contains(char::is_whitespace);
-            // A word and nothing else is a name only among others like it.
+            // A single word is a name only among others like it.
             if named && (!detail.is_empty() || text.trim().contains('\n')) {
                 let detail = match detail {
                     "" => Value::Null,
@@ -340,7 +338,7 @@ fn listed<'a>(
         .filter(|value| value.is_array() || value.is_object())
 }
 
-/// The first of these members that is a text.
+/// The first of these members that is a string.
 fn first(map: &Map<String, Value>, keys: &[String]) -> Option<String> {
     let mut texts = keys.iter().filter_map(|key| map.get(key)?.as_str());
     texts
@@ -362,8 +360,8 @@ fn is_directory(map: &Map<String, Value>) -> bool {
     said || kind.is_some_and(|kind| matches!(kind, "directory" | "dir" | "folder"))
 }
 
-/// Text that can be a name: trimmed, not empty, within the bound, nothing in it
-/// that could break a line or turn the direction of writing.
+/// The trimmed text if it can be a name: not empty, within the limit, and without characters that
+/// break a line or change the writing direction.
 pub(super) fn clean(text: &str, bytes_max: usize) -> Option<&str> {
     let text = text.trim();
     let unfit =
@@ -371,14 +369,14 @@ pub(super) fn clean(text: &str, bytes_max: usize) -> Option<&str> {
     (!text.is_empty() && text.len() <= bytes_max && !text.contains(unfit)).then_some(text)
 }
 
-/// JSON text of a value; a long one becomes a JSON string of its beginning.
+/// JSON text of a value. A long one becomes a JSON string with its beginning.
 pub(super) fn short_json(value: &Value) -> String {
     let whole = value.to_string();
     if whole.len() <= DETAIL_BYTES_MAX {
         return whole;
     }
     let text = value.as_str().unwrap_or(&whole);
-    // Escapes can make six bytes of one.
+    // An escape can take six bytes for one.
     let mut end = text.floor_char_boundary(DETAIL_BYTES_MAX);
     loop {
         let short = Value::from(format!("{}…", &text[..end])).to_string();
@@ -409,8 +407,8 @@ fn unquoted(name: &str) -> &str {
     name
 }
 
-/// Names of records in text (`- filename: a.txt`), by the clearest key that there
-/// is; none: the text holds no records.
+/// Names of records in text (`- filename: a.txt`), by the most specific key present. None if the
+/// text has no records.
 fn records<'a>(text: &'a str, keys: &[String]) -> Option<Vec<&'a str>> {
     let listed = text.trim_start().starts_with("- ");
     keys.iter().find_map(|key| {
@@ -426,7 +424,7 @@ fn records<'a>(text: &'a str, keys: &[String]) -> Option<Vec<&'a str>> {
     })
 }
 
-/// The part of a line that names a file; none: it names a directory.
+/// The part of a line that names a file. None if it names a directory.
 fn name_of_line(line: &str) -> Option<&str> {
     let line = line.trim();
     if line.starts_with("[DIR]") {
@@ -452,7 +450,7 @@ fn name_of_line(line: &str) -> Option<&str> {
     }
 }
 
-/// The first column of `ls -l`.
+/// Whether it is the first column of `ls -l`.
 fn is_mode(line: &str) -> bool {
     let mode = line.split(' ').next().unwrap_or("");
     mode.len() >= 10
@@ -497,7 +495,7 @@ fn has_extension(text: &str) -> bool {
     })
 }
 
-/// Whether a line's name is one: prose, headings and links are not.
+/// Whether a name can be a file name; prose, headings and links cannot.
 fn is_file_name(name: &str, alone: bool) -> bool {
     if name.ends_with(':')
         || name.contains("://")
@@ -514,7 +512,7 @@ fn is_file_name(name: &str, alone: bool) -> bool {
         || words <= WORDS_MAX && !name.contains([':', '(']) && has_extension(name)
 }
 
-/// The directory that a shell command changes to before anything else.
+/// The directory of a `cd` at the start of a shell command.
 pub(super) fn shell_cd(command: &str) -> Option<String> {
     let rest = command.trim_start().strip_prefix("cd ")?.trim_start();
     let (path, after) = match rest.chars().next()? {
@@ -526,12 +524,12 @@ pub(super) fn shell_cd(command: &str) -> Option<String> {
     };
     let after = after.trim_start_matches([' ', '\t']);
     let ends = after.is_empty() || after.starts_with("&&") || after.starts_with([';', '\n']);
-    // What only a shell can resolve is not known here.
+    // Only a shell can expand these.
     let plain = !path.is_empty() && path != "-" && !path.contains(['$', '`', '(', '*', '?']);
     (ends && plain).then(|| path.to_owned())
 }
 
-/// A directory below a known one, with `.` and `..` resolved.
+/// A directory relative to a known one, with `.` and `..` resolved.
 pub(super) fn below(known: Option<&str>, path: &str) -> String {
     let Some(known) = known.filter(|_| !is_rooted(path)) else {
         return path.to_owned();
@@ -540,7 +538,7 @@ pub(super) fn below(known: Option<&str>, path: &str) -> String {
     for part in path.split('/') {
         match part {
             "" | "." => {}
-            // The root, or its drive or home, has nothing above it.
+            // A root, drive or home directory has no parent.
             ".." => {
                 if parts.len() > 1 {
                     parts.pop();
@@ -568,8 +566,8 @@ mod tests {
         Learned::files(&reading, &rule("files")).names
     }
 
-    // Tools list files in a dozen forms; each must give the files, and none of
-    // the words, folders and links around them.
+    // Tools list files in a dozen forms. Each must give the files, and no words, folders or links
+    // around them.
     #[test]
     fn files_are_read_from_every_usual_form() {
         for (text, expected) in [
@@ -631,8 +629,8 @@ mod tests {
         }
     }
 
-    // Variables come as maps, lists of names and lists of objects, with the file
-    // beside them or not; an answer that is an error gives none.
+    // Variables come as maps, lists of names and lists of objects, with or without the file. An
+    // error result gives none.
     #[test]
     fn variables_are_read_from_every_usual_form() {
         let keys = KnowledgePolicy::default().file_arguments;
@@ -677,8 +675,8 @@ mod tests {
         }
     }
 
-    // A result that is made to hurt: deep, wide, long, with control characters.
-    // What is taken is bounded and clean, and the rest is counted.
+    // A hostile result: deep, wide, long, with control characters. What is kept is bounded and
+    // clean, and the rest is counted.
     #[test]
     fn hostile_results_are_bounded() {
         let deep = format!("{}\"x.txt\"{}", "[".repeat(100), "]".repeat(100));
@@ -707,8 +705,7 @@ mod tests {
         assert!(matches!(reading, ReadableResult::TooLarge));
     }
 
-    // The directory after `cd` is known only when a shell would need nothing else
-    // to know it.
+    // The directory after `cd` is known only if no shell expansion is needed.
     #[test]
     fn directories_are_followed() {
         for (command, expected) in [

@@ -1,6 +1,5 @@
-//! Empty file and variable arguments, filled from what is known. What the caller
-//! gave is never replaced; a partial path is completed when only one known file
-//! can be meant.
+//! Fills empty file and variable arguments. Values of the caller are never replaced. A partial path
+//! is completed if exactly one known file matches.
 
 use std::{collections::HashSet, fmt};
 
@@ -12,18 +11,17 @@ use super::policy::UNKNOWN_FILE;
 use crate::steps;
 use treering_domain::{EventRef, ToolDefinition};
 
-/// Other values that are named beside the one that was filled in.
+/// Most alternatives in a suggestion.
 const ALTERNATIVES_MAX: usize = 10;
-/// A shorter text is no partial path: too much would end or begin so.
+/// A shorter text is not a partial path: too many files would match.
 const PARTIAL_CHARS_MIN: usize = 3;
 
-/// Arguments with what was filled in.
+/// Arguments with suggested values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suggested {
-    /// A JSON object; byte for byte what the caller gave, when nothing was filled
-    /// in.
+    /// A JSON object. Byte for byte the caller's if nothing was filled in.
     pub arguments: String,
-    /// What was filled in, in the order of the arguments.
+    /// The suggestions, in the order of the arguments.
     pub suggestions: Vec<Suggestion>,
 }
 
@@ -34,20 +32,20 @@ pub struct Suggestion {
     pub argument: String,
     /// JSON text of the value.
     pub value: String,
-    /// Others that would do, best first; JSON text.
+    /// Alternatives as JSON text, best first.
     pub alternatives: Vec<String>,
-    /// Why this one. For people and models.
+    /// Why this value, as text for people and models.
     pub reason: String,
-    /// The result that it is known from.
+    /// The result that named it.
     pub event: EventRef,
 }
 
-/// The arguments are no JSON object.
+/// The arguments are not a JSON object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the arguments are no JSON object; send one, for example {{}}")]
 pub struct NotAnObject;
 
-/// What an argument is for.
+/// What an argument means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     File,
@@ -55,26 +53,26 @@ enum Meaning {
     Directory,
 }
 
-/// What would do for an argument.
+/// A possible value of an argument.
 struct Candidate<'a> {
     value: &'a str,
     reason: String,
     event: EventRef,
 }
 
-/// An argument as the tool's schema has it.
+/// An argument and its schema.
 #[derive(Clone, Copy, Default)]
 struct Declared<'a> {
     schema: Option<&'a Map<String, Value>>,
 }
 
 impl Knowledge {
-    /// Fills what is null, empty, or missing although the tool's schema names it:
-    /// files, variables and the working directory, the most recently shown or used
-    /// first. `arguments` is JSON text of an object; empty counts as `{}`.
+    /// Fills arguments that are null, empty, or missing although the tool's schema names them:
+    /// files, variables and the working directory, the most recently shown or used first.
+    /// `arguments` is JSON text of an object; empty counts as `{}`.
     ///
     /// # Errors
-    /// [`NotAnObject`].
+    /// [`NotAnObject`] if `arguments` is not a JSON object.
     pub fn suggest_arguments(
         &self,
         arguments: &str,
@@ -97,7 +95,7 @@ impl Knowledge {
             .map(String::as_str)
             .collect();
         let mut suggestions = Vec::new();
-        // Files first: which variables are meant follows from the file.
+        // Files first, because the variables depend on the file.
         for meaning in [Meaning::File, Meaning::Directory, Meaning::Variable] {
             for name in self.names(meaning) {
                 let place = given.0.iter().rposition(|(known, _)| known == name);
@@ -174,8 +172,7 @@ impl Knowledge {
         Some(best.suggestion(name, declared, &others))
     }
 
-    /// Files, the most recently shown or used first; those of one result in its
-    /// order.
+    /// Files, the most recently shown or used first. Files of one result keep its order.
     fn file_candidates(&self) -> Vec<Candidate<'_>> {
         let mut files: Vec<(u64, Candidate<'_>)> = self
             .files
@@ -200,8 +197,8 @@ impl Knowledge {
         files.into_iter().map(|(_, candidate)| candidate).collect()
     }
 
-    /// Variables of the file that the arguments name; else of all files, the most
-    /// recently analysed or used first.
+    /// Variables of the file that the arguments name. Without one, of all files, the most recently
+    /// analysed or used first.
     fn variable_candidates(&self, given: &Members) -> Vec<Candidate<'_>> {
         let named = self.policy.file_arguments.iter().find_map(|name| {
             let file = given.string(name)?;
@@ -234,7 +231,7 @@ impl Knowledge {
             .collect()
     }
 
-    /// The one known file that ends with a partial path, or begins with it.
+    /// The only known file that ends or begins with a partial path.
     fn completion(&self, partial: &str) -> Option<Candidate<'_>> {
         let wanted = partial.trim().trim_start_matches("./");
         if wanted.chars().count() < PARTIAL_CHARS_MIN || self.file(partial.trim()).is_some() {
@@ -310,8 +307,8 @@ impl Declared<'_> {
     }
 }
 
-/// The members of a JSON object as they were written: numbers that no float can
-/// hold and names that come twice stay as they are.
+/// The members of a JSON object in their original text. Keeps numbers that no float can hold and
+/// duplicate names.
 struct Members(Vec<(String, Box<RawValue>)>);
 
 impl Members {
@@ -395,8 +392,8 @@ mod tests {
         ])
     }
 
-    // The agent leaves a file or a variable open in each way that there is: each
-    // is filled with what was used last, and nothing else is touched.
+    // For each way to leave a file or a variable open: it is filled with the most recently used
+    // one, and nothing else changes.
     #[test]
     fn empty_arguments_are_filled() {
         let schema =
@@ -436,8 +433,7 @@ mod tests {
         }
     }
 
-    // A suggestion that nobody can judge is worth little: it says where it comes
-    // from and what else would do, best first.
+    // A suggestion says where it comes from and has alternatives, best first.
     #[test]
     fn suggestions_say_why_and_what_else() {
         let suggested = known()
@@ -454,7 +450,7 @@ mod tests {
         assert!(column.reason.contains("data/b.nc"), "{}", column.reason);
     }
 
-    // A partial path is completed only when there is no doubt; a whole one stays.
+    // A partial path is completed only if one file matches; a whole one does not change.
     #[test]
     fn partial_paths_are_completed_without_doubt() {
         for (given, completed) in [
@@ -475,8 +471,7 @@ mod tests {
         }
     }
 
-    // The schema says more than the name: a list wants a list, a choice only what
-    // it offers.
+    // The schema is kept: a list gets a list, and a choice only offered values.
     #[test]
     fn the_schema_is_kept() {
         let schema = tool(

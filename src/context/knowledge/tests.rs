@@ -1,4 +1,4 @@
-//! The fold as a whole: what it takes, what it leaves, what it keeps to.
+//! Tests of the fold: what it reads, what it ignores, and its limits.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use treering_domain::{
     ToolCallCancelled, ToolCallRequested, ToolResultRecorded,
 };
 
-/// (tool, arguments, result text); arguments with a member `fail` fail.
+/// Tool, arguments and result text. Calls with a member `fail` in the arguments fail.
 pub type Call<'a> = (&'a str, &'a str, &'a str);
 
 fn at(revision: u64) -> EventRef {
@@ -69,8 +69,8 @@ fn paths(knowledge: &Knowledge) -> Vec<&str> {
     knowledge.files().iter().map(|file| &*file.path).collect()
 }
 
-// What failed, what was cancelled and what no rule is about gives nothing; the
-// first event that showed a file is the one that is named.
+// Failed and cancelled calls, and calls without a rule, give nothing. Each file has the first event
+// that named it.
 #[test]
 fn only_results_that_worked_give_knowledge() {
     let knowledge = told(&[
@@ -104,8 +104,8 @@ fn only_results_that_worked_give_knowledge() {
     assert!(knowledge.files().is_empty() && knowledge.outcomes().is_empty());
 }
 
-// Variables belong to the file that the call or its result names; the last
-// word on one counts, and what was known of others stays.
+// Variables belong to the file that the call or its result names. The newest detail of each counts;
+// other variables stay.
 #[test]
 fn variables_gather_by_file() {
     let knowledge = told(&[
@@ -134,8 +134,8 @@ fn variables_gather_by_file() {
     );
 }
 
-// Tools of coding agents follow no naming rule: a policy must reach them, from
-// arguments, from grep's lines, and from `cd` in a shell command.
+// Tools of coding agents follow no naming rule. A policy must be able to read them: arguments, grep
+// output, and `cd` in a shell command.
 #[test]
 fn a_policy_reaches_other_tools() {
     let policy = r#"{"rules": {
@@ -167,8 +167,8 @@ fn a_policy_reaches_other_tools() {
     assert_eq!(knowledge.working_directory().unwrap().path, "/r/sub");
 }
 
-// A tool that lists without end must not fill the memory: the first items are
-// kept, the others counted.
+// A tool that lists endlessly must not fill the memory: the first items are kept, the others are
+// counted.
 #[test]
 fn bounds_hold_and_count() {
     let policy = Arc::new(KnowledgePolicy::default());
@@ -235,8 +235,8 @@ fn borrowed(calls: &[(String, String, String)]) -> Vec<Call<'_>> {
 }
 
 proptest! {
-    // The engine extends what it has; a restart folds from the start: both must
-    // know the same, wherever the cut was, also between a call and its result.
+    // The engine extends its knowledge; a restart folds from the start. Both must be equal,
+    // wherever the fold was interrupted, also between a call and its result.
     #[test]
     fn extending_is_folding_again(
         calls in proptest::collection::vec(any_call(), 0..12), cut in 0_usize..25,
@@ -251,8 +251,8 @@ proptest! {
         prop_assert_eq!(extended.summary_text(), whole.summary_text());
     }
 
-    // Calls of one batch return in any order: what is known in the end, and how
-    // often each tool worked, must not depend on it.
+    // Calls of one batch return in any order. The knowledge and the success counts must not depend
+    // on it.
     #[test]
     fn results_may_come_in_any_order(
         calls in proptest::collection::vec(any_call(), 0..8).prop_shuffle(), seed in any::<u64>(),
@@ -278,8 +278,8 @@ proptest! {
         prop_assert_eq!(known(&calls), known(&other));
     }
 
-    // Whatever tools return: nothing grows past its bound, no text can break a
-    // line of a prompt, and all that is told is bounded.
+    // For any results: nothing exceeds its limit, no text breaks a line of a prompt, and all texts
+    // are bounded.
     #[test]
     fn nothing_passes_its_bound(
         calls in proptest::collection::vec(any_call(), 0..20), items_max in 0_usize..6,

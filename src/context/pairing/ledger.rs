@@ -1,8 +1,8 @@
-//! The ledger of a body's calls: each has its result, once, where its provider wants it.
+//! Tracks the calls of a body: each must have one result, at a place that its provider accepts.
 //!
-//! A provider's rules tell what they come upon, in order: [`call`](Ledger::call),
-//! [`result`](Ledger::result), and [`settle`](Ledger::settle) where nothing may wait any
-//! more. Gemini's calls have no ids and are not kept here.
+//! A provider's rules report what they find, in order: [`call`](Ledger::call),
+//! [`result`](Ledger::result), and [`settle`](Ledger::settle) when no result may follow. Gemini's
+//! calls have no ids and are not tracked here.
 
 use std::{
     borrow::Cow,
@@ -12,7 +12,7 @@ use std::{
 
 use super::{super::steps, Violations};
 
-/// Rules that the ledger holds.
+/// Names of the rules that the ledger checks.
 pub(crate) const CALL_ID: &str = "call-id";
 pub(crate) const CALL_ID_UNIQUE: &str = "call-id-unique";
 pub(crate) const UNANSWERED_CALL: &str = "unanswered-call";
@@ -21,14 +21,14 @@ pub(crate) const UNMATCHED_RESULT: &str = "unmatched-result";
 /// The calls of a body.
 #[derive(Default)]
 pub(crate) struct Ledger<'a> {
-    /// Places of the calls that wait for their results, by id: an id that comes twice is
-    /// a broken rule, and each still wants its result.
+    /// Indexes of the calls without results, by id. A duplicate id breaks a rule, and each call
+    /// still needs its result.
     open: HashMap<Cow<'a, str>, Vec<usize>>,
     seen: HashSet<Cow<'a, str>>,
 }
 
 impl<'a> Ledger<'a> {
-    /// A call was made, in the message or item `at`.
+    /// Records a call in the message or item `at`.
     pub fn call(
         &mut self,
         id: Cow<'a, str>,
@@ -45,14 +45,14 @@ impl<'a> Ledger<'a> {
         self.open.entry(id).or_default().push(at);
     }
 
-    /// An id that is no other call's.
+    /// Reports an id that is already used.
     pub fn own(&mut self, id: Cow<'a, str>, path: fmt::Arguments<'_>, report: &mut Violations) {
         if !self.seen.insert(id) {
             report.add(CALL_ID_UNIQUE, path, "an id comes twice");
         }
     }
 
-    /// A result came.
+    /// Records a result.
     pub fn result(&mut self, id: &str, path: fmt::Arguments<'_>, report: &mut Violations) {
         steps::note(1);
         let Some(places) = self.open.get_mut(id) else {
@@ -65,8 +65,8 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Nothing may wait for a result any more; `path` is that of the message or item in
-    /// which a call was made.
+    /// Reports calls without results, when no result may follow. `path` gives the path of a message
+    /// or item by its index.
     pub fn settle(&mut self, path: impl Fn(usize) -> String, report: &mut Violations) {
         let mut left: Vec<usize> = self.open.drain().flat_map(|(_, places)| places).collect();
         left.sort_unstable();

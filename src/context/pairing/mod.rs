@@ -1,12 +1,11 @@
-//! The rules of each provider on calls and results, and a checker of bodies.
+//! A checker of bodies: each provider's rules on calls and results.
 //!
-//! It reads JSON and knows nothing of the adapters, so that it finds their
-//! mistakes, and those of bodies that others made. [`check`] runs on every
-//! request that Treering builds: it borrows from the body and looks into values
-//! only as far as a rule needs.
+//! The checker reads JSON and shares no code with the adapters, so it finds their mistakes, and
+//! those in bodies from elsewhere. It runs in production, so [`check`] borrows from the body and
+//! decodes values only as far as a rule needs.
 //!
-//! Each provider has its rules in its own folder, as `rules.rs`; [`rules`] lists their
-//! names. What stands here is what several of them share.
+//! Each provider's rules are in `rules.rs` in its folder; [`rules`] lists their names. This module
+//! has what several of them share.
 
 pub(crate) mod ledger;
 pub(crate) mod read;
@@ -22,9 +21,9 @@ use super::provider::Provider;
 pub struct Violation {
     /// Name of the rule, one of [`rules`].
     pub rule: &'static str,
-    /// Where, as in `messages[3].content[0]`.
+    /// Path, for example `messages[3].content[0]`.
     pub path: String,
-    /// What is wrong. Holds no text of the conversation.
+    /// What is wrong. Has no text of the conversation.
     pub message: String,
 }
 
@@ -34,8 +33,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a body breaks, in the order in which it was found. The body is JSON
-/// text, as it is sent.
+/// The violations in a body, in the order in which they were found. `body` is the JSON text that is
+/// sent.
 #[must_use]
 pub fn check(provider: Provider, body: &[u8]) -> Vec<Violation> {
     let mut report = Violations::default();
@@ -49,12 +48,12 @@ pub fn rules(provider: Provider) -> &'static [&'static str] {
     provider.description().rules
 }
 
-/// What was found so far.
+/// The violations found so far.
 #[derive(Default)]
 pub(crate) struct Violations(Vec<Violation>);
 
 impl Violations {
-    /// Notes a rule that is broken.
+    /// Adds a violation.
     pub fn add(
         &mut self,
         rule: &'static str,

@@ -1,4 +1,4 @@
-//! Reading bodies leniently: what is not looked at is not decoded.
+//! Reads bodies leniently: values that no rule needs are not decoded.
 
 use std::{borrow::Cow, collections::HashSet, fmt};
 
@@ -13,8 +13,8 @@ pub(crate) const TOOL_NAME: &str = "tool-name";
 pub(crate) const TOOL_SCHEMA: &str = "tool-schema";
 pub(crate) const TOOL_CHOICE: &str = "tool-choice";
 
-/// Reads a value, or reports that it has another shape. Serde's own message may
-/// quote the conversation, so only the place is told.
+/// Reads a value, or reports that it has another shape. Serde's message may quote the conversation,
+/// so only the place is reported.
 pub(crate) fn read<'a, T: Deserialize<'a>>(
     json: &'a str,
     path: fmt::Arguments<'_>,
@@ -45,7 +45,7 @@ pub(crate) fn read_body<'a, T: Deserialize<'a>>(
     }
 }
 
-/// A value that is looked at only as far as needed.
+/// A value that is decoded only as far as needed.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Value<'a>(#[serde(borrow)] pub &'a RawValue);
@@ -67,18 +67,18 @@ impl<'a> Value<'a> {
         self.json().starts_with('[')
     }
 
-    /// Text without anything but white space; false for other values.
+    /// Whether it is a string of only white space.
     pub fn is_blank(self) -> bool {
         let says = |byte| !matches!(byte, b' ' | b'"' | b'\\' | b'n' | b't' | b'r');
         self.is_text() && !self.json().bytes().any(says) && self.text().trim().is_empty()
     }
 
-    /// Text that says something.
+    /// Whether it is a string with other characters than white space.
     pub fn says(self) -> bool {
         self.is_text() && !self.is_blank()
     }
 
-    /// The text; empty for other values.
+    /// The string; empty for other values.
     pub fn text(self) -> Cow<'a, str> {
         #[derive(Deserialize)]
         struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -90,13 +90,13 @@ impl<'a> Value<'a> {
         serde_json::from_str(self.json()).unwrap_or_default()
     }
 
-    /// A whole number above zero.
+    /// Whether it is a positive integer.
     pub fn is_positive(self) -> bool {
         self.json().parse::<u64>().is_ok_and(|number| number > 0)
     }
 }
 
-/// A JSON Schema: only its type matters here.
+/// A JSON Schema. Only its type is read.
 #[derive(Deserialize)]
 struct Schema<'a> {
     #[serde(borrow)]
@@ -108,7 +108,7 @@ struct Schema<'a> {
 pub(crate) struct OfferedTools<'a>(HashSet<Cow<'a, str>>);
 
 impl<'a> OfferedTools<'a> {
-    /// Checks a tool on offer.
+    /// Checks and records a tool on offer.
     pub fn offer(
         &mut self,
         name: Value<'a>,
@@ -136,14 +136,14 @@ impl<'a> OfferedTools<'a> {
     }
 }
 
-/// The model of a request is named by a text that says something, or is left to its sender.
+/// Checks that a request has no model or a non-empty model name.
 pub(crate) fn check_model(model: Option<Value<'_>>, report: &mut Violations) {
     if model.is_some_and(|model| !model.says()) {
         report.add(SHAPE, format_args!("model"), "not a text that names one");
     }
 }
 
-/// A tool is chosen only among tools.
+/// Checks that a tool choice comes with tools.
 pub(crate) fn check_tool_choice<T>(
     choice: Option<Value<'_>>,
     tools: Option<&Vec<T>>,
@@ -155,13 +155,13 @@ pub(crate) fn check_tool_choice<T>(
     }
 }
 
-/// Letters, digits, `_` and `-`, 1 to 64.
+/// Whether a name has 1 to 64 letters, digits, `_` and `-`.
 pub(crate) fn is_word(name: &str) -> bool {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..=64).contains(&name.len()) && name.bytes().all(is_legal)
 }
 
-/// Base64 with padding, in the usual or the URL-safe alphabet, not empty.
+/// Whether a text is not empty and base64 with padding, in the standard or URL-safe alphabet.
 pub(crate) fn is_base64(text: &str) -> bool {
     let digits = text.trim_end_matches('=');
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(&byte);
@@ -171,7 +171,7 @@ pub(crate) fn is_base64(text: &str) -> bool {
         && digits.bytes().all(is_digit)
 }
 
-/// `data:TYPE;base64,…` with content.
+/// Whether it is `data:TYPE;base64,…` with content.
 pub(crate) fn is_data_url(url: &str) -> bool {
     let parts = url
         .strip_prefix("data:")

@@ -1,5 +1,5 @@
-//! Each rule, broken by hand. The bodies are written here and not rendered, so
-//! that checker and adapters cannot be wrong together.
+//! Breaks each rule by hand. The bodies are written here and not rendered, so that checker and
+//! adapters cannot share a mistake.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use super::*;
 /// A rule, and a change that breaks it.
 type Case = (&'static str, fn(&mut Value));
 
-/// A good body must pass, each change must be found under its rule's name, and
-/// no rule may be without a change.
+/// A valid body must pass, each change must be reported under its rule's name, and each rule must
+/// have a change.
 fn check_all(provider: Provider, good: &Value, cases: &[Case]) {
     let found = |body: &Value| check(provider, body.to_string().as_bytes());
     assert_eq!(found(good), [], "{provider}: the good body");
@@ -41,7 +41,7 @@ fn remove(value: &mut Value, key: &str) {
     value.as_object_mut().unwrap().shift_remove(key).unwrap();
 }
 
-/// What is not JSON, or not a body at all, must be said so and not pass.
+/// A text that is not JSON or not a body must be reported.
 #[test]
 fn what_is_no_body_is_found() {
     for provider in Provider::ALL {
@@ -54,13 +54,13 @@ fn what_is_no_body_is_found() {
             b"\xff",
         ] {
             let violations = check(provider, body);
-            // Gemini's `contents` and the others' lists are required.
+            // Gemini's `contents` and the lists of the others are required.
             assert_eq!(violations[0].rule, "shape", "{provider}: {violations:?}");
         }
     }
 }
 
-/// A violation goes into errors and logs: it must not hold what was said.
+/// Violations go into errors and logs, so they must not quote the conversation.
 #[test]
 fn violations_do_not_quote_the_conversation() {
     let secret = "hunter2";
@@ -161,11 +161,11 @@ fn openai_chat_rules() {
         ("call-id-unique", |body| {
             body["messages"][2]["tool_calls"][0]["id"] = json!("b")
         }),
-        // Unmatched call.
+        // Call without a result.
         ("unanswered-call", |body| {
             drop(list(&mut body["messages"]).remove(3))
         }),
-        // The crash between call and result.
+        // A crash between call and result.
         ("unanswered-call", |body| {
             list(&mut body["messages"]).truncate(3)
         }),
@@ -173,7 +173,7 @@ fn openai_chat_rules() {
         ("unanswered-call", |body| {
             list(&mut body["messages"]).insert(3, json!({"role": "user", "content": "u"}));
         }),
-        // Unmatched result.
+        // Result without a call.
         ("unmatched-result", |body| {
             let result = body["messages"][3].clone();
             list(&mut body["messages"]).push(result);
@@ -372,11 +372,11 @@ fn anthropic_rules() {
         ("call-id-unique", |body| {
             body["messages"][1]["content"][2]["id"] = json!("b")
         }),
-        // Unmatched call, part of a batch answered.
+        // A batch with a missing result.
         ("unanswered-call", |body| {
             drop(list(&mut body["messages"][2]["content"]).remove(0))
         }),
-        // The crash between call and result.
+        // A crash between call and result.
         ("unanswered-call", |body| {
             list(&mut body["messages"]).truncate(2)
         }),
@@ -517,11 +517,11 @@ fn gemini_rules() {
         ("call-place", |body| {
             body["contents"][1]["role"] = json!("user")
         }),
-        // Part of a batch answered.
+        // A batch with a missing result.
         ("response-count", |body| {
             drop(list(&mut body["contents"][2]["parts"]).pop())
         }),
-        // Unmatched call, and the crash between call and result.
+        // A call without a result, and a crash between call and result.
         ("response-count", |body| {
             list(&mut body["contents"]).truncate(2)
         }),
@@ -529,7 +529,7 @@ fn gemini_rules() {
         ("response-count", |body| {
             list(&mut body["contents"]).swap(2, 3)
         }),
-        // Unmatched result.
+        // Result without a call.
         ("response-count", |body| {
             let response = body["contents"][2].clone();
             list(&mut body["contents"]).insert(3, response);

@@ -1,4 +1,4 @@
-//! What a provider gave with its items and wants back, and arguments that are no JSON.
+//! Tests of ids and signatures that a provider wants back, and of arguments that are not JSON.
 
 use serde_json::{Value, json};
 
@@ -62,8 +62,8 @@ fn id_of(items: &[(String, Option<String>)], kind: &str) -> Option<String> {
     found.and_then(|(_, id)| id.clone())
 }
 
-/// Items came back under other ids, or none, than OpenAI had given them, so its cache and its
-/// traces took them for new ones.
+/// Items were sent with other ids than OpenAI had assigned, or none, so its cache and traces did
+/// not recognise them.
 #[test]
 fn items_keep_the_ids_that_openai_gave() {
     let blocks = || vec![thought("rs_1", "x"), text("I look."), called("a", "fc_7")];
@@ -73,12 +73,12 @@ fn items_keep_the_ids_that_openai_gave() {
     assert_eq!(id_of(&items, "message"), id("msg_0a1b"));
     assert_eq!(id_of(&items, "function_call"), id("fc_7"));
     assert_eq!(id_of(&items, "function_call_output"), None);
-    // Who made it is often not said. Its calls have ids that nobody else gives.
+    // The maker is often unknown, but only OpenAI assigns these call ids.
     let unknown = vec![text("I look."), called("a", "fc_7")];
     let items = ids(vec![answer(Maker::default(), unknown)]);
     assert_eq!(id_of(&items, "message"), id("msg_0a1b"));
     assert_eq!(id_of(&items, "function_call"), id("fc_7"));
-    // An id is of one item, and one that OpenAI refuses is of none.
+    // An id belongs to one item, and an id that OpenAI refuses to none.
     let twice = vec![
         called("a", "fc_7"),
         called("b", "fc_7"),
@@ -93,15 +93,15 @@ fn items_keep_the_ids_that_openai_gave() {
     assert_eq!((&calls[1].1, &calls[2].1), (&None, &None));
 }
 
-/// OpenAI refuses an item that it knows when the reasoning before it is not there (`was provided
-/// without its required 'reasoning' item`): where that does not go back, no id does.
+/// OpenAI refuses a known item without the reasoning before it (`was provided without its required
+/// 'reasoning' item`). If the reasoning is not sent, the id is not sent either.
 #[test]
 fn ids_stay_behind_with_their_reasoning() {
     let items = |blocks: Vec<Block>| ids(vec![answer(by("gpt-5"), blocks)]);
     for blocks in [
-        // It was not encrypted.
+        // The reasoning is not encrypted.
         vec![thought("rs_1", ""), text("so"), called("a", "fc_7")],
-        // The first of two does not stand before what it led to.
+        // The first of two reasoning items is not directly before its message.
         vec![
             thought("rs_1", "x"),
             thought("rs_2", "y"),
@@ -117,15 +117,15 @@ fn ids_stay_behind_with_their_reasoning() {
         );
         assert_eq!(id_of(&items, "function_call"), None);
     }
-    // Another family of models thought it.
+    // The reasoning is of another model family.
     let other = vec![thought("rs_1", "x"), text("so"), called("a", "fc_7")];
     let items = ids(vec![answer(by("o3"), other)]);
     assert_ne!(id_of(&items, "message").unwrap(), "msg_0a1b");
     assert_eq!(id_of(&items, "function_call"), None);
 }
 
-/// Anthropic's message ids begin as OpenAI's do, and gateways give calls of any model ids like
-/// OpenAI's: to OpenAI go its own only, and nobody else sees them.
+/// Anthropic's message ids look like OpenAI's, and gateways assign such ids to calls of any model.
+/// OpenAI gets only its own ids, and other providers get none.
 #[test]
 fn ids_go_to_their_maker_only() {
     let blocks = || vec![text("I look."), called("a", "fc_7")];
@@ -147,9 +147,9 @@ fn ids_go_to_their_maker_only() {
     }
 }
 
-/// Without storing, reasoning comes back only as what OpenAI has encrypted, and only when the
-/// request asks for that; a model that does not think refuses to be asked. A deployment may be
-/// called anything: that its requests have `reasoning` says that it thinks.
+/// Without storage, OpenAI accepts only encrypted reasoning, and returns it only if the request
+/// asks for it. A model without reasoning refuses that option. A deployment can have any name, so
+/// the parameter `reasoning` in the requests decides.
 #[test]
 fn encrypted_reasoning_is_asked_for() {
     let include = |model: &str, parameter: Option<(&str, &str)>| {
@@ -175,7 +175,7 @@ fn encrypted_reasoning_is_asked_for() {
     ] {
         assert_eq!(include(model, parameter), expected, "{model} {parameter:?}");
     }
-    // What goes back was encrypted, whatever the model is called.
+    // Recorded reasoning is encrypted, whatever the name of the model.
     let answer = step_of(
         Provider::OpenAiResponses,
         vec![thought("rs_1", "x"), text("so")],
@@ -184,9 +184,8 @@ fn encrypted_reasoning_is_asked_for() {
     assert_eq!(body["include"], json!(["reasoning.encrypted_content"]));
 }
 
-/// A model wrote no JSON: its request could not be told, or was told without what it wrote.
-/// OpenAI's shapes have a text there, and get it as it was; the others get an object that says
-/// that these were no arguments.
+/// A model wrote arguments that are not JSON. The request failed, or omitted them. OpenAI's formats
+/// take the text unchanged; the others get an object that marks the arguments as invalid.
 #[test]
 fn arguments_that_are_no_json_are_told() {
     for text in ["{\"a\": 1", "ls -la", "", "[[[["] {

@@ -1,4 +1,4 @@
-//! JSON text as it was recorded, made fit to stand inside a body.
+//! Makes recorded JSON text valid inside a body.
 
 use std::{borrow::Cow, fmt};
 
@@ -9,26 +9,26 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// JSON text that goes into a body as it is.
+/// JSON text that is written to a body unchanged.
 pub type Raw<'a> = Cow<'a, RawValue>;
 
-/// A JSON object's fields in order, values as they were written.
+/// The fields of a JSON object in order, with values in their original text.
 #[derive(Clone, Debug, Default)]
 pub struct Fields<'a>(pub Vec<(Cow<'a, str>, Raw<'a>)>);
 
 impl<'a> Fields<'a> {
-    /// Puts a field at the end.
+    /// Appends a field.
     pub fn push(&mut self, name: impl Into<Cow<'a, str>>, value: Raw<'a>) {
         self.0.push((name.into(), value));
     }
 
-    /// True when there is none.
+    /// Whether there are no fields.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value of a field; the last one, where it is there twice.
+    /// The value of a field; the last one if it is duplicated.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&RawValue> {
         let field = self.0.iter().rev().find(|(field, _)| field == name)?;
@@ -66,8 +66,8 @@ impl<'de> Deserialize<'de> for Fields<'de> {
     }
 }
 
-/// The text as JSON, if it is JSON. Escapes of half a surrogate pair, which
-/// strict readers refuse, become U+FFFD; all else stays byte for byte.
+/// The text as JSON, if it is JSON. Escapes of unpaired surrogates, which strict parsers refuse,
+/// become U+FFFD. Everything else stays byte for byte.
 #[must_use]
 pub fn raw(text: &str) -> Option<Raw<'_>> {
     match mended(text) {
@@ -78,22 +78,22 @@ pub fn raw(text: &str) -> Option<Raw<'_>> {
     }
 }
 
-/// A value as JSON. Values of this crate cannot fail to be written.
+/// A value as JSON. Serializing values of this crate cannot fail.
 #[must_use]
 pub fn to_raw<'a, T: Serialize + ?Sized>(value: &T) -> Raw<'a> {
     let written = serde_json::value::to_raw_value(value);
     Cow::Owned(written.unwrap_or_else(|_| RawValue::NULL.to_owned()))
 }
 
-/// True when the JSON text is an object.
+/// Whether the JSON text is an object.
 #[must_use]
 pub fn is_object(value: &RawValue) -> bool {
     value.get().starts_with('{')
 }
 
-/// A call's arguments as an object: themselves when they are one, `{}` when
-/// there are none, `{"value": …}` around other JSON, and `{"invalid_arguments": text}` around
-/// text that is no JSON: the model is to see what it wrote, and that it was no good.
+/// The arguments of a call as an object: unchanged if they are one, `{}` if they are empty,
+/// `{"value": …}` for other JSON, and `{"invalid_arguments": text}` for text that is not JSON, so
+/// that the model sees its mistake.
 #[must_use]
 pub fn arguments_object(text: &str) -> Raw<'_> {
     let mut fields = Fields::default();
@@ -106,7 +106,7 @@ pub fn arguments_object(text: &str) -> Raw<'_> {
     to_raw(&fields)
 }
 
-/// The text with halves of surrogate pairs replaced.
+/// The text with unpaired surrogates replaced.
 fn mended(text: &str) -> Cow<'_, str> {
     if !text.contains("\\ud") && !text.contains("\\uD") {
         return Cow::Borrowed(text);
@@ -126,7 +126,7 @@ fn mended(text: &str) -> Cow<'_, str> {
                 6
             }
             _ => {
-                // The backslash and what it escapes.
+                // The backslash and the character after it.
                 let length = 1 + rest[1..].chars().next().map_or(0, char::len_utf8);
                 out.push_str(&rest[..length]);
                 length
@@ -148,8 +148,8 @@ fn escaped_unit(text: &str) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// A provider takes an object only, and models write anything: each kind of
-    /// arguments must become an object that still holds all that was written.
+    /// Some providers accept only an object, and models write anything. All arguments must become
+    /// an object without loss.
     #[test]
     fn arguments_become_objects() {
         let cases = [
@@ -167,8 +167,8 @@ mod tests {
         }
     }
 
-    /// Half a surrogate pair in an escape makes strict readers refuse the whole
-    /// body: it must go, and nothing else may change.
+    /// An escaped unpaired surrogate makes strict parsers refuse the whole body. It must be
+    /// replaced, and nothing else may change.
     #[test]
     fn halves_of_surrogate_pairs_are_replaced() {
         let cases = [

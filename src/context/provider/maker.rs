@@ -1,32 +1,31 @@
-//! Who made a piece of reasoning, and whether it may go back: only to its own
-//! provider and to the same family of models.
+//! Who made a piece of reasoning, and whether it may be sent: only to the same provider and the
+//! same model family.
 //!
-//! A **family** is a model's name without what only dates or stages a release:
-//! a path before it (`openai/`), a tag after it (`:beta`, `@20250101`), a date
-//! (`-20250929`, `-2025-08-07`), a three-digit build (`-001`), `-latest`,
-//! `-preview` and `-exp` with what follows. Numbers of a generation stay:
-//! `claude-sonnet-4` and `claude-sonnet-4-5` are two families.
+//! A **family** is a model's name without date and stage of a release: without a path in front
+//! (`openai/`), a tag at the end (`:beta`, `@20250101`), a date (`-20250929`, `-2025-08-07`), a
+//! three-digit build (`-001`), and `-latest`, `-preview` or `-exp` with what follows. Generations
+//! stay: `claude-sonnet-4` and `claude-sonnet-4-5` are two families.
 
 use super::{super::draft::Maker, Provider, VENDORS};
 use treering_domain::Reasoning;
 
-/// Who makes models, and takes their reasoning back.
+/// A maker of models, which accepts the reasoning of its own models.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Vendor {
-    /// What people call it.
+    /// Name for people.
     pub name: &'static str,
-    /// Whose body its models are sent when nobody names one.
+    /// The body format of its models if no provider is named.
     pub provider: Provider,
-    /// How the [families](family) of its models begin.
+    /// Prefixes of its model [families](family).
     pub models: &'static [&'static str],
-    /// Words of the names that recordings give to it, and to who serves its models.
+    /// Names in recordings of the vendor and of those who serve its models.
     pub words: &'static [&'static str],
-    /// What came from its cache is reported beside the other tokens, not as a part of them.
+    /// Cached tokens are reported separately, not as part of the input tokens.
     pub reports_cache_apart: bool,
 }
 
-/// Who else makes models, for which there is no body of their own here, with how their
-/// families begin.
+/// Other makers of models without their own body format here, with prefixes of their model
+/// families.
 const OTHERS: [(&str, &[&str]); 2] = [
     (
         "Mistral",
@@ -46,14 +45,14 @@ const OTHERS: [(&str, &[&str]); 2] = [
 ];
 
 impl Vendor {
-    /// The vendor of a body, if its shape has one.
+    /// The vendor of a body format, if it belongs to one.
     #[must_use]
     pub fn of(provider: Provider) -> Option<&'static Self> {
         provider.description().vendor
     }
 
-    /// The name of who else makes a model that a body of this provider names; none: nobody
-    /// else, or it is not known.
+    /// The name of another vendor whose model a body of this provider names. None if there is no
+    /// such vendor or it is unknown.
     #[must_use]
     pub fn of_stranger(provider: Provider, model: &str) -> Option<&'static str> {
         let own = Self::of(provider)?;
@@ -62,14 +61,14 @@ impl Vendor {
             |(_, models): &&(_, &[&str])| models.iter().any(|start| family.starts_with(start));
         match Self::named("", model) {
             Some(maker) => (maker != own).then_some(maker.name),
-            // They take this shape for their own models.
+            // Other vendors use this format for their own models.
             None if provider == Provider::OpenAiChat => None,
             None => OTHERS.iter().find(makes).map(|(name, _)| *name),
         }
     }
 
-    /// By the names that a recording gives. The model's name says more than the
-    /// provider's: many serve models of others.
+    /// The vendor by names in a recording. The model's name takes precedence over the provider's,
+    /// because many providers serve models of others.
     #[must_use]
     pub fn named(provider: &str, model: &str) -> Option<&'static Self> {
         let family = family(model);
@@ -81,27 +80,27 @@ impl Vendor {
     }
 }
 
-/// Whose body a model is sent, by its name; Treering's own shape when that says nothing.
+/// The body format for a model, by its name; Treering's own if the name is unknown.
 #[must_use]
 pub fn provider_of(model: &str) -> Provider {
     Vendor::named("", model).map_or(Provider::Neutral, |vendor| vendor.provider)
 }
 
-/// Why a piece of reasoning does not go back.
+/// Why reasoning is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StaysOut {
-    /// Nobody knows who made it.
+    /// The maker is unknown.
     UnknownMaker,
     /// Another provider made it.
     OtherProvider,
-    /// Another family of models made it, or the request names no model.
+    /// Another model family made it, or the request names no model.
     OtherFamily,
     /// It has no signature.
     Unsigned,
 }
 
 impl StaysOut {
-    /// For people.
+    /// Text for people.
     #[must_use]
     pub fn why(self) -> &'static str {
         match self {
@@ -113,10 +112,10 @@ impl StaysOut {
     }
 }
 
-/// Whether reasoning may go back to a model of this vendor.
+/// Whether reasoning may be sent to a model of this vendor.
 ///
 /// # Errors
-/// Why not.
+/// Why it may not.
 pub fn goes_back(
     reasoning: &Reasoning,
     step: &Maker,
@@ -173,7 +172,7 @@ fn without_stage(name: &str) -> Option<&str> {
     })
 }
 
-/// Without a date, a three-digit build or a `v1` at the end.
+/// The name without a date, a three-digit build or `v1` at the end. None if there is none of these.
 fn without_last_stamp(name: &str) -> Option<&str> {
     let (before, last) = name.rsplit_once('-')?;
     let digits = |text: &str, count: usize| {
@@ -197,8 +196,8 @@ fn without_last_stamp(name: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// Releases of one model share reasoning, other models do not: the family
-    /// must drop dates and stages, and keep generations and sizes.
+    /// Releases of one model share reasoning, but different models do not. The family drops dates
+    /// and stages, and keeps generations and sizes.
     #[test]
     fn families() {
         let cases = [
@@ -220,8 +219,7 @@ mod tests {
         }
     }
 
-    /// A signature shown to another provider or model is refused by it: only an
-    /// exact match may pass.
+    /// Another provider or model refuses a signature, so only an exact match may pass.
     #[test]
     fn reasoning_goes_back_to_its_own_family_only() {
         let signed = |provider: &str, model: &str| Reasoning {

@@ -1,5 +1,5 @@
-//! Images, files and sounds: what they are, where their content is, and whether
-//! a provider takes them.
+//! Images, files and audio: their type, where their content is, and whether a provider accepts
+//! them.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,10 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use crate::draft::Speaker;
 use treering_domain::{Media, MediaSource};
 
-/// Image types of OpenAI and Anthropic.
+/// Image types that OpenAI and Anthropic accept.
 pub(super) const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-/// What kind of medium a part says it is.
+/// Kind of a medium, as its part declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum MediumKind {
@@ -21,7 +21,7 @@ pub enum MediumKind {
 }
 
 impl MediumKind {
-    /// For people.
+    /// Name for people.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -32,21 +32,21 @@ impl MediumKind {
     }
 }
 
-/// Where in a request a medium stands.
+/// Where a medium is in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MediaPlace {
-    /// A user's message.
+    /// A message of the user.
     User,
     /// A system or developer message.
     Instruction,
-    /// The model's own message.
+    /// A message of the model.
     Assistant,
-    /// A tool's result.
+    /// A tool result.
     Result,
 }
 
 impl MediaPlace {
-    /// In a message of this speaker.
+    /// The place for messages of this speaker.
     #[must_use]
     pub fn of(speaker: Speaker) -> Self {
         match speaker {
@@ -59,15 +59,15 @@ impl MediaPlace {
 /// A medium that can be sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Medium<'a> {
-    /// What the part says it is.
+    /// The declared kind.
     pub kind: MediumKind,
-    /// In lower case, without parameters.
+    /// MIME type in lower case, without parameters.
     pub media_type: Cow<'a, str>,
     /// Where its content is.
     pub source: MediumSource<'a>,
     /// File name, or empty.
     pub name: &'a str,
-    /// Provider's hint, or empty.
+    /// Detail hint for the provider, or empty.
     pub detail: &'a str,
 }
 
@@ -76,7 +76,7 @@ pub struct Medium<'a> {
 pub enum MediumSource<'a> {
     /// Base64 with padding.
     Base64(Cow<'a, str>),
-    /// An address that is not a `data:` one.
+    /// A URL other than a `data:` URL.
     Url(&'a str),
 }
 
@@ -121,7 +121,7 @@ impl<'a> Medium<'a> {
         })
     }
 
-    /// As a URL: its own, or a `data:` one.
+    /// Its URL, or a `data:` URL with its content.
     #[must_use]
     pub fn url(&self) -> Cow<'a, str> {
         match &self.source {
@@ -132,20 +132,20 @@ impl<'a> Medium<'a> {
         }
     }
 
-    /// At an address that providers load from.
+    /// Whether it is at an `http` or `https` URL.
     #[must_use]
     pub fn is_web(&self) -> bool {
         matches!(self.source, MediumSource::Url(url)
             if url.starts_with("https://") || url.starts_with("http://"))
     }
 
-    /// With its content inline.
+    /// Whether its content is inline.
     #[must_use]
     pub fn is_inline(&self) -> bool {
         matches!(self.source, MediumSource::Base64(_))
     }
 
-    /// Inline text, for providers that take no such file.
+    /// Its content if it is inline text, for providers that do not accept such a file.
     #[must_use]
     pub fn as_text(&self) -> Option<String> {
         const TEXTS: [&str; 5] = [
@@ -172,14 +172,14 @@ impl<'a> Medium<'a> {
         Some(format!("[file {name:?}]\n{text}"))
     }
 
-    /// For people: type and name.
+    /// Type and name for people.
     #[must_use]
     pub fn label(&self) -> String {
         label(self.kind, &self.media_type, self.name)
     }
 }
 
-/// For people: type and name of a medium.
+/// Type and name of a medium for people.
 #[must_use]
 pub fn label(kind: MediumKind, media_type: &str, name: &str) -> String {
     let media_type = if media_type.is_empty() {
@@ -194,8 +194,7 @@ pub fn label(kind: MediumKind, media_type: &str, name: &str) -> String {
     }
 }
 
-/// A signature, or other opaque bytes, as text: as they are when they are the
-/// text that the provider sent, else as base64.
+/// A signature or other opaque bytes as text: unchanged if they are text, else as base64.
 #[must_use]
 pub fn opaque_text(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
@@ -210,7 +209,7 @@ pub fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// True for base64 text with padding, in the usual or the URL-safe alphabet.
+/// Whether the text is base64 with padding, in the standard or URL-safe alphabet.
 #[must_use]
 pub fn is_base64(text: &str) -> bool {
     let body = text.trim_end_matches('=');
@@ -221,7 +220,7 @@ pub fn is_base64(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"+/-_".contains(&byte))
 }
 
-/// The type in lower case without parameters, `image/jpg` by its real name.
+/// The type in lower case without parameters. `image/jpg` becomes `image/jpeg`.
 fn essence(media_type: &str) -> Cow<'_, str> {
     let essence = media_type.split(';').next().unwrap_or_default().trim();
     if essence.eq_ignore_ascii_case("image/jpg") {
@@ -237,7 +236,7 @@ fn is_vague(media_type: &str) -> bool {
     media_type.is_empty() || media_type == "application/octet-stream" || media_type.ends_with("/*")
 }
 
-/// Type and base64 content of what follows `data:`.
+/// Type and base64 content of a `data:` URL, from the text after `data:`.
 fn data_uri(rest: &str) -> Result<(Cow<'_, str>, &str), &'static str> {
     let (head, data) = rest.split_once(',').ok_or("its data URI has no content")?;
     let media_type = head
@@ -281,8 +280,8 @@ mod tests {
         }
     }
 
-    /// Recordings name types loosely or not at all: what the bytes say must fill
-    /// in, and a `data:` URI must count as inline.
+    /// Recordings often have wrong types or none: the type is recognised by the bytes, and `data:`
+    /// URLs count as inline.
     #[test]
     fn types_and_sources_are_found() {
         let png = b"\x89PNG\r\n\x1a\nrest".as_slice();
@@ -307,7 +306,7 @@ mod tests {
         }
     }
 
-    /// What cannot be sent must say why, not go out broken.
+    /// Media that cannot be sent give a reason and are not sent broken.
     #[test]
     fn broken_media_say_why() {
         let bad = [

@@ -1,13 +1,13 @@
-//! A draft as a provider's request body.
+//! Renders a draft as a provider's request body.
 //!
-//! **One description of each provider.** The table below has a line for each: its number on
-//! the wire, its name and its folder. The folder has its typed body and its writer, its
-//! `DESCRIPTION`, which is all that the rest of the crate asks about a provider, and its
-//! rules, which are checked on the finished body by code that shares nothing with the writer.
-//! Nothing else in the crate names a provider in order to tell it from others.
+//! **One description for each provider.** The table below has a line for each: its number on the
+//! wire, its name and its folder. The folder has its typed body, its writer, its `DESCRIPTION` and
+//! its rules. `DESCRIPTION` is all that the rest of the crate knows about a provider; nothing else
+//! distinguishes providers by name. The rules are checked on the finished body by code that shares
+//! nothing with the writer.
 //!
-//! [`render`] writes the body, has [`pairing`](super::pairing) check it, and cuts it into
-//! the units that a prompt cache can share.
+//! [`render`] writes the body, lets [`pairing`](super::pairing) check it, and splits it into the
+//! units that a prompt cache can share.
 
 pub mod anthropic;
 pub mod gemini;
@@ -24,8 +24,8 @@ table::providers! {
     5 Neutral neutral "neutral" "Treering's own shape: everything, nothing reshaped";
 }
 
-/// Who makes models, in the order in which a recording's words are tried: who serves the
-/// models of others comes last.
+/// Makers of models, in the order in which the names in a recording are tried. Those who serve the
+/// models of others come last.
 static VENDORS: [&maker::Vendor; 3] = [
     &anthropic::VENDOR,
     &openai_responses::VENDOR,

@@ -1,17 +1,17 @@
-//! Tool names and call ids in the characters that a provider takes. A mapped
-//! name depends on the original only, so it is the same in every request.
+//! Maps tool names and call ids to the characters that a provider accepts. A mapped name depends on
+//! the original only, so it is the same in every request.
 
 use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
 };
 
-/// What a provider takes as a name or an id.
+/// The names or ids that a provider accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Charset {
-    /// Characters that may stand anywhere; none: all.
+    /// Allowed characters besides letters and digits; none if all characters are allowed.
     pub marks: Option<&'static str>,
-    /// Letter or underscore first.
+    /// The first character must be a letter or underscore.
     pub starts_with_letter: bool,
     /// Most characters.
     pub max: usize,
@@ -31,7 +31,7 @@ impl Charset {
         max: 64,
     };
 
-    /// Anything, so long.
+    /// Any characters, at most `max`.
     pub const fn any(max: usize) -> Self {
         Self {
             marks: None,
@@ -51,7 +51,7 @@ impl Charset {
         !self.starts_with_letter || c.is_ascii_alphabetic() || c == '_'
     }
 
-    /// True when the name can stay as it is.
+    /// Whether the name is accepted unchanged.
     #[must_use]
     pub fn is_legal(&self, name: &str) -> bool {
         name.chars()
@@ -61,8 +61,8 @@ impl Charset {
             && name.chars().count() <= self.max
     }
 
-    /// The name in these characters, with 8 hex digits of its hash, so that
-    /// different names stay different.
+    /// The name in these characters, with 8 hex digits of its hash, so that different names stay
+    /// different.
     fn mapped(&self, name: &str) -> String {
         let hash = blake3::hash(name.as_bytes()).to_hex();
         let mut out = String::new();
@@ -81,8 +81,8 @@ impl Charset {
         out
     }
 
-    /// The name without what the charset refuses, cut to fit; none when nothing
-    /// is left. For names that nothing refers to.
+    /// The name without unaccepted characters, cut to the limit. None if nothing is left. For names
+    /// that nothing refers to.
     #[must_use]
     pub fn cleaned<'a>(&self, name: &'a str) -> Option<Cow<'a, str>> {
         if self.is_legal(name) {
@@ -95,7 +95,7 @@ impl Charset {
     }
 }
 
-/// Names of tools: one original, one mapped name.
+/// Mapped names of tools. Each original has one mapped name.
 #[derive(Debug)]
 pub struct ToolNames {
     charset: Charset,
@@ -104,7 +104,7 @@ pub struct ToolNames {
 }
 
 impl ToolNames {
-    /// None yet.
+    /// No names yet.
     #[must_use]
     pub fn new(charset: Charset) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl ToolNames {
         }
     }
 
-    /// The name in the provider's characters.
+    /// The name as the provider accepts it.
     pub fn name<'a>(&mut self, name: &'a str) -> Cow<'a, str> {
         if let Some(mapped) = self.mapped.get(name) {
             return Cow::Owned(mapped.clone());
@@ -129,7 +129,7 @@ impl ToolNames {
     }
 }
 
-/// Ids of calls: unique in a body.
+/// Ids of calls, unique in a body.
 #[derive(Debug)]
 pub struct CallIds {
     charset: Charset,
@@ -137,7 +137,7 @@ pub struct CallIds {
 }
 
 impl CallIds {
-    /// None yet.
+    /// No ids yet.
     #[must_use]
     pub fn new(charset: Charset) -> Self {
         Self {
@@ -169,8 +169,8 @@ fn unique(first: String, charset: &Charset, taken: &HashSet<String>) -> String {
 mod tests {
     use super::*;
 
-    /// Ids come from any provider or framework: what a provider refuses must be
-    /// mapped, alike each time, and never to another call's id.
+    /// Ids come from any provider or framework. Unaccepted ids are mapped, always in the same way,
+    /// and never to the id of another call.
     #[test]
     fn ids_are_legal_unique_and_stable() {
         let odd = [
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(assign(), ids);
     }
 
-    /// A call's tool must be named as in the tools part: one name, one mapping.
+    /// A call names its tool as the tools section does: one name, one mapping.
     #[test]
     fn a_tool_has_one_name() {
         let mut names = ToolNames::new(Charset::GEMINI);
@@ -205,7 +205,7 @@ mod tests {
         assert!(names.name("1st").starts_with('_'));
     }
 
-    /// A real name that looks like a mapped one must not become that one.
+    /// A name that looks like a mapped one must not collide with it.
     #[test]
     fn a_mapped_name_is_not_given_twice() {
         let mut names = ToolNames::new(Charset::WORD);

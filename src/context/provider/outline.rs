@@ -1,5 +1,5 @@
-//! Writes a body and notes, while it is written, where its fields and their
-//! elements lie. So nobody reads a body of a megabyte to find its parts.
+//! Writes a body and records the positions of its fields and elements, so that a body of a megabyte
+//! need not be parsed to find its parts.
 
 use std::{cell::Cell, io, ops::Range};
 
@@ -9,26 +9,25 @@ use serde_json::ser::{CompactFormatter, Formatter, Serializer};
 /// A written body.
 pub(super) struct Outlined {
     pub json: Vec<u8>,
-    /// In the order in which they begin.
+    /// Nodes in the order in which they begin.
     pub nodes: Vec<Node>,
 }
 
 /// A field of an object, or an element of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    /// Containers that it lies in: 1 for a field of the body.
+    /// Number of enclosing containers: 1 for a field of the body.
     pub depth: usize,
-    /// The field's name as it is written, with quotes; empty for an element.
+    /// Position of the field's name, with quotes; empty for an element.
     pub key: Range<usize>,
-    /// What it holds.
+    /// Position of its value.
     pub value: Range<usize>,
 }
 
-/// Writes a value as JSON; what lies in more than `depth_max` containers is not
-/// noted.
+/// Writes a value as JSON. Nodes in more than `depth_max` containers are not recorded.
 ///
 /// # Errors
-/// Serde's, when the value cannot be written.
+/// Serde's error if the value cannot be serialized.
 pub(super) fn write(value: &impl Serialize, depth_max: usize) -> serde_json::Result<Outlined> {
     let mut json = Vec::with_capacity(FIRST_BYTES);
     let at = Cell::new(0);
@@ -49,10 +48,10 @@ pub(super) fn write(value: &impl Serialize, depth_max: usize) -> serde_json::Res
     Ok(Outlined { json, nodes })
 }
 
-/// Room for a small body at once.
+/// Initial capacity, enough for a small body.
 const FIRST_BYTES: usize = 16 << 10;
 
-/// Tells the formatter, which sees no bytes, how many were written.
+/// Tells the formatter how many bytes were written, which it cannot see itself.
 struct Counted<'a> {
     json: &'a mut Vec<u8>,
     at: &'a Cell<usize>,
@@ -80,9 +79,9 @@ struct Noting<'a> {
     at: &'a Cell<usize>,
     depth: usize,
     depth_max: usize,
-    /// The last field's name.
+    /// Position of the last field's name.
     key: Range<usize>,
-    /// Nodes whose end is still to come, by index.
+    /// Indexes of nodes that have not ended.
     open: Vec<usize>,
     nodes: &'a mut Vec<Node>,
 }
@@ -174,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// Each node's depth, name and value.
+    /// Depth, name and value of each node.
     fn noted(value: &Value, depth_max: usize) -> Vec<(usize, String, Value)> {
         let outlined = write(value, depth_max).unwrap();
         let text = |range: &Range<usize>| &outlined.json[range.clone()];
@@ -217,8 +216,8 @@ mod tests {
     }
 
     proptest! {
-        // A piece that is cut in the wrong place makes a prefix look changed that a
-        // provider has cached, or equal where it is not.
+        // If a unit is cut at the wrong place, a cached prefix looks changed, or a changed one
+        // equal.
         #[test]
         fn any_value_is_noted_where_it_lies(value in values(), depth_max in 0_usize..6) {
             let mut all = Vec::new();

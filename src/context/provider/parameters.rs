@@ -1,6 +1,5 @@
-//! A conversation's parameters (`temperature`, `max_tokens` …) as each provider
-//! names them. Names are taken in snake case or camel case, and in the words of
-//! any of the providers.
+//! Maps a conversation's parameters (`temperature`, `max_tokens` …) to each provider's names. Names
+//! are accepted in snake case and camel case, and in any provider's spelling.
 
 use serde_json::value::RawValue;
 
@@ -11,7 +10,7 @@ use super::{
 };
 use treering_domain::Config;
 
-/// What a parameter is, whoever names it.
+/// Type of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
     Number,
@@ -24,7 +23,7 @@ enum Takes {
 }
 
 impl Takes {
-    /// True when the value is of this type.
+    /// Whether the value has this type.
     fn fits(self, value: &RawValue) -> bool {
         let text = value.get();
         let first = text.as_bytes().first().copied().unwrap_or_default();
@@ -41,8 +40,8 @@ impl Takes {
     }
 }
 
-/// What is known of a parameter, by our name for it. In this order they stand in a body;
-/// [`Description::parameters`](super::table::Description) has each provider's own names.
+/// Known parameters by our names, in the order in which a body has them.
+/// [`Description::parameters`](super::table::Description) has each provider's names.
 const KNOWN: &[(&str, Takes)] = &[
     ("max_tokens", Takes::Whole),
     ("temperature", Takes::Number),
@@ -81,7 +80,7 @@ fn field(provider: Provider, name: &str) -> Option<&'static str> {
     found.map(|(_, field)| *field)
 }
 
-/// Our name for a parameter that anyone named.
+/// Our name for a parameter in any spelling.
 fn canonical(name: &str) -> String {
     let mut snake = String::with_capacity(name.len() + 4);
     for c in name.chars() {
@@ -98,11 +97,11 @@ fn canonical(name: &str) -> String {
     name.to_owned()
 }
 
-/// Parameters in the provider's words, in the order of the table.
+/// Parameters with the provider's names, in the order of the table.
 pub(super) struct Parameters<'a> {
-    /// Plain ones.
+    /// Parameters except the tool choice.
     pub fields: Fields<'a>,
-    /// Which tool the model must call, where there are tools.
+    /// The tool choice, if there are tools.
     pub tool_choice: Option<ToolChoice>,
 }
 
@@ -143,7 +142,7 @@ pub(super) fn read<'a>(
 
 /// A parameter that goes into the body.
 struct Placed<'a> {
-    /// Its place among the [known](KNOWN) ones.
+    /// Index among the [known](KNOWN) parameters.
     at: usize,
     field: &'static str,
     value: Raw<'a>,
@@ -182,7 +181,7 @@ fn placed<'a>(name: &str, text: &'a str, provider: Provider) -> Result<Placed<'a
     Ok(Placed { at, field, value })
 }
 
-/// Which tool the model is to call.
+/// Which tool the model must call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ToolChoice {
     Auto,
@@ -192,7 +191,7 @@ pub(super) enum ToolChoice {
 }
 
 impl ToolChoice {
-    /// Reads it in any provider's shape.
+    /// Reads a tool choice in any provider's format.
     fn read(value: &RawValue) -> Option<Self> {
         let value: serde_json::Value = serde_json::from_str(value.get()).ok()?;
         let word = value.as_str().or_else(|| value["type"].as_str())?;
@@ -227,8 +226,8 @@ mod tests {
         (text, warnings.into_vec())
     }
 
-    /// One conversation goes to any provider: each must get what it knows, in
-    /// its own words, and the caller must hear of the rest.
+    /// A conversation can be sent to any provider. Each gets the parameters it knows under its own
+    /// names, and the caller gets warnings about the others.
     #[test]
     fn parameters_take_each_providers_names() {
         let parameters = [
@@ -267,7 +266,7 @@ mod tests {
         }
     }
 
-    /// A value that the provider would refuse must not sink the request.
+    /// A value that the provider would refuse must not fail the request.
     #[test]
     fn bad_values_are_left_out() {
         let bad = [

@@ -1,6 +1,5 @@
-//! What all adapters do alike: passing over dropped items, collecting the
-//! instructions, telling results as text, refusing media and reasoning that may
-//! not go, and remembering what was left out.
+//! The common part of all adapters: skips dropped items, collects the instructions, renders results
+//! as text, omits unsupported media and reasoning, and records what was left out.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -20,21 +19,20 @@ use super::{
 };
 use treering_domain::{ContentPart, Media, Reasoning, ToolDefinition};
 
-/// What was reshaped or left out: each kind once, with how often.
+/// Warnings about content that was changed or omitted, each once with its count.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     told: Vec<(String, u32)>,
     places: HashMap<String, usize>,
-    /// Warnings beyond [`WARNINGS_MAX`].
+    /// Number of warnings beyond [`WARNINGS_MAX`].
     more: u64,
 }
 
-/// Different warnings that are told; more of them help nobody. Of the rest there
-/// is a number.
+/// Most different warnings. The others are counted.
 const WARNINGS_MAX: usize = 256;
 
 impl Warnings {
-    /// Tells something.
+    /// Adds a warning.
     pub fn add(&mut self, text: impl Into<String>) {
         let text = text.into();
         steps::note(1);
@@ -48,7 +46,7 @@ impl Warnings {
         }
     }
 
-    /// In the order in which they came up.
+    /// The warnings in the order in which they first occurred.
     pub fn into_vec(self) -> Vec<String> {
         let told = |(text, times)| match times {
             1 => text,
@@ -62,9 +60,9 @@ impl Warnings {
 /// A piece of a message or of a result.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Piece<'a> {
-    /// Never blank.
+    /// Text that is not blank.
     Text(Cow<'a, str>),
-    /// One that the provider takes at this place.
+    /// A medium that the provider accepts at this place.
     Medium(Medium<'a>),
 }
 
@@ -73,24 +71,24 @@ pub(super) enum Piece<'a> {
 pub(super) enum Spoken<'a> {
     Piece(Piece<'a>),
     Refusal(&'a str),
-    /// May go back to the provider.
+    /// Reasoning that may be sent.
     Reasoning(&'a Reasoning),
     Call(&'a Call),
 }
 
-/// The outcome of a call, as it is told.
+/// The outcome of a call as the request tells it.
 #[derive(Clone, Debug)]
 pub(super) struct ToldOutcome<'a> {
     /// The call failed, or has no result.
     pub is_error: bool,
-    /// Never empty.
+    /// The content; never empty.
     pub pieces: Vec<Piece<'a>>,
-    /// All of it as a JSON value, where it is one.
+    /// The whole outcome as a JSON value, if it is one.
     pub value: Option<Raw<'a>>,
 }
 
 impl<'a> ToldOutcome<'a> {
-    /// Its texts, one under the other.
+    /// Its texts, joined by newlines.
     pub fn text(&self) -> Cow<'a, str> {
         if let [Piece::Text(text)] = self.pieces.as_slice() {
             return text.clone();
@@ -102,8 +100,8 @@ impl<'a> ToldOutcome<'a> {
         Cow::Owned(texts.collect::<Vec<_>>().join("\n"))
     }
 
-    /// Its texts, with a word that it failed where they do not say so. For
-    /// providers whose results have no mark of failure.
+    /// Its texts, with a note that the call failed if they do not say so. For providers without a
+    /// failure flag.
     pub fn plain_text(&self) -> Cow<'a, str> {
         let text = self.text();
         if !self.is_error {
@@ -118,7 +116,7 @@ impl<'a> ToldOutcome<'a> {
     }
 }
 
-/// A draft on its way to a body.
+/// Reads a draft for an adapter.
 pub(super) struct Reader<'a, 'p> {
     pub draft: &'a Draft,
     pub policy: &'p ContextPolicy,
@@ -129,7 +127,7 @@ pub(super) struct Reader<'a, 'p> {
     takes: Takes,
 }
 
-/// A tool as all providers want it: a legal name, a schema of an object.
+/// A tool in the form that all providers accept: a valid name, and a schema of an object.
 pub(super) struct Offer<'a> {
     pub name: Cow<'a, str>,
     pub description: &'a str,
@@ -137,7 +135,7 @@ pub(super) struct Offer<'a> {
     pub strict: Option<bool>,
 }
 
-/// What its sender should know of a request's model.
+/// A warning about the request's model, if there is one.
 fn about_model(provider: Provider, model: &str) -> Option<String> {
     if model.is_empty() {
         let warning = "no model is set, so the body has none: name one (`model`, or --model) before \
@@ -156,13 +154,13 @@ fn about_model(provider: Provider, model: &str) -> Option<String> {
     ))
 }
 
-/// Said first, where a provider wants the user to begin.
+/// First message for providers that require the user to begin.
 pub(super) const OPENING: &str = "(The conversation begins with the assistant.)";
-/// Said where there is nothing to say.
+/// Text of an empty request.
 pub(super) const NOTHING_SAID: &str = "(Nothing has been said yet.)";
 
 impl<'a, 'p> Reader<'a, 'p> {
-    /// Begins.
+    /// Starts to read a draft.
     pub fn new(
         provider: Provider,
         reshaping: &Reshaping,
@@ -184,13 +182,12 @@ impl<'a, 'p> Reader<'a, 'p> {
         reader
     }
 
-    /// The model that it is sent to.
+    /// The model that gets the request.
     pub fn model(&self) -> &'a str {
         &self.draft.config.model_id
     }
 
-    /// Items that are in, with their places. No more of them come once the body is
-    /// not wanted any more.
+    /// Items that were not dropped, with their indexes. Stops when the body is not needed any more.
     pub fn items(&self) -> impl Iterator<Item = (usize, &'a Item)> + use<'a> {
         let items = self.draft.items.iter().enumerate();
         let items = items.take_while(|(at, _)| !stopping::is_stopped_at(*at));
@@ -198,7 +195,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         items.filter(|(_, item)| item.fate != Fate::Dropped)
     }
 
-    /// The instructions, wherever they stand, with the places of their items.
+    /// The instructions, with the indexes of their items.
     pub fn instructions(&self) -> (Vec<&'a str>, Vec<usize>) {
         let texts = self.items().filter_map(|(at, item)| match &*item.content {
             Content::Instruction(text) if !text.trim().is_empty() => Some((text.as_str(), at)),
@@ -229,7 +226,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         offers
     }
 
-    /// A tool's name as the provider takes it.
+    /// The name of a tool as the provider accepts it.
     pub fn tool_name(&mut self, name: &'a str) -> Cow<'a, str> {
         let mapped = self.names.name(name);
         if mapped != name {
@@ -241,7 +238,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         mapped
     }
 
-    /// The parameters, in the provider's words.
+    /// The parameters with the provider's names.
     pub fn parameters(&mut self) -> Parameters<'a> {
         let draft = self.draft;
         let has_tools = !draft.tools.is_empty();
@@ -255,7 +252,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         parameters
     }
 
-    /// A schema that says `"type": "object"`.
+    /// A schema with `"type": "object"`.
     fn schema(&mut self, tool: &'a ToolDefinition) -> Raw<'a> {
         let text = tool.input_schema.as_str();
         let fields = json::raw(text).and_then(|raw| match raw {
@@ -283,7 +280,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         }
     }
 
-    /// The pieces of a message; blank texts are left out. None: nothing is to be sent, and
+    /// The pieces of a message without blank texts. If none are left, the message is not sent, and
     /// a warning says so.
     ///
     /// # Errors
@@ -324,7 +321,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         self.medium(kind, media, place).map(Some)
     }
 
-    /// A medium, its text, or a word on why it is not there.
+    /// A medium, its text, or a note why it was left out.
     fn medium(
         &mut self,
         kind: MediumKind,
@@ -347,7 +344,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         Ok(Piece::Text(Cow::Owned(left_out(kind, media, why))))
     }
 
-    /// The pieces of a step. Reasoning that may not go back is left out.
+    /// The pieces of a step, without reasoning that may not be sent.
     ///
     /// # Errors
     /// [`RenderError::Unsupported`].
@@ -391,7 +388,7 @@ impl<'a, 'p> Reader<'a, 'p> {
             .add(format!("reasoning was left out: {}", why.why()));
     }
 
-    /// What came of a call.
+    /// The outcome of a call.
     ///
     /// # Errors
     /// [`RenderError::Unsupported`].
@@ -449,16 +446,16 @@ impl<'a, 'p> Reader<'a, 'p> {
         })
     }
 
-    /// Tells that messages without content were left out.
+    /// Warns that messages without content were left out.
     pub fn left_out_empty(&mut self) {
         self.warnings.add("a message without content was left out");
     }
 }
 
-/// A medium as a provider takes it at a place: itself, or its text.
+/// A medium as a provider accepts it at a place: the medium, or its text.
 ///
 /// # Errors
-/// Why it takes neither.
+/// Why it accepts neither.
 pub(super) fn taken<'a>(
     takes: Takes,
     kind: MediumKind,
@@ -475,26 +472,26 @@ pub(super) fn taken<'a>(
     }
 }
 
-/// What is said in the place of a medium that is not taken.
+/// The text that replaces an unsupported medium.
 pub(super) fn left_out(kind: MediumKind, media: &Media, why: &str) -> String {
     let label = media::label(kind, &media.media_type, &media.name);
     format!("[{label} was left out: {why}]")
 }
 
-/// Pieces, or what the policy refuses.
+/// Pieces, or an error if the policy refuses a medium.
 pub(super) type Pieces<'a> = Result<Vec<Piece<'a>>, RenderError>;
 
 fn text_piece(text: &str) -> Option<Piece<'_>> {
     (!text.trim().is_empty()).then_some(Piece::Text(Cow::Borrowed(text)))
 }
 
-/// JSON that this crate wrote.
+/// A JSON literal as raw JSON.
 pub(super) fn raw_literal(text: &'static str) -> Raw<'static> {
     json::raw(text).unwrap_or(Cow::Borrowed(serde_json::value::RawValue::NULL))
 }
 
-/// Takes the media out of results, for providers whose results are text: a note
-/// stands where each was.
+/// Removes the media from a result and leaves a note for each, for providers that accept only text
+/// in results.
 pub(super) fn set_media_aside<'a>(told: &mut ToldOutcome<'a>) -> Vec<Medium<'a>> {
     let mut aside = Vec::new();
     for piece in &mut told.pieces {

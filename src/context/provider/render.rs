@@ -1,98 +1,96 @@
-//! From a draft to a checked body in pieces: what is the same for all providers.
+//! Renders a draft to a checked body and its units. This part is the same for all providers.
 
 use serde::Serialize;
 
 use super::{Provider, outline, units};
 use crate::{draft::Draft, pairing, policy::ContextPolicy, stopping};
 
-/// A body, and what it is made of.
+/// A body and its units.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rendered {
-    /// JSON text. What must stay byte-equal comes before what may change.
+    /// JSON text. Stable content comes before content that may change.
     pub body: Vec<u8>,
-    /// In the order in which a prompt cache reads them: tools, system prompt,
-    /// then each message; for Anthropic each block of each message, because what
-    /// the same role says next goes into its last message.
+    /// Units in the order in which a prompt cache reads them: tools, system prompt, then each
+    /// message. For Anthropic, each block of each message, because consecutive messages of one role
+    /// are merged.
     pub units: Vec<CacheUnit>,
-    /// What was reshaped or left out, for people.
+    /// What was changed or omitted, as text for people.
     pub warnings: Vec<String>,
 }
 
-/// A piece of a body that a prompt cache can share as a whole.
+/// A part of a body that a prompt cache can share as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheUnit {
-    /// Hash of its JSON text, without cache breakpoints. For comparing within a
-    /// process: it is another one in each.
+    /// Hash of its JSON text, without cache breakpoints. Only comparable within a process, because
+    /// each process has its own key.
     pub hash: u128,
-    /// Length of its JSON text.
+    /// Length of its JSON text, in bytes.
     pub bytes: u64,
-    /// Items of the draft that went into it, by index; the tools have none.
+    /// Indexes of its items in the draft. The tools have none.
     pub items: Vec<usize>,
 }
 
-/// Why a draft cannot become a body.
+/// Why a draft cannot be rendered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
-    /// The provider takes no such medium, and the policy says to refuse.
+    /// The provider does not accept a medium, and the policy says to refuse.
     #[error("{provider} takes no {medium} here: {why}")]
     Unsupported {
-        /// Whose body.
+        /// Provider of the body.
         provider: Provider,
         /// For example `audio/wav`.
         medium: String,
-        /// What would be taken.
+        /// What the provider accepts.
         why: String,
     },
-    /// A body came out that the provider would refuse. A fault of Treering.
+    /// The body breaks a rule of the provider. This is a bug in Treering.
     #[error(
         "the request for {provider} breaks a rule of it: {message}; this is a fault of Treering, please report it"
     )]
     Illegal {
-        /// Whose body.
+        /// Provider of the body.
         provider: Provider,
         /// The rule, and where.
         message: String,
     },
-    /// Nobody waits for the body any more.
+    /// The caller does not need the body any more.
     #[error("the request was not finished, because nobody waits for it any more")]
     Stopped,
-    /// A value could not be written as JSON.
+    /// A value could not be serialized as JSON.
     #[error("the request for {provider} cannot be written as JSON: {message}")]
     Json {
-        /// Whose body.
+        /// Provider of the body.
         provider: Provider,
-        /// What serde says.
+        /// Serde's message.
         message: String,
     },
 }
 
-/// A typed body, and what it is made of.
+/// A typed body and its units.
 #[derive(Clone, Debug)]
 pub struct Adapted<B> {
     /// The body.
     pub body: B,
-    /// For each unit after the tools: the items of the draft that went into it,
-    /// by index. The instructions are one unit where they have a field of their
-    /// own; then comes each message, input item or content, and for Anthropic
-    /// each block of each message.
+    /// For each unit after the tools: indexes of its items in the draft. The instructions are one
+    /// unit if they have a field of their own. Then follow each message, input item or content; for
+    /// Anthropic, each block of each message.
     pub units: Vec<Vec<usize>>,
-    /// What was reshaped or left out, for people.
+    /// What was changed or omitted, as text for people.
     pub warnings: Vec<String>,
 }
 
-/// Makes a provider's typed body out of a draft: a pure function.
+/// Turns a draft into a provider's typed body. Must be a pure function.
 pub trait Adapter {
-    /// The body. Its fields serialize in an order that keeps what is stable
-    /// before what changes.
+    /// Type of the body. Its fields serialize with stable content before content that changes.
     type Body<'a>: Serialize;
 
-    /// Whose body.
+    /// Provider of the body.
     fn provider(&self) -> Provider;
 
     /// The body.
     ///
     /// # Errors
-    /// [`RenderError::Unsupported`], where the policy refuses media.
+    /// [`RenderError::Unsupported`] if the policy refuses media.
     fn adapt<'a>(
         &self,
         draft: &'a Draft,
@@ -100,16 +98,16 @@ pub trait Adapter {
     ) -> Result<Adapted<Self::Body<'a>>, RenderError>;
 }
 
-/// Whether a finished body is read again, to check it against its provider's rules.
+/// Whether a finished body is checked against its provider's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// All of it: about as long as making it.
+    /// Check all of it. Takes about as long as rendering.
     Body,
-    /// Not at all: the adapter is trusted.
+    /// Check nothing.
     Nothing,
 }
 
-/// The draft as its provider's body, checked against the provider's rules.
+/// Renders a draft and checks the body against the provider's rules.
 ///
 /// # Errors
 /// [`RenderError`].
@@ -117,7 +115,7 @@ pub fn render(draft: &Draft, policy: &ContextPolicy) -> Result<Rendered, RenderE
     render_checked(draft, policy, Check::Body)
 }
 
-/// The draft as its provider's body, checked or not.
+/// Renders a draft, with or without a check.
 ///
 /// # Errors
 /// [`RenderError`].
@@ -129,7 +127,7 @@ pub fn render_checked(
     (draft.provider.description().render)(draft, policy, check)
 }
 
-/// The same with an adapter of the caller's.
+/// As [`render_checked`], with an adapter of the caller.
 ///
 /// # Errors
 /// [`RenderError`].
@@ -141,7 +139,7 @@ pub fn render_with<A: Adapter>(
 ) -> Result<Rendered, RenderError> {
     let provider = adapter.provider();
     let adapted = adapter.adapt(draft, policy);
-    // What was adapted in part breaks rules that the whole keeps.
+    // A partial body breaks rules that the whole body keeps.
     go_on()?;
     let adapted = adapted?;
     let body = outline::write(&adapted.body, units::depth(provider));

@@ -1,4 +1,4 @@
-//! What each adapter makes of each odd case: a few items in, the messages out.
+//! Tests how each adapter renders edge cases: a few items in, messages out.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn becomes(provider: Provider, contents: Vec<Content>, expected: Value) {
     assert_eq!(without_ids, expected, "{provider}: {without_ids:#}");
 }
 
-/// Without made-up ids and what always stands beside them.
+/// Removes generated ids and constant fields.
 fn without(mut value: Value, key: &str, start: &str) -> Value {
     for item in value.as_array_mut().unwrap() {
         let is_made = item[key].as_str().is_some_and(|id| id.starts_with(start));
@@ -41,8 +41,8 @@ fn without(mut value: Value, key: &str, start: &str) -> Value {
     value
 }
 
-/// `[results…, user message]` after a batch: Anthropic wants all in one message,
-/// results first; the others want the results directly after the calls.
+/// `[results…, user message]` after a batch: Anthropic requires all in one message, results first.
+/// The others require the results directly after the calls.
 #[test]
 fn a_parallel_batch_and_a_user_message() {
     let contents = || {
@@ -114,8 +114,8 @@ fn a_parallel_batch_and_a_user_message() {
     );
 }
 
-/// A history may begin with the assistant and say nothing for a while: Anthropic
-/// and Gemini want the user first, and nobody wants empty messages.
+/// A history may begin with the assistant and have empty messages. Anthropic and Gemini require the
+/// user first, and no provider accepts empty messages.
 #[test]
 fn a_leading_assistant_and_empty_messages() {
     let contents = || {
@@ -151,8 +151,8 @@ fn a_leading_assistant_and_empty_messages() {
     );
 }
 
-/// Reasoning is refused by other providers, and by its own without what it led
-/// to: it must go back exactly, or not at all.
+/// Other providers refuse reasoning, and its own refuses it without the item that it led to. It
+/// must be sent exactly, or not at all.
 #[test]
 fn reasoning_goes_back_whole_or_not_at_all() {
     let blocks = || {
@@ -218,8 +218,8 @@ fn reasoning_goes_back_whole_or_not_at_all() {
     }
 }
 
-/// Several signed thoughts before one item: only the last stands directly before
-/// it, unless they are pieces of one item.
+/// Of several signed reasoning items before one item, only the last is directly before it, unless
+/// they are pieces of one item.
 #[test]
 fn responses_reasoning_of_one_id_is_one_item() {
     let thought = |id: &str, text: &str| {
@@ -250,9 +250,9 @@ fn responses_reasoning_of_one_id_is_one_item() {
     );
 }
 
-/// From the third generation on Gemini refuses calls without a signature:
-/// histories of other providers need Google's word for it, on the first call of
-/// each content, and real signatures must stay where they were.
+/// From the third generation on, Gemini refuses calls without a signature. Histories of other
+/// providers need Google's placeholder on the first call of each content, and real signatures must
+/// stay at their place.
 #[test]
 fn gemini_3_calls_are_signed() {
     let contents = vec![
@@ -286,8 +286,8 @@ fn gemini_3_calls_are_signed() {
     );
 }
 
-/// The system speaks in the middle of a conversation: OpenAI has a role for it,
-/// the others hear it from the user, marked.
+/// A system message in the middle of a conversation: OpenAI has a role for it, the others get it as
+/// a marked user message.
 #[test]
 fn system_messages_in_the_middle() {
     let contents = || {
@@ -332,8 +332,8 @@ fn system_messages_in_the_middle() {
     );
 }
 
-/// A refusal has its own place at OpenAI and is text elsewhere; a structured
-/// result is itself where results are objects.
+/// A refusal has its own field at OpenAI and is text elsewhere. A structured result stays
+/// structured if results are objects.
 #[test]
 fn refusals_and_structured_results() {
     let structured = crate::draft::Outcome::Result(crate::draft::ResultOutcome {
@@ -365,9 +365,9 @@ fn refusals_and_structured_results() {
     assert_eq!(anthropic["messages"][1]["content"][0]["text"], "no");
 }
 
-/// Breakpoints cost a write each and are four at most: they must end the tools,
-/// the system prompt, and the stable ends of this request and of the last one,
-/// never anything that changes.
+/// There are at most four breakpoints, and each costs a cache write. They must be at the end of the
+/// tools, of the system prompt, and of the stable parts of this request and the last one, never on
+/// content that changes.
 #[test]
 fn anthropic_breakpoints_end_what_is_stable() {
     let mut draft = rich(Provider::Anthropic);
@@ -397,7 +397,7 @@ fn anthropic_breakpoints_end_what_is_stable() {
         marks(&draft),
         ["/tools/1", "/system/1", "/messages/4/3", "/messages/6/1"]
     );
-    // All that comes after a volatile item may move.
+    // Everything behind a volatile item may move.
     for item in &mut draft.items[5..] {
         item.is_volatile = true;
     }
@@ -411,7 +411,7 @@ fn anthropic_breakpoints_end_what_is_stable() {
     assert_eq!(marks(&draft), ["/tools/1", "/system/1"]);
 }
 
-/// A library user works with the typed body, and may send it.
+/// An embedder can use the typed body, and send it.
 #[test]
 fn typed_bodies_can_be_used_directly() {
     let draft = rich(Provider::Anthropic);
@@ -423,8 +423,8 @@ fn typed_bodies_can_be_used_directly() {
     assert_eq!(serde_json::to_vec(&adapted.body).unwrap(), rendered.body);
 }
 
-/// Thinking that is switched on wants an open tool loop that began with it: a
-/// history of another provider has none, and must not make the request fail.
+/// With `thinking` enabled, the open tool loop must begin with thinking. A history of another
+/// provider has none, and must not make the request fail.
 #[test]
 fn thinking_is_switched_off_where_history_has_none() {
     let body = |maker: Provider, most: Option<&str>| {
@@ -455,9 +455,9 @@ fn thinking_is_switched_off_where_history_has_none() {
     assert_eq!(small["max_tokens"], 1000);
 }
 
-/// A fork for another provider named the model that the conversation had had, and one that had
-/// none an empty one, which every provider refuses: the first is told, and the second left to
-/// its sender.
+/// A fork for another provider named the parent's model, and one without a model named an empty
+/// one, which every provider refuses. The first gives a warning; in the second the field is
+/// omitted.
 #[test]
 fn the_model_is_one_that_the_provider_may_have() {
     let request = |provider: Provider, model: &str| {
@@ -507,8 +507,8 @@ fn the_model_is_one_that_the_provider_may_have() {
     assert_eq!(request(Provider::Neutral, "gpt-4o").1, [""; 0]);
 }
 
-/// A choice names the tool as the conversation does: it must follow the name that
-/// the provider gets, in each provider's shape.
+/// A tool choice has the name in the conversation. It must be mapped to the provider's name, in
+/// each provider's format.
 #[test]
 fn tool_choices_take_each_providers_shape() {
     let body = |provider: Provider| {

@@ -1,4 +1,4 @@
-//! Drafts for tests: small ones by hand, one rich conversation, and any at all.
+//! Drafts for tests: small ones by hand, one with everything, and random ones.
 
 use bytes::Bytes;
 use proptest::{collection::vec, prelude::*};
@@ -43,7 +43,7 @@ pub(crate) fn item(content: Content) -> Item {
     }
 }
 
-/// A draft of these contents, each from an event of its own.
+/// A draft of these contents, each from its own event.
 pub(crate) fn draft(provider: Provider, contents: Vec<Content>) -> Draft {
     let items = contents
         .into_iter()
@@ -76,7 +76,7 @@ pub(crate) fn model(provider: Provider) -> &'static str {
     }
 }
 
-/// The maker that the provider's reasoning goes back to.
+/// The maker to which the provider's reasoning may be sent.
 pub(crate) fn maker(provider: Provider) -> Maker {
     let name = match provider {
         Provider::Neutral => "",
@@ -183,7 +183,7 @@ pub(crate) fn tool(name: &str, schema: &str) -> ToolDefinition {
     }
 }
 
-/// A conversation with one of everything, as the pipeline would leave it.
+/// A conversation with one of everything, as the pipeline leaves it.
 pub(crate) fn rich(provider: Provider) -> Draft {
     let failed = Outcome::Result(ResultOutcome {
         event: at(9),
@@ -252,7 +252,7 @@ pub(crate) fn rich(provider: Provider) -> Draft {
     draft
 }
 
-/// Text as it is found: empty, blank, ending in white space, odd.
+/// Text as it occurs: empty, blank, ending in white space, unusual.
 fn any_text() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => "[a-z ]{1,8}",
@@ -431,7 +431,7 @@ fn any_call() -> impl Strategy<Value = Block> {
     )
 }
 
-/// Ids as OpenAI makes them, few enough to come twice.
+/// Ids like OpenAI's, from a set so small that duplicates occur.
 fn any_item_id(start: &'static str) -> impl Strategy<Value = String> {
     "[0-9a-f]{1,2}".prop_map(move |rest| format!("{start}{rest}"))
 }
@@ -526,7 +526,7 @@ fn any_parameters() -> impl Strategy<Value = std::collections::BTreeMap<String, 
     )
 }
 
-/// Any draft at all for a provider. Wire ids are unique, as the contract says.
+/// A random draft for a provider. Wire ids are unique, as required.
 pub(crate) fn any_draft(provider: Provider) -> impl Strategy<Value = Draft> {
     let fate =
         proptest::sample::select(vec![Fate::Kept, Fate::Kept, Fate::Shortened, Fate::Dropped]);

@@ -1,5 +1,5 @@
-//! What of a content a provider is sent at all, for whoever counts it: the same rules
-//! that its adapter keeps.
+//! Which part of a content is sent to a provider. Used for counting tokens; follows the same rules
+//! as the adapters.
 
 use std::borrow::Cow;
 
@@ -12,17 +12,17 @@ use super::{
 use crate::draft::{Block, Step};
 use treering_domain::{ContentPart, Media, MediaSource, Reasoning};
 
-/// What becomes of a part.
+/// What is sent for a part.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Sent<'a> {
     Nothing,
-    /// Text, its own or in its place.
+    /// Text, of the part or in its place.
     Text(Cow<'a, str>),
     Medium,
 }
 
-/// What becomes of a part of a message, a step or a result; a step's reasoning is
-/// [apart](sent_thoughts).
+/// What is sent for a part of a message, a step or a result. Reasoning of a step is in
+/// [`sent_thoughts`].
 pub(crate) fn sent(provider: Provider, part: &ContentPart, place: MediaPlace) -> Sent<'_> {
     let reshaping = provider.description().reshaping;
     let is_blank = |text: &str| reshaping.is_some() && text.trim().is_empty();
@@ -49,7 +49,7 @@ pub(crate) fn sent(provider: Provider, part: &ContentPart, place: MediaPlace) ->
     }
 }
 
-/// In Treering's own shape a file of text counts as its text.
+/// In Treering's own format, a text file counts as its text.
 fn neutral(kind: MediumKind, media: &Media) -> Sent<'_> {
     if kind == MediumKind::File
         && let MediaSource::Data(data) = &media.source
@@ -61,8 +61,8 @@ fn neutral(kind: MediumKind, media: &Media) -> Sent<'_> {
     Sent::Medium
 }
 
-/// The reasoning of a step that is sent: what goes back to the model, and stands where
-/// its provider takes it.
+/// The reasoning of a step that is sent: it may be sent to the model, and is at a place that the
+/// provider accepts.
 pub(crate) fn sent_thoughts<'a>(
     provider: Provider,
     model: &str,
@@ -93,7 +93,7 @@ pub(crate) fn sent_thoughts<'a>(
         }
     }
     match place {
-        // What it led to is not there.
+        // The item that it led to is missing.
         Thoughts::BeforeMore | Thoughts::BeforeItsItem | Thoughts::Nowhere => {}
         Thoughts::Anywhere => sent.append(&mut waiting),
     }
@@ -106,7 +106,7 @@ fn sent_at_all(provider: Provider, part: &ContentPart) -> bool {
 
 fn settle<'a>(place: Thoughts, waiting: &mut Vec<&'a Reasoning>, sent: &mut Vec<&'a Reasoning>) {
     if place == Thoughts::BeforeItsItem {
-        // Only what stands directly before its item.
+        // Only reasoning directly before its item.
         let id = waiting.last().map_or("", |last| last.id.as_str());
         let other = |reasoning: &&Reasoning| id.is_empty() || reasoning.id != id;
         let before_last = waiting.len().saturating_sub(1);

@@ -1,4 +1,5 @@
-//! What is asked about a provider, and the enumeration that is made of the table of them.
+//! The description of a provider, and the macro that makes the enumeration from the table of
+//! providers.
 
 use super::{
     Provider,
@@ -9,72 +10,72 @@ use super::{
 };
 use crate::{draft::Draft, pairing::Violations, policy::ContextPolicy};
 
-/// All that the rest of the crate asks about a provider.
+/// Everything that the rest of the crate knows about a provider.
 pub(crate) struct Description {
-    /// Whose own models it serves; none: it has none.
+    /// The vendor whose models it serves; none if it has no models of its own.
     pub vendor: Option<&'static Vendor>,
-    /// Gateways take the shape for models of any vendor.
+    /// Gateways use the format for models of any vendor.
     pub is_for_any_model: bool,
-    /// What is reshaped until it is taken; none: nothing.
+    /// How content is adapted to it; none if content stays unchanged.
     pub reshaping: Option<Reshaping>,
-    /// Parameters that it knows: our name and its own, in any order.
+    /// Parameters that it knows, as pairs of our name and its name, in any order.
     pub parameters: &'static [(&'static str, &'static str)],
     /// Highest `temperature`.
     pub temperature_max: f64,
-    /// Where reasoning stands.
+    /// Where reasoning may be.
     pub thoughts: Thoughts,
-    /// A message says who wrote it.
+    /// Messages have the name of their author.
     pub names_authors: bool,
-    /// The pieces of its body that a prompt cache can share.
+    /// How its body is cut into units that a prompt cache can share.
     pub cutting: Cutting,
-    /// Writes the body.
+    /// Renders the body.
     pub render: fn(&Draft, &ContextPolicy, Check) -> Result<Rendered, RenderError>,
-    /// Finds what a body breaks.
+    /// Reports the violations in a body.
     pub check: fn(&[u8], &mut Violations),
-    /// Names of the rules that `check` holds.
+    /// Names of the rules that `check` checks.
     pub rules: &'static [&'static str],
 }
 
-/// How what was recorded becomes what a provider takes.
+/// How recorded content is adapted to what a provider accepts.
 #[derive(Clone, Copy)]
 pub(crate) struct Reshaping {
-    /// Characters of tools' names.
+    /// Accepted tool names.
     pub tool_names: Charset,
-    /// Characters of calls' ids.
+    /// Accepted call ids.
     pub call_ids: Charset,
-    /// Media that are taken.
+    /// Accepted media.
     pub takes: Takes,
 }
 
-/// Whether a provider takes a medium at a place, or why not.
+/// Whether a provider accepts a medium at a place, or why not.
 pub(crate) type Takes = fn(MediaPlace, &Medium<'_>) -> Result<(), &'static str>;
 
-/// Where in a step's message its reasoning stands.
+/// Where reasoning may be in a step's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thoughts {
-    /// There is no place for it.
+    /// Nowhere.
     Nowhere,
     /// Anywhere.
     Anywhere,
-    /// Before something that it led to.
+    /// Before an item that it led to.
     BeforeMore,
-    /// Directly before the item that it led to: one piece of reasoning each.
+    /// Directly before the item that it led to, one piece each.
     BeforeItsItem,
 }
 
-/// What a body is cut into, for comparing it with the one before.
+/// How a body is cut into units for the comparison with the previous one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cutting {
-    /// Field of the instructions; empty: they are messages.
+    /// Field of the instructions; empty if they are messages.
     pub instructions: &'static str,
-    /// Field of what was said.
+    /// Field of the conversation.
     pub said: &'static str,
-    /// Each block of a message is a piece, because what the same role says next goes into
-    /// its last message; otherwise each message is one.
+    /// Each block of a message is a unit, because consecutive messages of one role are merged.
+    /// Otherwise each message is one.
     pub by_block: bool,
 }
 
-/// A name that no provider has.
+/// An unknown provider name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no provider {0:?}: use {known}", known = names())]
 pub struct UnknownProvider(pub String);
@@ -85,10 +86,10 @@ fn names() -> String {
     format!("{} or {last}", others.join(", "))
 }
 
-/// Makes [`Provider`] of the table: number on the wire, variant, folder, name, title.
+/// Makes [`Provider`] from the table: number on the wire, variant, folder, name, title.
 macro_rules! providers {
     ($($(#[$about:meta])* $number:literal $provider:ident $folder:ident $name:literal $title:literal;)*) => {
-        /// Whose request body.
+        /// The provider of a request body.
         #[derive(
             Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default,
             serde::Serialize, serde::Deserialize,
@@ -103,10 +104,10 @@ macro_rules! providers {
         }
 
         impl Provider {
-            /// All of them.
+            /// All providers.
             pub const ALL: [Self; [$($number),*].len()] = [$(Self::$provider),*];
 
-            /// The name on the command line.
+            /// Name on the command line.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -114,7 +115,7 @@ macro_rules! providers {
                 }
             }
 
-            /// For people: what of the provider's it is.
+            /// Title for people: the API of the provider.
             #[must_use]
             pub const fn title(self) -> &'static str {
                 match self {
@@ -122,7 +123,7 @@ macro_rules! providers {
                 }
             }
 
-            /// Its number in `proto/treering/v1/context.proto`.
+            /// Number in `proto/treering/v1/context.proto`.
             #[must_use]
             pub const fn number(self) -> i32 {
                 match self {
@@ -130,7 +131,7 @@ macro_rules! providers {
                 }
             }
 
-            /// All that is asked about it.
+            /// Its description.
             pub(crate) fn description(self) -> &'static table::Description {
                 match self {
                     $(Self::$provider => &$folder::DESCRIPTION,)*
@@ -142,7 +143,8 @@ macro_rules! providers {
 pub(super) use providers;
 
 impl Provider {
-    /// The provider with this number; none when a newer version has it.
+    /// The provider with this number. None if the number is unknown, for example from a newer
+    /// version.
     #[must_use]
     pub fn of_number(number: i32) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
@@ -170,8 +172,8 @@ impl std::str::FromStr for Provider {
 mod tests {
     use super::*;
 
-    /// A name is typed on command lines and written into policies; it must be read as it is
-    /// told, and a mistyped one must be answered with those that there are.
+    /// Names are used on command lines and in policies. Each name must parse back, and the error
+    /// for an unknown one must list the known ones.
     #[test]
     fn names_are_read_as_they_are_told() {
         for provider in Provider::ALL {

@@ -1,4 +1,4 @@
-//! What all adapters must do, for any draft.
+//! Tests that hold for all adapters and any draft.
 
 use proptest::prelude::*;
 
@@ -32,8 +32,8 @@ fn is_legal(draft: &Draft) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// A history can hold anything that the engine accepts: whatever it is, the
-    /// request must be legal for OpenAI Chat, and the same each time.
+    /// A history can have anything that the engine accepts. The request must always be valid for
+    /// OpenAI Chat, and deterministic.
     #[test]
     fn any_draft_is_legal_openai_chat(draft in any_draft(Provider::OpenAiChat)) {
         is_legal(&draft)?;
@@ -63,10 +63,9 @@ proptest! {
         is_legal(&draft)?;
     }
 
-    /// A prompt cache serves what did not change: more items at the end must
-    /// leave the units of all items before them as they were. The one exception:
-    /// Gemini's last content, where it is the model's, takes in what the model
-    /// says next.
+    /// A prompt cache serves unchanged content, so more items at the end must not change the units
+    /// of earlier items. One exception: in Gemini's last content, if it is the model's, the model's
+    /// next text is merged.
     #[test]
     fn more_items_leave_earlier_units(
         draft in proptest::sample::select(Provider::ALL.to_vec()).prop_flat_map(any_draft),
@@ -74,14 +73,14 @@ proptest! {
     ) {
         let mut draft = draft;
         let is_instruction = |item: &Item| matches!(*item.content, Content::Instruction(_));
-        // Instructions are one unit, so they must not come later.
+        // Instructions are one unit, so they must come first.
         draft.items.sort_by_key(|item| !is_instruction(item));
         let first = draft.items.iter().take_while(|item| is_instruction(item)).count();
         let mut shorter = draft.clone();
         shorter.items.truncate(cut.max(first));
         let whole = render(&draft, &policy()).unwrap();
         let part = render(&shorter, &policy()).unwrap();
-        // A request of nothing says so, and only then.
+        // An empty request has a placeholder, and only an empty one.
         let is_said = |unit: &&CacheUnit| unit.items.iter().any(|item| *item >= first);
         if part.units.iter().any(|unit| is_said(&unit)) {
             let ends_with_model = part.body.ends_with(b"]}]}")
@@ -96,8 +95,7 @@ proptest! {
     }
 }
 
-/// The shape of each body is what users see and providers read: a change must be
-/// looked at.
+/// Users and providers read the bodies, so a change of a format must be reviewed.
 #[test]
 fn a_rich_conversation_in_all_shapes() {
     for provider in Provider::ALL {
@@ -113,8 +111,7 @@ fn a_rich_conversation_in_all_shapes() {
     }
 }
 
-/// A policy may refuse media that a provider does not take: then the request
-/// must fail with the medium's name, not go out without it.
+/// If the policy refuses unsupported media, the request must fail with the medium's name.
 #[test]
 fn media_can_be_refused() {
     let audio = treering_domain::ContentPart::Audio(treering_domain::Media {
@@ -147,8 +144,8 @@ fn media_can_be_refused() {
     );
 }
 
-/// A tool that was defined as strict lost that: the model was free to leave its schema. OpenAI's
-/// shapes say it, the others have no such field and must not get one.
+/// Strict tools lost the flag, so the model could ignore the schema. OpenAI's formats have it; the
+/// others must not get it.
 #[test]
 fn strict_tools_stay_strict() {
     for (provider, strict, expected) in [

@@ -1,4 +1,4 @@
-//! Cuts a body into the pieces that a prompt cache can share as a whole.
+//! Cuts a body into the units that a prompt cache can share as a whole.
 
 use std::{hash::BuildHasher, ops::Range, sync::OnceLock};
 
@@ -10,11 +10,11 @@ use super::{
     table::Cutting,
 };
 
-/// How Anthropic's breakpoints are written: always the last field of their
-/// object, so they can be told from fields that a recorded value holds.
+/// Anthropic's breakpoint as it is written: always the last field of its object, so that it can be
+/// told from fields in recorded values.
 const BREAKPOINT: &str = r#","cache_control":{"type":"ephemeral"}"#;
 
-/// Where the units of a body lie: how deep it is to be noted.
+/// Depth down to which node positions are needed to find the units.
 pub(super) fn depth(provider: Provider) -> usize {
     match provider.description().cutting.by_block {
         true => 4,
@@ -22,7 +22,7 @@ pub(super) fn depth(provider: Provider) -> usize {
     }
 }
 
-/// The units of a body; `items` are those of each unit after the tools.
+/// The units of a body. `items` are the items of each unit after the tools.
 pub(super) fn of_body(
     provider: Provider,
     body: &Outlined,
@@ -49,12 +49,12 @@ pub(super) fn of_body(
     Ok(units)
 }
 
-/// Where the units of a body lie.
+/// Positions of the units of a body.
 #[derive(Default)]
 struct Cut {
-    /// The tools (true) and then the instructions, where there are any.
+    /// The tools (true) and the instructions, if there are any.
     heads: Vec<(bool, Range<usize>)>,
-    /// What was said: the role that is part of each, and the piece.
+    /// For each message, the position of the role that is part of it, and its own position.
     messages: Vec<(Range<usize>, Range<usize>)>,
 }
 
@@ -67,7 +67,7 @@ fn cut(provider: Provider, body: &Outlined) -> Cut {
     } = provider.description().cutting;
     let (mut in_messages, mut role, mut in_content) = (false, 0..0, false);
     for Node { depth, key, value } in &body.nodes {
-        // With its quotation marks; an element of a list has none.
+        // With quotes. An element of a list has no name.
         let name = &body.json[key.clone()];
         let is =
             |field: &str| name.len() == field.len() + 2 && name[1..].starts_with(field.as_bytes());
@@ -91,7 +91,7 @@ fn cut(provider: Provider, body: &Outlined) -> Cut {
     cut
 }
 
-/// Hashes that nobody can foresee: they are compared within a process only.
+/// Hashers with random keys. Hashes are compared within a process only.
 fn hashers() -> &'static [RandomState; 2] {
     static HASHERS: OnceLock<[RandomState; 2]> = OnceLock::new();
     HASHERS.get_or_init(Default::default)
@@ -108,15 +108,15 @@ fn unit(role: &[u8], json: &[u8]) -> CacheUnit {
     }
 }
 
-/// A unit in two pieces, which are the same with a breakpoint between them: what ends
-/// the unit is the second.
+/// A unit in two parts around its breakpoint, if it has one. The second part is the closing
+/// brackets.
 fn without_breakpoint(json: &[u8]) -> (&[u8], &[u8]) {
     let is_closer = |byte: &&u8| matches!(byte, b'}' | b']');
     let closers = json.iter().rev().take_while(is_closer).count();
     let (head, tail) = json.split_at(json.len() - closers);
     let open = BREAKPOINT.trim_end_matches('}').as_bytes();
     match head.strip_suffix(open) {
-        // The breakpoint's own brace is among the closing ones.
+        // The closing brackets include the breakpoint's own brace.
         Some(head) if is_breakpoint(json, tail) => (head, &tail[1..]),
         _ => {
             let ends = if json.starts_with(b"[") { 2 } else { 1 };
@@ -125,8 +125,8 @@ fn without_breakpoint(json: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// A breakpoint ends the unit's object (`{…}`) or the last object of its list
-/// (`[{…}]`); deeper ones belong to recorded values.
+/// Whether this is a breakpoint: it is at the end of the unit's object (`{…}`) or of the last
+/// object in its list (`[{…}]`). Deeper ones are recorded values.
 fn is_breakpoint(json: &[u8], closers: &[u8]) -> bool {
     if json.starts_with(b"[") {
         closers == b"}}]"
@@ -143,15 +143,15 @@ mod tests {
         unit(b"", json.as_bytes()).hash
     }
 
-    /// A breakpoint moves from request to request while the text before it stays:
-    /// the hash must not see it, and must see the same words in recorded values.
+    /// A breakpoint moves from request to request while the text before it stays. The hash must
+    /// ignore it, but not the same text in recorded values.
     #[test]
     fn hashes_leave_breakpoints_out() {
         let mark = BREAKPOINT;
         let cases = [
             (format!(r#"[{{"name":"a"{mark}}}]"#), r#"[{"name":"a"}]"#),
             (format!(r#"{{"type":"text"{mark}}}"#), r#"{"type":"text"}"#),
-            // What ends before a breakpoint may end with closing ones, too.
+            // The text before a breakpoint may also end with closing brackets.
             (
                 format!(r#"{{"input":{{"a":{{}}}}{mark}}}"#),
                 r#"{"input":{"a":{}}}"#,

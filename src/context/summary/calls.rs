@@ -1,4 +1,5 @@
-//! A call in a line: what says most of what it was for, whether it only asks, how it ended.
+//! Describes a call in one line: its most important arguments, whether it only reads, and how it
+//! ended.
 
 use serde_json::{Map, Value};
 
@@ -12,7 +13,7 @@ use crate::{
     knowledge::touch,
 };
 
-/// Arguments that say most of a call.
+/// The most important arguments of a call.
 const TELLING: [&str; 17] = [
     "command",
     "cmd",
@@ -32,7 +33,7 @@ const TELLING: [&str; 17] = [
     "id",
     "code",
 ];
-/// Of those that run something, and that say where: nothing else says more of a call.
+/// Arguments that have a command. They take precedence, together with those that say where.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
 const WHERE: [&str; 9] = [
     "pattern",
@@ -45,7 +46,7 @@ const WHERE: [&str; 9] = [
     "url",
     "question",
 ];
-/// Of calls that look for something: what, and where.
+/// Arguments of searches: the pattern and the place.
 const SOUGHT: [&str; 3] = ["pattern", "regex", "query"];
 const PLACES: [&str; 4] = ["path", "glob", "file_path", "dir"];
 /// Arguments that are paths.
@@ -57,11 +58,11 @@ const PATHS: [&str; 6] = [
     "dir",
     "directory",
 ];
-/// A path is told whole: one that is cut can be opened by nobody. No longer than this.
+/// Longest path that is shown whole, in characters. A clipped path cannot be opened.
 const PATH_CHARS_MAX: usize = 200;
-/// Of one argument, in characters: a text of megabytes is not gone through for a line of it.
+/// Characters of one argument that are read to describe it.
 const LOOKED_AT_CHARS: usize = 1_000;
-/// Words with which names of tools begin that only look something up, or think.
+/// First words of tool names that only read or think.
 const ASKING: [&str; 34] = [
     "get",
     "list",
@@ -98,9 +99,9 @@ const ASKING: [&str; 34] = [
     "help",
     "ping",
 ];
-/// Words that stand before those.
+/// Words that may be in front of those.
 const BEFORE_ASKING: [&str; 6] = ["web", "file", "files", "code", "docs", "lsp"];
-/// Tools of a harness for itself: what they did is told elsewhere, or is of no use later.
+/// Internal tools of a harness. What they do is told elsewhere or is useless later.
 const HOUSEKEEPING: [&str; 16] = [
     "todowrite",
     "todoread",
@@ -120,8 +121,7 @@ const HOUSEKEEPING: [&str; 16] = [
     "lsp",
 ];
 
-/// Whether a tool, by its name, does something that is more than to look something up, and
-/// no housekeeping of its harness.
+/// Whether a tool, by its name, has effects and is not internal to its harness.
 pub(super) fn acts(tool: &str) -> bool {
     let own = own(tool);
     let plain: String = own.chars().filter(|c| c.is_alphanumeric()).collect();
@@ -139,20 +139,19 @@ pub(super) fn acts(tool: &str) -> bool {
     }
 }
 
-/// What a tool does, in words: a summary says what was done, and sends nobody after a tool
-/// that may be gone.
+/// What a tool does, in words. A summary must not send the model to a tool that may be gone.
 pub(super) fn in_words(tool: &str) -> String {
     words(own(tool)).join(" ")
 }
 
-/// A tool's name without its server's.
+/// The name of a tool without its server's name.
 fn own(tool: &str) -> &str {
     let own = tool.rsplit("__").next().unwrap_or(tool);
     own.rsplit(['.', ':', '/']).next().unwrap_or(own)
 }
 
-/// Whether what a tool returned at last says how it went: of commands, and of what does
-/// something. A file that was read ends with whatever it ends with.
+/// Whether the end of a tool's result says how the call went. True for commands and tools with
+/// effects, false for reads.
 pub(crate) fn tells_how_it_ended(tool: &str) -> bool {
     match touch::is_of_files(tool) {
         true => touch::runs_commands(tool),
@@ -177,8 +176,8 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// What says most of what was asked for, in one line of about so many characters. Paths below
-/// `below` are told from there.
+/// The most important arguments as one line of about `chars_max` characters. Paths below `below`
+/// are relative to it.
 pub(crate) fn said_of(arguments: &str, chars_max: usize, below: Option<&str>) -> String {
     let object: Option<Map<String, Value>> = serde_json::from_str(arguments).ok();
     let Some(object) = object else {
@@ -203,7 +202,7 @@ pub(crate) fn said_of(arguments: &str, chars_max: usize, below: Option<&str>) ->
             .to_owned();
     }
     let told = shown(telling, chars_max, below);
-    // What was looked for says half of it.
+    // Pattern and place together.
     let place = named(&SOUGHT).and(named(&PLACES));
     match place.filter(|place| *place != telling) {
         Some(place) => format!("{told} in {}", shown(place, chars_max, below)),
@@ -211,7 +210,7 @@ pub(crate) fn said_of(arguments: &str, chars_max: usize, below: Option<&str>) ->
     }
 }
 
-/// What it is done to, where an argument names it: `ENT-241`, and not the longest text.
+/// The id of the object that the call is about (`ENT-241`), if an argument has one.
 fn id(object: &Map<String, Value>) -> Option<String> {
     const LONGEST: usize = 40;
     let is_id = |name: &str| {
@@ -227,7 +226,7 @@ fn id(object: &Map<String, Value>) -> Option<String> {
     told.find(|id| !id.is_empty())
 }
 
-/// A command line that is too long to tell, without going to where it runs.
+/// A long command line without a leading `cd`.
 fn without_cd(command: &str, chars_max: usize) -> &str {
     let command = command.trim();
     if command.chars().count() <= chars_max {
@@ -240,7 +239,7 @@ fn without_cd(command: &str, chars_max: usize) -> &str {
     rest.filter(|rest| !rest.is_empty()).unwrap_or(command)
 }
 
-/// Whether a call's command only prints a file: what that holds is not how it went.
+/// Whether the call's command only prints a file, so that its output does not say how it went.
 pub(crate) fn shows_a_file(arguments: &str) -> bool {
     const SHOWS: [&str; 6] = ["cat ", "head ", "nl ", "bat ", "less ", "sed -n "];
     const SAYS: [&str; 3] = [".log", ".out", ".txt"];
@@ -256,12 +255,13 @@ pub(crate) fn shows_a_file(arguments: &str) -> bool {
     })
 }
 
-/// All arguments in a line of so many characters: of longer ones the beginning and the end.
+/// All arguments on one line of at most `chars_max` characters. Longer ones keep the beginning and
+/// the end.
 pub(super) fn whole(arguments: &str, chars_max: usize) -> String {
     whole_or_ends(&one_line(arguments), chars_max)
 }
 
-/// Absolute paths among a call's arguments.
+/// Absolute paths in a call's arguments.
 pub(crate) fn paths(arguments: &str) -> Vec<String> {
     let Ok(object) = serde_json::from_str::<Map<String, Value>>(arguments) else {
         return Vec::new();
@@ -288,7 +288,7 @@ fn looked_at(text: &str) -> String {
     one_line(&part)
 }
 
-/// The first text of an object, or of what its first members hold.
+/// The first string of an object, or of its first nested values.
 fn first_text(object: &Map<String, Value>) -> Option<&str> {
     const DEPTH_MAX: u8 = 4;
     fn first(value: &Value, depth: u8) -> Option<&str> {
@@ -309,7 +309,7 @@ fn first_text(object: &Map<String, Value>) -> Option<&str> {
     top.find(|text| says_something(text)).or_else(deep)
 }
 
-/// Where no argument has a name that tells of it: all that are short, as far as there is room.
+/// All short arguments while there is room. For calls without well-known argument names.
 fn values(object: &Map<String, Value>, chars_max: usize) -> Option<String> {
     const SHORT: usize = 35;
     let has_telling = |name: &&str| object.get(*name).is_some_and(Value::is_string);
@@ -336,7 +336,7 @@ fn values(object: &Map<String, Value>, chars_max: usize) -> Option<String> {
     (!told.is_empty()).then_some(told)
 }
 
-/// The end of a path: there its file stands.
+/// The end of a path, which has the file name.
 fn clip_front(path: &str, max_chars: usize) -> String {
     let over = path.chars().count().saturating_sub(max_chars);
     if over == 0 {
@@ -346,18 +346,17 @@ fn clip_front(path: &str, max_chars: usize) -> String {
     format!("…{rest}")
 }
 
-/// How a call ended, by what it returned: the line that reports an error, gives a verdict or
-/// sums up, else the last one that says something, with `…` where others stand around it. Of a
-/// text that ends with what says nothing (`fi`), how long it is. Of JSON what it says is
-/// wrong. Empty: nothing tells.
+/// How a call ended, by its result: the line with an error, a verdict or a total, else the last
+/// line with content, with `…` if there are others. If the text ends with a line without content
+/// (`fi`), its length. For JSON, its error. Empty if nothing tells.
 pub(crate) fn ended(text: &str, chars_max: usize) -> String {
-    /// Of a long text the end, in bytes: there a run says how it ended.
+    /// Bytes read at the end of a long text, where a run reports its outcome.
     const LOOKED_AT_BYTES: usize = 8 << 10;
     if let Some(shape) = Shape::of(text) {
         return clip(&shape.error().unwrap_or_default(), chars_max);
     }
     let end = text.ceil_char_boundary(text.len().saturating_sub(LOOKED_AT_BYTES));
-    // Behind what a sub-agent says its harness says how to go on with it.
+    // After a sub-agent's answer, its harness adds how to continue it.
     let tells = |line: &&str| says_something(line) && !line.starts_with("agentId:");
     let lines: Vec<&str> = text[end..].lines().filter(tells).collect();
     let reported = lines.iter().find(|line| reports_error(line));
@@ -381,8 +380,8 @@ pub(crate) fn ended(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// The last line that gives a verdict (`**Verdict:** REQUEST CHANGES`), of a text's beginning
-/// and of these lines: a report tells it in front or at the end.
+/// The last line with a verdict (`**Verdict:** REQUEST CHANGES`), in the beginning of a text or in
+/// `lines`. Reports have it at the start or at the end.
 fn verdict(front: &str, lines: &[&str]) -> Option<String> {
     const FRONT_BYTES: usize = 2 << 10;
     let front = &front[..front.floor_char_boundary(FRONT_BYTES)];
@@ -390,7 +389,7 @@ fn verdict(front: &str, lines: &[&str]) -> Option<String> {
     let of = |lines: &[&str]| {
         let at = lines.iter().rposition(|line| is_verdict(line))?;
         let told = plain(lines[at]);
-        // Of a heading, what stands below it.
+        // For a heading, the text below it.
         let is_heading = !told.contains(':') || told.ends_with(':');
         match lines
             .get(at + 1)
@@ -403,7 +402,7 @@ fn verdict(front: &str, lines: &[&str]) -> Option<String> {
     of(lines).or_else(|| of(&front))
 }
 
-/// A line that gives a verdict.
+/// Whether a line has a verdict.
 pub(crate) fn is_verdict(line: &str) -> bool {
     const WORDS: [&str; 4] = [
         "REQUEST CHANGES",
@@ -430,14 +429,14 @@ fn is_named_verdict(line: &str) -> bool {
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// A line without the marks of a heading, a list or of weight.
+/// A line without the markup of headings, lists and emphasis.
 fn plain(line: &str) -> String {
     let line = one_line(line);
     let line = line.trim_start_matches(|c: char| !c.is_alphanumeric());
     line.replace("**", "").trim().to_owned()
 }
 
-/// The end of a block of code: it says nothing of how a call went.
+/// Whether a line only closes a block of code.
 fn closes(line: &str) -> bool {
     const ENDS: [&str; 8] = ["fi", "done", "esac", "end", "endif", "EOF", "EOT", "pass"];
     let line = numberless(line.trim_start());
@@ -452,7 +451,7 @@ mod tests {
         said_of(arguments, 70, None)
     }
 
-    // `Grep` was told by where it looked, and not by what for.
+    // The description of `Grep` had the place, but not the pattern.
     #[test]
     fn a_search_is_told_with_what_it_looked_for() {
         let both = r#"{"path":"/repo/src","pattern":"fn parse","output_mode":"content"}"#;
@@ -462,7 +461,7 @@ mod tests {
         assert_eq!(told(r#"{"path":"/repo/src"}"#), "/repo/src");
     }
 
-    // `search_direct_flight MCO` told neither where to nor when, and there was room.
+    // `search_direct_flight MCO` had neither destination nor date, although there was room.
     #[test]
     fn a_call_without_a_telling_name_is_told_with_all_that_is_short() {
         let flight = r#"{"origin":"MCO","destination":"BOS","date":"2024-05-21","seats":2}"#;
@@ -476,7 +475,7 @@ mod tests {
         assert_eq!(told(nested), "Which method?");
     }
 
-    // `…ev/workspace/tmp/cli/docs/plans/a.md` names a file that nobody can open.
+    // `…ev/workspace/tmp/cli/docs/plans/a.md` names a file that cannot be opened.
     #[test]
     fn paths_are_whole_or_from_a_directory_that_is_told() {
         let deep = format!(
@@ -495,7 +494,7 @@ mod tests {
         );
     }
 
-    // Of an agent that works on no files, what it changed is what there is to know.
+    // For an agent that works without files, the calls with effects are what matters.
     #[test]
     fn tools_that_do_something() {
         for tool in [
@@ -526,7 +525,7 @@ mod tests {
         }
     }
 
-    // A note told that tests were run, and not how they ended.
+    // A note said that tests ran, but not how they ended.
     #[test]
     fn how_a_call_ended() {
         assert_eq!(ended("running\n0 issues.\n\n", 40), "… 0 issues.");
@@ -544,8 +543,8 @@ mod tests {
         assert_eq!(ended("", 40), "");
     }
 
-    // A review asked for changes, for two critical findings, and its note said that lint and
-    // tests pass; a script that was read "ended" with `fi`, a status with one of two files.
+    // A review requested changes for two critical findings, but the note said that lint and tests
+    // pass. A script that was read "ended" with `fi`, and a status with one of two files.
     #[test]
     fn what_ended_a_text_is_not_all_of_it() {
         let review = "# Review\n\n**Verdict: REQUEST CHANGES**\n\n2 critical findings.\n\n\
@@ -567,7 +566,7 @@ mod tests {
         assert!(!shows_a_file(r#"{"command":"cat build.log"}"#));
     }
 
-    // Of 60 characters of a command all told where it ran.
+    // The 60 characters for a command only told where it ran.
     #[test]
     fn a_command_is_told_and_not_where_it_runs() {
         let deep = "/Users/dev/workspaces/mono/packages/agent/with/a/long/name/of/its/own";
@@ -576,7 +575,7 @@ mod tests {
         assert_eq!(told(r#"{"command":"cd /w && make"}"#), "cd /w && make");
     }
 
-    // `refused update_issue ## Problem …` told of which issue by nothing.
+    // `refused update_issue ## Problem …` did not say which issue.
     #[test]
     fn what_a_call_is_about_comes_first() {
         let issue = r###"{"description":"## Problem\nIt is so","id":"ENT-241"}"###;

@@ -1,5 +1,5 @@
-//! What came of turns, without a model: what was asked, what was answered, what
-//! went wrong, what is open, which files and ids were named.
+//! A summary of turns without a model: what was asked, answered and failed, what is open, and which
+//! files and ids were named.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -12,22 +12,21 @@ use super::{
 use crate::{steps, window::WindowEvent, words};
 use treering_domain::{ContentPart, ConversationId, EventBody, MessageAppended, Role};
 
-/// Longest summary of a dialogue's latest turns, in characters.
+/// Longest dialogue summary, in characters.
 pub const DIALOGUE_SUMMARY_CHARS_MAX: usize = 2_000;
 
-/// Files and ids that are listed, each.
+/// Most files, and most ids, that are listed.
 const NAMES_MAX: usize = 24;
-/// A turn that has less room than this is not worth telling, in characters.
+/// Least room for a turn, in characters.
 const TURN_CHARS_MIN: usize = 120;
-/// More of one turn is not told even if there is room, in characters.
+/// Most characters for one turn.
 const TURN_CHARS_MAX: usize = 1_200;
-/// Failures of a turn that are told.
+/// Most failures of a turn that are quoted.
 const FAILURES_MAX: usize = 2;
-/// Of what a turn asked, in bytes: far more than the part of it that is looked at
-/// for its head.
+/// Bytes of a turn's request that are kept. Only its beginning is quoted.
 const ASKED_BYTES_MAX: usize = 64 << 10;
 
-/// The engine's own summary of a dialogue: what came of each turn, in quotations. At most
+/// The engine's own summary of a dialogue: the outcome of each turn, in quotations. At most
 /// `max_chars` characters.
 #[must_use]
 pub fn dialogue_summary(
@@ -39,7 +38,7 @@ pub fn dialogue_summary(
     clip(story.told(max_chars).trim(), max_chars)
 }
 
-/// What there is to tell.
+/// The facts for the summary.
 struct Story {
     turns: Vec<ToldTurn>,
     facts: Facts,
@@ -87,8 +86,8 @@ impl Story {
         text + &after
     }
 
-    /// The first turn, which tells what it is all about, and as many of the last
-    /// as there is room for.
+    /// Writes the first turn, which has the task, and as many of the last turns as there is room
+    /// for.
     fn tell_turns(&self, text: &mut String, room: usize) {
         let Some((first, rest)) = self.turns.split_first() else {
             return;
@@ -116,7 +115,7 @@ impl Story {
         }
     }
 
-    /// Lists that follow the turns.
+    /// The lists after the turns.
     fn after(&self, max_chars: usize) -> String {
         let mut text = String::new();
         for (title, list) in [
@@ -145,7 +144,7 @@ impl ToldTurn {
                 EventBody::MessageAppended(message) => told.message(message),
                 EventBody::ToolResultRecorded(result) if !result.success => {
                     told.failed += 1;
-                    // The last failures: the first were perhaps put right.
+                    // Keep the last failures: earlier ones may have been fixed.
                     told.failures.push(result_summary(result, 160));
                     if told.failures.len() > FAILURES_MAX {
                         told.failures.remove(0);
@@ -167,7 +166,7 @@ impl ToldTurn {
         }
         match message.role {
             Role::User if self.asked.is_empty() => self.asked = said,
-            // Its head is told; what is far beyond it is not kept.
+            // Only the beginning is quoted.
             Role::User if self.asked.len() > ASKED_BYTES_MAX => {}
             Role::User => {
                 steps::note(said.len());
@@ -233,7 +232,7 @@ fn note(facts: &mut Facts, body: &EventBody) {
     }
 }
 
-/// What the last turn left undone.
+/// What the last turn left open.
 fn open(events: &[Arc<WindowEvent>], turn: &Turn) -> Vec<String> {
     let mut tasks = Vec::new();
     for event in events {
@@ -265,8 +264,8 @@ mod tests {
         dialogue_summary(id, &events, max_chars)
     }
 
-    /// Whoever goes on from here needs what was asked, what came of it, what
-    /// failed, what is open, and by which names things go.
+    /// A successor needs what was asked, the outcome, failures, open tasks, and names of files and
+    /// ids.
     #[test]
     fn what_came_of_turns() {
         let text = summary(
@@ -292,8 +291,8 @@ mod tests {
         assert_eq!(text, expected);
     }
 
-    /// The first request says what it is all about, the last ones where it stands:
-    /// what is left out comes from between.
+    /// The first request has the task, and the last ones the current state. What is left out is in
+    /// between.
     #[test]
     fn the_middle_goes_first() {
         let mut spoken = Vec::new();
@@ -309,14 +308,14 @@ mod tests {
         assert!(text.chars().count() <= 1_500);
     }
 
-    /// Nothing was said yet: still something that can be recorded.
+    /// Without messages, the summary is still a text that can be recorded.
     #[test]
     fn nothing_to_tell() {
         assert_eq!(summary(&[], 500), "Nothing was said.");
     }
 
     proptest! {
-        /// Whatever was said: bounded, the same each time, and without characters that hide.
+        /// For any dialogue: bounded, deterministic, and without hidden characters.
         #[test]
         fn bounded_and_plain(
             said in proptest::collection::vec(

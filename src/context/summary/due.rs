@@ -1,5 +1,5 @@
-//! What there is to summarise in a window: results of finished turns, and turns
-//! that no dialogue summary covers.
+//! What is due to be summarised in a window: results of finished turns, and turns without a
+//! dialogue summary.
 
 use std::collections::HashMap;
 
@@ -10,23 +10,23 @@ use treering_domain::{
     ToolResultRecorded,
 };
 
-/// A large result of a finished turn that has no recorded snapshot.
+/// A large result of a finished turn without a recorded digest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SnapshotDue<'a> {
-    /// Where the call was requested.
+    /// The event that requested the call.
     pub request: EventRef,
     /// The call.
     pub call: &'a ToolCallRequested,
-    /// What it returned.
+    /// Its result.
     pub result: &'a ToolResultRecorded,
 }
 
-/// Turns that a dialogue summary is due for.
+/// Turns for which a dialogue summary is due.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DialogueDue<'a> {
-    /// The last summary, which the new one is to replace.
+    /// The last summary, which the new one replaces.
     pub previous: Option<&'a SummaryRecorded>,
-    /// Indexes of the events that are to be summarised, in the window.
+    /// Index in the window of the first event to summarise.
     pub first: usize,
     /// Index after the last of them.
     pub end: usize,
@@ -36,9 +36,8 @@ pub struct DialogueDue<'a> {
     pub to: Revision,
 }
 
-/// Results of finished turns that have at least `bytes_min` bytes of text and no
-/// recorded snapshot, oldest first. Only those that were requested on the branch
-/// itself: what it inherits is its parent's to summarise.
+/// Results of finished turns with at least `bytes_min` bytes of text and no recorded digest, oldest
+/// first. Only calls that were requested on the branch itself: inherited ones belong to its parent.
 #[must_use]
 pub fn snapshots_due(window: &WindowInput, bytes_min: usize) -> Vec<SnapshotDue<'_>> {
     let turns = turns(window.conversation, &window.events);
@@ -84,9 +83,8 @@ pub fn snapshots_due(window: &WindowInput, bytes_min: usize) -> Vec<SnapshotDue<
     due
 }
 
-/// The turns that a dialogue summary is due for: a multiple of `every_turns`
-/// finished turns after the last summary's end. The multiple is the largest, so
-/// that a summariser that was away makes one summary, not many.
+/// The turns for which a dialogue summary is due: the largest multiple of `every_turns` finished
+/// turns since the last summary. After an outage, a summariser makes one summary and not many.
 #[must_use]
 pub fn dialogue_due(window: &WindowInput, every_turns: u32) -> Option<DialogueDue<'_>> {
     let every = usize::try_from(every_turns)
@@ -164,8 +162,8 @@ mod tests {
         Spoken::Assistant("seen"),
     ];
 
-    /// What is worth a model's time: large results of turns that are over, each
-    /// call once even if ids come again.
+    /// Digests are due for large results of finished turns, once for each call, even if ids are
+    /// reused.
     #[test]
     fn results_worth_a_snapshot() {
         let mut spoken = [TURN, TURN].concat();
@@ -188,8 +186,8 @@ mod tests {
         assert_eq!(due(&window, 5), [6]);
     }
 
-    /// A summary every so many turns, each going on where the last one ended; one
-    /// that was away for long makes one, not ten.
+    /// A summary is due every `every_turns` turns, from the end of the last one. After a long
+    /// outage there is one, not ten.
     #[test]
     fn turns_worth_a_summary() {
         let mut window = window_input(&[TURN; 7].concat());

@@ -1,6 +1,6 @@
-//! What stands for a conversation that is no longer shown, without a model: the
-//! task and what was asked later, as it was said; what was decided; the state of
-//! files; what ran and what failed; what is next. In quotations, a section each.
+//! The engine's summary of compacted events, without a model: the task and later requests,
+//! decisions, state of files, commands and failures, and what is next. It consists of quotations,
+//! in sections.
 
 use std::{collections::HashMap, fmt::Write as _, sync::Arc};
 
@@ -10,22 +10,21 @@ use super::{
 };
 use crate::{knowledge::Touch, window::WindowEvent, words};
 
-/// How an extract begins: the model that reads it goes on from there.
+/// Opening of an extract, for the model that continues from it.
 pub(super) const CONTINUATION: &str = "This continues an earlier conversation, whose messages are \
 no longer shown. What came of it, in quotations from it:";
-/// Least room of an extract, in characters: about 1,500 tokens.
+/// Minimum limit of an extract, in characters: about 1,500 tokens.
 pub const COMPACTION_EXTRACT_CHARS_MIN: usize = 6_000;
-/// Files of one state that are named.
+/// Most files of one state that are named.
 const FILES_MAX: usize = 40;
-/// Quotation of one later request, in characters: longer where half of the room is more.
+/// Longest quotation of a later request, in characters, unless half of the room is more.
 const ASK_CHARS: usize = 2_000;
-/// Characters that are worth to tell a section again for.
+/// Least room left over for which a section is extended, in characters.
 const LEFT_CHARS_MIN: usize = 100;
 
-/// The engine's own summary of events that a compaction is to stand for. `earlier`
-/// is the summary of an earlier compaction, which this one replaces. What was said is
-/// quoted as it was said, tools that it names as well; the extract itself names none. At most
-/// `max_chars` characters.
+/// The engine's own summary of events that a compaction replaces. `earlier` is the summary of an
+/// earlier compaction, which is replaced as well. Quotations are unchanged, even if they name
+/// tools; the extract itself names none. At most `max_chars` characters.
 #[must_use]
 pub fn compaction_extract(
     events: &[Arc<WindowEvent>],
@@ -40,18 +39,18 @@ pub fn compaction_extract(
     clip(text.trim(), max_chars)
 }
 
-/// Whether a summary is the engine's own: what it names, somebody said.
+/// Whether the engine wrote a summary. Tool names in it are quotations.
 #[must_use]
 pub fn is_extract(summary: &str) -> bool {
     summary.starts_with(CONTINUATION)
 }
 
-/// Tells a section within so many characters.
+/// Writes a section within a number of characters.
 type Tell = fn(&Gathered, usize) -> String;
 
-/// A section: its title, what it tells, and the room that it gets of what is left when its
-/// turn comes, in hundredths. What it does not need goes to those after it, and what nobody
-/// needed then to the first that were cut.
+/// Sections: title, content, and the percentage of the room left that the section gets. Room that
+/// it does not use goes to the later sections, and room left at the end to the first sections that
+/// were cut.
 const SECTIONS: [(&str, Tell, usize); 11] = [
     ("The task, as it was first asked:", task, 25),
     (
@@ -97,7 +96,7 @@ impl Extract {
     }
 
     fn told(mut self, gathered: &Gathered, previous: Option<&str>) -> String {
-        // One that stands in for another is not introduced twice.
+        // Do not repeat the opening of the extract that is replaced.
         let previous = previous.map(|text| text.trim_start_matches(CONTINUATION).trim());
         if let Some(previous) = previous.filter(|text| !text.is_empty()) {
             let room = self.left * 6 / 10;
@@ -144,7 +143,7 @@ impl Extract {
     }
 }
 
-/// Characters of a section beside what it tells.
+/// Characters of a section besides its content.
 fn around(title: &str) -> usize {
     title.chars().count() + 4
 }
@@ -156,7 +155,7 @@ fn taken(title: &str, body: &str) -> usize {
     }
 }
 
-/// The first request in full, as far as there is room. Behind an earlier summary, that has it.
+/// The first request, as long as there is room. Empty after an earlier summary, which has it.
 fn task(gathered: &Gathered, room: usize) -> String {
     match gathered.asked.first().filter(|_| !gathered.goes_on) {
         Some(first) => quoted(&first.text, room),
@@ -164,15 +163,14 @@ fn task(gathered: &Gathered, room: usize) -> String {
     }
 }
 
-/// Every later request and refusal: short ones whole, long ones cut so that all
-/// have a place.
+/// Later requests and refusals: short ones whole, long ones cut so that all fit.
 fn asked_later(gathered: &Gathered, room: usize) -> String {
     let later = gathered.asked.get(1..).filter(|_| !gathered.goes_on);
     let later = requests(later.unwrap_or_default());
     listed(&later, room, ASK_CHARS.max(room / 2))
 }
 
-/// Without praise and assent, which ask for nothing, but for the last of all.
+/// The requests without praise and assent, except the last one.
 fn requests(asked: &[Quotation]) -> Vec<Quotation> {
     let last = asked.last().map(|last| last.at);
     let says = |said: &&Quotation| {
@@ -181,7 +179,7 @@ fn requests(asked: &[Quotation]) -> Vec<Quotation> {
     asked.iter().filter(says).cloned().collect()
 }
 
-/// The same of all requests behind an earlier summary.
+/// As [`asked_later`], for all requests after an earlier summary.
 fn asked_since(gathered: &Gathered, room: usize) -> String {
     match gathered.goes_on {
         true => listed(&requests(&gathered.asked), room, ASK_CHARS.max(room / 2)),
@@ -189,8 +187,8 @@ fn asked_since(gathered: &Gathered, room: usize) -> String {
     }
 }
 
-/// The last answer of each turn, the last of all with the most room, and what was said on
-/// the way where it tells of a decision; in the order in which it was said.
+/// The last answer of each turn, the last of all with the most room, and decisions on the way, in
+/// order.
 fn answers(gathered: &Gathered, room: usize) -> String {
     let Some((last, earlier)) = gathered.answers.split_last() else {
         return listed(&gathered.decisions, room, 400);
@@ -212,9 +210,9 @@ fn answers(gathered: &Gathered, room: usize) -> String {
     text
 }
 
-/// Calls that did something, with what came of each.
+/// Calls with effects and their outcomes.
 fn acts(gathered: &Gathered, room: usize) -> String {
-    /// Least room of what came of one, in characters.
+    /// Least room for one outcome, in characters.
     const CAME_CHARS_MIN: usize = 240;
     let around: usize = gathered
         .acts
@@ -255,7 +253,7 @@ fn next(gathered: &Gathered, room: usize) -> String {
     fitting(&lines, room)
 }
 
-/// What became of files, the last changed first.
+/// The state of files, last changed first.
 fn files(gathered: &Gathered, room: usize) -> String {
     let mut lines = Vec::new();
     if let Some((path, touch, _)) = gathered.changed().next() {
@@ -312,7 +310,7 @@ fn again(gathered: &Gathered, room: usize) -> String {
         lines.push(format!("- {}", ids.join(", ")));
     }
     if !numbers.is_empty() {
-        // Elsewhere `#10` is an event.
+        // Elsewhere, `#10` is an event.
         let numbers = numbers.join(", ");
         lines.push(format!(
             "- {numbers} (numbers that the texts name, of no event)"
@@ -321,8 +319,8 @@ fn again(gathered: &Gathered, room: usize) -> String {
     clip(&lines.join("\n"), room)
 }
 
-/// An earlier summary as what it is: what it ordered whoever read it then is no order any
-/// more, and what it names as open was open then.
+/// An earlier summary, marked as of its time: its instructions do not apply any more, and tasks it
+/// calls open may be done.
 fn as_of_then(summary: &str) -> String {
     const ORDERS: [&str; 2] = [
         "without asking the user any further questions",
@@ -350,14 +348,14 @@ fn as_of_then(summary: &str) -> String {
     readable(&lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// A text as it is, without what is not seen.
+/// The text without invisible characters.
 fn readable(text: &str) -> String {
     let line = |line: &str| seen(line.trim_end());
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A text of several lines, each indented: what is quoted cannot pass for a
-/// heading. Code keeps its shape.
+/// A text with each line indented, so that a quotation cannot look like a heading. Code keeps its
+/// indentation.
 fn quoted(text: &str, room: usize) -> String {
     const INDENT_MAX: usize = 16;
     let mut lines = String::new();
@@ -377,7 +375,7 @@ fn quoted(text: &str, room: usize) -> String {
     whole_or_ends(&lines, room)
 }
 
-/// Texts, one a line, with as much of each as lets all have a place.
+/// Texts, one on each line, cut so that all fit.
 fn listed(said: &[Quotation], room: usize, chars_max: usize) -> String {
     let lines: Vec<(String, String)> = said
         .iter()
@@ -389,7 +387,7 @@ fn listed(said: &[Quotation], room: usize, chars_max: usize) -> String {
         .map(|(label, line)| label.chars().count() + line.chars().count());
     let lengths: Vec<usize> = lengths.collect();
     let most = level(&lengths, room.saturating_sub(lines.len() * 12)).min(chars_max);
-    // So many that not even a few words of each fit: the last ones.
+    // If not even a few words of each fit, only the last ones.
     const WORDS: usize = 60;
     let skipped = if most < WORDS {
         lines.len().saturating_sub((room / (WORDS + 12)).max(1))
@@ -415,8 +413,8 @@ fn listed(said: &[Quotation], room: usize, chars_max: usize) -> String {
     clip(&text, room)
 }
 
-/// The length to which texts have to be cut so that together they fit: short ones
-/// leave their room to the long ones.
+/// The length to which texts must be cut so that together they fit. Room that short ones do not use
+/// goes to the long ones.
 pub(crate) fn level(lengths: &[usize], room: usize) -> usize {
     let mut sorted = lengths.to_vec();
     sorted.sort_unstable();
@@ -452,7 +450,7 @@ fn last_fitting(lines: &[String], room: usize) -> String {
     lines[lines.len() - kept..].join("\n")
 }
 
-/// How often each of some texts came up, for those that matter again.
+/// The texts that occurred more than once, in order.
 pub(super) fn repeated(counts: &HashMap<String, u32>, order: &[String]) -> Vec<String> {
     let again = |text: &&String| counts.get(*text).is_some_and(|count| *count > 1);
     order.iter().filter(again).cloned().collect()

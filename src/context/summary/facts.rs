@@ -1,15 +1,15 @@
-//! Files, ids and open tasks that a text names.
+//! Finds files, ids and open tasks in texts.
 
 use std::collections::BTreeSet;
 
 use super::text::{clip, one_line};
 
-/// Longest file name or id that is noted, in bytes.
+/// Longest file name or id, in bytes.
 const NAME_BYTES_MAX: usize = 200;
-/// How much of a text is looked through, in bytes, from its start and its end.
+/// Bytes of a text that are read, at its start and at its end.
 const LOOKED_AT_BYTES: usize = 32 << 10;
 
-/// What texts have named, each once, in order.
+/// Files and ids in texts, each once, in order.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub files: Vec<String>,
@@ -19,7 +19,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// At most `max` files and `max` ids are noted: of more, the last.
+    /// Keeps at most `max` files and `max` ids, the last ones.
     pub fn new(max: usize) -> Self {
         Self {
             max,
@@ -27,7 +27,7 @@ impl Facts {
         }
     }
 
-    /// Notes what a text names.
+    /// Adds the files and ids in a text.
     pub fn note(&mut self, text: &str) {
         let (start, end) = ends(text);
         for part in [start, end] {
@@ -47,7 +47,7 @@ impl Facts {
         }
     }
 
-    /// Notes an id, with what it is the id of.
+    /// Adds an id with the name of its object.
     pub fn note_id(&mut self, id: &str, name: &str) {
         let (id, name) = (one_line(id), one_line(name));
         let told = if name.is_empty() {
@@ -72,7 +72,7 @@ impl Facts {
     }
 }
 
-/// Start and end of a text, not overlapping, at most [`LOOKED_AT_BYTES`] each.
+/// Start and end of a text without overlap, at most [`LOOKED_AT_BYTES`] each.
 fn ends(text: &str) -> (&str, &str) {
     if text.len() <= 2 * LOOKED_AT_BYTES {
         return (text, "");
@@ -87,8 +87,7 @@ fn ends(text: &str) -> (&str, &str) {
     (&text[..start], &text[end..])
 }
 
-/// A path, or a name with an extension. Not a web address, a number or an
-/// abbreviation.
+/// Whether it is a path or a name with an extension, and not a URL, number or abbreviation.
 fn is_file(token: &str) -> bool {
     if token.contains("://") || token.contains('@') || !token.contains(['.', '/']) {
         return false;
@@ -105,7 +104,7 @@ fn is_file(token: &str) -> bool {
             && extension.chars().all(|c| c.is_ascii_alphanumeric())
     });
     match extension {
-        // "e.g", "U.S": letters and dots only.
+        // "e.g" and "U.S" have only letters and dots.
         Some((stem, extension)) => {
             token.contains('/') || !(stem.chars().count() == 1 && extension.len() == 1)
         }
@@ -117,8 +116,8 @@ fn is_file(token: &str) -> bool {
     }
 }
 
-/// `#123` (`#5` counts something), `ABC-1`, a UUID, a long hexadecimal number, `name_123abc`,
-/// `gift_card_8190333`. Not `i-1`, `utf-8` or `0-9a-fA-F`.
+/// Whether it is an id: `#123` (`#5` is a count), `ABC-1`, a UUID, a long hexadecimal number,
+/// `name_123abc`, `gift_card_8190333`. Not `i-1`, `utf-8` or `0-9a-fA-F`.
 pub(super) fn is_id(token: &str) -> bool {
     let digits = token.chars().filter(char::is_ascii_digit).count();
     if digits == 0 || !token.is_ascii() {
@@ -156,7 +155,8 @@ fn is_uuid(token: &str) -> bool {
     lengths.eq([8, 4, 4, 4, 12]) && token.chars().all(is_hex)
 }
 
-/// `OBUT9V`: capitals and digits together, as bookings have. `SHA256` and `R2D2` say less.
+/// Whether it is a code like `OBUT9V`, with mixed capitals and digits, as bookings have. `SHA256`
+/// and `R2D2` are not.
 fn is_code(token: &str) -> bool {
     let is_capital = |c: char| c.is_ascii_uppercase();
     let plain = |c: char| is_capital(c) || c.is_ascii_digit();
@@ -168,8 +168,7 @@ fn is_code(token: &str) -> bool {
         && turns.count() > 1
 }
 
-/// Open tasks of a text: boxes that are not ticked, and lines that begin with
-/// `TODO`.
+/// Open tasks in a text: unticked boxes, and lines that begin with `TODO`.
 pub(super) fn open_tasks(text: &str) -> Vec<String> {
     const SIGNS: [&str; 5] = ["- [ ]", "* [ ]", "[ ]", "☐", "TODO"];
     let mut tasks = Vec::new();
@@ -190,8 +189,7 @@ pub(super) fn open_tasks(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// What a successor needs to take up the work: files and ids, not numbers,
-    /// dates, addresses or abbreviations.
+    /// A successor needs files and ids, not numbers, dates, URLs or abbreviations.
     #[test]
     fn files_and_ids() {
         let mut facts = Facts::new(20);
@@ -218,8 +216,8 @@ mod tests {
         );
     }
 
-    // `0-9a-fA-F` and `N-1` stood under what was used again and again; `OBUT9V`, which seven
-    // calls took, did not.
+    // `0-9a-fA-F` and `N-1` were listed as recurring ids, but `OBUT9V`, an argument of seven calls,
+    // was not.
     #[test]
     fn what_is_an_id() {
         for id in [
@@ -249,8 +247,7 @@ mod tests {
         }
     }
 
-    /// A long history names more than a summary holds: the last are nearest to
-    /// what comes next.
+    /// A long history names more than a summary can list. The last ones are the most relevant.
     #[test]
     fn the_last_stay() {
         let mut facts = Facts::new(2);

@@ -1,4 +1,4 @@
-//! What there is to tell of a conversation: gathered from its events in one pass.
+//! Gathers the facts for an extract from the events, in one pass.
 
 mod ids;
 mod runs;
@@ -29,76 +29,76 @@ use treering_domain::{
     ToolResultRecorded,
 };
 
-/// A shorter message right after an imported compaction is no summary, in bytes.
+/// A message after an imported compaction must have at least this size to be its summary, in bytes.
 const SUMMARY_BYTES_MIN: usize = 400;
-/// Of one message that is kept, in bytes.
+/// Bytes of a message that are kept.
 const SAID_BYTES_MAX: usize = 64 << 10;
-/// Decisions that are kept: the last.
+/// Most decisions that are kept, the last ones.
 const DECISIONS_MAX: usize = 40;
-/// Longest command line that is quoted, in characters.
+/// Longest quoted command line, in characters.
 const COMMAND_CHARS_MAX: usize = 200;
-/// Calls that did something, that are kept: the last.
+/// Most calls with effects that are kept, the last ones.
 const ACTS_MAX: usize = 40;
 /// Longest arguments and outcome of such a call, in characters.
 const ACT_CHARS_MAX: usize = 400;
 const OUTCOME_CHARS_MAX: usize = 1_000;
-/// Of a call that somebody said something to, in characters.
+/// Longest description of a call that the user commented on, in characters.
 const NAMED_CHARS_MAX: usize = 80;
-/// Before what was asked when a summary that an import brought was not written yet.
+/// Label of requests from before an imported summary.
 const BEFORE_SUMMARY: &str = "before that summary";
-/// Skills that are named.
+/// Most skills that are named.
 const SKILLS_MAX: usize = 20;
 
 /// A quotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Quotation {
-    /// Before it: empty, or what it was said to.
+    /// Context of the quotation, or empty.
     pub label: String,
     pub text: String,
-    /// When it was said: later is more.
+    /// Its position; later ones are greater.
     pub at: usize,
 }
 
-/// What there is to tell.
+/// The facts for an extract.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// What the user asked and refused, in order.
+    /// Requests and refusals of the user, in order.
     pub asked: Vec<Quotation>,
     /// The last answer of each turn.
     pub answers: Vec<Quotation>,
-    /// What was said on the way and tells of a decision.
+    /// Earlier texts of the model with a decision.
     pub decisions: Vec<Quotation>,
-    /// Path, state, and when it was last changed.
+    /// Path, state, and position of the last change.
     files: Vec<(String, Touch, usize)>,
     file_places: HashMap<String, usize>,
     reads: HashMap<String, u32>,
     read_order: Vec<String>,
-    /// What failed and did not work later: what it was, what it said.
+    /// Failures that were not fixed later: the call and the error.
     pub failures: Vec<(String, String)>,
-    /// Commands that worked, each as it was last run, with what it said.
+    /// Commands that worked, each with its last run and output.
     pub commands: Vec<(String, String)>,
-    /// Calls that did something other than to files and by a shell: what, and what came of it.
+    /// Calls with effects other than on files and in a shell: the call and its outcome.
     pub acts: Vec<(String, String)>,
     /// Skills that were used, in order.
     pub skills: Vec<String>,
-    /// Tasks of the last list that are not done.
+    /// Open tasks of the last list.
     pub open_tasks: Vec<String>,
-    /// The question that the last answer ends with.
+    /// The question at the end of the last answer.
     pub offer: Option<String>,
     /// The last request has no answer.
     pub is_unanswered: bool,
-    /// Ids that came up more than once.
+    /// Ids that occurred more than once.
     pub ids: Vec<String>,
-    /// A summary that an import brought, which stands for what was before.
+    /// An imported summary of earlier events.
     pub imported_summary: Option<String>,
-    /// There is a summary of what was before: the task is told in it.
+    /// An earlier summary exists, and has the task.
     pub goes_on: bool,
     failure_keys: Vec<String>,
     command_keys: Vec<String>,
     tasks: TaskList,
     after_compaction: bool,
     changes: usize,
-    /// What was said so far.
+    /// Number of messages so far.
     said: usize,
 }
 
@@ -130,7 +130,7 @@ impl Gathered {
                 }
                 EventBody::Compacted(compacted) => {
                     gathered.after_compaction = compacted.summary.is_empty();
-                    // What was asked before it is told as that, but for turns that it keeps.
+                    // Mark requests from before the summary, unless the import kept their turns.
                     if compacted.trigger == CompactionTrigger::Imported && compacted.kept_turns == 0
                     {
                         for said in &mut gathered.asked {
@@ -152,7 +152,7 @@ impl Gathered {
         gathered
     }
 
-    /// Files that were changed, the last one first.
+    /// Files that were changed, last changed first.
     pub fn changed(&self) -> impl Iterator<Item = (&str, Touch, usize)> {
         let mut changed: Vec<_> = self
             .files
@@ -195,7 +195,7 @@ impl Gathered {
                 };
                 text.truncate(text.floor_char_boundary(SAID_BYTES_MAX));
                 ids.note(&text);
-                // A message that was broken off and sent again, longer.
+                // An interrupted message that was sent again with more text.
                 let again =
                     |said: &Quotation| said.label.is_empty() && text.starts_with(&said.text);
                 if self.asked.last().is_some_and(again) {
@@ -214,7 +214,7 @@ impl Gathered {
     }
 
     fn answered(&mut self, text: &str) {
-        // What a harness writes in the model's place when the user ran a command.
+        // Claude Code writes this in the model's role after a command at the prompt.
         if text.trim() == "No response requested." {
             return;
         }
@@ -234,7 +234,7 @@ impl Gathered {
         }
     }
 
-    /// Sentences of something said on the way that tell of a decision.
+    /// Keeps sentences with a decision from an earlier text of a turn.
     fn decided(&mut self, text: &str, at: usize) {
         for text in decisions(text) {
             let known = self
@@ -263,7 +263,7 @@ impl Gathered {
         }
     }
 
-    /// What the user said in the place of a result.
+    /// Keeps a comment of the user in place of a result.
     fn replied(&mut self, call: &str, reply: &Reply<'_>) {
         self.said += 1;
         for (label, said) in reply.told(call) {
@@ -298,7 +298,7 @@ impl Gathered {
             return self.did(call, result);
         }
         let line = touch::command_line(call);
-        // One of several calls failed, and this one was not tried.
+        // Another call of the batch failed, and this one was not run.
         if !result.success && text.contains("Sibling tool call errored") {
             return;
         }
@@ -316,7 +316,7 @@ impl Gathered {
             None => named(call),
         };
         if failed {
-            // What comes last in a line is what it was for.
+            // The last program in a line is its purpose.
             if let Some(key) = keys.last().filter(|_| !touch::only_looks(call)) {
                 let said = result_summary(result, 300);
                 note_run(&mut self.failures, &mut self.failure_keys, key, what, said);
@@ -334,7 +334,7 @@ impl Gathered {
         }
         if line.is_some() && !keys.is_empty() {
             let said = last_words(result);
-            // What ran by itself before ran again as a part of this.
+            // This line includes a command that ran alone before.
             let is_part = |known: &String| {
                 let mut programs = known.split("; ");
                 programs.all(|program| keys.iter().any(|key| key == program))
@@ -348,7 +348,7 @@ impl Gathered {
         }
     }
 
-    /// Notes what a call did that is told by no file and by no command line.
+    /// Keeps a call with effects other than on files or in a shell.
     fn did(&mut self, call: &ToolCallRequested, result: &ToolResultRecorded) {
         let arguments = calls::whole(call.arguments.as_str(), ACT_CHARS_MAX);
         let what = format!("{} {arguments}", calls::in_words(&call.tool));
@@ -389,15 +389,15 @@ impl Gathered {
     }
 }
 
-/// A call by what its tool does and what says most of its arguments.
+/// A call in words: what its tool does, and its most important arguments.
 fn named(call: &ToolCallRequested) -> String {
     let said = calls::said_of(call.arguments.as_str(), NAMED_CHARS_MAX, None);
     let tool = calls::in_words(&call.tool);
     format!("{tool} {said}").trim_end().to_owned()
 }
 
-/// What a call came to, by what it returned: its beginning, and its end, where a report has
-/// its verdict.
+/// The outcome of a call by its result: its beginning, and its end, where reports have their
+/// verdict.
 fn outcome(text: &str) -> String {
     let told = |line: &&str| says_something(line) && !line.starts_with("agentId:");
     let lines: Vec<&str> = without_reminders(text).lines().filter(told).collect();
@@ -407,7 +407,7 @@ fn outcome(text: &str) -> String {
     }
 }
 
-/// What a result says, or why there is none.
+/// The text of a result, or its error message.
 fn text_of(result: &ToolResultRecorded) -> String {
     let texts: Vec<&str> = result.parts.iter().filter_map(ContentPart::text).collect();
     match texts.join("\n") {
@@ -416,8 +416,8 @@ fn text_of(result: &ToolResultRecorded) -> String {
     }
 }
 
-/// The question that a text ends with; of a short one (`What do you think?`) with what
-/// stands before it, which it is about.
+/// The question at the end of a text. A short one (`What do you think?`) with the line before it,
+/// which has its subject.
 fn offer(text: &str) -> Option<String> {
     const SAYS_ENOUGH: usize = 60;
     const OFFER_CHARS_MAX: usize = 400;
@@ -437,8 +437,8 @@ fn offer(text: &str) -> Option<String> {
     Some(format!("{before} {question}"))
 }
 
-/// What a text decides: sentences, each that tells of a remedy with the one before it, which
-/// tells of what.
+/// Sentences of a text with a decision. One about a remedy is joined with the sentence before it,
+/// which has the cause.
 fn decisions(text: &str) -> Vec<String> {
     let mut told = Vec::new();
     for line in text.lines() {
@@ -459,7 +459,7 @@ fn decisions(text: &str) -> Vec<String> {
     told
 }
 
-/// Whether a text is nothing but the announcement of what comes next.
+/// Whether a text only announces the next step.
 pub(super) fn only_announces(text: &str) -> bool {
     const CHARS_MAX: usize = 300;
     let text = text.trim();
@@ -489,7 +489,7 @@ fn sentences(text: &str) -> impl Iterator<Item = &str> {
         .filter(|sentence| sentence.len() > 20 && sentence.len() < 600)
 }
 
-/// What comes next is a call, and no decision.
+/// Whether a sentence announces the next call, and so is not a decision.
 fn announces(sentence: &str) -> bool {
     const ANNOUNCING: [&str; 9] = [
         "let me ",
@@ -516,7 +516,7 @@ fn announces(sentence: &str) -> bool {
     does || lower.ends_with(':') || ANNOUNCING.iter().any(|start| begins.starts_with(start))
 }
 
-/// Words with which people and models tell why, and of what they gave up.
+/// Whether a sentence has words for reasons or rejected alternatives.
 fn tells_decision(sentence: &str) -> bool {
     const WORDS: [&str; 24] = [
         "instead",
@@ -550,7 +550,7 @@ fn tells_decision(sentence: &str) -> bool {
         && WORDS.iter().any(|word| lower.contains(word))
 }
 
-/// How harnesses begin a summary that they wrote themselves.
+/// Whether a text begins like a summary written by a harness.
 fn is_continuation(text: &str) -> bool {
     text.trim_start()
         .starts_with("This session is being continued from a previous conversation")

@@ -1,13 +1,13 @@
-//! Summaries without a model: first lines, the shape of JSON, counts, errors.
+//! Summaries without a model: quotations, JSON shapes, counts and errors.
 //!
-//! All are pure: the same events give the same text. They only quote. Control
-//! and formatting characters are taken out, so that what a tool printed can
-//! neither break a line nor hide in one.
+//! All functions are pure: the same events give the same text. They only quote. Control and
+//! formatting characters are removed, so the output of a tool can neither break a line nor hide
+//! text.
 //!
-//! - [`result_summary`]: one tool result in a line, for its snapshot;
-//! - [`dialogue_summary`]: what came of turns;
-//! - [`compaction_extract`]: what a successor needs, a section each;
-//! - [`names`]: which tools a text names: a summary that a model writes should name none.
+//! - [`result_summary`]: one tool result in a line, for its digest;
+//! - [`dialogue_summary`]: the outcome of turns;
+//! - [`compaction_extract`]: what a successor needs, in sections;
+//! - [`names`]: finds tool names in a text: a summary by a model should have none.
 
 mod calls;
 mod dialogue;

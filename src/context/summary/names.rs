@@ -1,17 +1,16 @@
-//! Which tools a text names.
+//! Finds tool names in a text.
 //!
-//! After a compaction discovered tools are gone, so a summary that names one
-//! sends the model after something that it does not have. Many tools have names
-//! that are everyday words (`read`, `search`), and a summary may well say that
+//! After a compaction, discovered tools are gone, so a summary that names one misleads the model.
+//! Many tools have names that are everyday words (`read`, `search`), and a summary may say that
 //! something was read. The rule:
 //!
-//! - Names are found as whole words, with their case as it is. A word ends at
-//!   anything but letters, digits, `_`, and `-`, `.`, `:` or `/` between two of
-//!   those; of `server/get_page`, both the whole and `get_page` are looked at.
-//! - A name that is no everyday word (it has `_`, `-`, `.`, `:`, `/`, a digit, or
-//!   a capital after a small letter) counts wherever it is found.
-//! - Any other name counts only where it is used as a name: in backticks or
-//!   quotation marks, before `(`, or beside the word `tool` or `function`.
+//! - Names are whole words, compared with case. A word consists of letters, digits and `_`, and of
+//!   `-`, `.`, `:` or `/` between two of those. For `server/get_page`, both the whole and
+//!   `get_page` are compared.
+//! - A name that is not an everyday word (it has `_`, `-`, `.`, `:`, `/`, a digit, or a capital
+//!   after a small letter) always counts.
+//! - Any other name counts only if it is used as a name: in backticks or quotation marks, before
+//!   `(`, or next to the word `tool` or `function`.
 
 use std::{
     borrow::Borrow,
@@ -22,8 +21,7 @@ use std::{
 
 use crate::steps;
 
-/// The tools, of those given, that a text names: each once, in the order in
-/// which it names them.
+/// The given tools that a text names, each once, in the order of the text.
 pub fn tool_names_in<T>(text: &str, tools: &BTreeSet<T>) -> Vec<String>
 where
     T: Borrow<str> + Ord + Hash,
@@ -40,14 +38,14 @@ where
     names
 }
 
-/// The text with the names of these tools taken out. It does not get longer.
+/// The text with the names of these tools replaced. It does not get longer.
 pub fn without_tool_names<T>(text: &str, tools: &BTreeSet<T>) -> String
 where
     T: Borrow<str> + Ord + Hash,
 {
     let mut without = text.to_owned();
     loop {
-        // What a name was joined to may be a name now that it stands alone.
+        // Text that was joined to a removed name may be a name now.
         let found = mentions(&without, tools);
         if found.is_empty() {
             return without;
@@ -57,7 +55,7 @@ where
 }
 
 fn replaced(text: &str, found: &[Range<usize>]) -> String {
-    /// What stands for a name, and for one that is shorter than that.
+    /// Replacement for a name, and for one that is shorter than this.
     const STAND_IN: &str = "[tool]";
     const SHORT_STAND_IN: &str = "…";
     let mut without = String::with_capacity(text.len());
@@ -72,7 +70,7 @@ fn replaced(text: &str, found: &[Range<usize>]) -> String {
     without
 }
 
-/// Where tools are named, in order, without overlaps.
+/// Ranges of tool names, in order, without overlaps.
 fn mentions<T>(text: &str, tools: &BTreeSet<T>) -> Vec<Range<usize>>
 where
     T: Borrow<str> + Ord + Hash,
@@ -103,7 +101,7 @@ where
     tools.contains(name) && (is_distinctive(name) || is_used_as_name(text, word))
 }
 
-/// Words with `-`, `.`, `:` and `/` inside them.
+/// Words, including `-`, `.`, `:` and `/` inside them.
 fn words(text: &str) -> impl Iterator<Item = Range<usize>> {
     runs(text, 0..text.len(), |c| is_word(c) || is_joint(c)).filter_map(|run| {
         let word = text[run.clone()].trim_start_matches(is_joint);
@@ -113,7 +111,7 @@ fn words(text: &str) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// What `.`, `:` and `/` join to a word; nothing when there are none in it.
+/// The parts of a word between `.`, `:` and `/`; empty if it has none of these.
 fn pieces(text: &str, word: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let whole = word.clone();
     runs(text, word.clone(), |c| is_word(c) || c == '-').filter(move |piece| *piece != whole)
@@ -172,8 +170,7 @@ fn is_used_as_name(text: &str, word: &Range<usize>) -> bool {
     {
         return true;
     }
-    // Only the blanks beside the word: those at a text's far end are not looked at
-    // for each of its words.
+    // Look only at the blanks next to the word, so that each word takes constant time.
     let is_blank = |c: char| c == ' ' || c == '\n';
     let before_blanks = before.trim_end_matches(is_blank);
     let after_blanks = after.trim_start_matches(is_blank);
@@ -211,8 +208,8 @@ mod tests {
         TOOLS.into()
     }
 
-    /// A warning for every use of an everyday word would be switched off; one
-    /// that misses `get_page` is of no use.
+    /// A warning for every everyday word would be ignored, and a check that misses `get_page` is
+    /// useless.
     #[test]
     fn names_are_told_from_words() {
         for (text, expected) in [
@@ -246,8 +243,8 @@ mod tests {
     }
 
     proptest! {
-        /// What had its names taken out names none, whatever it looks like, and
-        /// has not grown: it may be at its bound already.
+        /// After the replacement no name is left, and the text is not longer: it may already be at
+        /// its limit.
         #[test]
         fn nothing_is_named_afterwards(
             pieces in proptest::collection::vec(

@@ -1,8 +1,7 @@
-//! How much of what a successor needs is in the extract: 60 questions over 20 real
-//! sessions (`tests/fixtures/compaction/questions.jsonl`), written from the
-//! originals. Each has phrases that an answer needs; one is answered when all of
-//! them are in the extract, in whatever case and spacing. The sessions are in the
-//! folder that `TREERING_TEST_DATA` names.
+//! Measures how much of what a successor needs is in the extract: 60 questions about 20 real
+//! sessions (`tests/fixtures/compaction/questions.jsonl`), written from the originals. A question
+//! is answered if all its phrases are in the extract, ignoring case and spacing. The sessions are
+//! in the folder that `TREERING_TEST_DATA` names.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -22,12 +21,12 @@ const QUESTIONS: &str = "../../tests/fixtures/compaction/questions.jsonl";
 
 struct Session {
     extract: String,
-    /// A line of each turn, in 6,000 characters: what the extract was before.
+    /// A summary with a line of each turn in 6,000 characters, for comparison.
     by_turn: String,
     original_chars: usize,
 }
 
-/// The history of the branch that an imported conversation was continued on last.
+/// The history of the branch on which an imported conversation was last continued.
 pub(crate) fn last_branch(line: &[u8]) -> Vec<Arc<WindowEvent>> {
     let events = openai_chat::import_line(line).unwrap().events;
     let said = |event: &&NewEvent| matches!(event.body, EventBody::MessageAppended(_));
@@ -66,7 +65,7 @@ pub(crate) fn last_branch(line: &[u8]) -> Vec<Arc<WindowEvent>> {
         .collect()
 }
 
-/// The extract of everything that a session's last branch holds.
+/// The extract of a session's whole last branch.
 fn session(line: &[u8]) -> Session {
     let events = last_branch(line);
     let mut original_chars = 0;
@@ -83,7 +82,7 @@ fn session(line: &[u8]) -> Session {
         let texts = parts.iter().filter_map(ContentPart::text);
         original_chars += texts.map(str::len).sum::<usize>();
     }
-    // As the default policy has it: a share of what it replaces, up to a bound.
+    // The default policy: a share of what it replaces, up to a limit.
     let max_chars = (original_chars * 15 / 100).clamp(COMPACTION_EXTRACT_CHARS_MIN, 32_000);
     let conversation = events[0].at.conversation;
     Session {
@@ -98,7 +97,7 @@ fn plain(text: &str) -> String {
     words.join(" ").to_lowercase()
 }
 
-/// Whether all phrases (of alternatives, one) are there.
+/// Whether all phrases are present; of alternatives, one is enough.
 fn is_answered(extract: &str, question: &Value) -> bool {
     let expected = question["expect"].as_array().unwrap();
     expected.iter().all(|alternatives| {
@@ -107,9 +106,9 @@ fn is_answered(extract: &str, question: &Value) -> bool {
     })
 }
 
-// 1,478 tokens of clipped quotations stood for 245,089: what was asked, decided
-// and changed must be in what a session goes on from. Print with `--nocapture`;
-// with `TREERING_PRINT_EXTRACTS` the extracts, too.
+// An extract must have what was asked, decided and changed. With a line of each turn, 1,478 tokens
+// of clipped quotations replaced 245,089. `--nocapture` prints the results,
+// `TREERING_PRINT_EXTRACTS` also the extracts.
 #[test]
 fn extracts_answer_questions_about_real_sessions() {
     let Some(data) = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from) else {
@@ -164,7 +163,7 @@ fn extracts_answer_questions_about_real_sessions() {
         chars(|session| session.original_chars),
         chars(|session| session.by_turn.chars().count()),
     );
-    // The level that was reached, with room for one that is argued over.
+    // The level that was reached, minus some that are debatable.
     assert!(answered >= 56, "{answered}");
     if std::env::var_os("TREERING_PRINT_EXTRACTS").is_some() {
         for ((source, id), session) in &sessions {
@@ -173,8 +172,8 @@ fn extracts_answer_questions_about_real_sessions() {
     }
 }
 
-/// Extracts of other sessions, to be read: `TREERING_PRINT_EXTRACTS=SOURCE,ID…` names them, each
-/// by the beginning of its id.
+/// Prints extracts of other sessions for reading: `TREERING_PRINT_EXTRACTS=SOURCE,ID…`, each by the
+/// beginning of its id.
 #[test]
 #[ignore = "prints what a person reads"]
 fn extracts_of_chosen_sessions() {

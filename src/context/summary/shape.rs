@@ -1,5 +1,4 @@
-//! The shape of JSON, in memory that its size does not matter to: values are
-//! counted and passed over, not kept.
+//! The shape of JSON, in constant memory: values are counted and skipped, not kept.
 
 use std::fmt;
 
@@ -7,30 +6,31 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 
 use super::text::{clip, counted, one_line};
 
-/// Keys and elements that are told apart; of the rest there is a number.
+/// Most keys and elements that are kept. The others are counted.
 const SHOWN_MAX: usize = 8;
-/// Longest key or value that is quoted, in characters.
+/// Longest quoted key or value, in characters.
 const QUOTED_CHARS_MAX: usize = 60;
-/// An array's elements are looked into; what they hold is not.
+/// Depth down to which values are read. Elements of a top-level array are read, but not their
+/// contents.
 const DEPTH_MAX: u8 = 3;
 
-/// What a JSON text is made of.
+/// The shape of a JSON text.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Shape {
-    /// Null, a boolean or a number, as it is written.
+    /// Null, a boolean or a number, in its original text.
     Plain(String),
     /// A string, clipped.
     Text(String),
-    /// The first elements, and how many there are.
+    /// The first elements, and their number.
     Array(Vec<Shape>, usize),
-    /// The first members, and how many there are.
+    /// The first members, and their number.
     Object(Vec<(String, Shape)>, usize),
-    /// Not looked into.
+    /// A value below the depth limit.
     Deep,
 }
 
-/// What a JSON text holds at its top, each in a line: the members of an object,
-/// or what an array is of. None for any other text.
+/// The top-level contents of a JSON text, one on each line: the members of an object, or what an
+/// array has. None for any other text.
 pub(crate) fn members(text: &str) -> Option<Vec<String>> {
     match Shape::of(text)? {
         Shape::Object(members, count) if count > 0 => {
@@ -58,7 +58,7 @@ impl Shape {
         Some(shape)
     }
 
-    /// What it says is wrong, if it says so at its top.
+    /// The error in a top-level member, if there is one.
     pub fn error(&self) -> Option<String> {
         let Self::Object(members, _) = self else {
             return None;
@@ -240,7 +240,7 @@ impl<'de> Visitor<'de> for Look {
 mod tests {
     use super::*;
 
-    /// What a person would say of a JSON text at a glance.
+    /// A description of JSON as a person would give it.
     #[test]
     fn shapes_in_words() {
         let many: Vec<_> = (0..41)
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Tools say what went wrong in a member; that matters more than the keys.
+    /// Tools report errors in a member, which matters more than the keys.
     #[test]
     fn errors_in_json() {
         for (json, expected) in [

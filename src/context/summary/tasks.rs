@@ -1,18 +1,18 @@
-//! The list of tasks that an agent keeps by calls: written whole (`todos`, `plan`, `tasks`), or
-//! task by task (`TaskCreate`, `TaskUpdate`).
+//! The task list that an agent keeps by calls: as a whole (`todos`, `plan`, `tasks`), or task by
+//! task (`TaskCreate`, `TaskUpdate`).
 
 use serde_json::Value;
 
 use super::text::{clip, one_line};
 
-/// Longest task that is told, in characters, and how many are.
+/// Longest task, in characters, and most tasks.
 const TASK_CHARS_MAX: usize = 200;
 const TASKS_MAX: usize = 20;
-/// Keys of a list, and of the text of a task in it.
+/// Keys of a list, and of a task's text in it.
 const LISTS: [&str; 3] = ["todos", "plan", "tasks"];
 const TEXTS: [&str; 6] = ["content", "step", "title", "text", "subject", "description"];
 
-/// What there is to do, as far as calls have told.
+/// The tasks, as far as calls have told.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskList(Vec<Task>);
 
@@ -24,8 +24,8 @@ struct Task {
 }
 
 impl TaskList {
-    /// Notes a call, with what it returned if that is known. True: it is about tasks. One
-    /// that failed changes none.
+    /// Reads a call with its result, if it is known. Returns true if the call is about tasks. A
+    /// failed call changes nothing.
     pub fn note(&mut self, tool: &str, arguments: &str, returned: &str, success: bool) -> bool {
         let failed = !success || returned.trim_start().starts_with("<tool_use_error>");
         if failed || returned.contains("Task not found") {
@@ -43,7 +43,7 @@ impl TaskList {
         }
     }
 
-    /// What is not done, in order.
+    /// Open tasks, in order.
     pub fn open(&self) -> Vec<String> {
         let open = self.0.iter().filter(|task| {
             !matches!(
@@ -58,13 +58,13 @@ impl TaskList {
         told.take(TASKS_MAX).collect()
     }
 
-    /// How many there are, done or not.
+    /// Number of tasks, open or done.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
     fn written(&mut self, arguments: &str) -> bool {
-        // Most calls have none, and some are long.
+        // Cheap test: most calls have no task list, and some are long.
         let has = |key: &&str| arguments.contains(&format!("\"{key}\""));
         if !LISTS.iter().any(has) {
             return false;
@@ -104,7 +104,8 @@ impl TaskList {
         true
     }
 
-    /// A list that was asked for tells all of it: `#1 [completed] Write the parser`, a line each.
+    /// Reads the whole list from the output of a listing: `#1 [completed] Write the parser`, one on
+    /// each line.
     fn listed(&mut self, returned: &str) -> bool {
         let task = |line: &str| {
             let (id, rest) = line.trim().strip_prefix('#')?.split_once(" [")?;
@@ -165,8 +166,8 @@ fn text_of(task: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    // Of ten calls that made and changed tasks, a request told their number, and neither which
-    // tasks there were nor which were done.
+    // A request counted ten calls that created and changed tasks, but named neither the tasks nor
+    // the finished ones.
     #[test]
     fn what_is_open_whatever_way_it_is_kept() {
         let mut tasks = TaskList::default();
@@ -195,7 +196,7 @@ mod tests {
             {"content":"b","status":"pending"}]}"#;
         assert!(tasks.note("TodoWrite", todos, "", true));
         assert_eq!(tasks.open(), ["b (pending)"]);
-        // What was done by others only the list says.
+        // Only the list shows what others finished.
         let listed = "#2 [pending] b\n#1 [completed] a\n#10 [in_progress] c";
         assert!(tasks.note("TaskList", "{}", listed, true));
         assert_eq!(tasks.open(), ["b (pending)", "c (in_progress)"]);
@@ -207,7 +208,7 @@ mod tests {
         ));
         assert!(tasks.note("TaskList", "{}", "elsewhere", true));
         assert_eq!(tasks.open(), ["b (pending)"]);
-        // What failed changed nothing: a task that was long done stood as the next one.
+        // A failed call changes nothing: a finished task was listed as the next one.
         let update = r#"{"taskId":"2","status":"in_progress"}"#;
         assert!(tasks.note("TaskUpdate", update, "Sibling tool call errored", false));
         assert!(tasks.note("TaskUpdate", update, "Task not found", true));

@@ -1,6 +1,6 @@
-//! Quoting text that nobody vouches for.
+//! Quotes untrusted text.
 
-/// At most `max_chars` characters of a text; `…` stands for what is left out.
+/// At most `max_chars` characters of a text, with `…` for what is left out.
 pub(crate) fn clip(text: &str, max_chars: usize) -> String {
     match text.char_indices().nth(max_chars) {
         None => text.to_owned(),
@@ -13,10 +13,10 @@ pub(crate) fn clip(text: &str, max_chars: usize) -> String {
     }
 }
 
-/// The words that longer ones would be cut in, in bytes: what is longer is cut where it is.
+/// Longest word, in bytes, that is not cut. Longer words are cut in the middle.
 const WORD_BYTES_MAX: usize = 24;
 
-/// A text up to here, without a word that would be cut.
+/// The text up to `end`, without a word that would be cut.
 fn before_word(text: &str, end: usize) -> &str {
     let (front, rest) = text.split_at(end);
     let is_cut = rest.starts_with(char::is_alphanumeric) && front.ends_with(char::is_alphanumeric);
@@ -27,7 +27,7 @@ fn before_word(text: &str, end: usize) -> &str {
     }
 }
 
-/// A text from here on, without a word that would be cut.
+/// The text from `start` on, without a word that would be cut.
 fn behind_word(text: &str, start: usize) -> &str {
     let (front, rest) = text.split_at(start);
     let is_cut = rest.starts_with(char::is_alphanumeric) && front.ends_with(char::is_alphanumeric);
@@ -38,7 +38,7 @@ fn behind_word(text: &str, start: usize) -> &str {
     }
 }
 
-/// A text that is too long keeps its beginning and its end.
+/// The text, or its beginning and end if it is too long.
 pub(crate) fn whole_or_ends(text: &str, room: usize) -> String {
     let chars = text.chars().count();
     if chars <= room {
@@ -57,14 +57,14 @@ pub(crate) fn whole_or_ends(text: &str, room: usize) -> String {
     format!("{start}{}{end}", mark(left))
 }
 
-/// A text in one line: control characters, escape sequences of terminals and
-/// invisible formatting characters are out, white space is one blank.
+/// A text on one line: without control characters, terminal escape sequences and invisible
+/// characters, and with single blanks.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len().min(4_096));
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         if c == '\u{1b}' {
-            // ESC [ parameters letter: colours and the like.
+            // ESC [ parameters letter: colours and similar.
             if chars.next_if_eq(&'[').is_some() {
                 while chars
                     .next_if(|c| !('\u{40}'..='\u{7e}').contains(c) && !c.is_control())
@@ -84,7 +84,7 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-/// A line without what is not seen, as it is indented.
+/// A line with its indentation and without invisible characters.
 pub(super) fn seen(line: &str) -> String {
     let mut seen = String::with_capacity(line.len());
     let mut chars = line.chars().peekable();
@@ -98,8 +98,8 @@ pub(super) fn seen(line: &str) -> String {
     seen
 }
 
-/// Whether what joins characters does so between two that are written with it: the parts of
-/// a sign (`🤷🏻‍♂️`), letters that are not Latin.
+/// Whether a joiner is between two characters that need it: parts of an emoji (`🤷🏻‍♂️`), letters
+/// other than Latin.
 fn joins(before: &str, c: char, next: Option<&char>) -> bool {
     let is_written_so = |c: char| !c.is_ascii() && !c.is_whitespace() && !is_hidden(c);
     matches!(c, '\u{200c}' | '\u{200d}')
@@ -107,10 +107,9 @@ fn joins(before: &str, c: char, next: Option<&char>) -> bool {
         && next.copied().is_some_and(is_written_so)
 }
 
-/// The first lines of a text that say something, in one line, at most
-/// `max_chars` characters.
+/// The first lines of a text with content, as one line of at most `max_chars` characters.
 pub(crate) fn head(text: &str, max_chars: usize) -> String {
-    // What is quoted is found in a bounded part, however long the text is.
+    // Read only a bounded part of a long text.
     let enough = max_chars.saturating_mul(8).max(1_024);
     let part = match text.char_indices().nth(enough) {
         Some((end, _)) => &text[..end],
@@ -138,13 +137,13 @@ pub(crate) fn head(text: &str, max_chars: usize) -> String {
     clip(&line, max_chars)
 }
 
-/// False for rules, brackets and blank lines.
+/// Whether a line has content; false for rules, brackets and blank lines.
 pub(crate) fn says_something(line: &str) -> bool {
     line.chars().any(char::is_alphanumeric) && !is_beside_output(line)
 }
 
-/// A line of a run that no program wrote as what came of it: the command that a task runner
-/// echoes (`$ go test`, `[test] $ go test`), or where a harness took its shell back to.
+/// Whether a line is not output of the program itself: a command echoed by a task runner (`$ go
+/// test`, `[test] $ go test`), or a harness's note that it reset the directory.
 fn is_beside_output(line: &str) -> bool {
     let line = line.trim();
     let of_task = || {
@@ -173,8 +172,8 @@ pub(crate) fn counted(number: usize, what: &str) -> String {
     format!("{} {what}{plural}", thousands(number))
 }
 
-/// Characters that are not seen, and those that turn the direction of writing. Joiners are
-/// among them, and stay where they [join](joins).
+/// Whether a character is invisible or changes the writing direction. Joiners count, but stay where
+/// they [join](joins).
 pub(super) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -189,8 +188,8 @@ mod tests {
 
     use super::*;
 
-    // Of seven calls six ended with "Shell cwd was reset to", and runs of tests with the
-    // command that ran them: whether they passed was not told.
+    // Six of seven calls ended with "Shell cwd was reset to", and test runs with their command, so
+    // nothing told whether tests passed.
     #[test]
     fn what_stands_beside_output_says_nothing() {
         for line in [
@@ -207,8 +206,7 @@ mod tests {
         }
     }
 
-    /// Output of a terminal, and text that hides or turns around: what is quoted
-    /// must be what is seen.
+    /// Terminal output, and text that hides or reverses: a quotation must be what is visible.
     #[test]
     fn what_is_hidden_goes() {
         for (text, expected) in [
@@ -224,7 +222,7 @@ mod tests {
         }
     }
 
-    // `the ta… (2 characters) …sk`: words were cut, and the mark hid more than it said.
+    // `the ta… (2 characters) …sk`: a word was cut, and the mark was longer than what it replaced.
     #[test]
     fn words_are_not_cut() {
         assert_eq!(clip("mend the parser again", 14), "mend the…");
@@ -240,7 +238,7 @@ mod tests {
         assert!(told.chars().count() <= 300 && left > 20, "{told}");
     }
 
-    /// Rules and blank lines say nothing: the lines after them are quoted.
+    /// Rules and blank lines are skipped; the lines after them are quoted.
     #[test]
     fn lines_that_say_something() {
         assert_eq!(head("\n=====\n{\nTitle\n---\nbody\n", 80), "Title / body");
@@ -257,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the text: bounded, one line, nothing hidden.
+        /// For any text: bounded, one line, nothing hidden.
         #[test]
         fn quotes_are_bounded_and_plain(text in any::<String>(), max in 0_usize..60) {
             for quote in [head(&text, max), clip(&one_line(&text), max)] {

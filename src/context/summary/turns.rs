@@ -1,34 +1,34 @@
-//! The turns of a window, and where between them it may be cut.
+//! The turns of a window, and where it may be cut between them.
 
 use std::sync::Arc;
 
 use crate::window::WindowEvent;
 use treering_domain::{BranchState, ConversationId, EventBody, Role};
 
-/// A user message up to and including the answer that asks for no tool.
+/// A user message up to and including the answer without calls.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Turn {
     /// Index of its first event.
     pub first: usize,
     /// Index after its last event.
     pub end: usize,
-    /// Index of the last thing that was said or done in it. What comes after it
-    /// (context, discoveries, system messages) belongs as well to the next turn.
+    /// Index of the last message, call or result in it. Events after it (context, discoveries,
+    /// system messages) belong to the next turn as well.
     pub last_act: usize,
-    /// It has ended; only the last turn may not have.
+    /// It has ended. Only the last turn may be open.
     pub finished: bool,
-    /// A compaction of `conversation` may cut after `last_act`: the rules of the
-    /// domain take that place for a turn's end.
+    /// A compaction of `conversation` may cut after `last_act`: the domain's rules accept that
+    /// place as the end of a turn.
     pub can_be_cut_after: bool,
 }
 
-/// The turns of a window, oldest first. Events before the first one belong to
-/// none. The same rules as in [`BranchState::apply`]: they are folded here.
+/// The turns of a window, oldest first. Events before the first one belong to none. Folds the rules
+/// of [`BranchState::apply`].
 pub(crate) fn turns(conversation: ConversationId, events: &[Arc<WindowEvent>]) -> Vec<Turn> {
     let mut state = BranchState::root();
     let mut turns: Vec<Turn> = Vec::new();
     for (index, event) in events.iter().enumerate() {
-        // Only acts begin and end turns; what else a branch keeps is not needed here.
+        // Only acts begin and end turns. Other state is not needed here.
         if is_act(&event.body) {
             state.apply(event.at, &event.body);
         }
@@ -60,7 +60,7 @@ pub(crate) fn turns(conversation: ConversationId, events: &[Arc<WindowEvent>]) -
     turns
 }
 
-/// Something that was said or done, not only noted.
+/// Whether an event is a message, call or result.
 fn is_act(body: &EventBody) -> bool {
     match body {
         EventBody::MessageAppended(message) => {

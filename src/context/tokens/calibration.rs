@@ -1,4 +1,4 @@
-//! From usage that providers reported to a factor and an offset.
+//! Computes a factor and an offset from usage that providers reported.
 
 use std::collections::HashMap;
 
@@ -11,35 +11,35 @@ use crate::{
 };
 use treering_domain::{EventBody, EventRef, Role, Usage};
 
-/// Counted tokens that usage must go along with before it says something about the slope.
+/// Least counted tokens over which usage must be observed to compute a factor.
 const SPAN_MIN: f64 = 4_000.0;
-/// No model's tokenizer is further than this from `o200k_base`; what looks so
-/// comes from a history that is not what was sent.
+/// Range of factors. No tokenizer differs more from `o200k_base`; other results come from a history
+/// that is not what was sent.
 const FACTOR_RANGE: (f64, f64) = (0.9, 1.5);
-/// A factor stays until it is off by more than this: each other one lays a request out
-/// anew, from its front on.
+/// A factor is kept until it is off by more than this, because each change lays out the request
+/// anew.
 const FACTOR_HELD: f64 = 0.15;
-/// A series ends where usage falls below this share of the usage before it: something was
-/// let go that is counted here.
+/// A series ends when usage falls below this share of the previous usage: the sender dropped
+/// something that is counted here.
 const FALLS_BELOW: f64 = 0.99;
-/// It ends as well where usage rises by more than these tokens and this many times what
-/// was counted since: something was sent that is not recorded here.
+/// A series also ends when usage rises by more than this many tokens plus this many times the
+/// tokens counted since: something unrecorded was sent.
 const RISES_BY: (f64, f64) = (8_000.0, 3.0);
-/// A provider that counts fewer tokens than its own share of what is here was not
-/// sent what is here: as a share of what it reported.
+/// If the offset is below minus this share of the reported usage, the calibration is rejected: the
+/// provider was sent less than is recorded here.
 const SHORTFALL_MAX: f64 = 0.1;
-/// Factors are rounded to multiples of this, so that each new usage does not
-/// move what fits a budget.
+/// Factors are rounded to multiples of this, so that not every new usage changes what fits the
+/// budget.
 const FACTOR_STEP: f64 = 0.05;
 
-/// What recorded usage says about counts.
+/// Calibration of counts by recorded usage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Calibration {
-    /// What to multiply counts by.
+    /// Factor for counts.
     pub factor: f64,
-    /// Tokens that the provider counts beside them.
+    /// Tokens that the provider counts in addition.
     pub offset: i64,
-    /// Usages that it comes from.
+    /// Number of usages that it comes from.
     pub points: u32,
 }
 
@@ -50,7 +50,7 @@ impl Calibration {
         points: 0,
     };
 
-    /// As an explanation tells it.
+    /// The basis for an explanation.
     #[must_use]
     pub fn basis(self, counter: Counter) -> TokenBasis {
         TokenBasis {
@@ -63,17 +63,16 @@ impl Calibration {
     }
 }
 
-/// What was counted before a step, and what the provider counted.
+/// Tokens counted before a step, and tokens that the provider reported.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     counted: f64,
     reported: f64,
 }
 
-/// Compares the counts of a draft, not scaled and whole, with the usage recorded
-/// in its window by models of the family that the request goes to, which share a
-/// tokenizer: another family's tokens, and what was sent to it beside what is recorded
-/// here, say nothing about this one. Without a model there is nothing to compare.
+/// Compares the unscaled counts of a draft with the usage recorded in its window by models of the
+/// same family, which share a tokenizer. Usage of another family is ignored. Without a model there
+/// is no calibration.
 #[must_use]
 pub fn calibrate(counter: Counter, window: &WindowInput, draft: &Draft) -> Calibration {
     if goes_elsewhere(draft) {
@@ -104,8 +103,8 @@ fn reported(item: &Item, usages: &HashMap<EventRef, u64>) -> Option<u64> {
     item.events.iter().find_map(|at| usages.get(at).copied())
 }
 
-/// Whether a body is for another vendor than its model is of: the conversation's model,
-/// where nobody named one. OpenAI's shapes are taken by gateways to every model.
+/// Whether a body is for another vendor than its model. This happens if the conversation's model is
+/// used because the call names none. Gateways accept OpenAI's formats for every model.
 fn goes_elsewhere(draft: &Draft) -> bool {
     let description = draft.provider.description();
     let own = description.vendor.filter(|_| !description.is_for_any_model);
@@ -113,7 +112,7 @@ fn goes_elsewhere(draft: &Draft) -> bool {
     own.is_some() && of_model.is_some() && own != of_model
 }
 
-/// The letters that a model's name starts with, without where it is served: `claude`,
+/// The leading letters of a model's name, without the part that says where it is served: `claude`,
 /// `gpt`, `gemini`.
 fn family(model: &str) -> &str {
     let name = model.rsplit('/').next().unwrap_or(model);
@@ -125,8 +124,8 @@ fn family(model: &str) -> &str {
     &name[..end.unwrap_or(name.len())]
 }
 
-/// Tokens of requests, by the message that answered them. Only after the last
-/// compaction: before it, other requests were sent.
+/// Tokens of requests, by the message that answered them. Only after the last compaction, because
+/// earlier requests had other contents.
 fn usages(window: &WindowInput, family: &str) -> HashMap<EventRef, u64> {
     let mut usages = HashMap::new();
     if family.is_empty() {
@@ -139,7 +138,7 @@ fn usages(window: &WindowInput, family: &str) -> HashMap<EventRef, u64> {
             && usage.input_tokens > 0
         {
             let raw = message.raw.as_ref().map_or("", |raw| raw.model.as_str());
-            // The usage's own name, then the raw form's, then the conversation's.
+            // The model of the usage, else of the raw form, else of the conversation.
             let of_conversation = window.branch.config.model_id.as_str();
             let names = [usage.model.as_str(), raw, of_conversation];
             let model = names.into_iter().find(|name| !name.is_empty());
@@ -152,7 +151,7 @@ fn usages(window: &WindowInput, family: &str) -> HashMap<EventRef, u64> {
     usages
 }
 
-/// Anthropic reports what came from its cache apart; others report it as a part.
+/// Input tokens. Anthropic reports cached tokens separately; others include them.
 fn input_tokens(usage: &Usage, model: &str) -> u64 {
     let cached = usage.cache_read_input_tokens + usage.cache_creation_input_tokens;
     let is_apart = Vendor::named("", model).is_some_and(|vendor| vendor.reports_cache_apart);
@@ -162,7 +161,7 @@ fn input_tokens(usage: &Usage, model: &str) -> u64 {
     usage.input_tokens
 }
 
-/// Points in which what was counted and what was reported grew together: running means.
+/// Points between which counted and reported tokens grew together, as running means.
 #[derive(Clone, Copy, Debug, Default)]
 struct Series {
     points: f64,
@@ -171,12 +170,12 @@ struct Series {
     last: Option<Point>,
 }
 
-/// Sums over all series, each about its own means: one slope, and an offset for each.
+/// Sums over all series, each about its own means: one common slope, and an offset for each.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slope {
     together: f64,
     spread: f64,
-    /// Counted tokens that the series reach over.
+    /// Counted tokens that the series cover.
     span: f64,
 }
 
@@ -191,7 +190,7 @@ impl Series {
 }
 
 impl Slope {
-    /// Takes a point in (Welford).
+    /// Adds a point (Welford's algorithm).
     fn add(&mut self, series: &mut Series, next: Point) {
         self.span += series.last.map_or(0.0, |last| next.counted - last.counted);
         series.last = Some(next);
@@ -203,7 +202,7 @@ impl Slope {
         self.together += counted * (next.reported - series.reported);
     }
 
-    /// None as long as the points lie too close together.
+    /// The factor. None while the points are too close together.
     fn factor(&self) -> Option<f64> {
         if self.span < SPAN_MIN || self.spread <= 0.0 {
             return None;
@@ -214,9 +213,9 @@ impl Slope {
     }
 }
 
-/// Least squares, point by point: what was found early holds until it is off by much, so
-/// that a request and the next one count alike. The offset is the first series': its points
-/// stand before anything was let go, and closest to what was sent besides.
+/// Least squares, point by point. A factor is kept until it is off by much, so that consecutive
+/// requests are counted alike. The offset is from the first series, before the sender dropped
+/// anything, because it is closest to what was sent in addition.
 #[allow(clippy::cast_possible_truncation)]
 fn fit(points: &[Point], exact: bool) -> Calibration {
     let (mut slope, mut series) = (Slope::default(), Series::default());
@@ -229,7 +228,7 @@ fn fit(points: &[Point], exact: bool) -> Calibration {
         }
         slope.add(&mut series, point);
         if let Some(found) = slope.factor() {
-            // Multiples of a step are compared, not what is left of their division.
+            // Compare with half a step of tolerance, to ignore rounding errors.
             let is_off = |held: f64| (found - held).abs() > FACTOR_HELD + FACTOR_STEP / 2.0;
             held = Some(held.filter(|held| !is_off(*held)).unwrap_or(found));
         }
@@ -264,8 +263,8 @@ mod tests {
             .collect()
     }
 
-    // A model that counts a fifth more and has 900 tokens of framing of its own:
-    // both must be told apart, or budgets are wrong by the framing at every size.
+    // A model that counts a fifth more and has 900 tokens of framing. If both are not separated,
+    // budgets are off by the framing at every size.
     #[test]
     fn factor_and_offset_are_told_apart() {
         let recorded = points(&[
@@ -279,7 +278,7 @@ mod tests {
         assert_eq!((found.offset, found.points), (900, 4));
     }
 
-    // An exact encoding needs no factor, whatever a history with holes suggests.
+    // An exact encoding needs no factor, even if the history has gaps.
     #[test]
     fn exact_encodings_keep_their_counts() {
         let found = fit(&points(&[(100.0, 700.0), (200.0, 900.0)]), true);
@@ -287,8 +286,8 @@ mod tests {
         assert_eq!(found.offset, 650);
     }
 
-    // A history that is not what was sent (compacted elsewhere, say) gives slopes
-    // that no tokenizer has: they must not blow up counts.
+    // A history that is not what was sent (for example, compacted elsewhere) gives slopes that no
+    // tokenizer has. They must not inflate counts.
     #[test]
     fn factors_stay_in_range() {
         for (step, factor) in [(9_000.0, 1.5), (10.0, 0.9)] {
@@ -302,7 +301,7 @@ mod tests {
         assert_eq!(fit(&[], false), Calibration::NONE);
     }
 
-    /// A model that counts 1.3 times as much, and 40,000 tokens besides.
+    /// A model that counts 1.3 times as much, plus `beside` tokens.
     fn grows(counted: std::ops::Range<u32>, beside: f64) -> Vec<(f64, f64)> {
         let counted = counted.step_by(1_000).map(f64::from);
         counted
@@ -310,20 +309,20 @@ mod tests {
             .collect()
     }
 
-    // A harness let old results go in the middle of a session: usage fell from 71,856 to
-    // 62,250 while what is counted here grew on, and budgets of 16,000 came out at 115 kB.
-    // What was reported since then grows as before, from another place.
+    // A harness dropped old results in the middle of a session: usage fell from 71,856 to 62,250
+    // while the count grew, and budgets of 16,000 gave 115 kB. Later usage grows as before, from
+    // another offset.
     #[test]
     fn where_usage_falls_another_series_begins() {
         let mut recorded = grows(1_000..30_000, 40_000.0);
         recorded.extend(grows(31_000..40_000, 15_000.0));
         let found = fit(&points(&recorded), false);
         assert!((found.factor - 1.3).abs() < 1e-9, "{found:?}");
-        // The first of it say what was sent besides.
+        // The first series gives the offset.
         assert_eq!((found.offset, found.points), (40_000, 38));
     }
 
-    // What a harness sent besides grew by a file of 30,000 tokens: no tokenizer's doing.
+    // The harness added a file of 30,000 tokens, which says nothing about the tokenizer.
     #[test]
     fn what_comes_besides_is_no_factor() {
         let mut recorded = grows(1_000..10_000, 20_000.0);
@@ -333,22 +332,22 @@ mod tests {
         assert_eq!(found.offset, 20_000);
     }
 
-    // The factor moved with each new usage, and with it what fits a budget: of 24 requests
-    // of a growing session, 17 lost their front. It stays while it is not off by much.
+    // The factor changed with each new usage, and with it what fits the budget: 17 of 24 requests
+    // of a growing session lost their prefix. It is kept while it is not off by much.
     #[test]
     fn a_factor_is_held() {
         let mut recorded = grows(1_000..20_000, 40_000.0);
         let mut factors = Vec::new();
         for step in 0..60 {
             let (counted, reported) = recorded[recorded.len() - 1];
-            // Now less is added than before, now more.
+            // Growth alternates between slower and faster.
             let times = if step % 20 < 10 { 1.1 } else { 1.6 };
             recorded.push((counted + 700.0, reported + 700.0 * times));
             factors.push(fit(&points(&recorded), false).factor);
         }
         factors.dedup_by(|one, other| (*one - *other).abs() < 1e-9);
         assert_eq!(factors.len(), 1, "{factors:?}");
-        // Off by much, it follows.
+        // If it is off by much, it changes.
         let (counted, reported) = recorded[recorded.len() - 1];
         let steeper = (1..90).map(f64::from);
         let steeper = steeper.map(|at| (counted + at * 1_000.0, reported + at * 1_600.0));
@@ -356,8 +355,8 @@ mod tests {
         assert!((fit(&points(&recorded), false).factor - 1.5).abs() < 1e-9);
     }
 
-    // Here is a long history of which only a part was sent, because it was compacted
-    // elsewhere: its usage says nothing about the tokens that are counted here.
+    // Only part of this long history was sent, because it was compacted elsewhere. Its usage says
+    // nothing about the counts here.
     #[test]
     fn usage_of_another_history_is_not_believed() {
         let recorded = points(&[
@@ -368,8 +367,8 @@ mod tests {
         assert_eq!(fit(&recorded, false), Calibration::NONE);
     }
 
-    // One usage cannot tell a factor from a system prompt that was never recorded:
-    // counts stay, and the difference is told.
+    // One usage cannot separate a factor from an unrecorded system prompt: counts stay, and the
+    // difference is reported as the offset.
     #[test]
     fn few_points_give_an_offset_only() {
         let found = fit(&points(&[(1_000.0, 21_000.0), (1_010.0, 21_020.0)]), false);
@@ -377,7 +376,7 @@ mod tests {
         assert_eq!((found.offset, found.points), (20_005, 2));
     }
 
-    // Each maker's models report in their own way.
+    // Each vendor reports cached tokens in its own way.
     #[test]
     fn what_a_cache_served_is_in_or_beside() {
         let usage = Usage {
@@ -390,8 +389,8 @@ mod tests {
         assert_eq!(input_tokens(&usage, "gpt-5"), 10);
     }
 
-    /// A conversation in which a model reports what it was sent: half as much again as is
-    /// recorded, and 20,000 tokens that nobody recorded.
+    /// A conversation whose model reports 1.5 times the recorded tokens, plus 20,000 unrecorded
+    /// ones.
     fn reported_by(model: &str) -> Story {
         let mut story = Story::new();
         let mut counted = 0;
@@ -428,9 +427,9 @@ mod tests {
         calibrate(counter, &window, &draft)
     }
 
-    // An imported session's harness sends its own system prompt, to its own model. What
-    // that model reported was charged to every other one where it named no model, and to
-    // requests that name none.
+    // The harness of an imported session sends its own system prompt to its own model. The usage of
+    // that model was applied to other models when it had no model name, and to requests without a
+    // model.
     #[test]
     fn usage_speaks_for_its_own_family_only() {
         let story = reported_by("claude-opus-4-5-20251101");
@@ -442,7 +441,7 @@ mod tests {
         for other in ["gemini-2.5-pro", "gpt-5", ""] {
             assert_eq!(calibrated(&story, other), Calibration::NONE, "{other}");
         }
-        // Nobody knows whose it is.
+        // The model of the usage is unknown.
         let unknown = calibrated(&reported_by(""), "claude-opus-4-5");
         assert_eq!(unknown, Calibration::NONE);
     }

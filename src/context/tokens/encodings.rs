@@ -1,5 +1,6 @@
-//! OpenAI's encodings, embedded: the table of today's, which the build compresses, the tokens of
-//! the one before, of which the table is built where it is asked for, and how they take text apart (`tiktoken`'s `openai_public`, with its look-ahead as `bpe-openai` has it).
+//! OpenAI's encodings, embedded: the current one as a table compressed at build time, the older one
+//! as tokens from which the table is built on first use, and their splitting rules (`tiktoken`'s
+//! `openai_public`, with its look-ahead as in `bpe-openai`).
 
 use std::{io, sync::LazyLock};
 
@@ -8,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::Encoding;
 
-/// A factor with which no two of its tokens have the same hash, as `bpe-openai` found it.
+/// A hash factor without collisions among its tokens, as found by `bpe-openai`.
 const CL100K_HASHES: u64 = 17_846_336_922_010_275_747;
 
 static O200K_BASE: LazyLock<Tokenizer> = LazyLock::new(|| {
@@ -40,8 +41,8 @@ static CL100K_BASE: LazyLock<Tokenizer> = LazyLock::new(|| {
 });
 
 impl Encoding {
-    /// Its tokenizer. The first call unpacks it, which takes some 70 ms, or builds it of its
-    /// tokens, which takes some 400.
+    /// The tokenizer. The first call decompresses the table, which takes about 70 ms, or builds it
+    /// from the tokens, which takes about 400 ms.
     pub(super) fn tokenizer(self) -> &'static Tokenizer {
         match self {
             Self::O200kBase => &O200K_BASE,
@@ -50,8 +51,7 @@ impl Encoding {
     }
 }
 
-/// What the build wrote. A program whose own tables cannot be read counts nothing right: there
-/// is no going on.
+/// Decompresses a table from the build. Panics on an error, because no count would be right.
 fn unpacked<T: DeserializeOwned>(table: &[u8]) -> T {
     let read = |table| -> io::Result<T> {
         let raw = io::BufReader::new(zstd::Decoder::new(table)?);
@@ -61,7 +61,7 @@ fn unpacked<T: DeserializeOwned>(table: &[u8]) -> T {
 }
 
 fn tokenizer(bpe: BytePairEncoding, pieces: &[&str]) -> Tokenizer {
-    // Spaces before a word leave their last one to it, those at an end do not.
+    // The last of several spaces before a word belongs to it; trailing spaces do not.
     let pieces = format!(r"{}|\s+$", pieces.join("|"));
     let patterns = [(pieces.as_str(), false), (r"\s+\s", true), (r"\s+", false)];
     Tokenizer::new_lookahead(bpe, &patterns, false).expect("the patterns are valid")
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    // Counts that differ from OpenAI's cut requests too early, or send what is refused.
+    // Counts that differ from OpenAI's cut requests too early, or exceed the provider's limit.
     proptest! {
         #[test]
         fn texts_are_tokens_as_the_library_has_them(text in ".{0,200}|[a-zA-Z' \\r\\n/\t0-9.]{0,300}") {

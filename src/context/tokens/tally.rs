@@ -1,6 +1,6 @@
-//! Tokens of items: of their texts, plus constants for framing and media. Counted is
-//! what the provider is sent: reasoning that does not go back to its model, media that
-//! it does not take, and blank messages are not.
+//! Counts tokens of items: their texts, plus constants for framing and media. Counts what the
+//! provider is sent: not reasoning that is not sent to the model, unsupported media, or blank
+//! messages.
 
 use std::{fmt, sync::Arc};
 
@@ -12,49 +12,48 @@ use crate::{
 };
 use treering_domain::{ContentPart, Media, ToolDefinition};
 
-/// What a provider spends on a message around its text. OpenAI documents 3 or 4;
-/// others do not say.
+/// Tokens of a message besides its text. OpenAI documents 3 or 4; others do not say.
 pub const MESSAGE_TOKENS: u64 = 4;
-/// What a provider spends on a call or a result around its texts.
+/// Tokens of a call or a result besides its texts.
 const CALL_TOKENS: u64 = 8;
-/// What a provider spends on a tool's definition around its texts.
+/// Tokens of a tool definition besides its texts.
 const TOOL_TOKENS: u64 = 8;
-/// An image, unless it says `low`. Providers count by pixels (OpenAI: 765 for
-/// 1024 × 1024; Anthropic: 1,398 for the same), which are not known here.
+/// Tokens of an image, unless its detail is `low`. Providers count by pixels (OpenAI: 765 for 1024
+/// × 1024; Anthropic: 1,398), which are unknown here.
 pub const IMAGE_TOKENS: u64 = 1_100;
-/// An image with detail `low`.
+/// Tokens of an image with detail `low`.
 pub const IMAGE_LOW_TOKENS: u64 = 85;
-/// A file that is not text: about a page of it.
+/// Tokens of a file that is not text: about a page.
 pub const FILE_TOKENS: u64 = 1_500;
-/// A sound: about a minute of it.
+/// Tokens of audio: about a minute.
 pub const AUDIO_TOKENS: u64 = 1_500;
-/// Shorter texts are counted anew: that is as fast as finding them.
+/// Shorter texts are not cached, because counting is as fast as a lookup.
 const REMEMBERED_BYTES_MIN: usize = 6;
 
-/// A text whose tokens are remembered: by content, so that forks share it.
+/// Key of a cached count: by content, so that forks share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TextKey {
-    /// What it is counted with.
+    /// The encoding.
     pub encoding: Encoding,
-    /// The first half of its BLAKE3.
+    /// The first half of the text's BLAKE3 hash.
     pub hash: u128,
 }
 
-/// Remembers counts from one request to the next.
+/// A cache of counts across requests.
 pub trait TokenMemo: Send + Sync {
-    /// A count that was put.
+    /// A cached count.
     fn get(&self, key: TextKey) -> Option<u64>;
-    /// Keeps a count, or not.
+    /// Caches a count. May ignore it.
     fn put(&self, key: TextKey, tokens: u64);
 }
 
-/// Counts a draft.
+/// Counts the tokens of a draft.
 #[derive(Clone)]
 pub struct Tally {
     counter: Counter,
-    /// Whose body.
+    /// Provider of the body.
     provider: Provider,
-    /// The model that it goes to.
+    /// The model that gets the request.
     model: Arc<str>,
     factor: f64,
     memo: Option<Arc<dyn TokenMemo>>,
@@ -72,7 +71,7 @@ impl fmt::Debug for Tally {
 }
 
 impl Tally {
-    /// Counts as the counter does, for Treering's own shape: all that there is.
+    /// Counts with this counter, for Treering's own format, which has everything.
     #[must_use]
     pub fn new(counter: Counter, memo: Option<Arc<dyn TokenMemo>>) -> Self {
         Self {
@@ -85,7 +84,7 @@ impl Tally {
         }
     }
 
-    /// The same for what this provider and model are sent.
+    /// The same tally for what this provider and model are sent.
     #[must_use]
     pub fn sent_to(self, provider: Provider, model: &str) -> Self {
         Self {
@@ -95,8 +94,8 @@ impl Tally {
         }
     }
 
-    /// Counts nothing more once this says so: what is being made is not wanted any
-    /// more, and whoever makes it looks for itself whether it is.
+    /// Stops counting once `stopped` returns true. The counts are then incomplete; the caller must
+    /// check for cancellation itself.
     #[must_use]
     pub fn until(self, stopped: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self {
@@ -109,7 +108,7 @@ impl Tally {
         self.stopped.as_ref().is_some_and(|stopped| stopped())
     }
 
-    /// The same, with every item's tokens multiplied.
+    /// The same tally with a factor for every count.
     #[must_use]
     pub fn scaled(&self, factor: f64) -> Self {
         Self {
@@ -118,18 +117,18 @@ impl Tally {
         }
     }
 
-    /// What every count is multiplied with.
+    /// The factor.
     pub(crate) fn factor(&self) -> f64 {
         self.factor
     }
 
-    /// What it counts with.
+    /// The counter.
     #[must_use]
     pub fn counter(&self) -> Counter {
         self.counter
     }
 
-    /// Tokens of a text, as part of something: not scaled.
+    /// Tokens of a text inside an item, without scaling.
     #[must_use]
     pub fn text(&self, text: &str) -> u64 {
         if self.is_stopped() {
@@ -166,13 +165,12 @@ impl Tally {
         }
     }
 
-    /// Counts an item as it is now; what it had whole stays.
+    /// Counts the current form of an item. Does not change `whole_tokens`.
     pub fn measure_item(&self, item: &mut Item) {
         item.tokens = self.item(item);
     }
 
-    /// Tokens of an item as it is now, scaled; 0 when it was dropped, and when nothing
-    /// of it is sent.
+    /// Scaled tokens of the current form of an item; 0 if it was dropped or nothing of it is sent.
     #[must_use]
     pub fn item(&self, item: &Item) -> u64 {
         if item.fate == Fate::Dropped {
@@ -190,7 +188,7 @@ impl Tally {
         self.scale(counts.whole + thoughts + framing)
     }
 
-    /// Counts a content once, for all requests that hold it.
+    /// Counts a content once, for all requests that share it.
     fn counts(&self, content: &SharedContent) -> TokenCounts {
         let counted_for = CountedFor {
             encoding: self.counter.encoding,
@@ -202,12 +200,12 @@ impl Tally {
                 Content::Message(message) => TokenCounts::of(self.message(message)),
                 Content::Step(step) => self.step(step),
             };
-            // What was stopped half way is no count.
+            // A cancelled count is incomplete.
             (!self.is_stopped()).then_some(counts)
         })
     }
 
-    /// With what a message takes around its texts; a blank one is not sent.
+    /// Adds the framing of a message. A blank message is not sent.
     fn framed(&self, said: u64) -> u64 {
         match (said, self.provider) {
             (0, Provider::Neutral) => MESSAGE_TOKENS,
@@ -228,11 +226,11 @@ impl Tally {
         }
     }
 
-    /// Tokens of tools on offer, scaled.
+    /// Scaled tokens of tools on offer.
     #[must_use]
     pub fn tools<'t>(&self, tools: &'t [ToolDefinition]) -> u64 {
         let mut seen = std::collections::HashSet::new();
-        // Of several definitions of one tool, the first is sent.
+        // If a tool has several definitions, the first is sent.
         let sent = |tool: &&'t ToolDefinition| {
             seen.insert(tool.name.as_str()) || self.provider == Provider::Neutral
         };
@@ -244,8 +242,8 @@ impl Tally {
         self.scale(tokens.sum())
     }
 
-    /// Tokens of what came of a step's calls: its share of
-    /// [`Section::ToolResults`](crate::Section), scaled.
+    /// Scaled tokens of the outcomes of a step's calls: its share of
+    /// [`Section::ToolResults`](crate::Section).
     #[must_use]
     pub fn outcomes(&self, content: &SharedContent) -> u64 {
         self.scale(self.counts(content).outcomes)
@@ -285,12 +283,12 @@ impl Tally {
         counts
     }
 
-    /// Tokens of a step's reasoning, as far as it goes back.
+    /// Tokens of the reasoning in a step that is sent.
     fn thoughts(&self, step: &Step) -> u64 {
         let sent = provider::sent_thoughts(self.provider, &self.model, step);
         let tokens = sent.into_iter().map(|reasoning| {
             if reasoning.text.is_empty() {
-                // Base64 of something encrypted: what it counts as is not known.
+                // Estimate: how encrypted reasoning is counted is unknown.
                 return reasoning.signature.len() as u64 / 4;
             }
             self.text(&reasoning.text)

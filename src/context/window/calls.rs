@@ -1,5 +1,4 @@
-//! A step's calls that have not ended, and what is told of those that have no
-//! result.
+//! Open calls of a step, and what the request says about calls without a result.
 
 use treering_domain::{
     ApprovalDecided, CancelReason, Decision, EventRef, ToolCallCancelled, ToolCallRequested,
@@ -19,7 +18,7 @@ enum Stage {
     Requested,
     WaitsForApproval,
     Approved,
-    /// Denied or expired: what is told, and the event that says so.
+    /// Denied or expired: the text, and its event.
     Refused(String, EventRef),
     Started(String),
 }
@@ -50,7 +49,7 @@ impl UnansweredCall {
         self.stage = Stage::Started(executor.to_owned());
     }
 
-    /// What is told while the call may still end, and the event that says so.
+    /// The text while the call may still end, and its event.
     pub fn open(&self) -> (String, Option<EventRef>) {
         let text = match &self.stage {
             Stage::Requested => "no result yet: the call has not ended".to_owned(),
@@ -63,7 +62,7 @@ impl UnansweredCall {
         (text, None)
     }
 
-    /// What is told once the model has gone on without a result.
+    /// The text after the model continued without a result.
     pub fn frozen(&self) -> (String, Option<EventRef>) {
         let text = match &self.stage {
             Stage::WaitsForApproval => {
@@ -80,8 +79,8 @@ impl UnansweredCall {
         (text.to_owned(), None)
     }
 
-    /// What is told of a cancelled call, and the event that says so: a denial
-    /// says more than the cancellation that follows it.
+    /// The text for a cancelled call, and its event. A denial takes precedence over the
+    /// cancellation after it.
     pub fn cancelled(&self, at: EventRef, cancelled: &ToolCallCancelled) -> (String, EventRef) {
         if let (Stage::Refused(why, by), CancelReason::Denied) = (&self.stage, cancelled.reason) {
             return (why.clone(), *by);

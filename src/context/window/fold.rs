@@ -1,12 +1,12 @@
-//! From events to items.
+//! Folds events into items.
 //!
-//! What was sent must stay: an event changes no item before the last step, and
-//! the last step only while it waits for results or is still being recorded.
+//! What was sent must stay: an event changes no item before the last step, and the last step only
+//! while it waits for results or is still being recorded.
 //!
-//! An answer of the model begins with an assistant message, unless that has the id of
-//! the one before it, with no outcome between, or comes after nothing but reasoning; and
-//! with a call that names another message, or that comes when every call of the last answer
-//! has its result: the model must have read them.
+//! A new step begins with an assistant message, unless that has the same message id as the last
+//! step without an outcome in between, or follows only reasoning. It also begins with a call that
+//! names another message, or that comes when every call of the last step has a result, because the
+//! model must have read them.
 
 use std::{
     borrow::Cow,
@@ -28,11 +28,11 @@ use treering_domain::{
     MessageAppended, Role, SubContextReturned, ToolCallRequested, ToolResultRecorded,
 };
 
-/// Name of the enhancer that puts these items in.
+/// Name of the enhancer that adds these items.
 pub(crate) const MESSAGES: &str = "messages";
 
-/// The messages and steps of a window, in the order of the request. Breaks off when
-/// it is [not wanted any more](crate::stopping).
+/// The messages and steps of a window, in the order of the request. Stops early when it is
+/// [cancelled](crate::stopping).
 #[must_use]
 pub fn fold(input: &WindowInput) -> Vec<Item> {
     match &input.folded {
@@ -41,8 +41,8 @@ pub fn fold(input: &WindowInput) -> Vec<Item> {
     }
 }
 
-/// What a window's events come to, kept to go on from when more have come: what was
-/// folded before is not folded again, and its items are those of the requests before.
+/// The fold of a window's events, which later events can extend. Items before them stay shared with
+/// earlier requests.
 #[derive(Clone, Debug)]
 pub struct Folded {
     fold: Fold,
@@ -62,8 +62,8 @@ impl Folded {
         empty.and(branch, events)
     }
 
-    /// The same window with the events that came since; `events` are all of it. As
-    /// [`Folded::of`], faster.
+    /// Extends the fold by the events that are new; `events` is the whole window. Same result as
+    /// [`Folded::of`], but faster.
     #[must_use]
     pub fn grown(&self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
         if self.can_grow(branch, events) {
@@ -75,7 +75,7 @@ impl Folded {
     fn and(mut self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
         self.fold.preamble = branch.preamble.iter().copied().collect();
         for place in self.events..events.len() {
-            // What was folded so far can be gone on from.
+            // The fold so far can be extended later.
             if stopping::is_stopped_at(place) {
                 break;
             }
@@ -91,9 +91,9 @@ impl Folded {
     fn can_grow(&self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> bool {
         let Some(last) = &self.last else { return false };
         let is_front = self.events.checked_sub(1).and_then(|at| events.get(at));
-        // What a return comes to depends on the event after it.
+        // The fold of a return depends on the event after it.
         let is_settled = !matches!(last.body, EventBody::SubContextReturned(_));
-        // Which model came before is not known any more once another is set.
+        // Once another model is set, the one before it is unknown.
         let is_same_model = self.fold.model_set
             || self.fold.model.is_empty()
             || !events[self.events..]
@@ -129,11 +129,10 @@ impl Folded {
         self.fold.finished()
     }
 
-    /// About what it takes in memory besides the events, in bytes, once it was
-    /// counted and told.
+    /// Estimated memory besides the events, in bytes, with all cached values.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        /// An id in a set, with its text.
+        /// Size of an id in a set, with its text.
         const ID_BYTES: usize = 80;
         let fold = &self.fold;
         let ids = fold.wire_ids.len() + fold.answered.len() + fold.frozen.len();
@@ -145,20 +144,19 @@ impl Folded {
     }
 }
 
-/// The last step, as long as it is the last.
+/// The last step, while it is the last item.
 #[derive(Clone, Debug)]
 struct Current {
-    /// Its item.
+    /// Index of its item.
     index: usize,
-    /// The events of its item: a step can come from very many.
+    /// The events of its item, as a set because there can be very many.
     from: HashSet<EventRef>,
     open: HashMap<String, UnansweredCall>,
-    /// A call has ended, and no message has come since: a call that comes now is
-    /// another answer's.
+    /// A call has ended, and no message has come since. The next call belongs to another answer.
     answered: bool,
     /// A call has an outcome.
     has_outcome: bool,
-    /// It was said why the answer ended.
+    /// The finish reason of the answer is recorded.
     has_finished: bool,
 }
 
@@ -175,9 +173,9 @@ struct Fold {
     answered: HashSet<String>,
     wire_ids: HashSet<String>,
     preamble: BTreeSet<EventRef>,
-    /// The conversation's model, as far as it is known at this event.
+    /// The conversation's model as of this event.
     model: String,
-    /// It was set by an event of this window.
+    /// An event of this window set it.
     model_set: bool,
 }
 
@@ -200,7 +198,7 @@ impl Fold {
         }
     }
 
-    /// The model before any event of the window sets it is the branch's, if none does.
+    /// If no event of the window sets the model, it is the branch's.
     fn with_model(mut self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
         if !events.iter().any(|event| sets_model(&event.body).is_some()) {
             self.model.clone_from(&branch.config.model_id);
@@ -256,12 +254,11 @@ impl Fold {
         }
     }
 
-    /// A summary that an import brought stands for all that came before it, also where
-    /// that was the middle of a turn: the source's model was shown no step from there.
-    /// What the user asked for in that turn stays. A call that was under way then has
-    /// most often no result at all; should one come, it is a note. Turns that the source
-    /// kept stay whole. Where nothing says that it was worked on, what was asked for reads as
-    /// if it still were to do.
+    /// Applies an imported compaction: its summary replaces all events before it, even in the
+    /// middle of a turn, because the source's model was shown none of those steps. Requests of the
+    /// user in that turn stay, with a note about the steps, so that they do not read as not begun.
+    /// An open call usually has no result; if one comes, it becomes a note. Turns that the source
+    /// kept stay whole.
     fn compacted(&mut self, at: EventRef, compacted: &Compacted) {
         if compacted.trigger != CompactionTrigger::Imported || compacted.kept_turns > 0 {
             return;
@@ -271,7 +268,7 @@ impl Fold {
         let count = steps.clone().count();
         let events = steps.flat_map(|item| item.events.iter().copied());
         let place = events.clone().min().zip(events.max());
-        // A skill's text was for those steps, and nobody asked for anything with it.
+        // Texts of skills were for those steps and are not requests of the user.
         self.items
             .retain(|item| item.step().is_none() && !item.is_told());
         self.current = None;
@@ -290,7 +287,7 @@ impl Fold {
 
     fn count_turn(&mut self, event: &WindowEvent) {
         let before = self.counting.turn.open_since;
-        // A compaction ends no turn, and forgets nothing that is counted here.
+        // A compaction ends no turn and resets none of these counts.
         if matches!(
             event.body,
             EventBody::MessageAppended(_)
@@ -341,7 +338,7 @@ impl Fold {
         self.items.push(item);
     }
 
-    /// The last step, if what comes now still belongs to it.
+    /// The last step, if the next event still belongs to it.
     fn growing(&mut self) -> Option<&mut Step> {
         let current = self.current.as_ref()?;
         let last = current.index + 1 == self.items.len();
@@ -395,10 +392,10 @@ impl Fold {
         }
     }
 
-    /// Whether a message belongs to the last step if it has the step's id. Ids come again:
-    /// some servers have a thousand. So nothing that is said joins a step that an outcome or
-    /// another message follows. A message that says nothing may: a source records a call when
-    /// it is whole and its result at once, while the answer still goes on.
+    /// Whether a message with the step's id belongs to the last step. Ids are reused: some servers
+    /// have only a thousand. So a message with content joins only if no outcome and no other
+    /// message follows the step. A message without content may join after an outcome, because some
+    /// sources record a call and its result while the answer still continues.
     fn may_join_by_id(&self, message: &MessageAppended) -> bool {
         let Some(current) = &self.current else {
             return false;
@@ -408,7 +405,7 @@ impl Fold {
         !message.message_id.is_empty() && (!is_followed || may_be_late)
     }
 
-    /// A new step: what the one before it did not get it never gets.
+    /// Begins a new step. Open calls of the previous one stay without a result.
     fn begin(&mut self, at: EventRef, step: Step) {
         self.freeze();
         self.current = Some(Current {
@@ -434,7 +431,7 @@ impl Fold {
         }
     }
 
-    /// Whether a call is one of the last step's.
+    /// Whether a call belongs to the last step.
     fn is_of_last_step(&mut self, at: EventRef, call: &ToolCallRequested) -> bool {
         if self.growing().is_none() {
             return false;
@@ -445,7 +442,7 @@ impl Fold {
         let begins = self.items[current.index].events.first().copied();
         let begins = begins.unwrap_or(at);
         let names_it = call.message_revision.is_some_and(|revision| {
-            // A fork goes on where another conversation was left.
+            // A fork continues another conversation.
             [at.conversation, begins.conversation]
                 .map(|conversation| EventRef {
                     conversation,
@@ -499,8 +496,8 @@ impl Fold {
         }
     }
 
-    /// The first use of an id keeps it; a later one is told apart by the revision
-    /// of its request, which never changes.
+    /// The id of a call in requests. The first use of an id keeps it; later ones get the revision
+    /// of their request, which never changes.
     fn wire_id(&mut self, call_id: &str, at: EventRef) -> String {
         let mut wire_id = call_id.to_owned();
         while !self.wire_ids.insert(wire_id.clone()) {
@@ -534,7 +531,7 @@ impl Fold {
         self.note(at, parts);
     }
 
-    /// A result that came without a recorded call, or for one.
+    /// A result without a call id, or for a recorded call.
     fn tool_message(&mut self, event: &Arc<WindowEvent>, message: &MessageAppended) {
         let at = event.at;
         if let Some(call) = self.close(&message.tool_call_id) {
@@ -617,7 +614,7 @@ impl Fold {
         }
     }
 
-    /// Adds an event to those that the last step came from.
+    /// Adds an event to the last step.
     fn came_from(&mut self, at: EventRef) {
         let Some(current) = &mut self.current else {
             return;
@@ -630,7 +627,7 @@ impl Fold {
         }
     }
 
-    /// The items as they are if nothing more comes.
+    /// The items if no more events come.
     fn finished(&self) -> Vec<Item> {
         let mut items = self.items.clone();
         let has_open = match &self.current {
@@ -654,7 +651,7 @@ impl Fold {
             _ => false,
         };
         let turn = &self.counting.turn;
-        // A call that was left open long ago keeps no later turn open.
+        // A call that was left open long ago does not keep later turns open.
         let open_turn = turn.open_since.is_some() && (has_open || !turn.closing);
         let thinks = items.last().and_then(Item::step).is_some_and(only_thinks);
         let volatile_from = match &self.current {
@@ -696,14 +693,14 @@ fn is_reasoning(part: &ContentPart) -> bool {
     matches!(part, ContentPart::Reasoning(_))
 }
 
-/// Nothing but reasoning: what comes next is the answer that it led to, whatever ids the
-/// two have.
+/// Whether a step has only reasoning. The next message is the answer that it led to, whatever their
+/// ids.
 fn only_thinks(step: &Step) -> bool {
     let is_thought = |block: &Block| matches!(block, Block::Part(part) if is_reasoning(part));
     !step.blocks.is_empty() && step.blocks.iter().all(is_thought)
 }
 
-/// Whether a message is what a step's reasoning led to.
+/// Whether a message follows from a step's reasoning.
 fn goes_on(step: &Step, made_by: &Maker) -> bool {
     let may_be = |one: &str, other: &str| one.is_empty() || other.is_empty() || one == other;
     only_thinks(step)
@@ -711,8 +708,8 @@ fn goes_on(step: &Step, made_by: &Maker) -> bool {
         && may_be(&step.maker.model, &made_by.model)
 }
 
-/// Where an event stands among those of its step: what ends calls is found in another
-/// order when a fold goes on than when it is made at once.
+/// Sort position of an event in its step. An extended fold finds the ends of calls in another order
+/// than a fold from the start.
 fn place_of(at: EventRef, events: &[EventRef]) -> usize {
     let is_before =
         |event: &EventRef| event.conversation == at.conversation && event.revision < at.revision;

@@ -1,10 +1,9 @@
-//! Who made an assistant message.
+//! The maker of an assistant message.
 
 use crate::draft::Maker;
 use treering_domain::{ContentPart, MessageAppended};
 
-/// What the message says about its provider and model: its raw form first, then
-/// its usage, then its reasoning.
+/// Provider and model of a message: from its raw form, else its usage, else its reasoning.
 pub(super) fn of(message: &MessageAppended) -> Maker {
     let mut maker = Maker::default();
     if let Some(raw) = &message.raw {
@@ -21,7 +20,7 @@ pub(super) fn of(message: &MessageAppended) -> Maker {
     maker
 }
 
-/// Takes over what is not known yet.
+/// Sets fields that are still unknown.
 pub(super) fn fill(maker: &mut Maker, provider: &str, model: &str) {
     if maker.provider.is_empty() {
         provider.clone_into(&mut maker.provider);

@@ -1,4 +1,4 @@
-//! Histories for tests: legal ones, in few words or at random.
+//! Histories for tests: valid ones, by hand or random.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -84,7 +84,7 @@ impl Story {
         at(self.len() as u64)
     }
 
-    /// The branch after its first events.
+    /// The branch after its first `count` events.
     pub fn branch(&self, count: usize) -> BranchState {
         let mut branch = BranchState::root();
         for event in &self.events[..count] {
@@ -97,7 +97,7 @@ impl Story {
         self.input_at(self.len())
     }
 
-    /// The window after the first events.
+    /// The window after the first `count` events.
     pub fn input_at(&self, count: usize) -> WindowInput {
         let branch = self.branch(count);
         let open = self.events[..count]
@@ -200,7 +200,7 @@ pub(crate) fn tool(name: &str, discoverable: bool, guidance: &str) -> ToolDefini
     }
 }
 
-/// What comes next, made legal when it is known what came before.
+/// A next event, made valid for the events before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Next {
     User(u16),
@@ -252,7 +252,7 @@ pub(crate) fn nexts(compactions: bool) -> impl Strategy<Value = Vec<Next>> {
     )
 }
 
-/// A legal history with these events, as far as they make sense.
+/// A valid history with these events, as far as they are possible.
 pub(crate) fn told(nexts: &[Next]) -> Story {
     let tools = ["t0", "t1", "t2"].map(|name| tool(name, name != "t0", "with care"));
     let mut story =
@@ -399,7 +399,7 @@ fn body(story: &Story, branch: &BranchState, next: Next) -> Option<EventBody> {
     })
 }
 
-/// A turn boundary after the last cut, so many back.
+/// A turn boundary after the last cut, `back` boundaries before the last one.
 fn boundary(story: &Story, branch: &BranchState, back: u8) -> Option<u64> {
     let is_call = |number: usize| {
         let next = story.events.get(number).map(|event| &event.body);

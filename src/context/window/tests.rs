@@ -43,8 +43,8 @@ fn outcome(call: &Call) -> String {
     }
 }
 
-// A batch of parallel calls comes back in any order. Each result must go to its own
-// call, and the step stay one item.
+// Results of parallel calls come in any order. Each must go to its own call, and the step must stay
+// one item.
 #[test]
 fn results_out_of_order_find_their_calls() {
     let story = Story::new()
@@ -59,8 +59,8 @@ fn results_out_of_order_find_their_calls() {
     );
 }
 
-// A user who speaks while a tool runs must not come between call and result:
-// every provider refuses that.
+// A user message while a tool runs must not come between call and result: every provider refuses
+// that.
 #[test]
 fn a_user_between_call_and_result_comes_after_the_step() {
     let story = Story::new()
@@ -82,9 +82,8 @@ fn a_user_between_call_and_result_comes_after_the_step() {
     assert!(fold(&story.input()).iter().all(|item| !item.is_volatile));
 }
 
-// A crash leaves a call without a result, and the conversation goes on. The call
-// must have an outcome, and what was sent must not change when the result comes
-// after all.
+// A crash leaves a call without a result, and the conversation continues. The call must have an
+// outcome, and the sent prefix must not change if the result comes later.
 #[test]
 fn a_late_result_is_a_note_and_changes_nothing() {
     let story = Story::new()
@@ -105,7 +104,7 @@ fn a_late_result_is_a_note_and_changes_nothing() {
     );
 }
 
-// Part of a parallel batch answered: the rest needs an outcome, too.
+// Part of a parallel batch has results. The other calls need an outcome, too.
 #[test]
 fn a_batch_answered_in_part_is_complete() {
     let story = Story::new().user("go").assistant("").call("a").call("b");
@@ -116,8 +115,7 @@ fn a_batch_answered_in_part_is_complete() {
     );
 }
 
-// A denial is what the model must read, with who and why, also once the call was
-// cancelled for it.
+// The model must read a denial with person and reason, also if the call was cancelled after it.
 #[test]
 fn denials_say_who_and_why() {
     let denied = Story::new()
@@ -129,11 +127,11 @@ fn denials_say_who_and_why() {
     assert_eq!(shown(&denied)[1], format!("step:  | a → open ({why})"));
     let ended = denied.then(cancelled("a", CancelReason::Denied, "the user said no"));
     assert_eq!(shown(&ended)[1], format!("step:  | a → ({why})"));
-    // The decision is where it can be looked up.
+    // The item has the event of the decision.
     assert_eq!(fold(&ended.input())[1].events, [at(3), at(4), at(5)]);
 }
 
-// Every stage in which a call can be left says something else.
+// Each state of an open call has its own text.
 #[test]
 fn open_calls_say_what_they_wait_for() {
     let pending = Story::new().user("go").assistant("").then(call("a", true));
@@ -162,8 +160,8 @@ fn open_calls_say_what_they_wait_for() {
     }
 }
 
-// Real data use call ids again. The request must tell the calls apart, and the
-// first must keep its id, because it was sent.
+// Real sessions reuse call ids. The request must tell the calls apart, and the first must keep its
+// id, because it was sent.
 #[test]
 fn ids_that_come_again_get_their_revision() {
     let story = Story::new()
@@ -178,8 +176,8 @@ fn ids_that_come_again_get_their_revision() {
     );
 }
 
-// Imported histories hold results for which no call was recorded, with a wrong id
-// or none. They must not be lost, nor look like the result of a call.
+// Imported histories have results without a recorded call, with a wrong id or none. They must not
+// be lost, nor look like the result of a call.
 #[test]
 fn results_without_a_call_are_notes() {
     let answer = |call_id: &str| {
@@ -206,8 +204,8 @@ fn piece(id: &str, text: &str) -> MessageAppended {
     message
 }
 
-// One message of a provider arrives as several events. They must be one step again,
-// because its reasoning belongs to its calls; another message must not.
+// One provider message arrives as several events. They must become one step, because its reasoning
+// belongs to its calls. Another message must not join it.
 #[test]
 fn events_of_one_message_are_one_step() {
     let part = |id: &str, text: &str| EventBody::MessageAppended(piece(id, text));
@@ -223,7 +221,7 @@ fn events_of_one_message_are_one_step() {
             "step: done"
         ]
     );
-    // After the user has spoken it is too late: the step was sent.
+    // After a user message it is too late: the step was sent.
     let story = Story::new()
         .user("go")
         .then(part("m1", "one"))
@@ -232,9 +230,9 @@ fn events_of_one_message_are_one_step() {
     assert_eq!(shown(&story).len(), 4);
 }
 
-// Some servers have a thousand ids, so two answers have the same one now and then: the
-// final answer stood before the result that it was made from. An id never joins what is said
-// to what has an outcome already, be it a result, a cancellation or a denial.
+// Some servers have only a thousand ids, so two answers sometimes have the same one, and the final
+// answer came before the result that it used. A message with content must not join a step with an
+// outcome: a result, a cancellation or a denial.
 #[test]
 fn an_id_does_not_reach_back_over_an_outcome() {
     let part = |text: &str| EventBody::MessageAppended(piece("chatcmpl-7", text));
@@ -265,8 +263,8 @@ fn an_id_does_not_reach_back_over_an_outcome() {
     assert_eq!(shown(&story.then(part("Well.")))[2], "step: Well.");
 }
 
-// A user interrupts while a call is open, and the next answer has the same id: it stood
-// before what the user had said.
+// The user interrupts an open call, and the next answer has the same id. It was placed before the
+// user's message.
 #[test]
 fn an_id_does_not_reach_back_over_a_user() {
     let part = |text: &str| EventBody::MessageAppended(piece("chatcmpl-7", text));
@@ -276,9 +274,9 @@ fn an_id_does_not_reach_back_over_a_user() {
     assert_eq!(shown[2..], ["User: stop", "step: I stop."], "{shown:?}");
 }
 
-// Claude Code runs a call when it is whole, while its answer still goes on, and each of its
-// lines is a message with the answer's id: the calls of one answer are one step. Where it was
-// said why an answer ended, what has its id is another one.
+// Claude Code runs a call while its answer still continues, and records each block as a message
+// with the answer's id. The calls of one answer must be one step, until its finish reason is
+// recorded.
 #[test]
 fn a_message_that_says_nothing_goes_on_until_its_answer_ended() {
     let part = |finish: &str| {
@@ -299,8 +297,8 @@ fn a_message_that_says_nothing_goes_on_until_its_answer_ended() {
     );
 }
 
-// Two calls, one after the other, with no word of the model between them: the second
-// joined the first answer, which had been sent, and a cache served next to nothing.
+// Two consecutive calls without a message in between: the second joined the first answer, which had
+// been sent, and the cached prefix was lost.
 #[test]
 fn a_call_after_results_begins_an_answer() {
     let story = Story::new().user("go").call("a").result("a", "one");
@@ -313,7 +311,7 @@ fn a_call_after_results_begins_an_answer() {
             "User: go".to_owned(),
             "step: a → one".to_owned(),
             "step: b → two".to_owned(),
-            // Calls of one answer: none had to be read before the next was made.
+            // Calls of one answer: the second was made without a result of the first.
             format!("step: c → {open} | d → four | e → {open}"),
         ]
     );
@@ -322,8 +320,7 @@ fn a_call_after_results_begins_an_answer() {
     assert_eq!(volatile, [false, false, false, true]);
 }
 
-// A batch whose calls are run one by one as they come in says which message they are
-// of: that is one answer.
+// A batch whose calls are run one by one names its message, so it is one answer.
 #[test]
 fn a_call_that_names_its_message_joins_it() {
     let of = |call_id: &str, revision: u64| {
@@ -359,8 +356,8 @@ fn thought(model: &str) -> MessageAppended {
     message
 }
 
-// Reasoning that is recorded in a message of its own was dropped, unless the next one had
-// its id: providers give the two ids of their own. It belongs to what it led to.
+// Reasoning in its own message was dropped unless the next message had the same id. Providers give
+// them different ids. It belongs to the next item.
 #[test]
 fn reasoning_of_its_own_belongs_to_what_comes_next() {
     let mut first = thought("");
@@ -379,7 +376,7 @@ fn reasoning_of_its_own_belongs_to_what_comes_next() {
     };
     let step = step.step().unwrap();
     assert_eq!((step.blocks.len(), step.message_id.as_str()), (3, "msg_1"));
-    // Another model's is another answer.
+    // Reasoning of another model belongs to another answer.
     let mut other = thought("gpt-5");
     other.message_id = "rs_2".to_owned();
     let story = Story::new()
@@ -389,7 +386,7 @@ fn reasoning_of_its_own_belongs_to_what_comes_next() {
     assert_eq!(fold(&story.input()).len(), 3);
 }
 
-// Reasoning without a model of its own was dropped, though the conversation has one.
+// Reasoning without a model was dropped although the conversation has one.
 #[test]
 fn reasoning_is_of_the_conversations_model() {
     let config = |model: &str| {
@@ -415,8 +412,8 @@ fn reasoning_is_of_the_conversations_model() {
     grown(&story, 1, 1).unwrap();
 }
 
-// Who made a step decides whether its reasoning goes back. Each source says it
-// somewhere else.
+// The maker of a step decides whether its reasoning is sent. Each source records it in another
+// field.
 #[test]
 fn makers_are_found_in_raw_usage_or_reasoning() {
     let mut message = MessageAppended::text(Role::Assistant, "x");
@@ -438,8 +435,8 @@ fn makers_are_found_in_raw_usage_or_reasoning() {
     );
 }
 
-// The preamble is sent as instructions; said again as messages it would be sent
-// twice. What comes in the middle stays there.
+// The preamble is sent as instructions and must not be repeated as messages. Later system messages
+// stay at their place.
 #[test]
 fn the_preamble_is_not_repeated() {
     let story = Story::new().then(say(Role::System, "be brief")).user("go");
@@ -452,8 +449,8 @@ fn the_preamble_is_not_repeated() {
     );
 }
 
-// A sub-context's summary reaches its parent once: as the call's result, or as a
-// message when no call asked for it.
+// A sub-context's summary reaches its parent once: as the call's result, or as a message if no call
+// asked for it.
 #[test]
 fn a_sub_context_returns_once() {
     let returned = |call_id: &str| {
@@ -473,8 +470,8 @@ fn a_sub_context_returns_once() {
     assert_eq!(shown(&alone)[1], "User: [SUB-CONTEXT RESULT]\nfound it");
 }
 
-// Turns are what the budget drops and snapshots wait for: an unfinished one must
-// never look finished.
+// The budget drops finished turns and digests wait for them, so an open turn must never look
+// finished.
 #[test]
 fn the_open_turn_is_told_apart() {
     let sections = |story: &Story| {
@@ -520,7 +517,7 @@ fn calls(items: &[Item]) -> Vec<&Call> {
         .collect()
 }
 
-/// What was sent stays: the same, or for the last step the same front.
+/// Checks that sent items stay equal, or that the last step only grows.
 fn stays(before: &[Item], after: &[Item]) -> Result<(), TestCaseError> {
     let fixed = before.iter().take_while(|item| !item.is_volatile).count();
     prop_assert!(fixed <= after.len());
@@ -528,7 +525,7 @@ fn stays(before: &[Item], after: &[Item]) -> Result<(), TestCaseError> {
         if index + 1 == before.len()
             && let (Some(then), Some(now)) = (then.step(), now.step())
         {
-            // Its message may still have been arriving.
+            // Its message may not have been complete.
             prop_assert!(now.blocks.starts_with(&then.blocks), "{then:?}\n{now:?}");
             continue;
         }
@@ -537,14 +534,14 @@ fn stays(before: &[Item], after: &[Item]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Windows of a story as it grows, each folded on from the one before.
+/// Windows of a growing story, each fold extended from the one before.
 fn grown(story: &Story, from: usize, step: usize) -> Result<(), TestCaseError> {
     let first = story.input_at(from.min(story.len()));
     let mut folded = Folded::of(&first.branch, &first.events);
     for count in (from..=story.len()).step_by(step.max(1)) {
         let input = story.input_at(count);
         folded = folded.grown(&input.branch, &input.events);
-        // What was counted and told of an item must go where the item changes.
+        // When an item changes, its cached values must be cleared.
         for item in folded.items() {
             let told = || crate::shared::Caption {
                 label: format!("{:?}", *item.content),
@@ -563,16 +560,16 @@ fn grown(story: &Story, from: usize, step: usize) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    // A window that is kept is folded on as events come: late results, closed calls,
-    // compactions and everything else must come to what folding all of it anew does.
+    // An extended fold must equal a fold from the start, for late results, closed calls,
+    // compactions and everything else.
     #[test]
     fn folding_on_is_folding_anew(nexts in nexts(true), from in 0_usize..20, step in 1_usize..6) {
         grown(&told(&nexts), from, step)?;
     }
 }
 
-// A sub-context returns for a call that was left behind, and then the call's result
-// comes as well: what was told in between must stay where it was told.
+// A sub-context returns for an abandoned call, and then the call's result comes, too. The text in
+// between must stay at its place.
 #[test]
 fn a_return_before_a_late_result_stays() {
     let story = told(&[
@@ -590,8 +587,8 @@ fn a_return_before_a_late_result_stays() {
 }
 
 proptest! {
-    // Providers' caches hold the front of what was sent. No event but a compaction
-    // may change it, whatever happens in whatever order.
+    // Prompt caches hold the prefix of a request. Only a compaction may change it, in any order of
+    // events.
     #[test]
     fn what_was_sent_stays(nexts in nexts(false)) {
         let story = told(&nexts);
@@ -605,8 +602,8 @@ proptest! {
         }
     }
 
-    // A call that is in twice or not at all makes every provider refuse; a message
-    // that is lost changes what was said.
+    // A duplicate or missing call makes every provider refuse the request, and a lost message
+    // changes the conversation.
     #[test]
     fn everything_is_in_exactly_once(nexts in nexts(true)) {
         let story = told(&nexts);
@@ -628,7 +625,7 @@ proptest! {
         prop_assert_eq!(wire_ids.len(), calls.len());
     }
 
-    // Turns are numbered as the branch counts them.
+    // Turns have the numbers that the branch counts.
     #[test]
     fn turns_are_the_branchs(nexts in nexts(false)) {
         let story = told(&nexts);
@@ -638,7 +635,7 @@ proptest! {
         prop_assert_eq!(u64::from(turns), turn.finished + u64::from(turn.open_since.is_some()));
     }
 
-    // Open is what the branch says is open, or what was answered by hand.
+    // A call is open if the branch says so, or if it was answered by hand.
     #[test]
     fn open_calls_are_the_branchs(nexts in nexts(true)) {
         let story = told(&nexts);

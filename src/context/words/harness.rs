@@ -1,10 +1,10 @@
-//! What a harness puts into messages and results that is no part of what was said.
+//! Recognises what a harness adds to messages and results.
 
 use std::borrow::Cow;
 
 use super::local_command;
 
-/// What is told by tags, and is nobody's word.
+/// Tags of texts that are not from the user.
 const TAGS: [&str; 14] = [
     "system-reminder",
     "task-notification",
@@ -21,7 +21,7 @@ const TAGS: [&str; 14] = [
     "bash-stderr",
     "bash-status",
 ];
-/// Of these, those that hold what a program wrote: that may have any tag itself.
+/// Those of the tags that have program output, which may itself have any tag.
 const OUTPUTS: [&str; 5] = [
     "task-notification",
     "local-command-stdout",
@@ -29,20 +29,20 @@ const OUTPUTS: [&str; 5] = [
     "bash-stdout",
     "bash-stderr",
 ];
-/// Blocks that stand behind a tool's text: notices for the moment, and what a sub-agent cost.
+/// Blocks after a tool's text: temporary notices, and the cost of a sub-agent.
 const BEHIND: [(&str, &str); 2] = [
     ("<system-reminder>", "</system-reminder>"),
     ("<usage>", "</usage>"),
 ];
 
-/// A message without what the harness put into it.
+/// A message without the harness's texts.
 fn without_harness(text: &str) -> Cow<'_, str> {
     let mut told = Cow::from(text);
     for tag in TAGS {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
         while let Some(start) = told.find(&open) {
             let rest = &told[start..];
-            // Somebody writes about it: what stands behind is what he wrote.
+            // The user writes about the tag: the text after it is the user's.
             if !rest.contains(&close) && !told[..start].trim().is_empty() {
                 break;
             }
@@ -66,7 +66,7 @@ fn without_harness(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// What somebody said with a message: of a command, its name and its arguments.
+/// The user's words in a message. For a command, its name and arguments.
 pub(crate) fn as_said(text: &str) -> Cow<'_, str> {
     let told = without_harness(text);
     let Some(command) = told.strip_prefix("<command-name>") else {
@@ -79,15 +79,15 @@ pub(crate) fn as_said(text: &str) -> Cow<'_, str> {
     Cow::from(said.trim().to_owned())
 }
 
-/// Whether all of a message is told by tags: notices, and commands that the user ran at the
-/// prompt, with what they wrote.
+/// Whether a message has only tagged texts: notices, and commands that the user ran at the prompt
+/// with their output.
 pub(crate) fn is_harness_alone(text: &str) -> bool {
     text.trim_start().starts_with('<') && without_harness(text).is_empty()
 }
 
-/// Whether somebody asks or tells something with a message. A bare command that the harness
-/// does itself (`/clear`) does not. One that is a prompt (`/review`) names its message first,
-/// and what it stands for comes as a notice: it is the request.
+/// Whether a message has a request or statement of the user. A bare command that the harness runs
+/// itself (`/clear`) does not count. A prompt command (`/review`) does: it names its message first,
+/// and its text follows as a notice.
 pub(crate) fn is_said(text: &str) -> bool {
     if local_command::read(text).is_some() {
         return false;
@@ -104,7 +104,7 @@ pub(crate) fn is_said(text: &str) -> bool {
     }
 }
 
-/// A tool's text without what the harness put behind it.
+/// A tool's text without the harness's texts at its end.
 pub(crate) fn without_reminders(text: &str) -> &str {
     let mut rest = text;
     loop {
@@ -122,7 +122,7 @@ pub(crate) fn without_reminders(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    // Of a session that began with `/clear`, that was kept as the task, and the task was not.
+    // A session that began with `/clear` kept that as its task, and dropped the task.
     #[test]
     fn bare_commands_ask_nothing() {
         for silent in [
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(as_said(command), "/review 167");
         assert_eq!(as_said("<command-name>/pr</command-name>"), "/pr");
         assert_eq!(as_said("mend <it>"), "mend <it>");
-        // Who writes about a tag loses none of his words.
+        // A user who writes about a tag loses none of the text.
         let about = "why does <system-reminder> stand in the answer?";
         assert_eq!(as_said(about), about);
     }

@@ -1,6 +1,7 @@
-//! What says little: praise, assent, a greeting. It has a place where nothing else needs it.
+//! Recognises texts that say little: praise, assent, greetings. They are used only if there is room
+//! left.
 
-/// No longer, in bytes.
+/// Longest such text, in bytes.
 const BYTES_MAX: usize = 80;
 /// Words that ask for nothing, alone or together.
 const LITTLE: &[&str] = &[
@@ -84,7 +85,7 @@ const LITTLE: &[&str] = &[
     "yup",
 ];
 
-/// Whether a text is nothing but praise, assent or a greeting (`wow, it works`, `go on`).
+/// Whether a text is only praise, assent or a greeting (`wow, it works`, `go on`).
 pub(crate) fn says_little(text: &str) -> bool {
     if text.len() > BYTES_MAX || text.contains(['?', '/', '@', '#', '`']) {
         return false;
@@ -102,7 +103,7 @@ pub(crate) fn says_little(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    // `wow`, `yo` and `ok` had the place of what the user had asked for.
+    // `wow`, `yo` and `ok` took the place of the user's requests.
     #[test]
     fn praise_is_no_request() {
         for little in [

@@ -1,11 +1,11 @@
-//! Commands that a user ran at the prompt of his agent.
+//! Commands that a user ran at the prompt of the agent.
 //!
-//! pi keeps such a command (`!ls`) in the user's place, as an object with what came of it.
-//! It is nobody's request: a window tells it with the tags that Claude Code has for the same.
+//! pi records such a command (`!ls`) in the user's role, as an object with its output. It is not a
+//! request of the user. A window shows it with the tags that Claude Code uses for the same.
 
 use serde_json::{Map, Value};
 
-/// The fields of such an object, those that must be there first.
+/// Fields of such an object; the first ones are required.
 const FIELDS: [&str; 9] = [
     "command",
     "output",
@@ -17,19 +17,19 @@ const FIELDS: [&str; 9] = [
     "role",
     "timestamp",
 ];
-/// So many of them must be.
+/// Number of required fields.
 const NEEDED: usize = 4;
 
 /// A command that was run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LocalCommand {
-    /// As a window shows it.
+    /// Text for the window.
     pub text: String,
-    /// The user kept it from the model (`!!ls`).
+    /// The user hid it from the model (`!!ls`).
     pub is_hidden: bool,
 }
 
-/// Reads the text of a message that is one.
+/// Reads the text of a message, if it is such a command.
 pub(super) fn read(text: &str) -> Option<LocalCommand> {
     let object = object(text)?;
     let text = |field: &str| object[field].as_str();
@@ -49,7 +49,7 @@ pub(super) fn read(text: &str) -> Option<LocalCommand> {
 }
 
 fn object(text: &str) -> Option<Map<String, Value>> {
-    // Most messages are none, and some are long.
+    // Cheap test: most messages are not commands, and some are long.
     if !text.starts_with('{') || !FIELDS[..NEEDED].iter().all(|field| text.contains(field)) {
         return None;
     }
@@ -64,7 +64,7 @@ fn object(text: &str) -> Option<Map<String, Value>> {
     (is_whole && is_no_more).then_some(object)
 }
 
-/// How it ended, if there is something to say.
+/// How it ended, if that is worth a text.
 fn status(object: &Map<String, Value>) -> String {
     let mut told = Vec::new();
     if object["cancelled"] == true {
@@ -89,9 +89,9 @@ mod tests {
 
     use super::*;
 
-    // A listing of 52,000 bytes that a user had made at the prompt was his last request,
-    // which nothing may shorten: no request of 8,000 tokens could be built. What he pastes
-    // and says himself stays his.
+    // A listing of 52,000 bytes that a user ran at the prompt counted as the last message, which is
+    // never cut, so no request of 8,000 tokens could be built. Text that the user writes or pastes
+    // stays the user's.
     #[test]
     fn commands_at_the_prompt_are_told_as_such() {
         let told = |record: &Value| read(&record.to_string()).map(|command| command.text);

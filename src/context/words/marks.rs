@@ -1,4 +1,4 @@
-//! What a source's own form of a message says about who wrote it.
+//! Marks of the author in the original form of a message.
 
 use serde_json::Value;
 
@@ -8,8 +8,8 @@ use super::{
 };
 use treering_domain::{ContentPart, MessageAppended, RawEncoding, RawMessage};
 
-/// Names by which harnesses mark what they put into the user's place themselves: the text
-/// of a skill, a notice, what a hook said.
+/// Names with which harnesses mark their own messages in the user's role: the text of a skill, a
+/// notice, the output of a hook.
 const MARKS: [&str; 6] = [
     "meta",
     "isMeta",
@@ -19,7 +19,7 @@ const MARKS: [&str; 6] = [
     "is_synthetic",
 ];
 
-/// A command that the user ran at the prompt, if a message is one.
+/// A message as a command that the user ran at the prompt, if it is one.
 pub(crate) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
     match &message.parts[..] {
         [ContentPart::Text(text)] => local_command::read(text),
@@ -27,8 +27,8 @@ pub(crate) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
     }
 }
 
-/// Whether a message in the user's place is nobody's word: marked as its harness's, or all
-/// of it told by its harness's tags.
+/// Whether a message in the user's role is from the harness: marked as such, or with tagged texts
+/// only.
 pub(crate) fn is_by_harness(message: &MessageAppended) -> bool {
     message.raw.as_ref().is_some_and(is_marked) || is_tagged(message)
 }
@@ -42,7 +42,7 @@ fn is_tagged(message: &MessageAppended) -> bool {
 }
 
 fn is_marked(raw: &RawMessage) -> bool {
-    // Most forms name no mark, and some are megabytes.
+    // Cheap test: most originals have no mark, and some have megabytes.
     let Ok(text) = std::str::from_utf8(&raw.data) else {
         return false;
     };
@@ -60,13 +60,13 @@ fn is_marked(raw: &RawMessage) -> bool {
     }
 }
 
-/// In the message itself, or in what its format keeps beside (`x`).
+/// Looks for a mark in the message itself, or in the extra data of its format (`x`).
 fn marks(object: &Value) -> bool {
     let is_true = |of: &Value| MARKS.iter().any(|mark| of[*mark] == Value::Bool(true));
     is_true(object) || is_true(&object["x"])
 }
 
-/// Whether an operation of a JSON Patch adds a mark, or an object that has one.
+/// Whether a JSON Patch operation adds a mark, or an object with one.
 fn adds_mark(operation: &Value) -> bool {
     let path = operation["path"].as_str().unwrap_or_default();
     let value = &operation["value"];
@@ -94,8 +94,8 @@ mod tests {
         message
     }
 
-    // A skill's text that a harness put in counted as the last that the user said, and his
-    // task went. Only a mark of the message's own says so, not one in what it tells of.
+    // A skill's text that a harness added counted as the last message of the user, and the task was
+    // dropped. Only a mark of the message itself counts, not one in its content.
     #[test]
     fn marked_messages_are_the_harnesses() {
         use RawEncoding::{JsonPatch, Whole};

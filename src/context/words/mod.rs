@@ -1,14 +1,14 @@
-//! What the user said, and what only stands in his place.
+//! Tells what the user said from other texts in the user's role.
 //!
-//! A harness keeps more in the user's place than his words: notices, texts of skills, commands
-//! that he ran at the prompt. And he says more than his messages: what he answers when he is
-//! asked, and why he refuses a call, comes as a call's result. All that decides which is which
-//! is here; a request, its budget and every summary go by it.
+//! A harness records more in the user's role than the user's words: notices, texts of skills,
+//! commands run at the prompt. And some of the user's words are results of calls: answers to
+//! questions, and reasons for a denial. Requests, the budget and every summary use the decisions
+//! made here.
 //!
-//! - `harness`: what a harness tells by tags;
-//! - `marks`: what a source's own form of a message says about who wrote it;
-//! - `local_command`: commands at the prompt, as pi keeps them;
-//! - `little`: what says little, whoever says it;
+//! - `harness`: tagged texts of a harness;
+//! - `marks`: marks of the author in the original form of a message;
+//! - `local_command`: commands at the prompt, as pi records them;
+//! - `little`: texts that say little;
 //! - `replies`: refusals and answers in results.
 
 mod harness;
@@ -26,8 +26,8 @@ pub(super) use little::says_little;
 pub(super) use marks::{is_by_harness, local_command};
 pub(super) use replies::Reply;
 
-/// What the user said with a message, without what a harness put into it; none where it is
-/// nobody's word or asks nothing.
+/// The user's words in a message, without the harness's texts. None if it is not from the user or
+/// asks nothing.
 pub(super) fn of_message(message: &MessageAppended) -> Option<String> {
     if message.role != Role::User || is_by_harness(message) {
         return None;
@@ -35,7 +35,7 @@ pub(super) fn of_message(message: &MessageAppended) -> Option<String> {
     of_texts(message.parts.iter().filter_map(ContentPart::text))
 }
 
-/// What is said with the texts of a message that no harness wrote.
+/// The user's words in the texts of a message.
 pub(super) fn of_texts<'a>(texts: impl Iterator<Item = &'a str>) -> Option<String> {
     let said: Vec<Cow<'_, str>> = texts
         .filter(|text| is_said(text))

@@ -1,42 +1,42 @@
-//! What the user said in the place of a call's result: why he refused it, and what he answered
-//! when the call asked him.
+//! The user's words in place of a call's result: reasons for a refusal, and answers to the call's
+//! questions.
 
-/// How results begin that say that the user refused the call.
+/// Beginnings of results of calls that the user refused.
 const REFUSED: [&str; 3] = [
     "The user doesn't want to proceed with this tool use",
     "The user doesn't want to take this action right now",
     "User rejected",
 ];
-/// Before what the user said then, and what a harness says behind it.
+/// Text before the user's reason, and the harness's text after it.
 const SAID: &str = "the user said:";
 const BEHIND: [&str; 2] = ["\n\nNote: The user's next message", "\n\n<system-reminder>"];
-/// How that begins where the user said nothing, but that he wants to talk.
+/// Beginning of that text if the user gave no reason but wants to talk.
 const NOTHING_SAID: &str = "The user wants to clarify these questions";
-/// Before answers, and behind them.
+/// Text before and after answers.
 const ANSWERED: [&str; 2] = [
     "User has answered your questions:",
     "Your questions have been answered:",
 ];
 const GO_ON: &str = ". You can now continue";
-/// How results begin that say that the user agreed to a plan.
+/// Beginnings of results of plans that the user approved.
 const APPROVED: [&str; 2] = [
     "User has approved your plan",
     "User has approved exiting plan mode",
 ];
 
-/// What the user said to a call.
+/// The user's comment on a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply<'a> {
-    /// He refused it, and why; empty: he did not say.
+    /// The user refused it, with the reason or an empty text.
     Refused(&'a str),
-    /// Questions with his answers, in order.
+    /// Questions with the user's answers, in order.
     Answered(Vec<(&'a str, &'a str)>),
-    /// He agreed to the plan that it was.
+    /// The user approved the plan.
     Approved,
 }
 
 impl<'a> Reply<'a> {
-    /// Reads a result; none where it is what a tool returned.
+    /// Reads a result. None if it is the output of a tool.
     pub fn read(text: &'a str) -> Option<Self> {
         let text = text.trim_start();
         let begins = |with: &[&str]| with.iter().any(|begin| text.starts_with(begin));
@@ -50,8 +50,8 @@ impl<'a> Reply<'a> {
         Some(Self::Answered(pairs(answers)))
     }
 
-    /// In a line: what the user said to this call, each with what it was said to. That he
-    /// refused is said also where he gave no reason: what was refused is not to be done.
+    /// The comment on this call as text, in pairs of context and words. A refusal without a reason
+    /// is also told, because the call must not be repeated.
     pub fn told(&self, call: &str) -> Vec<(String, &'a str)> {
         match self {
             Self::Refused(reason) => vec![(format!("refused {call}"), *reason)],
@@ -106,8 +106,8 @@ fn pairs(text: &str) -> Vec<(&str, &str)> {
 mod tests {
     use super::*;
 
-    // What the user answers when he is asked is a decision, and came as a result: a request of
-    // 16,000 tokens and the extract of that session had the question and not the answer.
+    // An answer of the user to a question is a decision, and was recorded as a result. A request of
+    // 16,000 tokens and the extract of that session had the question, but not the answer.
     #[test]
     fn answers_to_questions_are_the_users_words() {
         let text = "User has answered your questions: \"Embedded or inline?\"=\"Inline \
@@ -127,8 +127,8 @@ mod tests {
         assert_eq!(told[0], first);
     }
 
-    // `refused: I want the formula to be called x` said the opposite of what the user did: he
-    // refused a plan, and wanted that.
+    // `refused: I want the formula to be called x` said the opposite: the user refused a plan, and
+    // wanted that.
     #[test]
     fn a_refusal_says_what_was_refused_and_why() {
         let refused = "The user doesn't want to proceed with this tool use. The tool use was \
@@ -154,7 +154,7 @@ mod tests {
                 "{silent}"
             );
         }
-        // A file that tells of it is a file.
+        // A file that quotes such a text is a file.
         assert_eq!(told(&format!("1: {refused}")), None);
         assert_eq!(told("ok"), None);
     }

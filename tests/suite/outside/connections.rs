@@ -395,6 +395,6 @@ async fn an_open_port_is_meant_and_warned_of() {
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ");
-    assert!(help.contains("no key was made"), "{help}");
+    assert!(help.contains("Before the first key is created"), "{help}");
     assert!(help.contains("read and write"), "{help}");
 }

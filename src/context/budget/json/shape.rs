@@ -1,5 +1,5 @@
-//! What stands at each place of a JSON value: the members of all items of a list are one place,
-//! so what goes there goes in all of them.
+//! Statistics for each place of a JSON value. The members of all items of a list share one place,
+//! so a member that is removed is removed from all items.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use serde_json::Value;
 
 use super::{Beside, beside, is_map, size};
 
-/// A longer value is not said once: it would take the room that it leaves.
+/// A longer value is not stated once, because it would take the room that it saves.
 const SAME_BYTES_MAX: usize = 64;
-/// Items in which a value is the same before it is said once.
+/// Least number of items that must have the same value before it is stated once.
 const SAME_LEAST: usize = 3;
-/// Texts of a place are long from so many bytes, one with another.
+/// Average length from which the texts of a place are long, in bytes.
 const LONG_BYTES: usize = 80;
-/// Places that are dropped one after the other; JSON that has more is none of lists.
+/// Most places that are removed one after the other.
 const DROPPED_MAX: usize = 256;
-/// Members that say most, and whatever else speaks of an error.
+/// Members that matter most, besides any name that contains "error".
 const TELLING: [&str; 19] = [
     "error",
     "message",
@@ -38,37 +38,37 @@ const TELLING: [&str; 19] = [
     "description",
 ];
 
-/// Which members go.
+/// Which members may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goes {
-    /// Long texts of lists that are not what says most.
+    /// Long texts of list items, except in members that matter most.
     LongTexts,
-    /// Any, what says most last.
+    /// Any member; those that matter most come last.
     Any,
 }
 
-/// What values at one place are.
+/// Statistics of the values at one place.
 #[derive(Debug, Default)]
 pub(super) struct Shape {
     values: usize,
     objects: usize,
-    /// Those that say nothing.
+    /// Values that are empty.
     nothing: usize,
-    /// Bytes of all, and those of texts.
+    /// Bytes of all values, and of the texts among them.
     bytes: usize,
     text_bytes: usize,
-    /// The first, if it is short; all are like it.
+    /// The first value, if it is short. `differs` is set if another value is not equal to it.
     first: Option<Value>,
     differs: bool,
     /// Items of the longest list at or below this place.
     longest: usize,
-    /// By their names, those of all objects here.
+    /// Members of all objects at this place, by name.
     members: BTreeMap<String, Shape>,
     item: Option<Box<Shape>>,
     is_gone: bool,
 }
 
-/// Of a place where nothing was.
+/// Shape of an unknown place.
 static NOTHING: Shape = Shape {
     values: 0,
     objects: 0,
@@ -90,7 +90,7 @@ impl Shape {
         shape
     }
 
-    /// Bytes of the value.
+    /// Adds a value. Returns its size in bytes.
     fn note(&mut self, value: &Value) -> usize {
         let bytes = match value {
             Value::Array(items) => {
@@ -143,7 +143,7 @@ impl Shape {
         bytes
     }
 
-    /// Items of its longest list.
+    /// Items of the longest list at or below this place.
     pub fn longest(&self) -> usize {
         self.longest
     }
@@ -152,7 +152,7 @@ impl Shape {
         self.is_gone
     }
 
-    /// What items of lists here are.
+    /// The shape of the list items at this place.
     pub fn item(&self) -> &Self {
         self.item.as_deref().unwrap_or(&NOTHING)
     }
@@ -161,8 +161,8 @@ impl Shape {
         self.members.get(key).unwrap_or(&NOTHING)
     }
 
-    /// What is the same in all objects of a place goes from them and is said once, in at most
-    /// so many bytes; what says nothing goes.
+    /// Removes members that have the same value in all objects and states them once, in at most
+    /// `bytes_max` bytes. Also removes members that are always empty.
     pub fn say_once(&mut self, bytes_max: usize, beside: &mut Beside) {
         self.say_members_once("", &mut { bytes_max }, beside);
     }
@@ -174,7 +174,7 @@ impl Shape {
                 "" => key.clone(),
                 path => format!("{path}.{key}"),
             };
-            // That encoded data is as long everywhere says nothing.
+            // Marks that are equal only say that the encoded data has equal lengths.
             let is_mark = shape.first.as_ref().is_some_and(is_mark);
             let is_same = !shape.differs && shape.values == objects && objects >= SAME_LEAST;
             let is_same = is_same && !is_mark;
@@ -199,7 +199,7 @@ impl Shape {
         }
     }
 
-    /// The names on the way to places that may go, what says least first.
+    /// Paths of the members that may be removed, least important first.
     pub fn worst_first(&self, goes: Goes) -> Vec<Vec<String>> {
         let mut found = Vec::new();
         self.droppable(goes, &mut Vec::new(), &mut found);
@@ -230,7 +230,7 @@ impl Shape {
         }
     }
 
-    /// No object is in it.
+    /// Whether there is no object in it.
     fn is_flat(&self) -> bool {
         self.objects == 0 && self.item.as_ref().is_none_or(|item| item.is_flat())
     }
@@ -246,7 +246,7 @@ impl Shape {
         }
     }
 
-    /// Lets a place go that is named so.
+    /// Marks the member at this path as removed.
     pub fn let_go(&mut self, path: &[String]) {
         if let Some(item) = &mut self.item {
             item.let_go(path);
@@ -263,7 +263,7 @@ impl Shape {
     }
 }
 
-/// What a place says: the first go first.
+/// How much a member matters. Lower values are removed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
     LongText,
@@ -272,7 +272,7 @@ enum Worth {
     Telling,
 }
 
-/// What stands for something that went.
+/// Whether a value is a mark left by an earlier cut.
 fn is_mark(value: &Value) -> bool {
     value.as_str().is_some_and(|text| text.starts_with("[… "))
 }

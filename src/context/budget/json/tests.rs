@@ -9,8 +9,8 @@ fn of(value: &Value, bytes_max: usize) -> Value {
     serde_json::from_str(&told).unwrap()
 }
 
-// A search returned ten pages with 3 kB of encrypted text each: head and tail were a
-// part of the first and of the last, and no title, no address was left.
+// A search returned ten pages with 3 kB of encrypted text each. Cut to head and tail, the result
+// kept no title and no URL.
 #[test]
 fn what_a_search_found_stays_without_its_blobs() {
     let page = |at: usize| {
@@ -28,7 +28,7 @@ fn what_a_search_found_stays_without_its_blobs() {
         assert_eq!(told[at]["title"], format!("Page {at}"));
         assert_eq!(told[at]["url"], format!("https://host.example/pages/{at}"));
     }
-    // With less room, the first and the last, and how many are between.
+    // With less room, the first and last items stay, and a count of the others.
     let told = of(&json!(pages), 600);
     let texts = told.to_string();
     assert!(
@@ -38,7 +38,7 @@ fn what_a_search_found_stays_without_its_blobs() {
     assert!(texts.contains("more …]"), "{texts}");
 }
 
-// An error beside a long log was lost with everything in the middle.
+// An error beside a long log was cut away with the middle of the text.
 #[test]
 fn errors_stay_beside_long_texts() {
     let log = "line of a log\n".repeat(500);
@@ -51,14 +51,14 @@ fn errors_stay_beside_long_texts() {
         stdout.starts_with("line of") && stdout.contains(" bytes …]"),
         "{stdout}"
     );
-    // Also in JSON in a text, as servers of tools wrap it.
+    // Also for JSON inside a text, as MCP servers return it.
     let wrapped = json!({"content": [{"type": "text", "text": value.to_string()}]});
     let told = of(&wrapped, 400);
     let inner: Value = serde_json::from_str(told["content"][0]["text"].as_str().unwrap()).unwrap();
     assert_eq!(inner["error"], "disk full");
 }
 
-/// As an airline's search returns it.
+/// A flight as an airline's search returns it.
 fn flight(at: usize) -> Value {
     json!({
         "flight_number": format!("HAT{:03}", 8 + at * 11),
@@ -72,8 +72,8 @@ fn flight(at: usize) -> Value {
     })
 }
 
-// Of nine flights the prices, the seats and the ends of the times went first; what the
-// call had asked for stayed in each, and each kept other members than the next.
+// A list of nine flights lost its prices, seats and the ends of its times first, and each item kept
+// different members. All items must keep the same members.
 #[test]
 fn items_of_a_list_can_be_compared() {
     let flights: Vec<Value> = (0..9).map(flight).collect();
@@ -107,7 +107,7 @@ fn items_of_a_list_can_be_compared() {
         cut.text
     );
 
-    // Lists in a list, by an id, or in a text are no other.
+    // The same holds for lists in a list, objects keyed by id, and JSON in a text.
     let pairs: Vec<Value> = (0..9)
         .map(|at| json!([flight(at), flight(at + 1)]))
         .collect();
@@ -129,8 +129,8 @@ fn items_of_a_list_can_be_compared() {
     assert_eq!(told[0]["prices"], flights[0]["prices"]);
 }
 
-// `"status":"ava…"`, `"date":"2024…"`, `"20…"` for 20:00:00: marks as long as what they
-// stood for, and values that were none.
+// Short texts were cut to `"status":"ava…"`, `"date":"2024…"` and `"20…"` for 20:00:00: useless,
+// and as long as the original.
 #[test]
 fn short_texts_are_there_or_not() {
     let flights: Vec<Value> = (0..9).map(flight).collect();
@@ -157,8 +157,7 @@ fn marks_of_lists(text: &str) -> usize {
     2 * text.matches(" more …]").count() + text.matches(r#""…":""#).count()
 }
 
-// The members that say nothing took more room than a title, which was cut to twelve
-// characters, and no address was left.
+// Empty members took more room than a title, which was cut to twelve characters, and no URL stayed.
 #[test]
 fn what_says_nothing_goes_first() {
     let page = |at: usize| {
@@ -182,8 +181,7 @@ fn what_says_nothing_goes_first() {
     assert!(said.contains("type \"web_search_result\""), "{said}");
 }
 
-// A list of dates, or of rows of numbers, keeps its ends; one value that matters stands
-// beside it.
+// A list of dates or of rows of numbers keeps its ends. A single important value beside it stays.
 #[test]
 fn other_shapes_keep_whole_values() {
     let days: Vec<String> = (1..400)
@@ -204,7 +202,7 @@ fn other_shapes_keep_whole_values() {
         Some(&json!([299.5, 2.25]))
     );
 
-    // Few texts that differ keep beginning and end, and numbers beside them.
+    // A few different texts keep their beginnings and ends. Numbers beside them stay.
     let of_log =
         |name: &str| json!({"name": name, "code": 0, "log": "line of a log\n".repeat(300)});
     let told = of(&json!([of_log("build"), of_log("test")]), 700);
@@ -224,7 +222,7 @@ fn what_is_not_json_is_not_taken_apart() {
     }
 }
 
-// A model reads its own call again: the keys and the short values are as it wrote them.
+// A model reads its own call again, so keys and short values must be as it wrote them.
 #[test]
 fn arguments_keep_their_keys() {
     let content = "let x = 1;\n".repeat(3_000);
@@ -259,7 +257,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    // Whatever it is, what comes out is JSON within its bound.
+    // For any value: the output is JSON within its limit.
     #[test]
     fn any_json_is_cut_to_json(value in any_json(), bytes_max in 0_usize..2_000) {
         if let Some(told) = cut(&value.to_string(), bytes_max) {

@@ -1,14 +1,14 @@
-//! What is left, and who gets it.
+//! Distributes the room that is left.
 
 use super::{Layout, Of, is_said_at_length};
 use crate::budget::said::is_of_user;
 
-/// Cuts that are tried again to fill what is left.
+/// Most pieces that are cut again to fill the room.
 const REFITS_MAX: usize = 8;
 
 impl Layout<'_, '_> {
-    /// Gives what is left to what was cut: the first question, what else the user said, then
-    /// the newest first.
+    /// Gives the room that is left to pieces that were cut: first the user's first message, then
+    /// the user's other messages, then the newest others.
     pub(super) fn fill(&mut self) {
         let note = self.rooms.least;
         let mut left = self.room.saturating_sub(self.tokens());
@@ -25,7 +25,7 @@ impl Layout<'_, '_> {
         self.tell_again(left);
     }
 
-    /// Gives what is left to pieces that were cut, in this order; what is left then.
+    /// Gives room to cut pieces, in this order. Returns the tokens that are left.
     fn refit(&mut self, order: Vec<usize>, mut left: u64) -> u64 {
         let mut tries = 0;
         for at in order {
@@ -51,7 +51,7 @@ impl Layout<'_, '_> {
         left
     }
 
-    /// What was told once is told again where there is room: the newest first.
+    /// Restores repeated results in full while there is room, newest first.
     fn tell_again(&mut self, mut left: u64) {
         for piece in self.pieces.iter_mut().rev() {
             if piece.is_gone() {
@@ -66,7 +66,7 @@ impl Layout<'_, '_> {
         }
     }
 
-    /// Where much is left because what has no place is large, parts of it come in.
+    /// If much room is left, adds parts of dropped pieces that are too large to be added whole.
     fn fill_with_parts(&mut self, mut left: u64, note: u64) -> u64 {
         let mut tries = 0;
         for at in (0..self.pieces.len()).rev() {

@@ -1,4 +1,4 @@
-//! Which steps go, and which of the others come back in what room.
+//! Decides which steps are dropped and how much room the others get.
 
 use super::{Layout, Of, Piece, PieceForm, is_said_at_length};
 use crate::{
@@ -6,18 +6,18 @@ use crate::{
     draft::Section,
 };
 
-/// A long message that is not one of the newest keeps this share of the room.
+/// Share of the room for a long message that is not among the newest.
 const MESSAGE_SHARE: u64 = 8;
-/// A step that is kept only with everything of it cut has this share of the room at most; the
-/// newest one has all that is left.
+/// Largest share of the room for a step that is kept only with everything cut. The newest step may
+/// use all that is left.
 const PARED_SHARE: u64 = 4;
-/// Steps that are passed over because they alone would take much of what is left.
+/// Most large steps that are skipped before the search for older ones ends.
 const PASSED_OVER_MAX: usize = 6;
 
 impl Layout<'_, '_> {
-    /// Steps go, the oldest first, but neither the first message of the user nor the
-    /// last, nor what that answers. The newest results stay as whole as half of the room
-    /// allows, the older ones are cut, and what has no place after that goes.
+    /// Drops steps, oldest first. Always keeps the user's first and last message and the answer
+    /// before the last one. The newest results stay as whole as half of the room allows, older ones
+    /// are cut, and what does not fit is dropped.
     pub(super) fn let_steps_go(&mut self) {
         let note = self.rooms.least;
         for piece in &mut self.pieces {
@@ -29,7 +29,7 @@ impl Layout<'_, '_> {
         let tokens = |at: usize| self.pieces[at].item.tokens;
         let of_last = last.map_or(0, tokens);
         let of_kept: u64 = kept.iter().map(|&at| tokens(at)).sum();
-        // One where the oldest steps were, and one more when the last question is old.
+        // One note for the oldest steps, and one if the user's last message is not near the end.
         let stays: Vec<usize> = kept.iter().copied().chain(last).collect();
         let notes = 2 * note + self.rooms.words_beside(&self.pieces, &stays);
         let is_large = of_last > self.room / 2;
@@ -41,7 +41,7 @@ impl Layout<'_, '_> {
         if let Some(last) = last {
             left = left.saturating_sub(self.keep(last));
         }
-        // Behind a large last message there is nothing newer that needs the room.
+        // A large last message ends the conversation, so no newer item needs the room.
         let share = match is_large {
             true => left,
             false => left.saturating_sub(notes) / 2,
@@ -50,9 +50,9 @@ impl Layout<'_, '_> {
         self.fill_from_the_end(left, note);
     }
 
-    /// What stays beside the last message: the summary, the first message, what the model
-    /// said last before the last one, and what it said last of all: the next message answers
-    /// that. The shortest first.
+    /// Items kept beside the user's last message, shortest first: the summary, the user's first
+    /// message, the model's last text before the user's last message, and its last text of all,
+    /// which the next message answers.
     fn kept_beside(&self, last: Option<usize>) -> Vec<usize> {
         let summary = self
             .pieces
@@ -68,7 +68,8 @@ impl Layout<'_, '_> {
         kept
     }
 
-    /// Keeps these in so many tokens together: short ones leave theirs to the long ones.
+    /// Keeps these pieces in `tokens` tokens in total. Room that short ones do not use goes to the
+    /// long ones. Returns the tokens used.
     fn keep_shared(&mut self, kept: &[usize], tokens: u64) -> u64 {
         let mut taken = 0;
         for (done, &at) in kept.iter().enumerate() {
@@ -78,8 +79,8 @@ impl Layout<'_, '_> {
         taken
     }
 
-    /// Where the user said first what it is about. What he said before a summary was written
-    /// is told in that.
+    /// The user's first message with content. Messages before a summary are covered by it and do
+    /// not count.
     pub(super) fn first_said(&self) -> Option<usize> {
         let mut summaries = self.pieces.iter();
         let summary = summaries.find(|piece| piece.item.section == Section::Compaction);
@@ -96,8 +97,8 @@ impl Layout<'_, '_> {
         said(pieces.clone().filter(is_followed)).or_else(|| said(pieces))
     }
 
-    /// A command without words that the user broke off, and said something else: that is what
-    /// it is about.
+    /// Whether the item is a command without text that the user interrupted and followed with
+    /// another message, which is the actual task.
     fn is_broken_off(&self, at: usize) -> bool {
         if !is_bare_command(&self.pieces[at].item) {
             return false;
@@ -107,13 +108,13 @@ impl Layout<'_, '_> {
         next.is_some_and(|item| item.step().is_none())
     }
 
-    /// Where the user said the last of it.
+    /// The user's last message with content.
     fn last_said(&self) -> Option<usize> {
         said(self.pieces.iter().enumerate().rev())
     }
 
-    /// What the model said last before a piece: `yes` and `the second` say nothing without
-    /// it.
+    /// The model's last text before a piece. Answers like `yes` or `the second` make no sense
+    /// without it.
     fn answered(&self, before: usize) -> Option<usize> {
         self.pieces[..before]
             .iter()
@@ -135,7 +136,7 @@ impl Layout<'_, '_> {
             }
             let tokens = self.pieces[at].item.tokens;
             if tokens == 0 {
-                // Nothing of it is sent. It stays or goes with what comes after it.
+                // Nothing of it is sent. It stays or is dropped together with the item after it.
                 if !after_gap {
                     self.keep(at);
                 }
@@ -154,7 +155,7 @@ impl Layout<'_, '_> {
                 taken = self.take_short(at, left.saturating_sub(gap));
             }
             if taken == 0 {
-                // The newest outlasts older ones.
+                // The newest step takes precedence over older ones.
                 let most = left.saturating_sub(gap);
                 let is_newest = newest_step == Some(at);
                 let one_max = if is_newest {
@@ -178,9 +179,10 @@ impl Layout<'_, '_> {
         }
     }
 
-    /// Takes one of the newest: whole, or where it is large, cut to what one may have.
+    /// Takes one of the newest pieces: whole, or cut to `one_max` if it is large. Returns its
+    /// tokens.
     fn take_recent(&mut self, at: usize, most: u64, one_max: u64) -> u64 {
-        // What a program printed for the user is not what he asks.
+        // Output that a program printed for the user is not a request of the user.
         let is_told = self.pieces[at].item.is_told();
         let most = match is_told && self.may.cut(&self.pieces[at].item) {
             true => most.min(self.room / MESSAGE_SHARE),
@@ -202,7 +204,7 @@ impl Layout<'_, '_> {
         }
     }
 
-    /// Takes a step with all of it cut, to as much as there is room for.
+    /// Takes a step with everything cut, to at most `most` tokens. Returns its tokens.
     pub(super) fn take_pared(&mut self, at: usize, most: u64) -> u64 {
         let bytes = self.bytes_of(most);
         for percent in [80, 50, 30, 15] {
@@ -219,8 +221,8 @@ impl Layout<'_, '_> {
         match self.short(at) {
             Some((content, tokens)) if tokens <= most => self.cut(at, content, tokens),
             None if self.pieces[at].item.tokens <= most => self.keep(at),
-            // What somebody said at length says something in part, too: what is said next
-            // makes no sense without an answer.
+            // Part of a long message is still useful: the next message makes no sense without the
+            // answer before it.
             _ if is_said_at_length(&self.pieces[at].item) => {
                 self.keep_within(at, most.min(self.room / MESSAGE_SHARE))
             }
@@ -229,7 +231,8 @@ impl Layout<'_, '_> {
     }
 }
 
-/// The first of these at which the user says something, or if there is none, speaks.
+/// The first of these pieces with a message of the user that has content, else the first with any
+/// message of the user.
 fn said<'p, 'a: 'p>(
     pieces: impl DoubleEndedIterator<Item = (usize, &'p Piece<'a>)> + Clone,
 ) -> Option<usize> {

@@ -1,4 +1,4 @@
-//! What the commands of a shell do to files.
+//! What shell commands do to files.
 
 use serde_json::Value;
 
@@ -9,9 +9,9 @@ use super::{
 };
 use crate::knowledge::read::below;
 
-/// Arguments that hold the command line.
+/// Arguments that have the command line.
 const LINE_ARGUMENTS: [&str; 6] = ["command", "cmd", "script", "code", "commands", "input"];
-/// Arguments that name the directory that it runs in.
+/// Arguments that have the working directory.
 const DIRECTORY_ARGUMENTS: [&str; 7] = [
     "cwd",
     "workdir",
@@ -22,7 +22,7 @@ const DIRECTORY_ARGUMENTS: [&str; 7] = [
     "dir",
 ];
 
-/// An output that is only a word that something was not found (`|| echo …`).
+/// Longest output that is only a message that something was not found (`|| echo …`), in bytes.
 const NOT_FOUND_BYTES_MAX: usize = 60;
 
 /// The files of a command line.
@@ -42,7 +42,7 @@ pub(super) fn shell(spoken: ReadCall<'_>, touched: &mut Touched) {
         touched,
         changes_directory: false,
     };
-    // Directories that parentheses come back to.
+    // Directories to restore after parentheses.
     let mut outer: Vec<(usize, Directory)> = Vec::new();
     for (at, command) in commands.iter().enumerate() {
         while outer
@@ -72,7 +72,7 @@ pub(super) fn shell(spoken: ReadCall<'_>, touched: &mut Touched) {
     }
 }
 
-/// The command line; `["bash", "-lc", "…"]` is one, too.
+/// The command line, also of `["bash", "-lc", "…"]`.
 pub(super) fn line_of(arguments: &Value) -> Option<String> {
     if let Value::String(line) = arguments {
         return Some(line.clone());
@@ -96,7 +96,7 @@ pub(super) fn line_of(arguments: &Value) -> Option<String> {
     }
 }
 
-/// A line without a code fence around it.
+/// The line without its code fence.
 fn unfenced(line: &str) -> &str {
     let inner = line
         .trim()
@@ -109,7 +109,7 @@ fn unfenced(line: &str) -> &str {
 /// Where relative paths start.
 #[derive(Clone)]
 pub(super) enum Directory {
-    /// Where the call says; none: where the shell is.
+    /// The directory in the call's arguments. None for the shell's own.
     Asked(Option<String>),
     /// Only a shell knows.
     Unknown,
@@ -224,14 +224,14 @@ impl Run<'_, '_> {
                 self.option_file(operands, &["-o", "-O", "--output"], Created);
                 self.uploaded(operands);
             }
-            // What a loop goes over is used by what is in it.
+            // The commands in the body of a loop use what it iterates over.
             "for" => {
                 let words = operands.iter().skip_while(|word| word.text != "in").skip(1);
                 words
                     .filter(|word| looks_like_file(&word.text))
                     .for_each(|word| self.file(word, Read));
             }
-            // The commands of SWE-agent's shell.
+            // Commands of SWE-agent's shell.
             "open" | "goto" => {
                 let files = plain_operands(operands, "a");
                 files.iter().take(1).for_each(|word| self.file(word, Read));
@@ -243,7 +243,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Operands as files.
+    /// Records operands as files.
     fn files(&mut self, operands: &[Word], with_value: &str, touch: Touch) {
         for word in plain_operands(operands, with_value) {
             self.file(&word, touch);
@@ -272,7 +272,7 @@ impl Run<'_, '_> {
         self.changes_directory = false;
     }
 
-    /// Whether the output says that there is no such file.
+    /// Whether the output says that the file does not exist.
     fn is_missing(&self, path: &str) -> bool {
         let mut lines = self.output.lines().take(200);
         let only = self.output.trim().len() <= NOT_FOUND_BYTES_MAX
@@ -352,7 +352,7 @@ impl Run<'_, '_> {
         // BSD's `sed -i '' …`.
         words.retain(|word| !word.text.is_empty());
         let skip = if given && name == "perl" {
-            // The script came as the value of its option, or right behind `-pi -e`.
+            // The script was the value of an option, or follows `-pi -e`.
             usize::from(
                 words
                     .first()
@@ -385,7 +385,7 @@ impl Run<'_, '_> {
             .iter()
             .filter(|word| !recursive || looks_like_file(&word.text))
             .collect();
-        // A list holds only those that match; a search reads all that it is given.
+        // A list has only files that match, but a search reads all its files.
         if !lists {
             named.iter().for_each(|word| self.file(word, touch));
         }
@@ -442,7 +442,7 @@ impl Run<'_, '_> {
         };
         let names = output::names(lines, self.output, marked);
         for (under, name) in names {
-            // A file that was asked for is told as it was written.
+            // A file that the command names keeps the spelling of the command.
             let asked = words.iter().any(|word| word.text == name);
             let path = match under.or(directory).filter(|_| !asked) {
                 Some(directory) => below(Some(directory), name),
@@ -452,7 +452,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// The first operand of an interpreter, if it is a file.
+    /// Records the first operand of an interpreter, if it is a file.
     fn script(&mut self, operands: &[Word]) {
         let inline =
             |word: &Word| matches!(word.text.as_str(), "-c" | "-e" | "-m" | "-lc" | "--eval");
@@ -491,7 +491,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// A command without what only starts it: `sudo`, `env A=b`, `timeout 5`.
+/// A command without wrappers: `sudo`, `env A=b`, `timeout 5`.
 pub(super) fn unwrapped(words: &[Word]) -> &[Word] {
     const WRAPPERS: [&str; 16] = [
         "sudo", "env", "time", "nohup", "timeout", "command", "exec", "nice", "stdbuf", "npx",
@@ -537,8 +537,8 @@ fn value_options(name: &str) -> &'static str {
     }
 }
 
-/// Words that are no options, nor values of options; of those that only a shell
-/// could resolve, too.
+/// Words that are neither options nor values of options, including words that need a shell to
+/// expand.
 fn plain_operands_or_patterns(words: &[Word], with_value: &str) -> Vec<Word> {
     let mut operands = Vec::new();
     let (mut skip, mut only_operands) = (false, false);
@@ -552,7 +552,7 @@ fn plain_operands_or_patterns(words: &[Word], with_value: &str) -> Vec<Word> {
         } else if text == "--" {
             only_operands = true;
         } else if let Some(letters) = text.strip_prefix('-').filter(|rest| !rest.starts_with('-')) {
-            // `-n5` has its value with it; `-n 5` has not.
+            // `-n5` includes its value; `-n 5` does not.
             let last = letters.chars().last();
             let first = letters.chars().next();
             let takes = |c: Option<char>| c.is_some_and(|c| with_value.contains(c));
@@ -562,12 +562,12 @@ fn plain_operands_or_patterns(words: &[Word], with_value: &str) -> Vec<Word> {
     operands
 }
 
-/// Operands, see [`plain_operands_or_patterns`].
+/// As [`plain_operands_or_patterns`], without words that need a shell to expand.
 fn plain_operands(words: &[Word], with_value: &str) -> Vec<Word> {
     plain_operands_or_patterns(words, with_value)
 }
 
-/// A flag among short options: `-la` has `l`.
+/// Whether a flag is among the short options: `-la` has `l`.
 pub(super) fn has_flag(words: &[Word], flag: char) -> bool {
     words.iter().any(|word| {
         let letters = word.text.strip_prefix('-');

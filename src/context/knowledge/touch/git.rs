@@ -1,4 +1,4 @@
-//! Git's commands.
+//! What git commands do to files.
 
 use super::{
     Touch,
@@ -60,7 +60,7 @@ fn files(words: &[Word]) -> impl Iterator<Item = &Word> {
 }
 
 fn operands(run: &mut Run<'_, '_>, words: &[Word], touch: Touch) {
-    // What stands behind `-m` is a message.
+    // The word after `-m` is a message.
     let mut message = false;
     for word in words {
         let is_message = std::mem::replace(
@@ -151,7 +151,7 @@ fn of_diff(run: &mut Run<'_, '_>, words: &[Word], lines: Lines, command: &str) {
     });
     let touch = if names { Touch::Listed } else { touch };
     for word in files(words) {
-        // `HEAD:path` is the file as it was.
+        // `HEAD:path` is an earlier version of the file.
         let path = word
             .text
             .rsplit_once(':')
@@ -182,7 +182,7 @@ fn stat_line(line: &str) -> Option<&str> {
     (whole && output::is_path(path)).then_some(path)
 }
 
-/// ` create mode 100644 path`, ` delete mode 100644 path`, as a commit tells.
+/// ` create mode 100644 path`, ` delete mode 100644 path`, as printed by a commit.
 fn committed(run: &mut Run<'_, '_>, output: &str) {
     for line in output.lines() {
         let told = line

@@ -1,14 +1,13 @@
-//! Which files a call touched, and how: from its arguments, and from its result
-//! where that names them.
+//! Which files a call touched, and how: from its arguments, and from its result if that names them.
 //!
-//! - [`rule`]: which tools are meant, and how their calls are read;
+//! - [`rule`]: which tools touch files, and how their calls are read;
 //! - `tools`: tools with one purpose: readers, writers, editors, searches;
-//! - `shell`: a command line in words; `commands`: what each command does to files;
-//!   `output`: the files that a command's output names; `git`: git's own;
+//! - `shell`: splits a command line into words; `commands`: what each command does to files;
+//!   `output`: the files that a command's output names; `git`: git's commands;
 //! - `patch`: patches in the arguments.
 //!
-//! What a call says is taken at its word, with the directory that it names itself
-//! before relative paths. What only a shell could resolve is left out.
+//! Paths are taken as the call has them, relative to the directory that the call itself names.
+//! Words that need a shell to expand are ignored.
 
 mod commands;
 mod git;
@@ -29,29 +28,29 @@ use super::read::{PATH_BYTES_MAX, below, clean};
 pub use rule::{TouchForm, TouchRule};
 use treering_domain::{ToolCallRequested, ToolResultRecorded};
 
-/// Files of one call that are noted; of a longer list, the first.
+/// Most files of one call. Later ones are ignored.
 const TOUCHES_MAX: usize = 2_000;
-/// Longest text of a result that is looked at, in bytes.
+/// Longest text of a result that is read, in bytes.
 pub(super) const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
-/// What a call did to a file. Later ones in this list say more.
+/// What a call did to a file, in ascending order of importance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Touch {
-    /// Its name was told.
+    /// Its name was listed.
     Listed,
-    /// Its text was shown, or given to a program.
+    /// Its text was shown, or passed to a program.
     Read,
-    /// A part of it was changed.
+    /// Part of it was changed.
     Edited,
-    /// It was written whole.
+    /// It was written as a whole.
     Created,
-    /// It was removed.
+    /// It was deleted.
     Deleted,
 }
 
 impl Touch {
-    /// As JSON and reports name it.
+    /// Name in JSON and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,24 +62,24 @@ impl Touch {
         }
     }
 
-    /// The file is another one than before.
+    /// Whether the touch changes the file.
     #[must_use]
     pub fn changes(self) -> bool {
         self >= Self::Edited
     }
 }
 
-/// A call as it is read for what it touched.
+/// A call whose touches are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadCall<'a> {
-    /// Its arguments; null where they are no JSON.
+    /// Arguments; null if they are not JSON.
     pub arguments: &'a Value,
-    /// What it returned; empty: nothing, or it is not known yet.
+    /// Result text; empty if there is none or it is not known yet.
     pub output: &'a str,
 }
 
-/// What a call did to files, each once, in the order in which they came up, and
-/// the directory that it left the shell in, if that is known.
+/// The files that a call touched, each once, in the order of their first mention, and the working
+/// directory after it, if that is known.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     pub files: Vec<(String, Touch)>,
@@ -90,7 +89,7 @@ pub(super) struct Touched {
 }
 
 impl Touched {
-    /// By a rule.
+    /// Reads a call by a rule.
     pub fn of(form: TouchForm, spoken: ReadCall<'_>) -> Self {
         let mut touched = Self::default();
         match form {
@@ -101,8 +100,8 @@ impl Touched {
         touched
     }
 
-    /// Notes a file, below a directory where it is relative. What was said of it
-    /// before gives way: the last thing is how it stands.
+    /// Records a touch. A relative path starts at `directory`. The last touch of a file decides its
+    /// state.
     fn add(&mut self, directory: Option<&str>, path: &str, touch: Touch) {
         let Some(path) = clean(path, PATH_BYTES_MAX).filter(|path| !is_no_file(path)) else {
             return;
@@ -111,7 +110,7 @@ impl Touched {
             Some(directory) => below(Some(directory), path),
             None => path.strip_prefix("./").unwrap_or(path).to_owned(),
         };
-        // The directory is as it was written, too.
+        // The directory has not been checked either.
         if clean(&path, PATH_BYTES_MAX).is_none() {
             self.left_out += 1;
             return;
@@ -128,8 +127,8 @@ impl Touched {
     }
 }
 
-/// How a file stands after two touches: reading or listing changes nothing, and
-/// what was made here and then changed is still new.
+/// The state of a file after two touches. Reading and listing change nothing, and a file that was
+/// created and then edited is still new.
 #[must_use]
 pub(crate) fn and_then(before: Touch, now: Touch) -> Touch {
     match (before, now) {
@@ -142,7 +141,7 @@ pub(crate) fn and_then(before: Touch, now: Touch) -> Touch {
     }
 }
 
-/// Names of directories and of what is not on a disk.
+/// Whether the path is a directory or not on a disk.
 fn is_no_file(path: &str) -> bool {
     path.ends_with(['/', '\\'])
         || matches!(path, "." | ".." | "-" | "~")
@@ -151,7 +150,7 @@ fn is_no_file(path: &str) -> bool {
         || path.contains(['*', '?', '$', '`', '{', '<', '>', '|', '"'])
 }
 
-/// Looks like a file: its last part has an extension, or is a usual name.
+/// Whether it looks like a file: the last component has an extension or is a common name.
 pub(super) fn looks_like_file(path: &str) -> bool {
     const NAMES: [&str; 9] = [
         "Makefile",
@@ -180,7 +179,7 @@ pub(super) fn looks_like_file(path: &str) -> bool {
         })
 }
 
-/// `.env`, `.gitignore` and the like, and not `.git`.
+/// Whether it is a file like `.env` or `.gitignore`, but not `.git`.
 fn is_dot_file(name: &str) -> bool {
     let known = [
         "env",
@@ -194,8 +193,8 @@ fn is_dot_file(name: &str) -> bool {
     known.iter().any(|end| name.ends_with(end)) && name != ".config"
 }
 
-/// What one call that worked did to files, by the default rules. For summaries,
-/// which are the same for every conversation.
+/// What one successful call did to files, by the default rules. For summaries, which do not depend
+/// on the conversation's policy.
 pub(crate) fn touched_by(
     call: &ToolCallRequested,
     result: &ToolResultRecorded,
@@ -212,8 +211,8 @@ pub(crate) fn touched_by(
     Touched::of(form, spoken).files
 }
 
-/// Whether a call's tool only looks at files: one that found nothing is no error
-/// that is left open.
+/// Whether a call's tool only looks at files. If such a call finds nothing, that is not an open
+/// error.
 pub(crate) fn only_looks(call: &ToolCallRequested) -> bool {
     use TouchForm::{Glob, List, Read, Search, Stat};
     matches!(
@@ -222,12 +221,12 @@ pub(crate) fn only_looks(call: &ToolCallRequested) -> bool {
     )
 }
 
-/// Whether a call only looks for lines in files: those that have some were not read.
+/// Whether a call only searches for lines. The files with matches were not read.
 pub(crate) fn searches(call: &ToolCallRequested) -> bool {
     form_of(&call.tool) == Some(TouchForm::Search)
 }
 
-/// Whether a tool is known to work on files, or to run commands.
+/// Whether a tool is known to work on files or to run commands.
 pub(crate) fn is_of_files(tool: &str) -> bool {
     form_of(tool).is_some()
 }
@@ -246,8 +245,8 @@ pub(crate) fn command_line(call: &ToolCallRequested) -> Option<String> {
     commands::line_of(&arguments)
 }
 
-/// The programs that a command line runs, each with what it is asked to do first:
-/// `cargo test`, `git commit`, `mise run lint`.
+/// The programs of a command line, each with its subcommand: `cargo test`, `git commit`, `mise run
+/// lint`.
 pub(crate) fn programs(line: &str) -> Vec<String> {
     let named = |command: &shell::Simple| {
         let words = commands::unwrapped(&command.words);

@@ -2,20 +2,20 @@
 
 use super::{Touch, Touched, looks_like_file, shell::Simple};
 
-/// Names that one output gives.
+/// Most names from one output.
 const NAMES_MAX: usize = 2_000;
 
-/// What stands between a command and the output that is seen.
+/// How the output of a command was changed before it is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lines {
-    /// Its lines, whole, perhaps fewer of them or in another order.
+    /// Its lines are whole, perhaps fewer or in another order.
     Whole,
     /// Something else.
     Changed,
 }
 
 impl Lines {
-    /// How the output of the command at a place comes through.
+    /// How the output of the command at an index is changed by the commands after it.
     pub fn after(all: &[Simple], at: usize) -> Self {
         let mut at = at;
         while all[at].pipes_on {
@@ -46,7 +46,7 @@ impl Lines {
     }
 }
 
-/// Lines that are paths, or end in one.
+/// Lines that are paths or end in one.
 pub(super) fn paths(lines: Lines, output: &str) -> Vec<&str> {
     if lines == Lines::Changed {
         return Vec::new();
@@ -101,7 +101,7 @@ pub(super) fn place(line: &str) -> Option<&str> {
     {
         return Some(&line[..colon]);
     }
-    // A line around a match.
+    // A context line around a match.
     line.match_indices('-').find_map(|(at, _)| {
         let digits = line[at + 1..]
             .bytes()
@@ -112,7 +112,7 @@ pub(super) fn place(line: &str) -> Option<&str> {
     })
 }
 
-/// Names that `ls` tells, each with the directory of its heading.
+/// Names in the output of `ls`, each with the directory of its heading.
 pub(super) fn names(lines: Lines, output: &str, marked: bool) -> Vec<(Option<&str>, &str)> {
     if lines == Lines::Changed {
         return Vec::new();
@@ -148,7 +148,7 @@ enum Long<'a> {
     File(&'a str),
 }
 
-/// The name in a row of `ls -l`.
+/// The name in a line of `ls -l`.
 fn long_name(line: &str) -> Long<'_> {
     if !is_long(line) {
         return Long::No;
@@ -172,7 +172,7 @@ fn is_long(line: &str) -> bool {
     })
 }
 
-/// A word that can be a path of a file.
+/// Whether a word can be a file path.
 pub(super) fn is_path(text: &str) -> bool {
     let plain = |c: char| c.is_alphanumeric() || "_-./~+@#%\\()[] ,=:".contains(c);
     let spaced = text.contains(' ') && !text.starts_with('/');
@@ -184,7 +184,7 @@ pub(super) fn is_path(text: &str) -> bool {
         && (looks_like_file(text) || text.starts_with(['/', '.']) && text[1..].contains('/'))
 }
 
-/// `[File: /path (12 lines total)]`, as SWE-agent's editor answers.
+/// Reads `[File: /path (12 lines total)]`, the header of SWE-agent's editor.
 pub(super) fn file_header(output: &str, commands: &[Simple], touched: &mut Touched) {
     let edits = commands.iter().any(|command| command.name() == "edit");
     let refused = output.contains("edit has introduced") || output.contains("edit was not applied");
@@ -196,7 +196,7 @@ pub(super) fn file_header(output: &str, commands: &[Simple], touched: &mut Touch
     }
 }
 
-/// The file that an answer says it shows.
+/// The file that a result says it shows.
 pub(super) fn shown_file(output: &str) -> Option<&str> {
     let lines = || output.lines();
     let header = lines().find_map(|line| line.trim().strip_prefix("[File: "));
@@ -210,7 +210,7 @@ pub(super) fn shown_file(output: &str) -> Option<&str> {
     header.or_else(open)
 }
 
-/// The directory that a harness says that it went back to.
+/// The directory to which a harness says it returned.
 pub(super) fn reset_directory(output: &str) -> Option<&str> {
     let last = output.lines().next_back()?;
     last.strip_prefix("Shell cwd was reset to ").map(str::trim)

@@ -1,4 +1,4 @@
-//! Patches in the arguments: OpenAI's format, and unified differences.
+//! Patches in the arguments: OpenAI's format and unified diffs.
 
 use serde_json::Value;
 
@@ -44,7 +44,7 @@ pub(super) fn patch(spoken: ReadCall<'_>, touched: &mut Touched) {
     }
 }
 
-/// A side of a difference without `a/`, `b/` and a time.
+/// One side of a diff without `a/`, `b/` and the time.
 fn side(text: &str) -> &str {
     let path = text.split('\t').next().unwrap_or(text).trim();
     path.strip_prefix("a/")

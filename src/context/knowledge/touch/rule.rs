@@ -1,4 +1,4 @@
-//! Which tools touch files, and how their calls are read: data, like all rules.
+//! Which tools touch files, and how their calls are read. The rules are data.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TouchRule {
-    /// Names, of which letters and digits count and case does not: `read_file` is
-    /// `ReadFile`, too. A server's name before it (`mcp__files__read_file`) is
-    /// passed over.
+    /// Tool names. Only letters and digits are compared, ignoring case: `read_file` also matches
+    /// `ReadFile`. A server's name in front (`mcp__files__read_file`) is skipped.
     pub tools: Vec<String>,
     /// How their calls are read.
     pub form: TouchForm,
@@ -20,34 +19,34 @@ pub struct TouchRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TouchForm {
-    /// It reads the files that its arguments name.
+    /// Reads the files that its arguments name.
     #[default]
     Read,
-    /// It writes them whole.
+    /// Writes them as a whole.
     Write,
-    /// It changes them.
+    /// Edits them.
     Edit,
-    /// It removes them.
+    /// Deletes them.
     Delete,
-    /// It gives the first one the second one's name.
+    /// Renames the first one to the second one.
     Move,
-    /// It tells about them.
+    /// Shows their metadata.
     Stat,
-    /// Its result lists names, below the directory of its arguments.
+    /// The result lists names, relative to the directory in the arguments.
     List,
-    /// Its result lists paths.
+    /// The result lists paths.
     Glob,
-    /// Its result has lines found in files.
+    /// The result has matching lines of files.
     Search,
-    /// Its argument is a command line.
+    /// An argument is a command line.
     Shell,
-    /// Its argument is a patch.
+    /// An argument is a patch.
     Patch,
-    /// An argument says which of `view`, `create`, `str_replace`, `insert` it is.
+    /// An argument selects `view`, `create`, `str_replace` or `insert`.
     Editor,
 }
 
-/// The tools that agents have.
+/// Rules for common agent tools.
 pub(in crate::knowledge) fn defaults() -> BTreeMap<String, TouchRule> {
     const RULES: [(&str, TouchForm, &[&str]); 12] = [
         (
@@ -229,7 +228,7 @@ pub(in crate::knowledge) fn defaults() -> BTreeMap<String, TouchRule> {
 }
 
 impl TouchRule {
-    /// True when a tool is meant.
+    /// Whether the rule matches a tool.
     #[must_use]
     pub fn matches(&self, tool: &str) -> bool {
         let bare = tool.rsplit("__").next().unwrap_or(tool);
@@ -239,7 +238,7 @@ impl TouchRule {
     }
 }
 
-/// The same letters and digits, whatever their case and what stands between.
+/// Compares letters and digits only, ignoring case.
 fn is_same(one: &str, other: &str) -> bool {
     let letters = |text: &str| -> Vec<u8> {
         text.bytes()

@@ -1,5 +1,5 @@
-//! A command line in words: enough of a shell's grammar to know which words are
-//! file names. Nothing is expanded; a word that a shell would change says so.
+//! Splits a command line into words, with enough shell grammar to know which words are file names.
+//! Nothing is expanded; a word that a shell would expand is marked.
 
 /// Longest command line that is read, in bytes.
 const COMMAND_BYTES_MAX: usize = 64 << 10;
@@ -10,21 +10,21 @@ const COMMANDS_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
     pub text: String,
-    /// Nothing in it is for the shell: no variable, no wildcard, no command.
+    /// There is nothing to expand: no variable, wildcard or command.
     pub is_plain: bool,
 }
 
-/// One program with its words.
+/// One program with its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Simple {
     pub words: Vec<Word>,
     /// Operator (`>`, `>>`, `<`) and target.
     pub redirects: Vec<(&'static str, Word)>,
-    /// It reads what the one before it writes.
+    /// It reads the output of the previous command.
     pub is_piped: bool,
-    /// The next one reads what it writes.
+    /// The next command reads its output.
     pub pipes_on: bool,
-    /// How deep it is inside of parentheses.
+    /// Nesting depth of parentheses.
     pub depth: usize,
 }
 
@@ -134,7 +134,7 @@ impl Lexer<'_> {
                 self.redirect = Some(">>");
             }
             ('>' | '<', Some('&')) => {
-                // A number of a stream, or `-`.
+                // A stream number, or `-`.
                 self.rest.next();
                 while self
                     .rest
@@ -169,7 +169,7 @@ impl Lexer<'_> {
             match c {
                 '\'' => {
                     self.rest.next();
-                    // A quote that does not end is not a shell's.
+                    // An unterminated quote is no valid shell syntax.
                     let mut ends = false;
                     for (_, c) in self.rest.by_ref() {
                         ends = c == '\'';
@@ -239,7 +239,7 @@ impl Lexer<'_> {
         self.skip_parentheses();
     }
 
-    /// Passes over `( … )`, which begins here.
+    /// Skips `( … )`, which begins here.
     fn skip_parentheses(&mut self) {
         let mut depth = 0_usize;
         for (_, c) in self.rest.by_ref() {
@@ -255,7 +255,7 @@ impl Lexer<'_> {
     fn put(&mut self, word: Word) {
         match self.redirect.take() {
             None => {
-                // `2>` and the like: the number is no word.
+                // In `2>` and the like, the number is not a word.
                 let before_angle = self
                     .rest
                     .peek()

@@ -13,8 +13,8 @@ fn shell(line: &str, output: &str) -> Vec<String> {
     of(TouchForm::Shell, &json!({"command": line}), output)
 }
 
-// What a command does to files is in its words; what only a shell could resolve
-// must not become a name.
+// The words of a command tell which files it touches. Words that need a shell to expand must not
+// become names.
 #[test]
 fn commands_are_read() {
     for (line, output, expected) in [
@@ -126,7 +126,7 @@ fn commands_are_read() {
     }
 }
 
-// The directory of the call itself counts, and where it leaves the shell.
+// The directory of the call counts, and so does the working directory after it.
 #[test]
 fn directories_are_followed() {
     let arguments = json!({"cmd": ["bash", "-lc", "cat a.rs"], "workdir": "/w/x"});
@@ -147,7 +147,7 @@ fn directories_are_followed() {
     assert_eq!(left("cd /tmp && ls", reset).as_deref(), Some("/home/dev/w"));
 }
 
-// Each tool that agents have, by whatever spelling and server.
+// Common agent tools are recognised in any spelling and behind any server.
 #[test]
 fn tools_are_known_by_their_names() {
     let rules = rule::defaults();
@@ -302,14 +302,14 @@ fn arguments_and_answers_name_files() {
     }
 }
 
-// How a file stands is what was done to it last.
+// The state of a file is what was done to it last.
 #[test]
 fn the_last_change_counts() {
     let line = "touch a.rs && sed -i s/a/b/ a.rs && cat a.rs; cat b.rs; rm b.rs";
     assert_eq!(shell(line, ""), ["created a.rs", "deleted b.rs"]);
 }
 
-// The name of a file was clean, and the directory that stood before it was not.
+// A file name was clean, but the directory in front of it was not.
 #[test]
 fn a_directory_with_control_characters_names_no_files() {
     let arguments = json!({"command": "cd \u{7f}odd && touch a.rs"});
@@ -322,7 +322,7 @@ fn a_directory_with_control_characters_names_no_files() {
 }
 
 proptest::proptest! {
-    /// Whatever a model writes and a tool prints: bounded, clean, no panic.
+    /// For any arguments and output: bounded, clean, no panic.
     #[test]
     fn anything_is_read(
         line in "[a-z .|&;<>()'\"$`\\\\\n/*=-]{0,120}|(cat|ls|git|rg|find|cd|sed -i|<<E) .{0,60}",

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{OUTPUT_BYTES_MAX, ReadCall, Touch, TouchForm, Touched, looks_like_file, output};
 use crate::knowledge::read::below;
 
-/// Arguments that name a file, the clearest first.
+/// Arguments that name a file, the most specific first.
 const FILE_ARGUMENTS: [&str; 16] = [
     "file_path",
     "filePath",
@@ -24,7 +24,7 @@ const FILE_ARGUMENTS: [&str; 16] = [
     "target",
     "uri",
 ];
-/// Arguments that name several.
+/// Arguments that name several files.
 const LIST_ARGUMENTS: [&str; 4] = ["paths", "files", "file_paths", "edits"];
 
 /// The files of a call.
@@ -50,7 +50,7 @@ pub(super) fn tool(form: TouchForm, spoken: ReadCall<'_>, touched: &mut Touched)
     }
 }
 
-/// A file that is written anew was there before.
+/// Overwriting edits an existing file; otherwise it creates one.
 fn written(output: &str) -> Touch {
     let head = &output[..output.floor_char_boundary(400)];
     let says = |words: &str| head.contains(words);
@@ -68,7 +68,7 @@ fn text<'a>(arguments: &'a Value, names: &[&str]) -> Option<&'a str> {
     texts.find(|text| !text.trim().is_empty())
 }
 
-/// The files that the arguments name, or if there are none, the one of the answer.
+/// Records the files that the arguments name. If there are none, the file that the result names.
 fn named(arguments: &Value, output: &str, touch: Touch, touched: &mut Touched) {
     let file = match arguments {
         Value::String(path) => Some(path.as_str()),
@@ -93,7 +93,7 @@ fn named(arguments: &Value, output: &str, touch: Touch, touched: &mut Touched) {
     }
 }
 
-/// The file that an answer says it is about.
+/// The file that a result is about.
 fn told(output: &str) -> Option<&str> {
     let record = || {
         let mut names = output.lines().filter_map(|line| {
@@ -157,7 +157,7 @@ fn list(arguments: &Value, output: &str, touched: &mut Touched) {
     );
     let directory = directory.filter(|directory| *directory != ".");
     for line in lines(output) {
-        // "[FILE] a.txt   12 KB": the size is no part of the name.
+        // In "[FILE] a.txt   12 KB" the size is not part of the name.
         let name = line.split("  ").next().unwrap_or(line).trim();
         if line.starts_with("[DIR]") || name.contains(": ") || !looks_like_file(name) {
             continue;
@@ -181,7 +181,7 @@ fn search(arguments: &Value, output: &str, touched: &mut Touched) {
             touched.add(None, line.trim(), Touch::Listed);
         }
     }
-    // One file was searched, and its lines do not name it.
+    // A search of one file does not name it in its lines.
     if !any && let Some(path) = path.filter(|path| looks_like_file(path)) {
         touched.add(None, path, Touch::Read);
     }
@@ -196,7 +196,7 @@ fn editor(arguments: &Value, output: &str, touched: &mut Touched) {
         Some(_) => Touch::Edited,
         None => return,
     };
-    // A directory is viewed as a list.
+    // Viewing a directory lists it.
     if touch == Touch::Read && output.contains("files and directories up to 2 levels") {
         for path in lines(output).filter(|line| output::is_path(line)) {
             touched.add(None, path, Touch::Listed);

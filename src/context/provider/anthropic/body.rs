@@ -1,4 +1,4 @@
-//! The typed body of Messages.
+//! The body of Anthropic Messages as types.
 
 use std::borrow::Cow;
 
@@ -9,13 +9,13 @@ use super::super::json::{Fields, Raw};
 /// Body of `POST /v1/messages`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Body<'a> {
-    /// The model; none is named where none is known.
+    /// The model; absent if unknown.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub model: &'a str,
-    /// `max_tokens`, which is required, `temperature` and the like.
+    /// `max_tokens`, which is required, `temperature` and others.
     #[serde(flatten)]
     pub parameters: Fields<'a>,
-    /// Which tool is to be called.
+    /// The tool choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<Choice>,
     /// The tools on offer.
@@ -24,7 +24,7 @@ pub struct Body<'a> {
     /// The system prompt.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub system: Vec<SystemBlock<'a>>,
-    /// What was said and done.
+    /// The conversation.
     pub messages: Vec<Message<'a>>,
 }
 
@@ -59,7 +59,7 @@ pub struct CacheControl {
     pub r#type: &'static str,
 }
 
-/// A piece of the system prompt.
+/// A block of the system prompt.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct SystemBlock<'a> {
@@ -70,7 +70,7 @@ pub struct SystemBlock<'a> {
     pub cache_control: Option<CacheControl>,
 }
 
-/// Who speaks.
+/// Role of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -87,7 +87,7 @@ pub struct Message<'a> {
     pub content: Vec<Block<'a>>,
 }
 
-/// A block of a message, and whether a cache breakpoint ends it.
+/// A block of a message, with an optional cache breakpoint.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Block<'a> {
@@ -97,7 +97,7 @@ pub struct Block<'a> {
     pub cache_control: Option<CacheControl>,
 }
 
-/// What a block holds.
+/// Content of a block.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -123,7 +123,7 @@ pub enum Content<'a> {
     ToolUse {
         id: Cow<'a, str>,
         name: Cow<'a, str>,
-        /// An object.
+        /// A JSON object.
         input: Raw<'a>,
     },
     ToolResult {
@@ -134,7 +134,7 @@ pub enum Content<'a> {
     },
 }
 
-/// Where a medium's content is.
+/// Source of a medium.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[allow(missing_docs)]

@@ -1,11 +1,10 @@
 //! Anthropic Messages.
 //!
-//! Roles alternate: what the same role says next goes into its last message. All
-//! results of a batch stand in the one user message after it, before any text.
-//! Arguments are an object, ids keep Anthropic's characters, thinking goes back
-//! unmodified and in order, and the system prompt stands at the top. At most four
-//! cache breakpoints end the tools, the system prompt and what is stable of the
-//! last two user messages.
+//! Roles alternate: consecutive messages of one role are merged. All results of a batch are in the
+//! one user message after it, before any text. Arguments are an object, ids use Anthropic's
+//! characters, thinking is sent unmodified and in order, and the system prompt is at the top. There
+//! are at most four cache breakpoints: at the end of the tools, of the system prompt, and of the
+//! stable part of the last two user messages.
 
 mod body;
 mod rules;
@@ -170,8 +169,8 @@ fn system_block(text: &str) -> SystemBlock<'_> {
     }
 }
 
-/// `max_tokens` is required. It holds what the model thinks too: where the
-/// policy gives it, it comes on top of the budget for thinking.
+/// Adds `max_tokens`, which is required. It includes thinking, so the policy's value is added to
+/// the thinking budget.
 fn with_max_tokens<'a>(mut fields: Fields<'a>, policy: &ContextPolicy) -> Fields<'a> {
     if fields.get("max_tokens").is_none() {
         let thinking = thinking::budget(&fields).unwrap_or(0);
@@ -199,7 +198,7 @@ fn choice_of(choice: ToolChoice, tools: &[Tool<'_>]) -> Choice {
     }
 }
 
-/// A block that was put in: where, from which item, and whether it may change.
+/// An added block: its place, its item, and whether it may change.
 struct Put {
     message: usize,
     block: usize,
@@ -211,7 +210,7 @@ struct Writer<'a, 'p> {
     reader: Reader<'a, 'p>,
     messages: Vec<Message<'a>>,
     blocks: Vec<Put>,
-    /// The item that is being written, or one before it, may change.
+    /// The current item, or one before it, may change.
     is_volatile: bool,
 }
 
@@ -227,7 +226,7 @@ impl<'a> Writer<'a, '_> {
         tools.collect()
     }
 
-    /// Puts a block into the role's message: the last one, if it is theirs.
+    /// Adds a block to the last message if that has the role, else to a new message.
     fn push(&mut self, role: Role, content: Content<'a>, item: Option<usize>) {
         if self.messages.is_empty() && role == Role::Assistant {
             let text = OPENING.into();
@@ -336,8 +335,8 @@ impl<'a> Writer<'a, '_> {
         Ok(())
     }
 
-    /// Ends the last stable block with a breakpoint, and the last stable block
-    /// of the user message before it: there the request before this one ended.
+    /// Sets a breakpoint on the last stable block, and on the last stable block of the user message
+    /// before it, where the previous request ended.
     fn set_breakpoints(&mut self) {
         let mut left = 2;
         let mut below = usize::MAX;

@@ -163,14 +163,14 @@ pub(super) fn check(body: &[u8], report: &mut Violations) {
     }
 }
 
-/// What the messages so far leave behind.
+/// State after the messages read so far.
 #[derive(Default)]
 struct State<'a> {
     role: Cow<'a, str>,
     calls: Ledger<'a>,
     breakpoints: usize,
     ends_with_space: bool,
-    /// The assistant's last message calls tools and does not begin with thinking.
+    /// The last assistant message calls tools and does not begin with thinking.
     lacks_thinking: bool,
 }
 
@@ -190,13 +190,13 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The message at `at` has these results: they must be the open calls'.
+    /// Checks the results in the message at `at` against the open calls.
     fn end_batch(&mut self, results: &[Cow<'a, str>], at: usize, report: &mut Violations) {
         for result in results {
             self.calls
                 .result(result, format_args!("messages[{at}]"), report);
         }
-        // Told where the result is missing.
+        // Report the message in which the result is missing.
         self.calls.settle(|_| format!("messages[{at}]"), report);
     }
 }
@@ -351,10 +351,10 @@ fn check_role<'a>(
     state.role = message.role.clone();
 }
 
-/// What the blocks of a message tell about the batch.
+/// Blocks of a message that matter for a batch.
 #[derive(Default)]
 struct Blocks<'a> {
-    /// Place and id.
+    /// Index and id.
     calls: Vec<(usize, Cow<'a, str>)>,
     results: Vec<Cow<'a, str>>,
     first_kind: Cow<'a, str>,
@@ -406,7 +406,7 @@ fn check_blocks<'a>(
     told
 }
 
-/// JSON text whose last character is white space.
+/// Whether the last character of a JSON string is white space.
 fn ends_with_space(json: &str) -> bool {
     let text = json.trim_end_matches('"');
     [" ", "\\n", "\\t", "\\r"]

@@ -1,9 +1,9 @@
-//! The `thinking` parameter and what it rules out.
+//! The `thinking` parameter and the parameters that it excludes.
 //!
-//! With `thinking` enabled, Anthropic wants the last assistant message of an open
-//! tool loop to begin with thinking, no `temperature`, `top_k` or forced tool
-//! choice, and more `max_tokens` than the budget. A history of another provider
-//! has no thinking to show: then the parameter goes, for this request.
+//! With `thinking` enabled, Anthropic requires that the last assistant message of an open tool loop
+//! begins with thinking, that there is no `temperature`, `top_k` or forced tool choice, and that
+//! `max_tokens` exceeds the thinking budget. A history of another provider has no thinking. For
+//! such a request the parameter is removed.
 
 use serde::Deserialize;
 
@@ -20,12 +20,12 @@ fn read(fields: &Fields<'_>) -> Option<Thinking> {
     serde_json::from_str(fields.get("thinking")?.get()).ok()
 }
 
-/// The budget for thinking, where one is set.
+/// The thinking budget in tokens, if one is set.
 pub(super) fn budget(fields: &Fields<'_>) -> Option<u64> {
     read(fields)?.budget_tokens
 }
 
-/// Takes out what cannot stand together.
+/// Removes parameters that exclude each other, with a warning.
 pub(super) fn settle(fields: &mut Fields<'_>, messages: &[Message<'_>], warnings: &mut Warnings) {
     if fields.get("thinking").is_none() {
         return;
@@ -68,8 +68,8 @@ pub(super) fn settle(fields: &mut Fields<'_>, messages: &[Message<'_>], warnings
     }
 }
 
-/// False when the last assistant message must begin with thinking, and does not:
-/// it calls tools, or it is to be continued.
+/// Returns false if the last assistant message must begin with thinking, because it calls tools or
+/// is to be continued, and does not.
 fn begins_with_thinking(messages: &[Message<'_>]) -> bool {
     let last = messages
         .iter()

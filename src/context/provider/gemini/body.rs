@@ -1,4 +1,4 @@
-//! The typed body of `generateContent`.
+//! The body of `generateContent` as types.
 
 use std::borrow::Cow;
 
@@ -6,28 +6,27 @@ use serde::Serialize;
 
 use super::super::json::{Fields, Raw};
 
-/// Body of `POST /v1beta/models/{model}:generateContent`. The model is in the
-/// address.
+/// Body of `POST /v1beta/models/{model}:generateContent`. The model is in the URL.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Body<'a> {
-    /// `temperature` and the like.
+    /// `temperature` and others.
     #[serde(skip_serializing_if = "Fields::is_empty")]
     pub generation_config: Fields<'a>,
-    /// Which tool is to be called.
+    /// The tool choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_config: Option<ToolConfig>,
-    /// One, with the declarations of all functions on offer.
+    /// One entry with the declarations of all functions on offer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Tool<'a>>,
     /// The system prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_instruction: Option<SystemInstruction<'a>>,
-    /// What was said and done.
+    /// The conversation.
     pub contents: Vec<Content<'a>>,
 }
 
-/// Which tool is to be called.
+/// The tool choice.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]
@@ -35,13 +34,13 @@ pub struct ToolConfig {
     pub function_calling_config: FunctionCallingConfig,
 }
 
-/// Which function is to be called.
+/// The function choice.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FunctionCallingConfig {
     /// `AUTO`, `ANY` or `NONE`.
     pub mode: &'static str,
-    /// With `ANY`: only these.
+    /// Allowed functions, with `ANY`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed_function_names: Vec<String>,
 }
@@ -73,7 +72,7 @@ pub struct SystemInstruction<'a> {
     pub parts: Vec<Part<'a>>,
 }
 
-/// Who speaks.
+/// Role of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -82,7 +81,7 @@ pub enum Role {
     Model,
 }
 
-/// What someone said at once.
+/// A message.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Content<'a> {
@@ -90,21 +89,21 @@ pub struct Content<'a> {
     pub parts: Vec<Part<'a>>,
 }
 
-/// A part, with the signature that it came with.
+/// A part, with its signature.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]
 pub struct Part<'a> {
     #[serde(flatten)]
     pub data: Data<'a>,
-    /// True for what the model thought.
+    /// True for reasoning.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub thought: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thought_signature: Option<Cow<'a, str>>,
 }
 
-/// What a part holds.
+/// Content of a part.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]
@@ -116,7 +115,7 @@ pub enum Data<'a> {
     FunctionResponse(FunctionResponse<'a>),
 }
 
-/// A medium inline.
+/// An inline medium.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blob<'a> {
@@ -126,7 +125,7 @@ pub struct Blob<'a> {
     pub data: Cow<'a, str>,
 }
 
-/// A medium at an address.
+/// A medium at a URL.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]
@@ -140,15 +139,15 @@ pub struct FileData<'a> {
 #[allow(missing_docs)]
 pub struct FunctionCall<'a> {
     pub name: Cow<'a, str>,
-    /// An object.
+    /// A JSON object.
     pub args: Raw<'a>,
 }
 
-/// What came of a call.
+/// Outcome of a call.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionResponse<'a> {
     /// The function's name.
     pub name: Cow<'a, str>,
-    /// An object: `output` or `error`, or the tool's own.
+    /// A JSON object: `output` or `error`, or the tool's own.
     pub response: Raw<'a>,
 }

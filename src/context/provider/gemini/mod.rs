@@ -1,10 +1,9 @@
 //! Gemini `generateContent`.
 //!
-//! Roles are `user` and `model` only. A model content that calls is followed by
-//! one user content with exactly as many responses, in order; anything else the
-//! user says comes in a content of its own after it. A model content joins the
-//! model content before it, because calls must follow a user's turn. A
-//! `thoughtSignature` stands on the part that it came with.
+//! There are only the roles `user` and `model`. A model content with calls is followed by one user
+//! content with exactly as many responses, in order. Other user messages follow in their own
+//! content. Consecutive model contents are merged, because calls must follow a user turn. A
+//! `thoughtSignature` is on the part with which it was recorded.
 
 mod body;
 mod rules;
@@ -87,8 +86,8 @@ const RESHAPING: Reshaping = Reshaping {
     takes,
 };
 
-/// Google's word for calls that no Gemini model made: from the third generation
-/// on, the first call of a content must be signed.
+/// Google's placeholder signature for calls that no Gemini model made. From the third generation
+/// on, the first call of a content must have a signature.
 const UNSIGNED: &str = "skip_thought_signature_validator";
 
 fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
@@ -342,7 +341,7 @@ impl<'a> Writer<'a, '_> {
         self.reader.warnings.add(why);
     }
 
-    /// The part that calls, and the part that answers.
+    /// The part with the call, and the part with its response.
     fn call(
         &mut self,
         call: &'a Call,
@@ -372,7 +371,7 @@ impl<'a> Writer<'a, '_> {
     }
 }
 
-/// What came of a call, as an object.
+/// The outcome of a call, as an object.
 fn response<'a>(told: ToldOutcome<'a>) -> Raw<'a> {
     let is_whole = told.pieces.len() == 1 && !told.is_error;
     let mut fields = Fields::default();
@@ -407,7 +406,7 @@ fn thought(reasoning: &Reasoning) -> Part<'_> {
     }
 }
 
-/// Google's signatures are base64; SDKs hand them out decoded.
+/// Google's signatures are base64. SDKs decode them.
 fn signature_of(reasoning: &Reasoning) -> Cow<'_, str> {
     let text = media::opaque_text(&reasoning.signature);
     if media::is_base64(&text) {

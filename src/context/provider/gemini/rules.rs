@@ -109,11 +109,11 @@ struct FunctionResponse<'a> {
     response: Option<Value<'a>>,
 }
 
-/// What the content before leaves behind.
+/// State after the previous content.
 #[derive(Default)]
 struct State<'a> {
     role: Cow<'a, str>,
-    /// Names of the calls that wait for their responses.
+    /// Names of the calls without responses.
     open: Vec<Cow<'a, str>>,
 }
 
@@ -150,7 +150,7 @@ pub(super) fn check(body: &[u8], report: &mut Violations) {
     }
 }
 
-/// Letters, digits, `_`, `.` and `-`, 1 to 64, a letter or `_` first.
+/// Whether a name has 1 to 64 letters, digits, `_`, `.` and `-`, and begins with a letter or `_`.
 fn is_name(name: &str) -> bool {
     let first = name.bytes().next().unwrap_or_default();
     name.len() <= 64

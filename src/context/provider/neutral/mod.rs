@@ -1,4 +1,4 @@
-//! Treering's own shape: everything that the draft holds, nothing reshaped.
+//! Treering's own format: everything in the draft, unchanged.
 //!
 //! ```json
 //! {
@@ -9,22 +9,23 @@
 //!   "instructions": [{"section": "system", "events": ["treering:ID/1"], "text": "…"}],
 //!   "items": [
 //!     {"type": "message", "section": "messages", "events": […], "turn": 1,
-//!      "volatile": false, "role": "user", "author": "…", "parts": [{"type": "text", "text": "…"}]},
+//!      "volatile": false, "role": "user", "author": "…",
+//!      "parts": [{"type": "text", "text": "…"}]},
 //!     {"type": "step", …, "provider": "…", "model": "…", "message_id": "…",
 //!      "blocks": [{"type": "text", "text": "…"},
 //!        {"type": "call", "id": "…", "call_id": "…", "tool_name": "…", "arguments": {…},
 //!         "request": "treering:ID/3", "outcome": {"type": "result", "event": "treering:ID/4",
-//!           "success": true, "error_message": "", "parts": […], "structured": {…}, "shortened": false}}]}
+//!           "success": true, "error_message": "", "parts": […], "structured": {…},
+//!           "shortened": false}}]}
 //!   ]
 //! }
 //! ```
 //!
-//! Other outcomes are `{"type": "snapshot", "tool_name", "arguments",
-//! "result_summary", "full_result_ref", "success", "recorded"}` and `{"type":
-//! "missing", "why", "event", "open"}`. Arguments, schemas and structured values
-//! are JSON as it was recorded; text that is no JSON is a JSON string. Media
-//! carry `data` in base64, or `uri`; signatures are text where they were sent as
-//! text, else base64. Fields that hold nothing are left out.
+//! Other outcomes are `{"type": "snapshot", "tool_name", "arguments", "result_summary",
+//! "full_result_ref", "success", "recorded"}` and `{"type": "missing", "why", "event", "open"}`.
+//! Arguments, schemas and structured values are JSON as it was recorded; text that is not JSON is a
+//! JSON string. Media have `data` in base64, or `uri`. Signatures are text if they were recorded as
+//! text, else base64. Empty fields are omitted.
 
 mod rules;
 
@@ -52,7 +53,7 @@ pub(super) static DESCRIPTION: Description = Description {
     vendor: None,
     is_for_any_model: true,
     reshaping: None,
-    // They are written as they were set.
+    // They are written unchanged.
     parameters: &[],
     temperature_max: f64::INFINITY,
     thoughts: Thoughts::Anywhere,
@@ -67,10 +68,10 @@ pub(super) static DESCRIPTION: Description = Description {
     rules: rules::RULES,
 };
 
-/// Name and version of the shape.
+/// Name and version of the format.
 pub const FORMAT: &str = "treering.context/1";
 
-/// The whole.
+/// The body.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Body<'a> {
@@ -107,7 +108,7 @@ pub struct Tool<'a> {
     pub strict: Option<bool>,
 }
 
-/// Something that holds for the whole request.
+/// An instruction for the whole request.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Instruction<'a> {
@@ -129,14 +130,14 @@ pub struct Item<'a> {
     #[serde(skip_serializing_if = "is_zero")]
     pub turn: u32,
     pub volatile: bool,
-    /// It has less than it had.
+    /// It was shortened.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shortened: bool,
     #[serde(flatten)]
     pub content: Said<'a>,
 }
 
-/// What an item says.
+/// Content of an item.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 #[allow(missing_docs)]
@@ -159,7 +160,7 @@ pub enum Said<'a> {
     },
 }
 
-/// A piece of a step.
+/// A block of a step.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 #[allow(missing_docs)]
@@ -168,9 +169,9 @@ pub enum Block<'a> {
     Call {
         /// `call`.
         r#type: &'static str,
-        /// Unique in the request.
+        /// Id in the request, unique.
         id: &'a str,
-        /// As it was recorded.
+        /// Id as it was recorded.
         call_id: &'a str,
         tool_name: &'a str,
         arguments: Raw<'a>,
@@ -210,7 +211,7 @@ pub struct Medium<'a> {
     pub detail: &'a str,
 }
 
-/// What a model thought.
+/// Reasoning of a model.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Reasoning<'a> {
@@ -228,7 +229,7 @@ pub struct Reasoning<'a> {
     pub id: &'a str,
 }
 
-/// What came of a call.
+/// Outcome of a call.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -259,7 +260,7 @@ pub enum Outcomes<'a> {
     },
 }
 
-// Serde asks for the reference.
+// Serde requires a reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(number: &u32) -> bool {
     *number == 0
@@ -324,7 +325,7 @@ impl Adapter for Neutral {
     }
 }
 
-/// JSON as it is; other text as a JSON string.
+/// JSON unchanged; other text as a JSON string.
 fn value(text: &str) -> Raw<'_> {
     json::raw(text).unwrap_or_else(|| json::to_raw(text))
 }
@@ -354,7 +355,7 @@ fn item_of(item: &DraftItem) -> Item<'_> {
     let (r#type, content) = match &*item.content {
         Content::Message(message) => ("message", message_of(message)),
         Content::Step(step) => ("step", step_of(step)),
-        // The caller has taken these out.
+        // The caller has removed these.
         Content::Instruction(text) => (
             "message",
             Said::Message {
@@ -366,7 +367,7 @@ fn item_of(item: &DraftItem) -> Item<'_> {
     };
     Item {
         r#type,
-        // Once its turn ends, an item is one of the messages; it was sent as it is.
+        // The section must not change when the turn ends, because the item was sent with it.
         section: match item.section {
             Section::OpenTurn => Section::Messages,
             section => section,

@@ -1,4 +1,4 @@
-//! Rules of Treering's own shape.
+//! Rules of Treering's own format.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! The typed body of Chat Completions.
+//! The body of Chat Completions as types.
 
 use std::borrow::Cow;
 
@@ -9,19 +9,19 @@ use super::super::json::{Fields, Raw};
 /// Body of `POST /v1/chat/completions`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Body<'a> {
-    /// The model; none is named where none is known.
+    /// The model; absent if unknown.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub model: &'a str,
-    /// `temperature` and the like.
+    /// `temperature` and others.
     #[serde(flatten)]
     pub parameters: Fields<'a>,
-    /// Which tool is to be called.
+    /// The tool choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<Choice>,
     /// The tools on offer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Tool<'a>>,
-    /// What was said.
+    /// The conversation.
     pub messages: Vec<Message<'a>>,
 }
 
@@ -53,7 +53,7 @@ pub struct Tool<'a> {
     pub function: Function<'a>,
 }
 
-/// What a tool is.
+/// Definition of a tool.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Function<'a> {
@@ -87,7 +87,7 @@ pub enum Message<'a> {
         name: Option<Cow<'a, str>>,
     },
     Assistant {
-        /// Null beside calls or a refusal only.
+        /// Null only beside calls or a refusal.
         content: Option<Cow<'a, str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         refusal: Option<Cow<'a, str>>,
@@ -100,7 +100,7 @@ pub enum Message<'a> {
     },
 }
 
-/// What a user says.
+/// Content of a user message.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 #[allow(missing_docs)]
@@ -109,7 +109,7 @@ pub enum UserContent<'a> {
     Parts(Vec<Part<'a>>),
 }
 
-/// A part of what a user says.
+/// A part of a user message.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -120,7 +120,7 @@ pub enum Part<'a> {
     File { file: File<'a> },
 }
 
-/// An image by its URL, perhaps a `data:` one.
+/// An image by URL, which may be a `data:` URL.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct ImageUrl<'a> {
@@ -129,7 +129,7 @@ pub struct ImageUrl<'a> {
     pub detail: Option<&'a str>,
 }
 
-/// A sound.
+/// Audio.
 #[derive(Clone, Debug, Serialize)]
 pub struct InputAudio<'a> {
     /// Base64.
@@ -157,7 +157,7 @@ pub struct ToolCall<'a> {
     pub function: CalledFunction<'a>,
 }
 
-/// What is called.
+/// The called function.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct CalledFunction<'a> {

@@ -1,9 +1,8 @@
 //! OpenAI Chat Completions.
 //!
-//! Arguments are a JSON *string*, kept byte for byte. The `tool` messages of a
-//! batch follow its assistant message directly, in the order of the calls; they
-//! take text only, so media of results follow in a user message. The shape has
-//! no place for reasoning.
+//! Arguments are a JSON *string*, kept byte for byte. The `tool` messages of a batch follow its
+//! assistant message directly, in the order of the calls. They accept only text, so media of
+//! results follow in a user message. The format has no field for reasoning.
 
 mod body;
 mod rules;
@@ -291,7 +290,7 @@ impl<'a> Writer<'a, '_> {
     }
 }
 
-/// Texts as one, with an empty line between them.
+/// The texts joined by empty lines.
 pub(super) fn joined(pieces: Vec<Piece<'_>>) -> Cow<'_, str> {
     let mut texts: Vec<_> = pieces
         .into_iter()
@@ -341,7 +340,7 @@ fn part(piece: Piece<'_>) -> Part<'_> {
     }
 }
 
-/// A file's name, never empty.
+/// The name of a file, never empty.
 pub(super) fn file_name<'a>(medium: &Medium<'a>) -> Cow<'a, str> {
     Cow::Borrowed(if medium.name.is_empty() {
         "file.pdf"
@@ -350,7 +349,7 @@ pub(super) fn file_name<'a>(medium: &Medium<'a>) -> Cow<'a, str> {
     })
 }
 
-/// The hint, where it is one of OpenAI's.
+/// The detail hint, if OpenAI knows it.
 pub(super) fn detail<'a>(medium: &Medium<'a>) -> Option<&'a str> {
     ["auto", "low", "high"]
         .contains(&medium.detail)

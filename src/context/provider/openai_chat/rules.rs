@@ -176,7 +176,7 @@ pub(super) fn check(body: &[u8], report: &mut Violations) {
     calls.settle(calls_at, report);
 }
 
-/// The calls of a message.
+/// Path of the calls of a message.
 fn calls_at(at: usize) -> String {
     format!("messages[{at}].tool_calls")
 }

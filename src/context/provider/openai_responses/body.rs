@@ -1,4 +1,4 @@
-//! The typed body of Responses.
+//! The body of Responses as types.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::super::json::{Fields, Raw};
 /// Body of `POST /v1/responses`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Body<'a> {
-    /// The model; none is named where none is known.
+    /// The model; absent if unknown.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub model: &'a str,
     /// Always false.
@@ -17,10 +17,10 @@ pub struct Body<'a> {
     /// `reasoning.encrypted_content`, for models that reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub include: Vec<&'static str>,
-    /// `temperature` and the like.
+    /// `temperature` and others.
     #[serde(flatten)]
     pub parameters: Fields<'a>,
-    /// Which tool is to be called.
+    /// The tool choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<Choice>,
     /// The tools on offer.
@@ -29,7 +29,7 @@ pub struct Body<'a> {
     /// The system prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
-    /// What was said and done.
+    /// The conversation.
     pub input: Vec<Item<'a>>,
 }
 
@@ -53,7 +53,7 @@ pub struct Tool<'a> {
     pub description: &'a str,
     /// JSON Schema.
     pub parameters: Raw<'a>,
-    /// False unless it was said: recorded schemas need not keep the strict subset.
+    /// False unless the definition sets it: recorded schemas may not fit the strict subset.
     pub strict: bool,
 }
 
@@ -61,39 +61,39 @@ pub struct Tool<'a> {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Item<'a> {
-    /// What someone said.
+    /// A message.
     Message(Message<'a>),
-    /// What the model thought, before the item after it.
+    /// Reasoning, before the item after it.
     Reasoning {
         /// `rs_…`.
         id: Cow<'a, str>,
-        /// What may be shown.
+        /// Summary that may be shown.
         summary: Vec<SummaryText<'a>>,
-        /// As OpenAI sent it.
+        /// Encrypted content as OpenAI sent it.
         encrypted_content: Cow<'a, str>,
     },
     /// A call.
     FunctionCall {
-        /// `fc_…`, where OpenAI gave it.
+        /// `fc_…`, if OpenAI assigned it.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<&'a str>,
-        /// Joins it to its output.
+        /// Id that its output refers to.
         call_id: Cow<'a, str>,
-        /// The tool.
+        /// Name of the tool.
         name: Cow<'a, str>,
-        /// As the model wrote them, be they JSON or not.
+        /// Arguments as the model wrote them, JSON or not.
         arguments: &'a str,
     },
-    /// What came of a call.
+    /// Outcome of a call.
     FunctionCallOutput {
-        /// Joins it to its call.
+        /// Id of its call.
         call_id: Cow<'a, str>,
-        /// Text, or a list where there are media.
+        /// Text, or a list if there are media.
         output: Output<'a>,
     },
 }
 
-/// What someone said.
+/// A message.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 #[allow(missing_docs)]
@@ -114,7 +114,7 @@ pub enum Message<'a> {
     },
 }
 
-/// A part of what is said to the model.
+/// A part of a message to the model.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -136,7 +136,7 @@ pub enum InputPart<'a> {
     },
 }
 
-/// A part of what the model said.
+/// A part of a message of the model.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -151,7 +151,7 @@ pub enum OutputPart<'a> {
     },
 }
 
-/// A piece of a reasoning summary.
+/// A part of a reasoning summary.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct SummaryText<'a> {
@@ -160,7 +160,7 @@ pub struct SummaryText<'a> {
     pub text: &'a str,
 }
 
-/// What came of a call.
+/// Outcome of a call.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 #[allow(missing_docs)]

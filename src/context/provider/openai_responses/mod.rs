@@ -1,13 +1,13 @@
 //! OpenAI Responses.
 //!
-//! `input` is flat: a `function_call` and its `function_call_output` are items of
-//! their own, joined by `call_id`; the outputs of a batch follow its last call. A
-//! `reasoning` item stands directly before the item that it led to, and is left
-//! out with it. Nothing is stored at OpenAI: reasoning goes back encrypted.
+//! `input` is flat: a `function_call` and its `function_call_output` are separate items joined by
+//! `call_id`. The outputs of a batch follow its last call. A `reasoning` item is directly before
+//! the item that it led to, and is omitted with it. OpenAI stores nothing, so reasoning is sent
+//! encrypted.
 //!
-//! Items have the ids that OpenAI gave them (`fc_…`, `msg_…`), as long as all reasoning of
-//! their answer goes back with them: OpenAI knows which reasoning an item had, and refuses it
-//! without. Else a message gets an id of its own, and a call none.
+//! Items have the ids that OpenAI assigned (`fc_…`, `msg_…`) if all reasoning of their answer is
+//! sent with them: OpenAI knows which reasoning an item had, and refuses it without. Otherwise a
+//! message gets a generated id, and a call none.
 
 mod body;
 mod rules;
@@ -42,7 +42,7 @@ use treering_domain::{ContentPart, Reasoning as Thought};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenAiResponses;
 
-/// OpenAI, Azure too.
+/// OpenAI, including Azure.
 pub(super) static VENDOR: Vendor = Vendor {
     name: "OpenAI",
     provider: Provider::OpenAiResponses,
@@ -162,9 +162,9 @@ impl Adapter for OpenAiResponses {
     }
 }
 
-/// True for OpenAI's models that give encrypted reasoning, whatever their parameters. Others
-/// refuse a request that asks for it; a deployment may be called anything, so for a model that
-/// is not known the parameter `reasoning` says it.
+/// Whether an OpenAI model returns encrypted reasoning, whatever its parameters. Other models
+/// refuse a request for it. A deployment can have any name; for unknown models, the parameter
+/// `reasoning` decides.
 fn reasons(model: &str) -> bool {
     let family = family(model);
     let starts = ["o1", "o3", "o4", "gpt-5", "codex"];
@@ -188,17 +188,17 @@ struct Writer<'a, 'p> {
     input: Vec<Item<'a>>,
     units: Vec<Vec<usize>>,
     replays_reasoning: bool,
-    /// Items of the step that is being written keep the ids that OpenAI gave them.
+    /// Items of the current step keep the ids that OpenAI assigned.
     own_ids: bool,
-    /// The id that OpenAI gave to the one message of that step.
+    /// The id that OpenAI assigned to the only message of the current step.
     own_message_id: Option<&'a str>,
-    /// Where the step that is being written begins.
+    /// Index where the current step begins.
     step_start: usize,
-    /// Over the events of that step, for the ids of its messages.
+    /// Hash over the events of the current step, for the ids of its messages.
     step_hash: Option<Box<blake3::Hasher>>,
-    /// OpenAI's ids, and what stands for them: each comes once.
+    /// Ids used so far, OpenAI's and generated ones. Each is used once.
     item_ids: HashSet<String>,
-    /// How often an id was made of a signature.
+    /// How often an id was generated from a signature.
     signatures: HashMap<[u8; 32], u64>,
 }
 
@@ -220,7 +220,7 @@ impl<'a> Writer<'a, '_> {
         self.units.push(items);
     }
 
-    /// The instructions; the input is in `self`.
+    /// Writes the input to `self` and returns the instructions.
     fn write(&mut self) -> Result<Option<String>, RenderError> {
         let (texts, items) = self.reader.instructions();
         let instructions = (!texts.is_empty()).then(|| texts.join("\n\n"));
@@ -307,8 +307,8 @@ impl<'a> Writer<'a, '_> {
         Ok(())
     }
 
-    /// Puts waiting reasoning in, where a new item begins. Of several pieces only
-    /// the last stands directly before the item; pieces of one id are one item.
+    /// Adds waiting reasoning before a new item. Of several pieces, only the last is directly
+    /// before the item; pieces with the same id are one item.
     fn before(&mut self, at: usize, thoughts: &mut Vec<&'a Thought>, begins_item: bool) {
         if thoughts.is_empty() || !begins_item {
             return;
@@ -321,7 +321,7 @@ impl<'a> Writer<'a, '_> {
                 .rposition(|thought| thought.id != id)
                 .map_or(0, |i| i + 1),
         };
-        // Without it OpenAI would not know the item again.
+        // Without that reasoning, OpenAI does not recognise the item.
         self.own_ids &= first == 0;
         for _ in 0..first {
             let why = "reasoning was left out: it does not stand directly before what it led to";
@@ -345,7 +345,7 @@ impl<'a> Writer<'a, '_> {
         self.push(reasoning, vec![at]);
     }
 
-    /// Puts in what the model has said so far.
+    /// Adds a message with the texts collected so far.
     fn say(&mut self, at: usize, item: &DraftItem, step: &Step, said: &mut Vec<OutputPart<'a>>) {
         if said.is_empty() {
             return;
@@ -360,7 +360,7 @@ impl<'a> Writer<'a, '_> {
         self.push(Item::Message(message), vec![at]);
     }
 
-    /// Puts a call in, and gives its output, which comes after the batch.
+    /// Adds a call, and returns its output, which comes after the batch.
     fn call(&mut self, at: usize, call: &'a Call) -> Result<Item<'a>, RenderError> {
         let call_id = self.reader.ids.assign(&call.wire_id);
         let arguments = call.arguments.as_str();
@@ -369,7 +369,7 @@ impl<'a> Writer<'a, '_> {
             id,
             call_id: call_id.clone(),
             name: self.reader.tool_name(&call.tool),
-            // Any text is taken; of a call without arguments all agree on this one.
+            // OpenAI accepts any text. For a call without arguments this is the usual one.
             arguments: if arguments.is_empty() {
                 "{}"
             } else {
@@ -390,7 +390,7 @@ impl<'a> Writer<'a, '_> {
         Ok(Item::FunctionCallOutput { call_id, output })
     }
 
-    /// True when an item can have this id of OpenAI's; none has it from then on.
+    /// Whether an item can use this id of OpenAI's. If so, the id is taken.
     fn takes_id(&mut self, id: &str, start: &str) -> bool {
         self.own_ids
             && id.starts_with(start)
@@ -398,8 +398,7 @@ impl<'a> Writer<'a, '_> {
             && self.item_ids.insert(id.to_owned())
     }
 
-    /// OpenAI's id, or one made from the signature where there is none or where
-    /// it was used before.
+    /// OpenAI's id, or one generated from the signature if there is none or it is already used.
     fn reasoning_id(&mut self, thought: &'a Thought) -> Cow<'a, str> {
         let is_legal = thought.id.starts_with("rs_") && Charset::WORD.is_legal(&thought.id);
         if is_legal && self.item_ids.insert(thought.id.clone()) {
@@ -427,9 +426,9 @@ impl<'a> Writer<'a, '_> {
         }
     }
 
-    /// An id where OpenAI's is not known or cannot be used: the same in every request and
-    /// unique in each, made from where the message was recorded, or from its place where it
-    /// was not.
+    /// A generated id for a message whose OpenAI id is unknown or cannot be used. It is the same in
+    /// every request and unique in each: a hash of the message's events, or of its index if it has
+    /// none.
     fn message_id(&mut self, item: &DraftItem, step: &Step) -> String {
         let of_step = self
             .step_hash
@@ -446,7 +445,7 @@ impl<'a> Writer<'a, '_> {
     }
 }
 
-/// True when all reasoning of a step goes back.
+/// Whether all reasoning of a step is sent.
 fn is_whole(step: &Step, spoken: &[Spoken<'_>]) -> bool {
     let is_thought = |block: &&Block| match block {
         Block::Part(part) => matches!(&**part, ContentPart::Reasoning(_)),
@@ -457,14 +456,14 @@ fn is_whole(step: &Step, spoken: &[Spoken<'_>]) -> bool {
     spoken.iter().filter(has).count() == had
 }
 
-/// The id that OpenAI gave to the step's message, where it is one message: of several it is
-/// not known which has it.
+/// The id that OpenAI assigned to the step's message, if there is only one. With several, it is
+/// unknown which one has it.
 fn the_message_id<'a>(step: &'a Step, spoken: &[Spoken<'_>]) -> Option<&'a str> {
     let says = |one: &Spoken<'_>| matches!(one, Spoken::Piece(_) | Spoken::Refusal(_));
     let messages = spoken.chunk_by(|one, next| says(one) == says(next));
     let is_one = messages.filter(|run| says(&run[0])).count() == 1;
     let id = step.message_id.as_str();
-    // Anthropic's begin alike; OpenAI's are hexadecimal.
+    // Anthropic's ids have the same prefix, but only OpenAI's are hexadecimal.
     let is_hex = id
         .trim_start_matches("msg_")
         .bytes()
@@ -472,7 +471,7 @@ fn the_message_id<'a>(step: &'a Step, spoken: &[Spoken<'_>]) -> Option<&'a str> 
     (is_one && (is_hex || maker_of(step).is_some())).then_some(id)
 }
 
-/// Who made a step, if that is known.
+/// The maker of a step, if it is known.
 fn maker_of(step: &Step) -> Option<&'static Vendor> {
     Vendor::named(&step.maker.provider, &step.maker.model)
 }

@@ -11,8 +11,8 @@ fn extract(spoken: &[Spoken], max_chars: usize) -> String {
     compaction_extract(&window(spoken).1, None, max_chars)
 }
 
-/// Whoever goes on from here needs the task as it was put, what changed, what
-/// ran, what failed, what is open: not a clipped line of each turn.
+/// A successor needs the exact task, the changes, commands, failures and open tasks, not a clipped
+/// line of each turn.
 #[test]
 fn what_a_successor_needs() {
     let text = extract(
@@ -57,8 +57,8 @@ fn what_a_successor_needs() {
     assert_eq!(text, expected);
 }
 
-/// The first request says what it is all about, the last ones where it stands:
-/// short ones stay whole beside long ones, and the oldest go first.
+/// The first request has the task, and the last ones the current state. Short ones stay whole
+/// beside long ones, and the oldest are dropped first.
 #[test]
 fn requests_share_the_room() {
     let long = format!("{} the end of it", "word ".repeat(4_000));
@@ -79,8 +79,7 @@ fn requests_share_the_room() {
     assert!(short.chars().count() <= 1_000);
 }
 
-/// A failure that was put right is none, and one that was refused is a wish of
-/// the user.
+/// A failure that was fixed is not open, and a denied call is a wish of the user.
 #[test]
 fn what_was_put_right_is_not_open() {
     let refused = "The user doesn't want to proceed with this tool use. To tell you how to \
@@ -105,9 +104,8 @@ fn what_was_put_right_is_not_open() {
     assert!(!text.contains("created"), "{text}");
 }
 
-// Of 24 extracts with errors that were still open 7 named one that had been put right in
-// another way: a merge by its commit, tests by another run of them, an edit by writing the
-// file anew.
+// 7 of 24 extracts with open errors listed one that had been fixed in another way: a merge by its
+// commit, tests by another run, an edit by rewriting the file.
 #[test]
 fn what_was_put_right_in_another_way_is_not_open() {
     let text = extract(
@@ -144,9 +142,8 @@ fn what_was_put_right_in_another_way_is_not_open() {
     assert_eq!(open.trim(), "- mise run lint: error: unused", "{text}");
 }
 
-/// The second compaction replaces the first one's summary: what that one said
-/// must not be lost, nor introduced twice. One that an import brought is
-/// taken whole.
+/// The second compaction replaces the first one's summary. Its content must not be lost, and the
+/// opening must not be repeated. An imported summary is kept whole.
 #[test]
 fn an_earlier_summary_is_carried_on() {
     let first = extract(
@@ -168,13 +165,12 @@ fn an_earlier_summary_is_carried_on() {
     );
     let text = extract(&[Spoken::User(&imported), Spoken::User("Go on")], 6_000);
     assert!(text.contains(imported.trim()), "{text}");
-    // What was asked first is told in it: this was called the task, and was the answer `1` to
-    // a menu.
+    // The summary has the first request. A later answer `1` to a menu was called the task.
     assert!(text.contains("refused, in order:\n- Go on"), "{text}");
     assert!(!text.contains("as it was first asked"), "{text}");
 }
 
-/// Nothing was said yet: still something that can be recorded.
+/// Without messages, the extract is still a text that can be recorded.
 #[test]
 fn nothing_to_tell() {
     assert_eq!(
@@ -183,8 +179,8 @@ fn nothing_to_tell() {
     );
 }
 
-// `you have LSP tool access` became `you have … tool access`, and `use Bash("gh pr list")`
-// `use …("gh pr list")`: a summary in quotations that does not quote.
+// `you have LSP tool access` became `you have … tool access`, and `use Bash("gh pr list")` became
+// `use …("gh pr list")`. Quotations must not change.
 #[test]
 fn what_was_said_is_quoted_as_it_was_said() {
     let asked = "remember also you have LSP tool access. Use the Task tool, Bash(\"gh pr \
@@ -207,8 +203,8 @@ fn what_was_said_is_quoted_as_it_was_said() {
     );
 }
 
-// Of a booking agent's extract neither the reservation nor what was done to it was left,
-// nor what went wrong: it worked on no files and ran no commands.
+// The extract of a booking agent had neither the reservation nor its changes or failures, because
+// the agent used no files and no commands.
 #[test]
 fn what_was_done_without_files_is_told() {
     let get = r#"{"reservation_id":"OBUT9V"}"#;
@@ -239,7 +235,7 @@ fn what_was_done_without_files_is_told() {
     assert!(text.contains("Used again and again:\n- OBUT9V"), "{text}");
 }
 
-// Three decisions of a session were answers to questions, and in none of its summaries.
+// Three decisions of a session were answers to questions, and none of its summaries had them.
 #[test]
 fn answers_to_questions_are_asked_for() {
     let questions = r#"{"questions":[{"question":"Which method?","header":"m"}]}"#;
@@ -268,7 +264,7 @@ fn answers_to_questions_are_asked_for() {
     );
 }
 
-// What a harness puts into the user's place made two fifths of what he was said to ask.
+// Two fifths of the requests quoted as the user's were texts of the harness.
 #[test]
 fn texts_of_skills_are_no_requests() {
     let (_, mut events) = window(&[
@@ -293,7 +289,8 @@ fn texts_of_skills_are_no_requests() {
     assert!(text.contains("Mend it"), "{text}");
 }
 
-// A plan of 4,193 characters, which was the task, was cut to half beside twice the room.
+// A plan of 4,193 characters, which was the task, was cut in half although twice as much room was
+// left.
 #[test]
 fn what_nobody_needs_goes_to_what_was_cut() {
     let plan = format!("Implement the plan: {}the end", "word ".repeat(900));
@@ -311,8 +308,8 @@ fn what_nobody_needs_goes_to_what_was_cut() {
     );
 }
 
-// `mise run lint` stood under what worked three times: alone, behind another command, and
-// before a third.
+// `mise run lint` was listed three times as a command that worked: alone, after another command,
+// and before a third.
 #[test]
 fn a_command_that_ran_again_as_a_part_is_told_once() {
     let text = extract(
@@ -343,8 +340,7 @@ fn a_command_that_ran_again_as_a_part_is_told_once() {
     assert!(!text.contains("… {"), "{text}");
 }
 
-// The loose sentences of a whole session stood behind the answer with which it ended: what
-// was planned first read as what is next.
+// Sentences from all over the session followed its final answer, so early plans read as next steps.
 #[test]
 fn what_was_said_is_in_order_and_announces_nothing() {
     let text = extract(
@@ -370,7 +366,7 @@ fn what_was_said_is_in_order_and_announces_nothing() {
 }
 
 proptest! {
-    /// Whatever was said: bounded, the same each time, and without characters that hide.
+    /// For any dialogue: bounded, deterministic, and without hidden characters.
     #[test]
     fn bounded_and_plain(
         said in proptest::collection::vec(
@@ -400,8 +396,8 @@ proptest! {
     }
 }
 
-// Behind an earlier summary, its orders stood as orders, tasks that were long done as open
-// ones, and what had been asked before it as asked since.
+// After an earlier summary, its instructions were kept as instructions, its finished tasks as open,
+// and requests from before it as later ones.
 #[test]
 fn an_earlier_summary_orders_nothing() {
     let (_, mut events) = window(&[
@@ -431,8 +427,8 @@ fn an_earlier_summary_orders_nothing() {
     assert!(text.contains(before), "{text}");
 }
 
-// "Now implementing the fix." stood as decided, and was refused; of a fix its cause was not
-// told; praise stood among requests, and a question without what it was about.
+// "Now implementing the fix." was listed as a decision although it was refused. A fix was quoted
+// without its cause, praise was listed among requests, and a question without its subject.
 #[test]
 fn what_was_announced_is_not_decided() {
     let text = extract(

@@ -1,4 +1,4 @@
-//! Ids that come up again: in texts, and as arguments of calls.
+//! Ids that occur repeatedly in texts and arguments of calls.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,10 +10,10 @@ use crate::summary::{
     text::{clip, one_line},
 };
 
-/// Ids that are named.
+/// Most ids that are named.
 const IDS_MAX: usize = 24;
 
-/// Texts of arguments with their keys, of the first so many.
+/// Strings in arguments with their keys, up to a limit.
 fn leaves<'a>(key: &'a str, value: &'a Value, found: &mut Vec<(&'a str, &'a str)>) {
     const LEAVES_MAX: usize = 64;
     if found.len() >= LEAVES_MAX {
@@ -29,7 +29,7 @@ fn leaves<'a>(key: &'a str, value: &'a Value, found: &mut Vec<(&'a str, &'a str)
     }
 }
 
-/// Whether an argument is the id of something: told so by its key, or by its look.
+/// Whether an argument is an id, by its key or its form.
 fn is_argument_id(key: &str, value: &str) -> bool {
     const CHARS: std::ops::RangeInclusive<usize> = 3..=64;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
@@ -43,7 +43,7 @@ fn is_argument_id(key: &str, value: &str) -> bool {
     is_named && has_digit || is_id(value)
 }
 
-/// Ids, with how often they came up.
+/// Ids with the number of their occurrences.
 #[derive(Default)]
 pub(super) struct Ids {
     counts: HashMap<String, u32>,
@@ -68,8 +68,8 @@ impl Ids {
         }
     }
 
-    /// Ids that are arguments: what several calls took is needed again. Text that was written
-    /// or looked for has none.
+    /// Counts ids in arguments: an id in several calls will be needed again. Ignores text that was
+    /// written or searched for.
     pub fn of_arguments(&mut self, arguments: &str) {
         let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
             return;
@@ -97,7 +97,7 @@ impl Ids {
         self.named.push(clip(&told, 80));
     }
 
-    /// Those that came up in more than one text, the last first seen last.
+    /// Ids in more than one text, in the order of their first occurrence.
     pub fn again(self) -> Vec<String> {
         let mut all = repeated(&self.counts, &self.order);
         all.extend(self.named);

@@ -1,4 +1,4 @@
-//! What ran: what the same run another time would be, and what makes good what failed.
+//! Commands that ran: which runs are the same, and which success fixes which failure.
 
 use serde_json::Value;
 
@@ -14,10 +14,10 @@ use crate::{
 };
 use treering_domain::{ToolCallRequested, ToolResultRecorded};
 
-/// Failures and commands that are kept: the last.
+/// Most failures, and most commands, that are kept: the last ones.
 const RUNS_MAX: usize = 16;
 
-/// A run is kept as it was last, at the place of its last time.
+/// Keeps the last run of each command, at the place of that run.
 pub(super) fn note_run(
     runs: &mut Vec<(String, String)>,
     keys: &mut Vec<String>,
@@ -37,8 +37,8 @@ pub(super) fn note_run(
     }
 }
 
-/// What the same call another time would be: its programs that do more than look,
-/// or the tool and the file.
+/// Keys by which later runs of the same call are recognised: its programs with effects, or the tool
+/// and the file.
 pub(super) fn keys_of(call: &ToolCallRequested, line: Option<&str>) -> Vec<String> {
     if let Some(line) = line {
         let mut programs = touch::programs(line);
@@ -50,7 +50,7 @@ pub(super) fn keys_of(call: &ToolCallRequested, line: Option<&str>) -> Vec<Strin
         .iter()
         .find_map(|key| arguments.get(*key)?.as_str());
     match file {
-        // An edit that failed is made good by whatever writes the file.
+        // Any later write of the file fixes a failed edit.
         Some(file) if touch::is_of_files(&call.tool) && !touch::only_looks(call) => {
             vec![format!("file {file}")]
         }
@@ -58,7 +58,7 @@ pub(super) fn keys_of(call: &ToolCallRequested, line: Option<&str>) -> Vec<Strin
     }
 }
 
-/// What a program is run for, where another one may make good what it failed at.
+/// Purpose of a program, if another program can fix its failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunKind {
     Tests,
@@ -94,7 +94,8 @@ impl RunKind {
         is_merge.then_some(Self::Merge)
     }
 
-    /// What is over when this program has worked: a merge with the next commit.
+    /// The purpose that is settled when this program succeeds, for example a merge by the next
+    /// commit.
     pub fn ended_by(program: &str) -> Option<Self> {
         match program {
             "git commit" | "git push" => Some(Self::Merge),
@@ -103,7 +104,7 @@ impl RunKind {
     }
 }
 
-/// Programs that only look, or only print.
+/// Whether a program only reads or prints.
 fn is_quiet(program: &str) -> bool {
     const QUIET: [&str; 31] = [
         "cat", "ls", "grep", "rg", "find", "head", "tail", "sed", "awk", "echo", "pwd", "cd",
@@ -118,10 +119,10 @@ fn is_quiet(program: &str) -> bool {
     QUIET.contains(&name) || name == "git" && words.next().is_some_and(|verb| looks.contains(&verb))
 }
 
-/// The last line of a result that says something.
+/// The last line of a result with content.
 pub(super) fn last_words(result: &ToolResultRecorded) -> String {
     let text = text_of(result);
-    // What JSON begins and ends with says nothing.
+    // The first and last lines of JSON say nothing.
     if text.starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok()
     {
         let told = members(&text).map(|members| clip(&one_line(&members.join(", ")), 240));
