@@ -109,15 +109,15 @@ impl Header {
         let header: &[u8; HEADER_BYTES] = frame
             .bytes
             .first_chunk()
-            .ok_or_else(|| damaged("a block is shorter than its header"))?;
+            .ok_or_else(|| damaged("block is shorter than its header"))?;
         let word = |at: usize| {
             u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
         };
         if header[..3] != MAGIC {
-            return Err(damaged("a block does not begin as blocks do"));
+            return Err(damaged("block has a wrong magic number"));
         }
         if word(HEADER_BYTES - 4) != crc_of(&frame.bytes) {
-            return Err(damaged("a block's CRC32C does not match"));
+            return Err(damaged("block CRC32C mismatch"));
         }
         if header[3] > FORMAT_VERSION {
             return Err(LogError::NewerFormat {
@@ -140,13 +140,13 @@ impl Header {
             dictionary: word(40),
         };
         if read.first_offset != frame.first_offset || read.count != frame.count as usize {
-            return Err(damaged("a block is stored in another one's place"));
+            return Err(damaged("block belongs at another offset"));
         }
         if header[3] < FORMAT_VERSION {
             return Err(damaged(OLD_FORMAT));
         }
         if header[6..8] != [0; 2] || !read.is_possible() {
-            return Err(damaged("a block's header has impossible values"));
+            return Err(damaged("block header has invalid values"));
         }
         let lens = [
             read.columns.stored_len,
@@ -154,7 +154,7 @@ impl Header {
             read.bodies.stored_len,
         ];
         if frame.bytes.len() != HEADER_BYTES + lens.iter().sum::<usize>() {
-            return Err(damaged("a block's length is not what its header says"));
+            return Err(damaged("block length differs from its header"));
         }
         Ok(read)
     }
@@ -203,7 +203,7 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
             Some(dictionary)
         }
         (_, CODEC_DICTIONARY) => {
-            return Err(damaged("the dictionary of a block is missing or damaged"));
+            return Err(damaged("dictionary of a block is missing or damaged"));
         }
         _ => None,
     };
@@ -211,14 +211,15 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
         first_offset: header.first_offset,
         count: header.count,
         columns: unpack(header.columns, columns, None)
-            .ok_or_else(|| damaged("a block's columns cannot be unpacked"))?,
+            .ok_or_else(|| damaged("block columns cannot be decompressed"))?,
         plain,
         bodies: unpack(header.bodies, bodies, dictionary)
-            .ok_or_else(|| damaged("a block's bodies cannot be unpacked"))?,
+            .ok_or_else(|| damaged("block bodies cannot be decompressed"))?,
     };
     let raw_bytes = memory_of(&unpacked, frame);
-    let records = BlockHashes::records_of(unpacked)
-        .map_err(|what| LogError::damaged(frame.first_offset, format!("a block has {what}")))?;
+    let records = BlockHashes::records_of(unpacked).map_err(|what| {
+        LogError::damaged(frame.first_offset, format!("block is corrupt: {what}"))
+    })?;
     Ok(DecodedFrame {
         first_offset: header.first_offset,
         records,

@@ -163,13 +163,13 @@ fn write_body(body: &RecordBody, out: &mut Vec<u8>) -> Result<(), LogError> {
 /// Why bytes are not a valid record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RecordError {
-    #[error("a record ends early, in its {0}")]
+    #[error("record is truncated in its {0}")]
     Truncated(&'static str),
-    #[error("a record's header has {0} bytes, more than any can have")]
+    #[error("record header has {0} bytes, more than the maximum")]
     HeaderTooLong(u64),
-    #[error("a record's header cannot be read: {0}")]
+    #[error("record header is invalid: {0}")]
     Header(String),
-    #[error("a record's body is in place {0}, which is unknown")]
+    #[error("record has unknown body place {0}")]
     Place(u8),
 }
 
@@ -197,9 +197,9 @@ impl RecordReader {
         let body_hash = ContentHash(cursor.array("body hash")?);
         let chain_hash = ContentHash(cursor.array("chain hash")?);
         if let Some(key) = &mut append_key
-            && cursor.has("salt of the append key")?
+            && cursor.has("salt of the idempotency key")?
         {
-            key.salt = Some(KeySalt(cursor.array("salt of the append key")?));
+            key.salt = Some(KeySalt(cursor.array("salt of the idempotency key")?));
         }
         let body = read_body(&mut cursor, bytes, body_bytes)?;
         *at = cursor.at;
@@ -244,7 +244,9 @@ impl RecordReader {
         let append_key = append_key(&mut fields)?;
         match bytes.len() - fields.at {
             0 => Ok((header, body_bytes, append_key)),
-            left => Err(RecordError::Header(format!("{left} bytes are left over"))),
+            left => Err(RecordError::Header(format!(
+                "{left} bytes follow the last field"
+            ))),
         }
     }
 
@@ -261,7 +263,7 @@ impl RecordReader {
 
 /// Decodes the append key at the end of a header, without its salt.
 fn append_key(fields: &mut Cursor<'_>) -> Result<Option<AppendKey>, RecordError> {
-    const WHAT: &str = "append key";
+    const WHAT: &str = "idempotency key";
     let [there] = fields.array(WHAT)?;
     if there == NONE {
         return Ok(None);
@@ -275,7 +277,7 @@ fn append_key(fields: &mut Cursor<'_>) -> Result<Option<AppendKey>, RecordError>
             SOME => None,
             ENDING => Some(fields.time(WHAT)?),
             _ => {
-                let message = format!("its append key is of kind {there}, which is unknown");
+                let message = format!("the idempotency key has unknown type {there}");
                 return Err(RecordError::Header(message));
             }
         },
@@ -360,7 +362,7 @@ impl<'a> Cursor<'a> {
     fn text(&mut self, what: &'static str) -> Result<&'a str, RecordError> {
         let len = usize::try_from(self.number(what)?).map_err(|_| RecordError::Truncated(what))?;
         std::str::from_utf8(self.take(len, what)?)
-            .map_err(|_| RecordError::Header(format!("its {what} is not UTF-8")))
+            .map_err(|_| RecordError::Header(format!("{what} is not UTF-8")))
     }
 
     fn has(&mut self, what: &'static str) -> Result<bool, RecordError> {
@@ -368,7 +370,7 @@ impl<'a> Cursor<'a> {
             [NONE] => Ok(false),
             [SOME] => Ok(true),
             _ => Err(RecordError::Header(format!(
-                "it neither has nor lacks its {what}"
+                "{what} has an invalid presence flag"
             ))),
         }
     }

@@ -107,14 +107,14 @@ impl FrameHeader {
         let damaged = |what: &str| LogError::damaged(first_offset, what);
         let header: &[u8; HEADER_BYTES] = bytes
             .first_chunk()
-            .ok_or_else(|| damaged("a frame is shorter than its header"))?;
+            .ok_or_else(|| damaged("frame is shorter than its header"))?;
         if header[..3] != MAGIC {
-            return Err(damaged("a frame does not begin as frames do"));
+            return Err(damaged("frame has a wrong magic number"));
         }
         // Every version keeps the CRC in the same place: a flipped bit must not look like a newer
         // version.
         if header[3] > FORMAT_VERSION && stored_crc(header) != crc_of(bytes) {
-            return Err(damaged("a frame's CRC32C does not match"));
+            return Err(damaged("frame CRC32C mismatch"));
         }
         if header[3] > FORMAT_VERSION {
             return Err(LogError::NewerFormat {
@@ -136,15 +136,13 @@ impl FrameHeader {
             crc: word(28),
         };
         if read.first_offset != first_offset {
-            return Err(damaged(
-                "a frame is stored under another offset than its own",
-            ));
+            return Err(damaged("frame belongs at another offset"));
         }
         if header[3] < FORMAT_VERSION {
             return Err(damaged(super::port::OLD_FORMAT));
         }
         if read.count == 0 || header[5] != 0 {
-            return Err(damaged("a frame's header has impossible values"));
+            return Err(damaged("frame header has invalid values"));
         }
         Ok(read)
     }
@@ -176,14 +174,14 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
     let header = FrameHeader::read(frame.first_offset, &frame.bytes)?;
     let salts = HEADER_BYTES.saturating_add(header.payload_len);
     if frame.bytes.len() != salts.saturating_add(header.salts * NODE_BYTES) {
-        return Err(damaged("a frame's length is not what its header says"));
+        return Err(damaged("frame length differs from its header"));
     }
     let payload = frame.bytes.slice(HEADER_BYTES..salts);
     if crc_of(&frame.bytes) != header.crc {
-        return Err(damaged("a frame's CRC32C does not match"));
+        return Err(damaged("frame CRC32C mismatch"));
     }
     if header.count != frame.count {
-        return Err(damaged("a frame's count is not what its header says"));
+        return Err(damaged("frame's record count differs from its header"));
     }
     let raw = unpack(&header, payload)?;
     let mut records = decode_records(&header, &raw)?;
@@ -207,17 +205,19 @@ pub(crate) fn found_in(bytes: &[u8]) -> bool {
 fn unpack(header: &FrameHeader, payload: Bytes) -> Result<Bytes, LogError> {
     let damaged = |what: &str| LogError::damaged(header.first_offset, what);
     if header.raw_len > RAW_BYTES_MAX {
-        return Err(damaged("a frame claims to be larger than any can be"));
+        return Err(damaged("frame's stated size exceeds the maximum"));
     }
     let raw = match header.codec {
         CODEC_NONE => payload,
         CODEC_ZSTD => decompress(&payload, header.raw_len)
             .map(Bytes::from)
-            .map_err(|_| damaged("a frame cannot be decompressed"))?,
-        _ => return Err(damaged("a frame has an unknown codec")),
+            .map_err(|_| damaged("frame cannot be decompressed"))?,
+        _ => return Err(damaged("frame has an unknown codec")),
     };
     if raw.len() != header.raw_len {
-        return Err(damaged("a frame unpacks to another length than it says"));
+        return Err(damaged(
+            "frame decompresses to another length than its header states",
+        ));
     }
     Ok(raw)
 }
@@ -227,7 +227,7 @@ fn decode_records(header: &FrameHeader, raw: &Bytes) -> Result<Vec<Record>, LogE
     if count > raw.len() / codec::RECORD_BYTES_MIN {
         return Err(LogError::damaged(
             header.first_offset,
-            "a frame claims more records than fit in it",
+            "frame states more records than it can hold",
         ));
     }
     let mut records = Vec::with_capacity(count);
@@ -242,7 +242,7 @@ fn decode_records(header: &FrameHeader, raw: &Bytes) -> Result<Vec<Record>, LogE
     if at != raw.len() {
         return Err(LogError::damaged(
             header.first_offset,
-            "a frame has bytes behind its last record",
+            "bytes follow the last record of a frame",
         ));
     }
     Ok(records)
@@ -267,7 +267,7 @@ fn give_salts(header: &FrameHeader, nodes: &[u8], records: &mut [Record]) -> Res
     if nodes.len() > 0 {
         return Err(LogError::damaged(
             header.first_offset,
-            "a frame has more salts than records",
+            "frame has more salts than records",
         ));
     }
     Ok(())
@@ -280,9 +280,9 @@ fn next_node(
     let damaged = |what: &str| LogError::damaged(offset, what);
     let [height, key @ ..] = nodes
         .next()
-        .ok_or_else(|| damaged("a frame has too few salts"))?;
+        .ok_or_else(|| damaged("frame has too few salts"))?;
     let node = SaltNode::new(offset, *height, *key);
-    let node = node.ok_or_else(|| damaged("a frame has a salt of no tree"))?;
+    let node = node.ok_or_else(|| damaged("frame has an invalid salt"))?;
     Ok(Arc::new(node))
 }
 

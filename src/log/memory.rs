@@ -184,7 +184,7 @@ impl EventLog for MemoryLog {
             .filter(|bytes| Record::hash_body(bytes) == blob.hash)
             .cloned()
             .ok_or_else(|| {
-                LogError::damaged(blob.home_offset, "a large body is not what its record says")
+                LogError::damaged(blob.home_offset, "large body does not match its hash")
             })
     }
 

@@ -14,7 +14,7 @@ use treering_domain::{ContentHash, Namespace, ShardId};
 
 /// The error text for a frame or block in a format that only unreleased builds wrote.
 pub(super) const OLD_FORMAT: &str =
-    "it is of a format from before the first release, which is not read any more";
+    "it has a format from before the first release, which is no longer supported";
 
 /// The ownership epoch of a shard. A later epoch fences off the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -217,7 +217,7 @@ pub enum LogError {
         current: Epoch,
     },
     /// The shard's head differs from the expected one. Nothing was appended.
-    #[error("the log's head is {actual}, not {expected}; nothing was appended")]
+    #[error("log head is {actual}, not {expected}; nothing was appended")]
     HeadMismatch {
         /// The head that the caller expected.
         expected: u64,
@@ -225,7 +225,7 @@ pub enum LogError {
         actual: u64,
     },
     /// The offsets of a batch are not consecutive. Nothing was appended.
-    #[error("a batch has offset {actual} where {expected} should be; nothing was appended")]
+    #[error("batch starts at offset {actual}, expected {expected}; nothing was appended")]
     Gap {
         /// The expected offset.
         expected: u64,
@@ -234,23 +234,24 @@ pub enum LogError {
     },
     /// The disk is full. Nothing was appended; reads still work.
     #[error(
-        "no space left for the log ({doing}); nothing was appended, free some space and append again"
+        "no space left on the log's disk ({doing}); nothing was appended. Free some space and \
+         append again"
     )]
     NoSpace {
         /// The operation that needed space.
         doing: &'static str,
     },
     /// The data folder is not writable.
-    #[error("{path} cannot be written; check its permissions and how its file system is mounted")]
+    #[error("{path} is not writable; check its permissions and mount options")]
     ReadOnly {
         /// The folder or file.
         path: PathBuf,
     },
     /// The store was opened for reading only. Nothing was appended.
-    #[error("the store was opened for reading only; nothing was appended")]
+    #[error("the store is open read-only; nothing was appended")]
     OpenedToRead,
     /// An I/O error.
-    #[error("the log failed while {doing}: {source}")]
+    #[error("I/O error while {doing}: {source}")]
     Io {
         /// The operation that failed.
         doing: &'static str,
@@ -258,7 +259,7 @@ pub enum LogError {
         source: Arc<io::Error>,
     },
     /// The stored bytes differ from what was written.
-    #[error("the log is damaged at offset {offset}: {what}")]
+    #[error("log is damaged at offset {offset}: {what}")]
     Damaged {
         /// The first record that cannot be trusted; 0 when unknown.
         offset: u64,
@@ -267,22 +268,22 @@ pub enum LogError {
     },
     /// The log regressed: something that it contained is missing. Nothing was changed.
     #[error(
-        "the log is not what it was: {what}; nothing was changed. Put back what is missing, or \
-         restore a copy of the whole folder; `treering repair` tells what is lost, and with \
-         --accept-loss goes on without it"
+        "log regressed: {what}. Nothing was changed. Put the missing files back, or restore a copy \
+         of the whole folder; `treering repair` lists what is lost, and `treering repair \
+         --accept-loss` continues without it"
     )]
     WentBack {
         /// What is missing, or older than before.
         what: String,
     },
     /// There is no log here, and the caller did not ask to create one.
-    #[error("there is no store in {path}")]
+    #[error("no store in {path}")]
     NoStore {
         /// The data folder.
         path: PathBuf,
     },
     /// The batch may or may not have been appended; read the head again.
-    #[error("it is not known whether the batch after offset {head} was appended ({what})")]
+    #[error("unknown whether the batch after offset {head} was appended ({what})")]
     UnknownOutcome {
         /// The head before the batch.
         head: u64,
@@ -290,7 +291,7 @@ pub enum LogError {
         what: String,
     },
     /// Another process has the folder open.
-    #[error("{path} is held by {holder}")]
+    #[error("{path} is locked by {holder}")]
     Locked {
         /// The lock file.
         path: PathBuf,
@@ -299,8 +300,8 @@ pub enum LogError {
     },
     /// The data folder was moved or replaced under this process. Nothing was appended.
     #[error(
-        "{path} is not the data folder that this process opened: it was moved or replaced. \
-         Nothing was appended. Stop this process; start it again with the folder's new path"
+        "{path} is not the data folder that this process opened: it was moved or replaced. Nothing \
+         was appended. Stop this process and start it with the folder's new path"
     )]
     FolderMoved {
         /// Where the data folder was.
@@ -308,7 +309,8 @@ pub enum LogError {
     },
     /// The log was written by a newer version.
     #[error(
-        "the log at offset {offset} has format version {version}, and this program reads up to {supported}: a newer version of treering wrote it"
+        "the log has format version {version} at offset {offset}, newer than the supported version \
+         {supported}: a newer version of treering wrote it"
     )]
     NewerFormat {
         /// Where the newer record was found.
@@ -320,9 +322,9 @@ pub enum LogError {
     },
     /// The log was written by a version from before the first release. Nothing was changed.
     #[error(
-        "the log has format version {version}, and this program reads only {supported}: it was \
-         written before the first release of treering. The program that wrote it can export it; \
-         import that into a new store"
+        "the log has format version {version}, and this program reads only version {supported}: it \
+         was written before the first release of treering. Export it with the program that wrote \
+         it, and import that into a new store"
     )]
     OlderFormat {
         /// The version found.
@@ -331,7 +333,7 @@ pub enum LogError {
         supported: u32,
     },
     /// A record exceeds a limit of the format. Nothing was appended.
-    #[error("a record's {what} has {bytes} bytes; at most {max} fit")]
+    #[error("a record's {what} has {bytes} bytes; the maximum is {max}")]
     TooLarge {
         /// The part that is too large.
         what: &'static str,
@@ -341,13 +343,13 @@ pub enum LogError {
         max: usize,
     },
     /// No record has this offset.
-    #[error("there is no record at offset {offset}: the log ends before it")]
+    #[error("no record at offset {offset}: it is beyond the end of the log")]
     NotFound {
         /// The requested offset.
         offset: u64,
     },
     /// The backend does not have this shard.
-    #[error("shard {shard} is not in this log", shard = shard.0)]
+    #[error("no shard {shard} in this log", shard = shard.0)]
     UnknownShard {
         /// The requested shard.
         shard: ShardId,
@@ -376,7 +378,7 @@ impl LogError {
     /// Creates the error for a damaged manifest.
     pub(crate) fn manifest(what: &str) -> Self {
         Self::WentBack {
-            what: format!("its manifest is damaged ({what})"),
+            what: format!("the manifest is damaged: {what}"),
         }
     }
 

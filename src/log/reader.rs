@@ -260,7 +260,7 @@ impl LogReader {
                 if bytes.len() as u64 != blob.bytes_len || Record::hash_body(&bytes) != blob.hash {
                     return Err(LogError::damaged(
                         blob.home_offset,
-                        "a large body is not what its hash says",
+                        "large body does not match its hash",
                     ));
                 }
                 Ok(bytes)
@@ -445,7 +445,7 @@ pub fn record_bytes(record: &Record) -> usize {
 }
 
 fn missing(offset: u64) -> LogError {
-    LogError::damaged(offset, "no frame holds this record")
+    LogError::damaged(offset, "no frame contains this record")
 }
 
 #[cfg(test)]

@@ -146,7 +146,7 @@ impl Default for WriterLimits {
 
 /// The queue is full. The request was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the writer's queue is full; try again in {retry_after_ms} ms")]
+#[error("the write queue is full; retry in {retry_after_ms} ms")]
 pub struct QueueFull {
     /// When there is likely to be room, in milliseconds.
     pub retry_after_ms: u64,
@@ -159,13 +159,13 @@ pub enum NotTaken {
     #[error(transparent)]
     Full(QueueFull),
     /// The writer is shut down.
-    #[error("the writer is shut down")]
+    #[error("the writer has stopped")]
     Closed,
 }
 
 /// The writer ended before it answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is not known whether the request was appended: the writer ended before it answered")]
+#[error("unknown whether the request was appended: the writer stopped before it answered")]
 pub struct WriterGone;
 
 /// A group and the answers that wait for it.
@@ -449,7 +449,7 @@ impl<S: Sequencer, P: Publisher> Writing<S, P> {
 
 /// The text of a panic may contain content, so it stays in the process's error output, where the
 /// panic wrote it.
-const PANIC: &str = "a panic, which the process's error output tells of";
+const PANIC: &str = "it panicked; the process's stderr has the panic message";
 
 struct CloseOnDrop<'a, T>(&'a Queue<T>);
 

@@ -36,11 +36,11 @@ pub(super) struct Unpacked {
 /// Why a block cannot be decoded.
 type Fault = &'static str;
 
-const SHORT: Fault = "a column that ends early";
+const SHORT: Fault = "a column ends early";
 /// Maximum total length of a record's header texts, in bytes, so that the header stays within its
 /// limit.
 const TEXTS_OF_A_HEADER: usize = HEADER_BYTES_MAX - 512;
-const NO_ROW: Fault = "a number that no row of a table has";
+const NO_ROW: Fault = "a row number is out of range";
 
 impl Unpacked {
     /// Returns the check of a record.
@@ -89,7 +89,7 @@ impl<'a> Cursor<'a> {
                 return Ok(number);
             }
         }
-        Err("a number that is too large")
+        Err("a number is too large")
     }
 
     #[inline]
@@ -113,7 +113,7 @@ impl<'a> Cursor<'a> {
 
     fn text(&mut self) -> Result<&'a str, Fault> {
         let len = usize::try_from(self.number()?).map_err(|_| SHORT)?;
-        std::str::from_utf8(self.take(len)?).map_err(|_| "a text that is none")
+        std::str::from_utf8(self.take(len)?).map_err(|_| "a text is not valid UTF-8")
     }
 }
 
@@ -135,7 +135,7 @@ impl<'a> Tables<'a> {
         };
         let mut names = columns[Column::Namespaces as usize];
         while !names.0.is_empty() && tables.namespaces.len() < records {
-            let name = Namespace::new(names.text()?).map_err(|_| "a namespace that is none")?;
+            let name = Namespace::new(names.text()?).map_err(|_| "a namespace is invalid")?;
             tables.namespaces.push(name);
         }
         let mut ids = columns[Column::Conversations as usize];
@@ -151,7 +151,7 @@ impl<'a> Tables<'a> {
             .iter()
             .any(|column| !column.0.is_empty())
         {
-            return Err("more rows in a table than records");
+            return Err("a table has more rows than the block has records");
         }
         Ok(tables)
     }
@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
             *column = Cursor(rest.take(len)?);
         }
         if !rest.0.is_empty() || lens[Column::Flags as usize] != of.count {
-            return Err("columns of another length than they say");
+            return Err("column lengths do not add up");
         }
         let mut plain = Cursor(&of.plain);
         let id_lows = Cursor(plain.take(of.count * ID_LOW_BYTES)?);
@@ -224,7 +224,7 @@ impl<'a> Reader<'a> {
         let is_impossible = has(FIRST_LINK) && has(CHAIN_GIVEN)
             || has(BODY_ERASED) && (has(BODY_IN_BLOBS) || !has(BODY_HASH_GIVEN));
         if is_impossible {
-            return Err("flags that mean nothing");
+            return Err("unknown flags");
         }
         let conversation = self.place(Column::Conversation)?;
         let (recorded_at, occurred_at) = self.times(has(HAS_OCCURRED_AT))?;
@@ -235,7 +235,8 @@ impl<'a> Reader<'a> {
             conversation: id,
             branch: BranchId(before.branch),
             revision: Revision(before.revision),
-            kind: u16::try_from(self.number(Column::Kind)?).map_err(|_| "a kind that is none")?,
+            kind: u16::try_from(self.number(Column::Kind)?)
+                .map_err(|_| "an event kind is out of range")?,
             recorded_at,
             occurred_at,
             actor: self.text(Column::Actor)?.to_owned(),
@@ -268,7 +269,7 @@ impl<'a> Reader<'a> {
             .as_ref()
             .map_or(0, |key: &AppendKey| key.key.len());
         if header.actor.len() + header.correlation_id.len() + key_bytes > TEXTS_OF_A_HEADER {
-            return Err("texts that are too long");
+            return Err("the texts are too long");
         }
         self.ids.push(header.id);
         let record = Record {
@@ -313,7 +314,7 @@ impl<'a> Reader<'a> {
 
     fn count_text(&mut self, text: &str) -> Result<(), Fault> {
         let left = self.texts_left.checked_sub(text.len());
-        self.texts_left = left.ok_or("more texts than fit in any")?;
+        self.texts_left = left.ok_or("a header's texts are too long")?;
         Ok(())
     }
 
@@ -362,7 +363,7 @@ impl<'a> Reader<'a> {
         if !self.salts.as_ref().is_some_and(covers) {
             let height = u8::try_from(self.number(Column::SaltHeight)?);
             let node = SaltNode::new(offset, height.unwrap_or(u8::MAX), self.given.array()?);
-            self.salts = Some(Arc::new(node.ok_or("a salt of no tree")?));
+            self.salts = Some(Arc::new(node.ok_or("a salt is invalid")?));
         }
         let node = self.salts.as_ref().ok_or(SHORT)?;
         Ok(Salt::below(node, offset))
@@ -394,7 +395,7 @@ impl<'a> Reader<'a> {
             .ok()
             .and_then(|len| self.bodies_at.checked_add(len))
             .filter(|end| *end <= self.of.bodies.len())
-            .ok_or("bodies that are longer than all of them")?;
+            .ok_or("a body extends beyond the block")?;
         let body = self.of.bodies.slice(self.bodies_at..end);
         self.bodies_at = end;
         Ok(body)
@@ -416,7 +417,7 @@ impl<'a> Reader<'a> {
         let events = self.number(Column::AppendKey)?;
         let has = self.number(Column::AppendKey)?;
         if has & !(KEY_SALTED | KEY_ENDING) != 0 {
-            return Err("an append key that has what is not known");
+            return Err("an idempotency key has unknown flags");
         }
         let ends_at = match has & KEY_ENDING {
             0 => None,
@@ -428,7 +429,7 @@ impl<'a> Reader<'a> {
         };
         Ok(AppendKey {
             key: key.to_owned(),
-            events: u32::try_from(events).map_err(|_| "a batch of too many events")?,
+            events: u32::try_from(events).map_err(|_| "a batch has too many events")?,
             content_hash: ContentHash(self.given.array()?),
             salt: match has & KEY_SALTED {
                 0 => None,
@@ -443,7 +444,7 @@ impl<'a> Reader<'a> {
         let per_record = &self.columns[Column::Flags as usize..];
         let left = per_record.iter().any(|column| !column.0.is_empty());
         if left || !self.given.0.is_empty() || self.bodies_at != self.of.bodies.len() {
-            return Err("bytes behind its last record");
+            return Err("bytes follow the last record");
         }
         Ok(())
     }

@@ -150,7 +150,7 @@ impl<F: Folder> Active<F> {
     fn close_or_note(&mut self) {
         if let Err(error) = self.close() {
             let first_offset = self.first_offset;
-            tracing::debug!(first_offset, %error, "a failed segment was closed");
+            tracing::debug!(first_offset, %error, "closed a failed segment");
         }
     }
 

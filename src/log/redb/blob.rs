@@ -117,13 +117,13 @@ impl<'a> Stored<'a> {
     pub(super) fn of(stored: &'a [u8], home_offset: u64) -> Result<Self, LogError> {
         let damaged = |what: &str| LogError::damaged(home_offset, what);
         if stored.is_empty() {
-            return Err(damaged("a large body is missing"));
+            return Err(damaged("large body is missing"));
         }
         let Some((header, content)) = stored.split_first_chunk::<HEADER_BYTES>() else {
-            return Err(damaged("a large body ends in its header"));
+            return Err(damaged("large body is shorter than its header"));
         };
         if header[..3] != MAGIC {
-            return Err(damaged("a large body does not begin as they do"));
+            return Err(damaged("large body has a wrong magic number"));
         }
         if header[3] > FORMAT_VERSION {
             return Err(LogError::NewerFormat {
@@ -141,7 +141,7 @@ impl<'a> Stored<'a> {
             content,
         };
         if content.len() as u64 != word(&header[16..24]) {
-            return Err(damaged("a large body has another length than it says"));
+            return Err(damaged("large body's length differs from its header"));
         }
         Ok(read)
     }
@@ -171,19 +171,19 @@ impl<'a> Stored<'a> {
         let raw = match (self.codec, base) {
             (CODEC_NONE, _) => Bytes::copy_from_slice(self.content),
             (CODEC_ZSTD, _) => decompress(self.content, raw_len)
-                .map_err(|_| damaged("a large body cannot be decompressed"))?,
+                .map_err(|_| damaged("large body cannot be decompressed"))?,
             (CODEC_PATCH, Some(base)) => {
                 let patch = self.content.get(BASE_BYTES..).unwrap_or_default();
                 patch::apply(base, patch, raw_len)
-                    .map_err(|_| damaged("a large body is a patch that does not fit its base"))?
+                    .map_err(|_| damaged("large body is a patch that does not apply to its base"))?
             }
             (CODEC_PATCH, None) => {
-                return Err(damaged("a large body is a patch that says no base"));
+                return Err(damaged("large body is a patch without a base"));
             }
-            _ => return Err(damaged("a large body has an unknown codec")),
+            _ => return Err(damaged("large body has an unknown codec")),
         };
         if raw.len() as u64 != raw_len {
-            return Err(damaged("a large body has another length than it says"));
+            return Err(damaged("large body's length differs from its header"));
         }
         Ok(raw)
     }
@@ -203,7 +203,7 @@ pub(super) fn check_length(stored: &Stored<'_>, wanted: &BlobRef) -> Result<(), 
     if stored.depth.raw_len != wanted.bytes_len {
         return Err(LogError::damaged(
             wanted.home_offset,
-            "a large body has another length than its record says",
+            "large body's length differs from its record",
         ));
     }
     Ok(())
@@ -214,7 +214,7 @@ pub(super) fn check_hash(raw: &[u8], wanted: &BlobRef) -> Result<(), LogError> {
     if Record::hash_body(raw) != wanted.hash {
         return Err(LogError::damaged(
             wanted.home_offset,
-            "a large body is not what its hash says",
+            "large body does not match its hash",
         ));
     }
     Ok(())

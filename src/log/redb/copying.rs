@@ -22,7 +22,7 @@ pub(super) fn copy(
     first_offset: u64,
     last: u64,
 ) -> Result<(), LogError> {
-    guarded(first_offset, "writing a segment anew", || {
+    guarded(first_offset, "rewriting a segment", || {
         let read = from.begin()?;
         copy_rows(&read, into, FRAMES, |offset| offset <= last)?;
         // A body that is appended later at the same offset may have fewer pieces, so no old pieces
@@ -105,7 +105,7 @@ pub(super) fn copy_blobs(
     })?;
     for home in &kept.cut_off {
         let whole = blob::encode(&segment::read_unnamed_blob(from, *home)?)?;
-        guarded(*home, "keeping a large body whole", || {
+        guarded(*home, "storing a large body in full", || {
             let transaction = into.begin_write()?;
             segment::insert_blob(&mut transaction.open_table(BLOBS)?, *home, &whole)?;
             Ok(transaction.commit()?)
@@ -149,7 +149,7 @@ pub(super) fn check_blobs(
     if !was_copied {
         return Err(LogError::damaged(
             first_offset,
-            "a large body was not copied as it was",
+            "the copy of a large body differs from the original",
         ));
     }
     Ok(())

@@ -83,7 +83,7 @@ pub(super) fn of(
     segment: &impl Readable,
     first_offset: u64,
 ) -> Result<Option<DenseSegment>, LogError> {
-    let [form, place] = guarded(first_offset, "reading what a segment is of", || {
+    let [form, place] = guarded(first_offset, "reading a segment's form", || {
         let meta = segment.begin()?.open_table(META)?;
         let row = |key| -> Result<Vec<u8>, StoreError> {
             Ok(meta
@@ -107,13 +107,13 @@ pub(super) fn of(
         _ => {
             return Err(LogError::damaged(
                 first_offset,
-                "a segment does not say how it keeps its records",
+                "segment has an invalid form",
             ));
         }
     }
     // If the dictionary is unreadable, only the blocks that need it are damaged.
     let dictionary = read_dictionary(segment, first_offset, &place).unwrap_or_else(|error| {
-        tracing::error!(%error, "the dictionary of a segment cannot be read");
+        tracing::error!(%error, "a segment's dictionary cannot be read");
         None
     });
     Ok(Some(DenseSegment { dictionary }))
@@ -124,7 +124,7 @@ fn read_dictionary(
     first_offset: u64,
     place: &[u8],
 ) -> Result<Option<Arc<Dictionary>>, LogError> {
-    let damaged = || LogError::damaged(first_offset, "the dictionary of a segment is damaged");
+    let damaged = || LogError::damaged(first_offset, "segment dictionary is damaged");
     if place.is_empty() {
         return Ok(None);
     }
@@ -232,7 +232,8 @@ impl DenseSegment {
         from: u64,
         bytes_max: usize,
     ) -> Result<Vec<Result<EncodedFrame, LogError>>, LogError> {
-        guarded(from, "reading blocks", || {
+        let mut found = Vec::new();
+        let read = guarded(from, "reading blocks", || {
             let transaction = segment.begin()?;
             let (blocks, extents) = (
                 transaction.open_table(BLOCKS)?,
@@ -240,10 +241,9 @@ impl DenseSegment {
             );
             let first = blocks.range(..=from)?.next_back().transpose()?;
             let Some(first) = first.map(|(key, _)| key.value()) else {
-                return Ok(Vec::new());
+                return Ok(());
             };
             let mut stream = Stream::new(&extents);
-            let mut found = Vec::new();
             let mut bytes = 0;
             for row in blocks.range(first..)? {
                 let (key, row) = row?;
@@ -255,8 +255,13 @@ impl DenseSegment {
                     break;
                 }
             }
-            Ok(found)
-        })
+            Ok(())
+        });
+        // What was read before the tree turned out to be corrupt is sound or damaged by itself.
+        if found.is_empty() {
+            read?;
+        }
+        Ok(found)
     }
 
     fn block<T: ReadableTable<u64, &'static [u8]>>(
@@ -277,7 +282,7 @@ impl DenseSegment {
             }),
             _ => Err(LogError::damaged(
                 first_offset,
-                "the place of a block makes no sense",
+                "a block's location is invalid",
             )),
         })
     }

@@ -103,7 +103,7 @@ impl DiskFile {
             self.0.unnamed.store(true, Ordering::Release);
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
-                "the file of the last segment was removed from the log's folder",
+                "the last segment's file was deleted from the log's folder",
             ));
         }
         Ok(())

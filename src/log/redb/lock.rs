@@ -42,7 +42,7 @@ impl Drop for FolderLock {
     /// holds a copy of the file handle, and the lock would last until that is closed too.
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {
-            tracing::debug!(%error, "the folder's lock goes when its file is closed");
+            tracing::debug!(%error, "closing the file releases the folder's lock");
         }
     }
 }
@@ -125,8 +125,8 @@ impl FolderLock {
     fn put_back(&mut self) -> Result<(), LogError> {
         tracing::error!(
             path = %self.path.display(),
-            "the lock file of a store in use was deleted or replaced; it is put back. \
-             Never delete it: the lock goes with its process"
+            "the lock file of a store in use was deleted or replaced, and is restored. Never \
+             delete it: the lock ends with its process"
         );
         let (address, secret) = (self.address.take(), self.secret.take());
         let folder = self.path.parent().map(Path::to_owned);
@@ -140,7 +140,7 @@ impl FolderLock {
             }
             // Nobody else holds it; the locks of the segments must suffice.
             Some(Err(error)) => {
-                tracing::error!(%error, "the lock file could not be put back");
+                tracing::error!(%error, "the lock file could not be restored");
                 Ok(())
             }
             None => Ok(()),
@@ -149,7 +149,7 @@ impl FolderLock {
         if outcome.is_ok()
             && let Err(error) = self.write_holder()
         {
-            tracing::warn!(%error, "the lock file does not say who holds the folder");
+            tracing::warn!(%error, "the holder could not be written to the lock file");
         }
         outcome
     }
@@ -208,7 +208,7 @@ fn take(
     }
     Err(LogError::from_io(
         "locking the data folder",
-        io::Error::other("the lock file keeps being deleted"),
+        io::Error::other("the lock file is deleted again and again"),
     ))
 }
 
@@ -216,9 +216,9 @@ fn not_opened(path: &Path, error: io::Error) -> LogError {
     let is_link = path.is_symlink() && !path.exists();
     if is_link || path.is_dir() {
         let what = format!(
-            "{} is a {}, which Treering never makes: move it away",
+            "{} is a {}, which Treering never creates: move it away",
             path.display(),
-            if is_link { "link to nowhere" } else { "folder" }
+            if is_link { "broken link" } else { "folder" }
         );
         return LogError::from_io("locking the data folder", io::Error::other(what));
     }

@@ -170,14 +170,14 @@ impl Manifest {
         let damaged = |what: &str| LogError::manifest(what);
         let text = bytes
             .strip_suffix(b"\n")
-            .ok_or_else(|| damaged("it ends early"))?;
+            .ok_or_else(|| damaged("it is truncated"))?;
         let (json, sum) = text
             .iter()
             .rposition(|byte| *byte == b'\n')
             .map(|at| (&text[..at], &text[at + 1..]))
-            .ok_or_else(|| damaged("it ends early"))?;
+            .ok_or_else(|| damaged("it is truncated"))?;
         if blake3::hash(json).to_hex().as_bytes() != sum {
-            return Err(damaged("its checksum does not match"));
+            return Err(damaged("checksum mismatch"));
         }
         #[derive(Deserialize)]
         struct Version {
@@ -209,13 +209,13 @@ impl Manifest {
     fn check(&self) -> Result<(), LogError> {
         let damaged = |what: &str| Err(LogError::manifest(what));
         if self.timelines.is_empty() {
-            return damaged("it names no timeline");
+            return damaged("it lists no timeline");
         }
         let Some((last, sealed)) = self.segments.split_last() else {
-            return damaged("it names no segment");
+            return damaged("it lists no segment");
         };
         if last.sealed.is_some() || last.file.is_none() {
-            return damaged("its last segment is not one that is written to");
+            return damaged("its last segment is sealed or has no file");
         }
         let is_newer = |entry: &&SegmentEntry| {
             let form = entry.form.as_deref();
@@ -234,11 +234,11 @@ impl Manifest {
                 Some(mark) if segment.first == next && mark.offset + 1 >= next => {
                     next = mark.offset + 1;
                 }
-                _ => return damaged("its segments do not follow each other"),
+                _ => return damaged("its segments are not consecutive"),
             }
         }
         if last.first != next {
-            return damaged("its segments do not follow each other");
+            return damaged("its segments are not consecutive");
         }
         Ok(())
     }
@@ -298,7 +298,7 @@ pub(super) fn replace<F: Folder>(folder: &F, manifest: &Manifest) -> Result<Repl
             Err(error) => {
                 return Err(LogError::UnknownOutcome {
                     head: manifest.reached.offset,
-                    what: format!("{doing}: {failed}; and then: {error}"),
+                    what: format!("{doing}: {failed}; then: {error}"),
                 });
             }
         }
@@ -306,7 +306,7 @@ pub(super) fn replace<F: Folder>(folder: &F, manifest: &Manifest) -> Result<Repl
     match folder.sync() {
         Ok(()) => Ok(Replaced::Lasting),
         Err(error) => {
-            tracing::error!(%error, "the log's folder could not be put on disk");
+            tracing::error!(%error, "the log's folder could not be synced");
             Ok(Replaced::InPlace)
         }
     }

@@ -262,7 +262,7 @@ impl<F: Folder> RedbLog<F> {
         behind
             .checked_sub(1)
             .and_then(|index| manifest.segments.get(index).cloned())
-            .ok_or_else(|| LogError::damaged(offset, "no segment holds this record"))
+            .ok_or_else(|| LogError::damaged(offset, "no segment contains this record"))
     }
 
     /// Returns a sealed segment for reading. A segment that was sealed just now may still be open
@@ -284,7 +284,10 @@ impl<F: Folder> RedbLog<F> {
     fn sealed_now(&self, entry: &SegmentEntry) -> Result<Arc<Sealed>, LogError> {
         let first_offset = entry.first;
         let file = entry.file.as_deref().ok_or_else(|| {
-            LogError::damaged(first_offset, "this segment was lost, and that was accepted")
+            LogError::damaged(
+                first_offset,
+                "this segment is lost, and `treering repair --accept-loss` accepted that",
+            )
         })?;
         let mut sealed = lock_of(&self.sealed);
         if let Some(index) = sealed.iter().position(|(name, _)| name == file) {
@@ -362,7 +365,7 @@ fn is_held(error: &LogError) -> bool {
 impl<F: Folder> Drop for RedbLog<F> {
     fn drop(&mut self) {
         if let Err(error) = self.write_active().close() {
-            tracing::warn!(%error, "the log was not closed cleanly; it is repaired when it is opened");
+            tracing::warn!(%error, "the log was not closed cleanly; the next open repairs it");
         }
     }
 }
@@ -445,7 +448,7 @@ impl<F: Folder> EventLog for RedbLog<F> {
             let read = self.in_segment(next, |segment| segment::read_frames(segment, next, room));
             let found = match read {
                 Ok(found) if found.is_empty() => {
-                    Err(LogError::damaged(next, "no frame holds this record"))
+                    Err(LogError::damaged(next, "no frame contains this record"))
                 }
                 read => read,
             };
@@ -566,7 +569,7 @@ impl RedbLog<DiskFolder> {
     pub fn keep_lock(&self) -> bool {
         let kept = self.check_lock();
         if let Err(error) = &kept {
-            tracing::error!(%error, "this process does not hold its data folder any more");
+            tracing::error!(%error, "this process no longer holds its data folder");
         }
         kept.is_ok()
     }

@@ -127,7 +127,7 @@ fn refuse_to_begin(data: &Path, path: &Path, mode: OpenMode) -> Result<(), LogEr
         if data.join(name).exists() {
             return Err(LogError::WentBack {
                 what: format!(
-                    "{} is there and was made from a log, but {} is not",
+                    "{} was derived from a log, but {} is missing",
                     data.join(name).display(),
                     path.join(manifest::MANIFEST).display()
                 ),
@@ -163,7 +163,7 @@ fn refuse_used_segments<F: Folder>(folder: &F, names: &[String]) -> Result<(), L
     match used {
         None => Ok(()),
         Some(name) => Err(LogError::WentBack {
-            what: format!("its manifest is missing, but {name} has events in it"),
+            what: format!("the manifest is missing, but {name} has events"),
         }),
     }
 }
@@ -302,7 +302,9 @@ impl<F: Folder> RedbLog<F> {
             Err(LogError::Damaged { .. }) => {
                 let end = active.open_to_read(&self.folder, cache_bytes)?;
                 drop(active);
-                tracing::warn!("the last segment is damaged, but not its data; it is written anew");
+                tracing::warn!(
+                    "the last segment's metadata is damaged, but not its data; it is rewritten"
+                );
                 self.distrusted.store(true, Ordering::Release);
                 self.write_anew_if_distrusted(end.offset)
             }
@@ -354,7 +356,7 @@ fn check_files<F: Folder>(folder: &F, manifest: &Manifest) -> Result<(), LogErro
         }
         if entry.sealed.is_none() {
             return Err(LogError::WentBack {
-                what: format!("{file}, its last segment, is missing"),
+                what: format!("the last segment, {file}, is missing"),
             });
         }
         // Reads that reach the segment report it; everything else can be served.
@@ -370,13 +372,16 @@ fn check_files<F: Folder>(folder: &F, manifest: &Manifest) -> Result<(), LogErro
         if is_unknown(folder, manifest, name, first) {
             return Err(LogError::WentBack {
                 what: format!(
-                    "{name} has events of this store that its manifest does not know, and so the \
+                    "the manifest does not list {name}, which has events of this store: the \
                      manifest is an older copy"
                 ),
             });
         }
         if !leftover(folder, manifest, name) {
-            tracing::warn!(name, "a file in the log's folder is not a part of it");
+            tracing::warn!(
+                name,
+                "the log's folder has a file that is not part of the log"
+            );
         }
     }
     Ok(())
@@ -484,7 +489,7 @@ fn clear_away<F: Folder>(folder: &F, manifest: Option<&Manifest>) -> Result<(), 
     }
     for name in leftovers {
         if let Err(error) = folder.remove(&name) {
-            tracing::warn!(name, %error, "a leftover file of the log stays");
+            tracing::warn!(name, %error, "a leftover file of the log could not be removed");
         }
     }
     Ok(())
@@ -496,7 +501,8 @@ fn check_reached(manifest: &Manifest, end: End) -> Result<(), LogError> {
     if end.offset < reached.offset {
         return Err(LogError::WentBack {
             what: format!(
-                "it ends with event {}, but had come to {}: its last segment is an older copy",
+                "the log ends at event {}, but once reached event {}: the last segment is an older \
+                 copy",
                 end.offset, reached.offset
             ),
         });
@@ -508,8 +514,7 @@ fn check_reached(manifest: &Manifest, end: End) -> Result<(), LogError> {
     if differs {
         return Err(LogError::WentBack {
             what: format!(
-                "event {} is another one than it was: its last segment is of another copy of this \
-                 store",
+                "event {} changed: the last segment is from another copy of this store",
                 end.offset
             ),
         });

@@ -288,7 +288,7 @@ fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, LogRepair),
             if seen.identity.store != manifest.store || seen.first != entry.first {
                 return Err(LogError::damaged(
                     entry.first,
-                    "it is of another store or place",
+                    "it belongs to another store or another offset",
                 ));
             }
             Ok(seen)
@@ -302,7 +302,7 @@ fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, LogRepair),
                 if seen.end.offset >= entry.first {
                     last_chain = seen.end.chain_hash;
                 } else if entry.sealed.is_some() {
-                    let why = "nothing of what it held is in it".to_owned();
+                    let why = "it has none of its events".to_owned();
                     outcome.unusable.push((file, why));
                 }
                 kept.extend(ends_at(entry, end));
@@ -381,18 +381,18 @@ fn ends_at(entry: SegmentEntry, end: Mark) -> impl Iterator<Item = SegmentEntry>
 /// Returns why intact segments do not prove the contents of the lost manifest.
 fn unproven(manifest: &Manifest, witness: &Witness) -> Option<String> {
     if manifest.segments.is_empty() {
-        return Some("no segment has an event in it".to_owned());
+        return Some("no segment has events".to_owned());
     }
     if let Some(gap) = manifest.segments.iter().find(|entry| entry.file.is_none()) {
         return Some(format!(
-            "no segment begins with event {}: it is missing, or its loss was accepted once",
+            "no segment begins with event {}: it is missing, or its loss was accepted earlier",
             gap.first
         ));
     }
     if !witness.is_there {
         return Some(
-            "neither views nor index of this log are there to say how far it had come: a last \
-             segment may be missing"
+            "there are no projections and no search index that show how far the log had reached: a \
+             last segment may be missing"
                 .to_owned(),
         );
     }
@@ -420,7 +420,7 @@ fn strays<F: Folder>(
             is_unknown(folder, manifest, &name, first)
         };
         if is_stray {
-            strays.push((name, "the log does not name it".to_owned()));
+            strays.push((name, "the manifest does not list it".to_owned()));
         }
     }
     Ok(strays)
@@ -531,7 +531,7 @@ fn move_aside<F: Folder>(
     outcome: &LogRepair,
     unused: &[String],
 ) -> Result<Option<String>, LogError> {
-    let io = |error| LogError::from_io("moving unusable files aside", error);
+    let io = |error| LogError::from_io("moving unusable files away", error);
     let there = names(folder)?;
     let files = outcome.unusable.iter().map(|(file, _)| file);
     let files = files.chain(unused).filter(|file| there.contains(file));

@@ -123,7 +123,7 @@ impl Rewriter {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("writing segments anew has ended with a panic");
+            tracing::error!("the rewriting of segments panicked");
         }
     }
 }
@@ -198,7 +198,7 @@ impl Looked {
         };
         done.unwrap_or_else(|error| {
             if !matches!(error, LogError::Closed) {
-                tracing::warn!(%error, "a segment of the log was not written anew; it stays as it is");
+                tracing::warn!(%error, "a segment was not rewritten; it stays as it is");
             }
             self.failed = Some((log.manifest().segments.len(), Instant::now()));
             false

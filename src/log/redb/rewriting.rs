@@ -185,9 +185,9 @@ impl<F: Folder> RedbLog<F> {
         let written = self
             .write_copy(&sources, storage, change, stop)
             .and_then(|()| {
-                self.folder.sync().map_err(|error| {
-                    LogError::from_io("putting a segment's name on disk", error)
-                })?;
+                self.folder
+                    .sync()
+                    .map_err(|error| LogError::from_io("syncing the folder of a segment", error))?;
                 let opened = self.open_copy(&file, first).map_err(not_read_back)?;
                 sources.compare(&opened, change, stop)?;
                 Ok(opened.bytes)
@@ -214,7 +214,7 @@ impl<F: Folder> RedbLog<F> {
             bytes_before = done.bytes_before,
             bytes_after = done.bytes_after,
             milliseconds = began.elapsed().as_millis() as u64,
-            "segments of the log were written anew"
+            "segments of the log were rewritten"
         );
         Ok(done)
     }
@@ -251,7 +251,7 @@ impl<F: Folder> RedbLog<F> {
         // Reserve the space before anything is written: appends need it more.
         storage
             .ensure_room(sources.bytes())
-            .map_err(|error| LogError::from_io("making room to write a segment anew", error))?;
+            .map_err(|error| LogError::from_io("making room to rewrite a segment", error))?;
         let first = sources.first_offset();
         let mut database = segment::open_on(storage, first, CACHE_BYTES)?;
         let identity = LogIdentity {
@@ -301,8 +301,8 @@ fn swap(manifest: &mut Manifest, entries: &[SegmentEntry], file: &str) -> Result
     let Some(place) = place.filter(|place| manifest.segments.get(place.clone()) == Some(entries))
     else {
         return Err(LogError::from_io(
-            "writing a segment anew",
-            std::io::Error::other("the segments have changed meanwhile"),
+            "rewriting a segment",
+            std::io::Error::other("the segments have changed in the meantime"),
         ));
     };
     let entry = SegmentEntry {
@@ -350,7 +350,7 @@ impl<F: Folder> RedbLog<F> {
                 && let Err(error) = self.folder.remove(&file)
             {
                 // The next opening removes it.
-                tracing::warn!(file, %error, "a file that another one took the place of stays");
+                tracing::warn!(file, %error, "a replaced file could not be removed");
             }
         }
     }

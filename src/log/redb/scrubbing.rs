@@ -146,8 +146,8 @@ impl<F: Folder> RedbLog<F> {
         let open_from = manifest.last().map_or(1, |last| last.first);
         if erasure.touches(open_from, u64::MAX) {
             return Err(LogError::from_io(
-                "sealing what is to be erased",
-                std::io::Error::other("a sync of the log has failed; try again"),
+                "sealing a segment to erase from it",
+                std::io::Error::other("a sync of the log failed; retry"),
             ));
         }
         Ok(())
@@ -165,7 +165,7 @@ impl<F: Folder> RedbLog<F> {
         let _turn = lock_of(&self.manifest_turn);
         let manifest = self.manifest().clone();
         let last_first = manifest.last().map_or(0, |last| last.first);
-        let failed = |error| LogError::from_io("removing what was erased", error);
+        let failed = |error| LogError::from_io("removing erased content", error);
         for name in names(&self.folder)? {
             let is_before = active::parse_name(&name).is_some_and(|(first, _)| first < last_first);
             if is_before && !manifest.names(&name) {

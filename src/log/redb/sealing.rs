@@ -24,14 +24,14 @@ impl<F: Folder> RedbLog<F> {
     /// not tell. Copies the acknowledged part to a new file; once that has replaced the old one,
     /// the batch is certainly not there.
     pub(super) fn recover_from_sync(&self, head: u64, failed: LogError) -> Result<u64, LogError> {
-        tracing::error!(error = %failed, "a sync of the log failed; its last segment is written anew");
+        tracing::error!(error = %failed, "a sync of the log failed; the last segment is rewritten");
         self.recent.forget();
         self.distrusted.store(true, Ordering::Release);
         match self.write_anew_if_distrusted(head) {
             Ok(()) => Err(failed),
             Err(error) => Err(LogError::UnknownOutcome {
                 head,
-                what: format!("{failed}; and then: {error}"),
+                what: format!("{failed}; then: {error}"),
             }),
         }
     }
@@ -44,7 +44,7 @@ impl<F: Folder> RedbLog<F> {
         wanted: u64,
         failed: LogError,
     ) -> Result<u64, LogError> {
-        tracing::warn!(error = %failed, "an append failed; the segment is opened again");
+        tracing::warn!(error = %failed, "an append failed; the segment is reopened");
         self.recent.forget();
         let mut active = self.write_active();
         let opened = active.open_to_append(&self.folder, self.options.cache_bytes);
@@ -60,7 +60,7 @@ impl<F: Folder> RedbLog<F> {
                     Err(_) if matches!(failed, LogError::NoSpace { .. }) => failed,
                     Err(_) => LogError::UnknownOutcome {
                         head,
-                        what: format!("{failed}; and then: {error}"),
+                        what: format!("{failed}; then: {error}"),
                     },
                 });
             }
@@ -94,7 +94,7 @@ impl<F: Folder> RedbLog<F> {
         if end.offset < head {
             return Err(LogError::damaged(
                 end.offset + 1,
-                "what was acknowledged cannot be read back after a sync failed",
+                "acknowledged events cannot be read back after a failed sync",
             ));
         }
         let source = active.open.as_ref().ok_or(LogError::Closed)?;
@@ -127,7 +127,7 @@ impl<F: Folder> RedbLog<F> {
                 let _left = self.folder.remove(&old.file);
                 tracing::warn!(
                     first_offset,
-                    "the last segment was written anew; appends go on"
+                    "the last segment was rewritten; appends continue"
                 );
                 Ok(())
             }
@@ -150,7 +150,7 @@ impl<F: Folder> RedbLog<F> {
         match self.seal(head) {
             // Nothing has changed, so the segment can be used further.
             Err(error) if !full && !self.is_distrusted() => {
-                tracing::warn!(%error, "a full segment could not be sealed; it goes on for now");
+                tracing::warn!(%error, "a full segment could not be sealed; it stays in use");
                 Ok(())
             }
             sealed => sealed,
@@ -231,8 +231,8 @@ impl<F: Folder> RedbLog<F> {
 
 pub(super) fn folder_not_synced() -> LogError {
     LogError::from_io(
-        "putting the log's folder on disk",
-        std::io::Error::other("its sync failed"),
+        "syncing the log's folder",
+        std::io::Error::other("the sync failed"),
     )
 }
 
@@ -250,7 +250,7 @@ fn copy_into<F: Folder>(
     if end.offset != last {
         return Err(LogError::damaged(
             end.offset + 1,
-            "a segment that was written anew ends elsewhere",
+            "the copy of a segment ends at another offset",
         ));
     }
     if let Some(storage) = &open.storage {

@@ -62,7 +62,7 @@ impl StoreError {
             redb::Error::DatabaseClosed => LogError::Closed,
             redb::Error::PreviousIo => LogError::from_io(
                 doing,
-                std::io::Error::other("an earlier failure has closed the segment"),
+                std::io::Error::other("an earlier failure closed the segment"),
             ),
             error => LogError::damaged(offset, format!("{doing}: {error}")),
         }
@@ -80,7 +80,7 @@ pub(super) fn guarded<T>(
         Ok(result) => result.map_err(|error| error.into_log(offset, doing)),
         Err(_) => Err(LogError::damaged(
             offset,
-            format!("{doing}: the segment's tree makes no sense"),
+            format!("{doing}: the segment's B-tree is corrupt"),
         )),
     }
 }
@@ -224,7 +224,7 @@ pub(super) fn missing_or_io(
             LogError::damaged(first_offset, "a segment file is missing")
         }
         std::io::ErrorKind::IsADirectory => {
-            LogError::damaged(first_offset, "a folder is in the place of a segment file")
+            LogError::damaged(first_offset, "a folder has the path of a segment file")
         }
         _ => LogError::from_io(doing, error),
     }
@@ -263,7 +263,7 @@ pub(super) fn read_identity(
     segment: &impl Readable,
     first_offset: u64,
 ) -> Result<(LogIdentity, u64), LogError> {
-    let rows = guarded(first_offset, "reading what a segment is of", || {
+    let rows = guarded(first_offset, "reading a segment's identity", || {
         let meta = segment.begin()?.open_table(META)?;
         let row = |key| -> Result<Vec<u8>, StoreError> {
             Ok(meta
@@ -278,7 +278,7 @@ pub(super) fn read_identity(
     let Some(((store, timeline), first)) = read else {
         return Err(LogError::damaged(
             first_offset,
-            "a segment does not say what it is of",
+            "segment has no valid identity",
         ));
     };
     Ok((LogIdentity { store, timeline }, u64::from_le_bytes(first)))
@@ -294,13 +294,13 @@ pub(super) fn check_identity(
     if identity.store != store {
         return Err(LogError::damaged(
             first_offset,
-            "a segment of another store is in this one's place",
+            "the file belongs to another store",
         ));
     }
     if first != first_offset {
         return Err(LogError::damaged(
             first_offset,
-            format!("the segment that begins at {first} is in the place of this one"),
+            format!("the file belongs to the segment that begins at {first}"),
         ));
     }
     Ok(())
@@ -485,7 +485,7 @@ fn last_frame(segment: Reader<'_>, first_offset: u64) -> Result<Option<EncodedFr
     if u64::from(header.count) > frame::FRAME_RECORDS_MAX {
         return Err(LogError::damaged(
             offset,
-            "the last frame claims more records than any can have",
+            "the last frame states more records than the maximum",
         ));
     }
     Ok(Some(EncodedFrame {
@@ -520,7 +520,8 @@ pub(super) fn end(segment: Reader<'_>, first_offset: u64) -> Result<End, LogErro
     let chain_hash = match frame::decode(&last) {
         Ok(decoded) => decoded.records.last().map(Record::chain_hash),
         Err(error) => {
-            tracing::error!(%error, "the last frame of the log is damaged; what comes goes behind it");
+            tracing::error!(%error, "the last frame of the log is damaged; appends continue after \
+                                     it");
             None
         }
     };
@@ -552,7 +553,8 @@ pub(super) fn read_frames(
     if let Some(dense) = segment.dense {
         return in_order(from, dense.read(&segment, from, bytes_max)?);
     }
-    let rows = guarded(from, "reading frames", || {
+    let mut rows = Vec::new();
+    let read = guarded(from, "reading frames", || {
         let table = segment.begin()?.open_table(FRAMES)?;
         let Some(first) = table
             .range(..=from)?
@@ -560,9 +562,8 @@ pub(super) fn read_frames(
             .transpose()?
             .map(|(key, _)| key.value())
         else {
-            return Ok(Vec::new());
+            return Ok(());
         };
-        let mut rows = Vec::new();
         let mut bytes = 0;
         for row in table.range(first..)? {
             let (key, value) = row?;
@@ -572,8 +573,12 @@ pub(super) fn read_frames(
                 break;
             }
         }
-        Ok(rows)
-    })?;
+        Ok(())
+    });
+    // What was read before the tree turned out to be corrupt is sound or damaged by itself.
+    if rows.is_empty() {
+        read?;
+    }
     let frames = rows.into_iter().map(|(first_offset, bytes)| {
         FrameHeader::read(first_offset, &bytes).map(|header| EncodedFrame {
             first_offset,
@@ -603,7 +608,7 @@ fn in_order(
             if follows {
                 Ok(frame)
             } else {
-                Err(LogError::damaged(next, "no frame holds this record"))
+                Err(LogError::damaged(next, "no frame contains this record"))
             }
         });
         match follows {
@@ -644,7 +649,7 @@ pub(super) fn read_unnamed_blob(
     if stored.base_home().is_some() && stored.depth.raw_len > PATCHED_BYTES_MAX as u64 {
         return Err(LogError::damaged(
             home_offset,
-            "a large body is a patch, and longer than any",
+            "large body is a patch and exceeds the size limit of patches",
         ));
     }
     on_its_base(segment, &stored, home_offset, &RecentBodies::default())
@@ -671,7 +676,7 @@ fn on_its_base(
         if home >= below || chain.len() > usize::from(PATCHES_MAX) {
             return Err(LogError::damaged(
                 home_offset,
-                "a large body is a patch on what comes behind it",
+                "large body is a patch on a later body",
             ));
         }
         let bytes = fetch_blob(
@@ -683,7 +688,7 @@ fn on_its_base(
         if read.depth.raw_len > PATCHED_BYTES_MAX as u64 {
             return Err(LogError::damaged(
                 home_offset,
-                "a large body is a patch on one that none is made on",
+                "large body is a patch on a body that exceeds the size limit of bases",
             ));
         }
         match read.base_home() {
@@ -715,7 +720,7 @@ fn of_base(home_offset: u64, error: LogError) -> LogError {
     match error {
         LogError::Damaged { offset, what } => LogError::damaged(
             home_offset,
-            format!("a large body is a patch on that of {offset}, of which: {what}"),
+            format!("large body is a patch on the body of {offset}, which is damaged: {what}"),
         ),
         error => error,
     }

@@ -189,7 +189,7 @@ fn kept_blobs<'a>(
 pub(super) fn not_read_back(error: LogError) -> LogError {
     match error {
         LogError::Damaged { .. } => LogError::from_io(
-            "reading back a segment that was written anew",
+            "reading back a rewritten segment",
             std::io::Error::other(error.to_string()),
         ),
         error => error,
@@ -198,8 +198,8 @@ pub(super) fn not_read_back(error: LogError) -> LogError {
 
 fn not_copied(offset: u64) -> LogError {
     LogError::from_io(
-        "writing a segment anew",
-        std::io::Error::other(format!("event {offset} did not come back as it was")),
+        "rewriting a segment",
+        std::io::Error::other(format!("event {offset} differs after it was rewritten")),
     )
 }
 
@@ -208,7 +208,7 @@ fn check_mark(mark: &Mark, last: Option<ContentHash>) -> Result<(), LogError> {
     match (&mark.chain_hash, last) {
         (Some(noted), Some(found)) if *noted != found.to_string() => Err(LogError::damaged(
             mark.offset,
-            "a sealed segment ends with another event than it was sealed with",
+            "sealed segment ends with another event than when it was sealed",
         )),
         _ => Ok(()),
     }
@@ -245,7 +245,10 @@ impl<'a> Records<'a> {
             let read = segment::read_frames(self.segment, self.next, READ_BYTES)?;
             let starts_here = read.first().is_some_and(|f| f.first_offset == self.next);
             if !starts_here {
-                return Err(LogError::damaged(self.next, "no frame holds this record"));
+                return Err(LogError::damaged(
+                    self.next,
+                    "no frame contains this record",
+                ));
             }
             self.read = read.into_iter();
         }

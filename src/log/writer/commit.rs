@@ -371,9 +371,9 @@ impl Committer {
     fn lose(&mut self, error: LogError) -> GroupError {
         let what = match &error {
             LogError::HeadMismatch { actual, .. } => {
-                format!("the log's head is {actual} now: someone else has written")
+                format!("the log head is {actual}: another process has written to the log")
             }
-            LogError::NotOwner { .. } => "another owner has the log now".to_owned(),
+            LogError::NotOwner { .. } => "another process owns the log now".to_owned(),
             other => other.to_string(),
         };
         self.stop(error.into());
@@ -391,7 +391,7 @@ impl Committer {
             %error,
             first_offset = group.first_offset,
             records = group.records.len(),
-            "the log does not say whether it took a group; appends wait until it does"
+            "the log did not report whether it took a group; appends wait until it does"
         );
         let unsettled = Unsettled {
             group,
@@ -428,13 +428,13 @@ impl Committer {
         };
         match outcome {
             Outcome::There => {
-                tracing::warn!(head = wanted, "the group is in the log; appends go on");
+                tracing::warn!(head = wanted, "the group is in the log; appends continue");
                 self.vitals.set(Appends::Taken);
                 sequencer.committed(&unsettled.group);
                 Some(Done::published(unsettled.group))
             }
             Outcome::NotThere(error) => {
-                tracing::warn!(%error, "the group is not in the log; appends go on");
+                tracing::warn!(%error, "the group is not in the log; appends continue");
                 sequencer.aborted(&error);
                 self.vitals.set(Appends::Taken);
                 None

@@ -9,16 +9,14 @@ pub enum GroupError {
     #[error(transparent)]
     Log(#[from] LogError),
     /// The outcome of a batch was unknown; later the log reported that it was not appended.
-    #[error("the log failed ({what}), and has said since that nothing was appended")]
+    #[error("the log failed ({what}); nothing was appended")]
     NotAppended {
         /// What went wrong.
         what: String,
     },
     /// The outcome of an earlier batch is unknown, so that this one has no offset yet. It was not
     /// appended.
-    #[error(
-        "the log is being asked what became of an earlier batch ({what}); nothing of this one was appended"
-    )]
+    #[error("the outcome of an earlier batch is still unknown ({what}); nothing was appended")]
     Unsettled {
         /// What went wrong.
         what: String,
@@ -26,13 +24,13 @@ pub enum GroupError {
         retry_after_ms: u64,
     },
     /// The writer failed and cannot be trusted any more. Nothing was appended.
-    #[error("the log's writer has failed: {what}; nothing was appended")]
+    #[error("the log's writer failed: {what}; nothing was appended")]
     Broken {
         /// The failure.
         what: String,
     },
     /// An earlier group is in the log but could not be published. Nothing was appended.
-    #[error("what was appended before could not be published ({what}); nothing was appended")]
+    #[error("events appended earlier could not be published ({what}); nothing was appended")]
     Unpublished {
         /// The publisher's error.
         what: String,

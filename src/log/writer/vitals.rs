@@ -75,7 +75,7 @@ impl Beat {
     /// Why this thread is not healthy.
     fn check(&self, name: &str, stall_max: Duration) -> Result<(), String> {
         if self.ended.load(Ordering::Acquire) {
-            return Err(format!("the {name} has ended"));
+            return Err(format!("the {name} has stopped"));
         }
         let Some(silent) = self.at_work_since(&self.last_sign, 1) else {
             return Ok(());
@@ -85,7 +85,7 @@ impl Beat {
         }
         let seconds = silent.as_secs();
         Err(format!(
-            "the {name} has been at one thing for {seconds} s; the disk may not answer"
+            "the {name} has made no progress for {seconds} s; the disk may not respond"
         ))
     }
 
@@ -97,7 +97,9 @@ impl Beat {
         match self.at_work_since(&self.began, 0) {
             Some(long) if long > APPENDS_DOUBTED_FOR => {
                 let seconds = long.as_secs();
-                Err(format!("the {name} has been at one group for {seconds} s"))
+                Err(format!(
+                    "the {name} has worked on one group for {seconds} s"
+                ))
             }
             _ => Ok(()),
         }

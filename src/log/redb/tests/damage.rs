@@ -149,3 +149,50 @@ async fn damage_in_one_segment_leaves_the_others_readable() {
         log.close().await.unwrap();
     }
 }
+
+// Reading on behind a sound frame met a page whose tree is corrupt, and the whole read failed as if
+// the sound frame were damaged: salvage left out events that a read of them alone returned.
+#[tokio::test]
+async fn damage_behind_a_frame_does_not_hide_the_frame() {
+    const PAGE: usize = 4096;
+    for as_blocks in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let log =
+            RedbLog::open(folder.path(), RedbLogOptions::default(), OpenMode::Create).unwrap();
+        let records: Vec<_> = (0..400).map(|_| samples::noisy_record(300)).collect();
+        for batch in records.chunks(2) {
+            append(&log, batch).await.unwrap();
+        }
+        if as_blocks {
+            log.seal(400).unwrap();
+            let never = std::sync::atomic::AtomicBool::new(false);
+            while log.rewrite_next(&never).unwrap().is_some() {}
+        }
+        log.close().await.unwrap();
+        let path = segment_paths(folder.path()).remove(0);
+        let sound = std::fs::read(&path).unwrap();
+        let (mut damaged_pages, mut hidden) = (0, Vec::new());
+        // Noise that ends within a page leaves its values and takes its head, or the other way.
+        for at in (PAGE / 2..sound.len() - PAGE).step_by(PAGE) {
+            if sound[at..at + PAGE].iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            let mut damaged = sound.clone();
+            damaged[at..at + PAGE].copy_from_slice(&samples::noise(PAGE));
+            std::fs::write(&path, &damaged).unwrap();
+            let opened = RedbLog::open(folder.path(), RedbLogOptions::default(), OpenMode::Read);
+            let Ok(log) = opened else { continue };
+            damaged_pages += 1;
+            for offset in (1..=400).step_by(7) {
+                let alone = log.read(SHARD, offset, 1).await;
+                let with_more = log.read(SHARD, offset, 1 << 20).await;
+                if alone.is_ok() && with_more.is_err() {
+                    hidden.push((at, offset));
+                }
+            }
+            log.close().await.unwrap();
+        }
+        assert!(damaged_pages > 5, "{damaged_pages} pages");
+        assert!(hidden.is_empty(), "blocks: {as_blocks}; {hidden:?}");
+    }
+}

@@ -58,7 +58,7 @@ async fn a_removed_segment_file_loses_no_acknowledged_event() {
     let file = log.manifest().last().unwrap().file.clone().unwrap();
     std::fs::remove_file(dir.path().join(LOG_FOLDER).join(&file)).unwrap();
     let error = append(&log, &[large(11)]).await.unwrap_err();
-    assert!(error.to_string().contains("was removed"), "{error}");
+    assert!(error.to_string().contains("was deleted"), "{error}");
     append(&log, &[large(11)]).await.unwrap();
     log.close().await.unwrap();
     drop(log);
