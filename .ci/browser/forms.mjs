@@ -121,7 +121,7 @@ export function formTests({ test, opened, go, agent, binary, axe, small, own, SI
     await go(page, "/?source=swe-agent");
     assert.match(await said(), new RegExp(`^[\\d,]+ of ${all}$`));
     await page.locator("input[name=source]").fill("no-such-source");
-    await page.getByText("A source is meant whole").waitFor();
+    await page.getByText("A source must match completely").waitFor();
     assert.match(await said(), /^0 of /);
     await go(page, "/");
     await page.locator(".live[data-state=open]").waitFor();

@@ -101,7 +101,7 @@ export function texts({ test, opened, go, checkWidth, checkForEveryReader, agent
     await go(page, `${read}/call/edit?branch=main`);
     const old = page.locator("h3", { hasText: "oldText" }).locator("+ pre");
     assert.equal(await old.textContent(), 'let a = "<x>";\nlet b;');
-    await page.getByText("All arguments, as they were written").click();
+    await page.getByText("All arguments, as written").click();
     await page.locator("#as-written pre").waitFor();
     await checkForEveryReader(page, "an edit");
     await go(page, `${read}/tools?branch=main&outcome=failed`);

@@ -91,7 +91,7 @@ impl NewKey {
     ) -> Result<KeyRecord, KeyFileError> {
         file::check_name(&self.name).map_err(KeyFileError::Invalid)?;
         if self.roles.is_empty() {
-            let what = "a key without a role may do nothing";
+            let what = "a key needs at least one role";
             return Err(KeyFileError::Invalid(what.to_owned()));
         }
         Ok(KeyRecord {

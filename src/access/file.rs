@@ -55,7 +55,7 @@ pub enum KeyFileError {
         source: io::Error,
     },
     /// The file is not valid.
-    #[error("{} cannot be understood: {why}", .path.display())]
+    #[error("{} is invalid: {why}", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub enum KeyFileError {
         why: String,
     },
     /// Another key has the subject.
-    #[error("the key {key} has the certificate subject {subject} already")]
+    #[error("the key {key} already has the certificate subject {subject}")]
     SubjectTaken {
         /// The other key's name.
         key: String,
@@ -71,22 +71,22 @@ pub enum KeyFileError {
         subject: CertificateSubject,
     },
     /// The key has no secret, so it cannot be rotated.
-    #[error("the key {0} has no secret: whoever shows its certificate has it")]
+    #[error("the key {0} has no secret: its certificate identifies it")]
     NoSecret(String),
     /// No key has this name or id.
-    #[error("there is no key {0}")]
+    #[error("no key {0}")]
     NotFound(String),
     /// Another key has the name.
-    #[error("another key is called {0} already")]
+    #[error("another key is already named {0}")]
     NameTaken(String),
     /// The key has ended.
-    #[error("the key {0} was revoked, or has expired")]
+    #[error("the key {0} was revoked or has expired")]
     Ended(String),
     /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
     /// The system has no randomness.
-    #[error("no random number can be had: {0}")]
+    #[error("the system's random number generator failed: {0}")]
     Random(io::Error),
 }
 
@@ -231,18 +231,18 @@ fn check(file: &KeyFile) -> Result<(), String> {
     if file.format != FORMAT {
         let format = file.format;
         return Err(format!(
-            "it has format {format}, and this program knows {FORMAT}"
+            "it has format {format}; this program supports {FORMAT}"
         ));
     }
     let mut ids = HashSet::new();
     for key in &file.keys {
         let id = &key.id;
         if !ids.insert(id) {
-            return Err(format!("it has the key {id} twice"));
+            return Err(format!("the key {id} occurs twice"));
         }
         check_name(&key.name).map_err(|why| format!("key {id}: {why}"))?;
         if key.secrets.iter().any(|secret| secret.hash().is_none()) {
-            return Err(format!("key {id}: a BLAKE3 hash is not one"));
+            return Err(format!("key {id}: invalid BLAKE3 hash"));
         }
     }
     Ok(())
@@ -253,7 +253,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@' | '+');
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(legal) {
         return Err(format!(
-            "a name has 1 to {NAME_BYTES_MAX} of a-z A-Z 0-9 . _ - @ +"
+            "a name has 1 to {NAME_BYTES_MAX} characters of a-z A-Z 0-9 . _ - @ +"
         ));
     }
     Ok(())
@@ -359,7 +359,7 @@ mod rfc3339_text {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<TimestampMicros, D::Error> {
         let text = String::deserialize(from)?;
-        read(&text).ok_or_else(|| D::Error::custom("a time is not one of RFC 3339"))
+        read(&text).ok_or_else(|| D::Error::custom("a time is not in RFC 3339 format"))
     }
 
     pub mod maybe {
@@ -381,7 +381,7 @@ mod rfc3339_text {
             };
             let time = super::read(&text);
             time.map(Some)
-                .ok_or_else(|| D::Error::custom("a time is not one of RFC 3339"))
+                .ok_or_else(|| D::Error::custom("a time is not in RFC 3339 format"))
         }
     }
 }

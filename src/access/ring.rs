@@ -38,22 +38,22 @@ const END_LOOK: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyRefusal {
     /// No key was sent.
-    #[error("a key is needed, and none came: send `authorization: Bearer tr_live_…`")]
+    #[error("the call has no API key: send `authorization: Bearer tr_live_…`")]
     Missing,
     /// What was sent is not a key.
     #[error(transparent)]
     Malformed(#[from] TokenError),
     /// No key has this id and secret.
-    #[error("this key is not known here")]
+    #[error("unknown API key")]
     Unknown,
     /// No key was sent, and none has the subject of the client's certificate.
     #[error(
-        "no key came, and none stands for the client's certificate, whose subject is {0}: send a \
-         key, or make one with `treering keys create NAME --certificate-subject '{0}'`"
+        "the call has no API key, and no key has the client certificate's subject {0}: send a key, \
+         or create one with `treering keys create NAME --certificate-subject '{0}'`"
     )]
     SubjectUnknown(CertificateSubject),
     /// No key was sent, and the client's certificate has no subject.
-    #[error("no key came, and the client's certificate has no subject that a key could stand for")]
+    #[error("the call has no API key, and the client certificate has no subject")]
     SubjectMissing,
     /// The key was revoked.
     #[error("the key {0} was revoked")]
@@ -267,7 +267,7 @@ impl KeyRing {
             // An open server may get keys; one with keys is never opened by a file.
             Ok((seen, file)) if !file.keys.is_empty() || before.keys.is_empty() => {
                 let keys = ring_keys(&file, &before.keys);
-                tracing::info!(keys = keys.len(), "the keys were read again");
+                tracing::info!(keys = keys.len(), "the keys were reloaded");
                 let loaded = Loaded::new(seen, &file, keys);
                 self.loaded.store(Arc::new(loaded));
                 self.changes.send_modify(|count| *count += 1);
@@ -275,13 +275,14 @@ impl KeyRing {
             Ok((seen, _)) => {
                 tracing::error!(
                     dir = %self.dir.display(),
-                    "keys.json is gone, or has no keys: those that were in it stay in force until \
-                     the server is started again"
+                    "keys.json is missing or has no keys: the loaded keys stay in force until the \
+                     server restarts"
                 );
                 self.keep(&before, seen);
             }
             Err(error) => {
-                tracing::error!(%error, "the keys stay as they were");
+                tracing::error!(%error, "keys.json could not be reloaded: the loaded keys stay in \
+                                         force");
                 let seen = Seen {
                     stamp,
                     _file: File::open(file::path(&self.dir)).ok(),

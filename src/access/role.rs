@@ -117,7 +117,7 @@ pub struct Grant {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrantError {
     /// There is no such role.
-    #[error("a role is reader, writer, approver or admin")]
+    #[error("a role is one of reader, writer, approver, admin")]
     Role,
     /// The namespace name is invalid.
     #[error("{0}")]

@@ -26,12 +26,12 @@ pub struct CertificateSubject(Arc<str>);
 pub enum SubjectError {
     /// It cannot be parsed, or is empty.
     #[error(
-        "a subject is written as CN=worker-7,O=Acme: `openssl x509 -noout -subject -nameopt \
-         RFC2253 -in FILE` shows that of a certificate"
+        "a subject has the form CN=worker-7,O=Acme: `openssl x509 -noout -subject -nameopt RFC2253 \
+         -in FILE` shows a certificate's subject"
     )]
     Malformed,
     /// It differs from its canonical form.
-    #[error("this subject is written as {0}")]
+    #[error("the canonical form of this subject is {0}")]
     WrittenOtherwise(String),
     /// It is too long.
     #[error("a subject has at most {SUBJECT_BYTES_MAX} bytes")]

@@ -65,10 +65,10 @@ impl fmt::Display for KeyId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// It does not begin like a key.
-    #[error("that is no key: one begins with {PREFIX}")]
+    #[error("not an API key: keys begin with {PREFIX}")]
     NotAKey,
     /// It resembles a key, but a character is missing or wrong.
-    #[error("the key was mistyped or cut: its checksum does not match")]
+    #[error("the key is mistyped or incomplete: checksum mismatch")]
     Mistyped,
 }
 

@@ -74,7 +74,7 @@ impl Read {
     /// # Errors
     /// A description of what is wrong with it.
     pub fn of(raw: Vec<u8>) -> Result<Self, String> {
-        let cut_off = || "its content is cut off".to_owned();
+        let cut_off = || "its content is truncated".to_owned();
         let mut rest = Bytes::from(raw);
         let mut read = Self::default();
         while !rest.is_empty() {
@@ -97,7 +97,7 @@ impl Read {
                     read.blobs.insert(home, bytes);
                 }
                 [other] => {
-                    return Err(format!("its content has a part of an unknown kind {other}"));
+                    return Err(format!("its content has a part of unknown kind {other}"));
                 }
             }
         }
@@ -113,7 +113,7 @@ impl Read {
         let mut next = first;
         for block in &self.blocks {
             if block.first_offset != next {
-                return Err(format!("record {next} is not in it"));
+                return Err(format!("record {next} is missing"));
             }
             let decoded = frame::decode(block).map_err(|error| error.to_string())?;
             for record in decoded.records {

@@ -8,7 +8,7 @@ use treering_domain::Cause;
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     /// An address that is not valid for a backup.
-    #[error("`{address}` is no place for a backup: {what}")]
+    #[error("`{address}` is not a valid backup address: {what}")]
     Address {
         /// The address.
         address: String,
@@ -56,7 +56,7 @@ pub enum BackupError {
         what: &'static str,
     },
     /// There is no backup there.
-    #[error("there is no backup in {address}")]
+    #[error("no backup in {address}")]
     NoBackup {
         /// The target's address.
         address: String,
@@ -82,7 +82,7 @@ pub enum BackupError {
     /// Another backup wrote a generation meanwhile.
     #[error(
         "another backup to {address} wrote generation {generation} while this one ran: this one \
-         wrote no generation, and the other one stands"
+         wrote no generation"
     )]
     Overtaken {
         /// The target's address.
@@ -92,8 +92,8 @@ pub enum BackupError {
     },
     /// The generation that this backup builds on was removed while it ran.
     #[error(
-        "generation {generation} was removed from {address} while this backup ran, and no newer \
-         one is there: this backup wrote no generation"
+        "generation {generation} was removed from {address} while this backup ran, and there is no \
+         newer one: this backup wrote no generation"
     )]
     Gone {
         /// The target's address.
@@ -122,19 +122,19 @@ pub enum BackupError {
         what: String,
     },
     /// The folder for the new store is not empty.
-    #[error("{path} is not empty: name a new folder for what is restored")]
+    #[error("{path} is not empty: name a new folder for the restored store")]
     NotEmpty {
         /// The folder.
         path: PathBuf,
     },
     /// Another restore is running in the folder.
-    #[error("another restore into {path} is running: this one changed nothing")]
+    #[error("another restore into {path} is running: nothing was changed")]
     RestoreRuns {
         /// The folder.
         path: PathBuf,
     },
     /// The new store cannot be written or opened.
-    #[error("the store in {path} cannot be made")]
+    #[error("the store in {path} cannot be created")]
     Store {
         /// The folder.
         path: PathBuf,

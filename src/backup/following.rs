@@ -69,10 +69,7 @@ pub async fn follow(
         }
         was_there |= is_new;
         let error = with_causes(&error).to_string();
-        tracing::warn!(
-            error,
-            "the backup does not follow for now; it is tried again"
-        );
+        tracing::warn!(error, "the backup failed; retrying");
         if is_new {
             pause = RETRY_MIN;
         }

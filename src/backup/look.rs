@@ -259,7 +259,7 @@ impl Checking {
             true => Ok(Ok(())),
             false => Ok(Err(objects.damaged(
                 object,
-                "it does not end with the record that its generation names",
+                "its last record is not the one that its generation names",
             ))),
         }
     }

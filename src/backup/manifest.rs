@@ -168,7 +168,7 @@ impl Erased {
     /// [`BackupError`] when the name is not a valid namespace.
     pub fn namespace(&self) -> Result<Namespace, BackupError> {
         Namespace::new(&self.namespace)
-            .map_err(|error| BackupError::internal("reading what was erased", error))
+            .map_err(|error| BackupError::internal("reading erased content", error))
     }
 
     /// Returns the key of the conversation.
@@ -329,7 +329,7 @@ impl Manifest {
             serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
         if read.format != FORMAT || read.store != store || read.generation != generation {
             return Err(damaged(
-                "it is of another format, store or generation".to_owned(),
+                "it belongs to another format, store or generation".to_owned(),
             ));
         }
         read.check().map_err(damaged)?;
@@ -341,13 +341,13 @@ impl Manifest {
         let mut next = 1;
         for object in &self.objects {
             if object.first != next || object.last.offset < next {
-                return Err(format!("it has no object for offset {next}"));
+                return Err(format!("no object has offset {next}"));
             }
             next = object.last.offset + 1;
         }
         match next == self.head() + 1 {
             true => Ok(()),
-            false => Err(format!("its objects do not reach its end, {}", self.head())),
+            false => Err(format!("its objects do not reach the end, {}", self.head())),
         }
     }
 }

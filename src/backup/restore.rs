@@ -138,8 +138,8 @@ async fn choose(target: &BackupTarget, options: &RestoreOptions) -> Result<Chose
     let number = options.generation.unwrap_or(newest.number);
     if !there.iter().any(|generation| generation.number == number) {
         let what = format!(
-            "there is no generation {number} of store {store} in {}; `treering backup ls` tells \
-             which there are",
+            "no generation {number} of store {store} in {}; `treering backup ls` lists the \
+             generations",
             target.address()
         );
         return Err(BackupError::NoSuchPlace { what });
@@ -265,7 +265,7 @@ fn to_move(staging: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(staging)? {
         let name = entry?.file_name().into_string();
-        let name = name.map_err(|_| io::Error::other("a name in it is no text"))?;
+        let name = name.map_err(|_| io::Error::other("a file name is not valid UTF-8"))?;
         if ![LOG_FOLDER, LOCK, MOVING].contains(&&*name) {
             names.push(name);
         }
@@ -329,7 +329,7 @@ fn check_cut(manifest: &Manifest, cut: RestoreTo) -> Result<(), BackupError> {
         RestoreTo::Position(position) if position > manifest.head() => {
             Err(BackupError::NoSuchPlace {
                 what: format!(
-                    "generation {} ends at position {}, and {position} was asked for",
+                    "generation {} ends at position {}, before {position}",
                     manifest.generation,
                     manifest.head()
                 ),
@@ -342,11 +342,11 @@ fn check_cut(manifest: &Manifest, cut: RestoreTo) -> Result<(), BackupError> {
 fn nothing_before(manifest: &Manifest, cut: RestoreTo) -> BackupError {
     let what = match cut {
         RestoreTo::Position(position) => format!(
-            "no batch ends at position {position} or before: the first one is longer, and a \
-             batch is restored whole or not at all"
+            "no batch ends at or before position {position}: the first batch is longer, and \
+             batches are restored only as a whole"
         ),
         RestoreTo::Time(_) | RestoreTo::End => format!(
-            "generation {} has nothing that was recorded by then",
+            "generation {} has no events recorded by then",
             manifest.generation
         ),
     };
@@ -530,7 +530,8 @@ impl Making {
         let kind = header.kind().ok_or_else(|| {
             objects.damaged(
                 object,
-                "it has an event of a newer treering that is to be erased: restore it with that one",
+                "it has an event of a newer version of treering that must be erased: restore it \
+                 with that version",
             )
         })?;
         let body = treering_proto::body::decode(kind, bytes);
@@ -551,7 +552,7 @@ impl Making {
         let missing = || {
             BackupError::store(
                 &self.folder,
-                format!("no object has the large body that was kept at {home}"),
+                format!("no object has the large body with home offset {home}"),
             )
         };
         let earlier = self.held_by.get(&home).ok_or_else(missing)?;

@@ -485,8 +485,8 @@ impl<'a> Backup<'a> {
         let objects = uploads.take().await?;
         if objects.last().map(|object| object.last.offset) != Some(last) {
             return Err(BackupError::internal(
-                "reading records again",
-                format!("the store does not give records {first} to {last} any more"),
+                "rereading records",
+                format!("the store no longer returns records {first} to {last}"),
             ));
         }
         for object in &objects {
@@ -620,7 +620,7 @@ impl<'a> Backup<'a> {
         };
         if let Err(error) = self.source.note(note).await {
             let error = with_causes(&error).to_string();
-            tracing::warn!(error, "the store could not note that it was backed up");
+            tracing::warn!(error, "the store could not record the backup");
         }
         self.noted = Some(Instant::now());
     }
@@ -653,7 +653,7 @@ async fn newest_readable(
                 let error = with_causes(&error).to_string();
                 tracing::warn!(
                     error,
-                    "a generation cannot be read; going on from one before it"
+                    "a generation cannot be read; continuing from an earlier one"
                 );
                 unread.push(generation.number);
             }
@@ -673,8 +673,8 @@ async fn check_key(
     if key.is_some() && !super::seal::is_encrypted(&bytes) {
         return Err(BackupError::OtherKey {
             what: format!(
-                "the generations in {} are not encrypted, and a key was given: use another \
-                 target, so that nothing of this store is left there in the clear",
+                "the generations in {} are not encrypted, but a key was given: use another target, \
+                 so that no unencrypted data of this store stays there",
                 target.address()
             ),
         });
@@ -700,8 +700,8 @@ async fn ask(source: &dyn BackupSource, from: u64) -> Result<Start, BackupError>
             identity, before, ..
         }) => Ok(Start { identity, before }),
         _ => Err(BackupError::internal(
-            "asking which log it is",
-            "the store did not begin with that",
+            "asking for the log's identity",
+            "the store sent no identity",
         )),
     }
 }

@@ -87,9 +87,9 @@ impl Key {
             Ok(bytes) => Some(bytes),
             Err(_) => unhex(read.trim_ascii()),
         };
-        bytes.map(Self::new).ok_or_else(|| {
-            unusable("it holds neither 64 hexadecimal digits nor 32 bytes".to_owned())
-        })
+        bytes
+            .map(Self::new)
+            .ok_or_else(|| unusable("it must have 64 hexadecimal digits or 32 bytes".to_owned()))
     }
 }
 
@@ -175,9 +175,9 @@ impl Unopened {
 /// # Errors
 /// Why it cannot be unwrapped.
 pub(super) fn open(place: Place, bytes: &[u8], key: Option<&Key>) -> Result<Vec<u8>, Unopened> {
-    let changed = || "it is not what was written: its BLAKE3 does not match";
+    let changed = || "BLAKE3 mismatch";
     if bytes.len() < HEADER_BYTES + SUM_BYTES {
-        return Err(format!("it is cut off: it has {} bytes", bytes.len()).into());
+        return Err(format!("it is truncated: it has {} bytes", bytes.len()).into());
     }
     if bytes[..4] != MAGIC {
         return Err("it is not an object of a treering backup".into());
@@ -188,21 +188,21 @@ pub(super) fn open(place: Place, bytes: &[u8], key: Option<&Key>) -> Result<Vec<
     }
     if content[4] != VERSION {
         return Err(format!(
-            "it has format version {}, and this program reads {VERSION}: use the treering that \
-             wrote it",
+            "it has format version {}, this program reads {VERSION}: use the version of treering \
+             that wrote it",
             content[4]
         )
         .into());
     }
     if content[5] != place.kind as u8 {
-        return Err("it stands in the place of another one".into());
+        return Err("it belongs under another name".into());
     }
     let (header, payload) = content.split_at(HEADER_BYTES);
     let mut raw_len = [0; 8];
     raw_len.copy_from_slice(&header[16..24]);
     let raw_len = u64::from_le_bytes(raw_len);
     if raw_len > RAW_BYTES_MAX {
-        return Err("it claims to be larger than any can be".into());
+        return Err("its stated size exceeds the maximum".into());
     }
     let decrypted;
     let packed = match (header[6], key) {
@@ -222,7 +222,7 @@ pub(super) fn open(place: Place, bytes: &[u8], key: Option<&Key>) -> Result<Vec<
 
 fn decrypt(place: Place, header: &[u8], payload: &[u8], key: &Key) -> Result<Vec<u8>, Unopened> {
     if header[8..16] != key.id {
-        return Err(Unopened::Locked("it was encrypted with another key"));
+        return Err(Unopened::Locked("it is encrypted with another key"));
     }
     let mut nonce = [0; NONCE_BYTES];
     nonce.copy_from_slice(&header[24..HEADER_BYTES]);
@@ -233,7 +233,7 @@ fn decrypt(place: Place, header: &[u8], payload: &[u8], key: &Key) -> Result<Vec
     };
     cipher(key)
         .decrypt(&XNonce::from(nonce), payload)
-        .map_err(|_| "it was changed, or stands in another one's place".into())
+        .map_err(|_| "it was changed or belongs under another name".into())
 }
 
 /// True when content is encrypted.
@@ -301,7 +301,7 @@ mod tests {
             open(place(), &sealed, Some(&other)).unwrap_err(),
             open(place(), &sealed, None).unwrap_err(),
         );
-        assert!(matches!(moved, Unopened::Changed(what) if what.contains("another one's place")));
+        assert!(matches!(moved, Unopened::Changed(what) if what.contains("under another name")));
         assert!(matches!(others, Unopened::Locked(what) if what.contains("another key")));
         assert!(matches!(unread, Unopened::Locked(what) if what.contains("encrypted")));
         assert!(!sealed.windows(12).any(|window| window == b"some records"));

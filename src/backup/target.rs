@@ -123,7 +123,7 @@ impl BackupTarget {
 
     #[cfg(not(feature = "cloud"))]
     fn of_bucket(address: &str) -> Result<Self, BackupError> {
-        let what = "this treering was built without the feature `cloud`: it knows folders only";
+        let what = "this treering was built without the feature `cloud`: use a folder";
         Err(wrong(address, what.to_owned()))
     }
 

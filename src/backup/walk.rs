@@ -35,11 +35,7 @@ impl Objects<'_> {
         let name = object.name(self.store);
         let bytes = self.target.get(&name).await?;
         if bytes.len() as u64 != object.bytes {
-            let what = format!(
-                "it has {} bytes, and {} were written",
-                bytes.len(),
-                object.bytes
-            );
+            let what = format!("it has {} bytes, expected {}", bytes.len(), object.bytes);
             return Err(self.damaged(object, what));
         }
         let (place, key, sum) = (
@@ -50,7 +46,7 @@ impl Objects<'_> {
         let opened = tokio::task::spawn_blocking(move || {
             let end = bytes.len().saturating_sub(32);
             if blake3::hash(&bytes[..end]).to_hex().as_str() != sum {
-                return Err("it is not what was written: its BLAKE3 does not match".into());
+                return Err("BLAKE3 mismatch".into());
             }
             let raw = seal::open(place, &bytes, key.as_ref())?;
             Read::of(raw).map_err(seal::Unopened::from)
@@ -87,13 +83,13 @@ impl Walk {
         let known = self.conversations.entry(header.key()).or_default();
         if header.revision != known.head.next() {
             return Err(format!(
-                "record {offset} is revision {} of {}, behind revision {}",
+                "record {offset} is revision {} of {}, but follows revision {}",
                 header.revision, header.conversation, known.head
             ));
         }
         if !record.verify_chain(known.chain) {
             return Err(format!(
-                "the hash of record {offset} does not follow from the record before it in {}",
+                "the chain hash of record {offset} does not match the previous event of {}",
                 header.conversation
             ));
         }
@@ -117,7 +113,7 @@ fn check_body(offset: u64, bytes: &Bytes, len: u64, hash: ContentHash) -> Result
     match bytes.len() as u64 == len && Record::hash_body(bytes) == hash {
         true => Ok(()),
         false => Err(format!(
-            "the large body of record {offset} is not what its hash says"
+            "the large body of record {offset} does not match its hash"
         )),
     }
 }

@@ -43,7 +43,7 @@ Examples:
   treering backup /mnt/backups --key-file key   (umask 077; openssl rand -hex 32 > key)
   treering backup ls /mnt/backups
   treering backup verify /mnt/backups
-  treering backup prune /mnt/backups --keep 7         what would go; --yes removes it
+  treering backup prune /mnt/backups --keep 7         show what would be removed; --yes removes it
   treering restore /mnt/backups --to ./restored --at '2026-01-31 08:00'")]
 pub struct BackupArgs {
     /// Where to keep the copy: a folder, which is created, or a bucket

@@ -32,13 +32,13 @@ const INSTRUCTION_LINES: usize = 6;
 #[command(args_conflicts_with_subcommands = false)]
 #[command(after_help = "\
 Examples:
-  treering compact CONVERSATION                       where it would cut, and what it would save
-  treering compact CONVERSATION plan --material       what a model is to summarise, as text
+  treering compact CONVERSATION                       show the cut and the saving
+  treering compact CONVERSATION plan --material       the text for a model to summarise
   treering compact CONVERSATION plan --json | jq -r .instruction
   treering compact CONVERSATION apply --extract       with the engine's own summary
   treering compact CONVERSATION apply --summary @summary.md
   my-model < material.txt | treering compact CONVERSATION apply --summary -
-  treering compact CONVERSATION expand                the events that the summary stands for")]
+  treering compact CONVERSATION expand                the events that the summary replaces")]
 pub struct CompactArgs {
     #[command(flatten)]
     place: BranchArgs,

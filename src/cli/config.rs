@@ -580,15 +580,15 @@ mod tests {
         let wrong = settings(text).unwrap_err();
         assert_eq!(wrong.len(), 3, "{wrong:#?}");
         assert!(
-            wrong[0].starts_with("t.toml:1: listn is no option") && wrong[0].contains("listen")
+            wrong[0].starts_with("t.toml:1: listn is not an option") && wrong[0].contains("listen")
         );
         assert!(wrong[1].starts_with("t.toml:5: ") && wrong[1].contains("summariser-model"));
-        assert!(wrong[2].starts_with("t.toml:7: other-x is no option"));
+        assert!(wrong[2].starts_with("t.toml:7: other-x is not an option"));
         for (text, place, said) in [
             ("memory = '1TB'", "t.toml:1", "MiB"),
             ("\nlisten = 'here'", "t.toml:2", "invalid"),
-            ("listen = true", "t.toml:1", "text or a number"),
-            ("json = true", "t.toml:1", "no option"),
+            ("listen = true", "t.toml:1", "string or a number"),
+            ("json = true", "t.toml:1", "not an option"),
             ("listen = ", "t.toml:1", ""),
             ("[summariser]\nurl='u'\n[summariser]\n", "t.toml:3", ""),
         ] {
@@ -614,6 +614,6 @@ mod tests {
             ]
         );
         let twice = "summariser-url = 'http://a'\n[summariser]\nurl = 'http://b'";
-        assert!(settings(twice).unwrap_err()[0].contains("second time"));
+        assert!(settings(twice).unwrap_err()[0].contains("more than once"));
     }
 }

@@ -38,13 +38,13 @@ const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
-  treering erase CONVERSATION#41 --dry-run         what would go
+  treering erase CONVERSATION#41 --dry-run         show what would be erased
   treering erase CONVERSATION#41 CONVERSATION#50-58
-  treering erase CONVERSATION                      with the sub-contexts that it spawned
-  treering erase --literal-from secret.txt         every event that holds what is in the file
-  treering erase --keep-days 365 --dry-run         what nobody went on with for a year
+  treering erase CONVERSATION                      with its sub-contexts
+  treering erase --literal-from secret.txt         every event with the file's text
+  treering erase --keep-days 365 --dry-run         conversations unused for a year
   treering erase --whole-namespace --namespace old --yes --receipt old.json
-  treering verify --erased old.json                that it is gone")]
+  treering verify --erased old.json                check the erasure")]
 pub struct EraseArgs {
     /// What to erase: CONVERSATION#REVISION, CONVERSATION#FIRST-LAST, or a whole CONVERSATION
     #[arg(required_unless_present_any = ["literal_from", "whole_namespace", "keep_days", "keep_sealed_days"])]

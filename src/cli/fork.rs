@@ -20,8 +20,8 @@ use super::{
 #[command(after_help = "\
 Examples:
   treering fork CONVERSATION --at 41 --name retry
-  treering fork CONVERSATION#41 --name retry      the same, as a search has printed it
-  treering fork CONVERSATION#41                   the same, called at-41
+  treering fork CONVERSATION#41 --name retry      the same, as search prints it
+  treering fork CONVERSATION#41                   the same, named at-41
   treering fork CONVERSATION --at 41 --name \"another model\" --new-conversation
   treering fork CONVERSATION --branch retry --at 57 --name again --activate")]
 pub struct ForkArgs {

@@ -36,7 +36,7 @@ use treering_heads::{HeadError, HeadKeeping, HeadTarget, HeadsKept, SignedHead};
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
-  treering heads --make-key head.key                  once; it prints the public key
+  treering heads --make-key head.key                  create a key; prints the public key
   treering heads --key head.key --out /mnt/other/head.json --data ./store
   treering verify --since /mnt/other/head.json --signer PUBLIC_KEY --data ./store
   treering serve --data ./store --heads 60s --heads-to s3://bucket/heads --heads-key head.key")]

@@ -27,7 +27,7 @@ const AROUND: u64 = 5;
 Examples:
   treering log CONVERSATION                       the active branch
   treering log CONVERSATION --reverse --limit 20  the last 20 events
-  treering log CONVERSATION#57                    around the event that a search has found
+  treering log CONVERSATION#57                    around an event, as search prints it
   treering log @last --around 57 -B 2 -A 20
   treering log CONVERSATION --branch retry --kind tool_call_requested,tool_result_recorded
   treering log CONVERSATION --key-prefix checkpoint/ --reverse --limit 1

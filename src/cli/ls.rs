@@ -29,7 +29,7 @@ const DAY_CLOCK_COLUMNS: usize = 19;
 Examples:
   treering ls --limit 20
   treering ls --source claude-code
-  treering ls --by recorded -n 5                  # what was imported last
+  treering ls --by recorded -n 5                  # the last imports
   treering ls --label team=blue --title port
   treering ls --json | jq -r 'select(.branches > 1) | .conversation'")]
 pub struct LsArgs {

@@ -19,11 +19,11 @@ use treering_server::web_origin;
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
-  treering mcp                                     over the default folder
+  treering mcp                                     use the default folder
   treering mcp --data ./store --namespace team
   treering mcp --server http://127.0.0.1:7171 --writable
   treering init claude-code --write                add it to Claude Code, with a hook that imports
-  treering serve --mcp-writable                    the same by HTTP (/mcp), for many
+  treering serve --mcp-writable                    the same over HTTP (/mcp), for several agents
 
 Tools: search, around, read, conversations, branches, request, recall; with --writable remember
 and fork; with --allow-approvals pending and decide. docs/MCP.md has more.")]

@@ -104,10 +104,10 @@ async fn a_hint_is_about_the_filter_that_leaves_nothing() {
     let told = store
         .ok(&["search", "--path", "file_1.rs", "--failed", "part_1"])
         .await;
-    assert!(told.contains("something without --failed: "), "{told}");
-    assert!(!told.contains("whole names"), "{told}");
+    assert!(told.contains("matches without --failed: "), "{told}");
+    assert!(!told.contains("whole file and folder names"), "{told}");
     let told = store.ok(&["search", "--path", "file_", "part_1"]).await;
-    assert!(told.contains("whole names"), "{told}");
+    assert!(told.contains("whole file and folder names"), "{told}");
 }
 
 // A sub-agent of an imported session had returned, but was listed as running.

@@ -27,8 +27,8 @@ const CONVERSATIONS_SHOWN_MAX: usize = 20;
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
-  treering repair --data ./store                  # what is lost
-  treering repair --data ./store --accept-loss    # go on without it")]
+  treering repair --data ./store                  # show what is lost
+  treering repair --data ./store --accept-loss    # continue without it")]
 pub struct RepairArgs {
     /// Continue without what is lost. Keep a copy of the folder first
     #[arg(long)]

@@ -33,10 +33,10 @@ const LINES: usize = 40;
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
-  treering replay CONVERSATION                 everything, at once
+  treering replay CONVERSATION                 everything, without pauses
   treering replay CONVERSATION --speed 1       with the original pauses
   treering replay CONVERSATION --speed 10 --until 80
-  treering replay CONVERSATION --as-of 41      on the branch that was active then, and its state
+  treering replay CONVERSATION --as-of 41      the state and branch at that time
   treering replay CONVERSATION --serve-tools --fork-at 41 --name again --listen 127.0.0.1:0
   treering replay CONVERSATION --serve-tools --branch again --approve recorded --until-idle 30")]
 pub struct ReplayArgs {

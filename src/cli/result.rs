@@ -25,7 +25,7 @@ use super::{
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
-  treering result CONVERSATION#14                 as a search has printed it
+  treering result CONVERSATION#14                 as search prints it
   treering result treering:CONVERSATION/14 --lines 120-160
   treering result CONVERSATION --call call_7 --branch retry > result.txt
   treering result treering:CONVERSATION/14 --bytes 0-4095 --json")]

@@ -160,12 +160,12 @@ mod tests {
         assert_eq!(policy.retention.keep_sealed_days, None);
         assert_eq!(policy.retention.labels["team"], "a=b");
         for (wrong, said) in [
-            ("keep_days=3", "give NAMESPACE"),
+            ("keep_days=3", "expected NAMESPACE"),
             ("x:", "has no `=`"),
-            ("x:keep_day=3", "none of keep_days"),
-            ("x:keep_days=-3", "no number of days"),
-            ("x:label.a=b", "not said how long"),
-            ("x:label.=b,keep_days=1", "none of keep_days"),
+            ("x:keep_day=3", "not one of keep_days"),
+            ("x:keep_days=-3", "not a number of days"),
+            ("x:label.a=b", "keep_days=N is missing"),
+            ("x:label.=b,keep_days=1", "not one of keep_days"),
         ] {
             let error = wrong.parse::<RetentionPolicy>().unwrap_err();
             assert!(error.contains(said), "{wrong}: {error}");

@@ -21,9 +21,9 @@ use super::{
 #[command(after_help = "\
 Examples:
   treering rewind CONVERSATION --to 41
-  treering rewind CONVERSATION#41                 the same, as a search has printed it
+  treering rewind CONVERSATION#41                 the same, as search prints it
   treering rewind CONVERSATION --to 41 --keep-as first-try
-  treering rewind CONVERSATION --clear            nothing stays but the conversation itself")]
+  treering rewind CONVERSATION --clear            keep only the conversation itself")]
 pub struct RewindArgs {
     #[command(flatten)]
     place: BranchArgs,

@@ -46,7 +46,7 @@ const WAIT_STEP: Duration = Duration::from_millis(500);
 #[command(after_help = "\
 Examples:
   treering search connection refused
-  treering log CONVERSATION#57                    then: read around a hit, as it is printed
+  treering log CONVERSATION#57                    then: read around a hit
   treering search 'go test ./... -run TestExplain -v'
   treering search -n 3 --tool bash --failed '\"permission denied\"'
   treering search --path 'src/**/*.rs' --since '2 days' parse_config

@@ -51,7 +51,7 @@ pub struct SetArgs {
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
-  treering watch CONVERSATION --once                     the keys as they are
+  treering watch CONVERSATION --once                     show the current keys
   treering --server URL watch CONVERSATION --key open_file
   treering --server URL watch --long-term --json")]
 pub struct WatchArgs {

@@ -151,11 +151,11 @@ impl Waiting {
                 server: Some(url),
             } => CliError::Outcome {
                 what: format!(
-                    "the data folder {} is in use by {holder}, which serves it at {url}",
+                    "data folder {} is in use by {holder}, which serves it at {url}",
                     dir.display()
                 ),
-                hint: "end that server first: this works on the folder itself, and not through a \
-                       server"
+                hint: "stop that server first: this command works on the folder itself, not \
+                       through a server"
                     .into(),
                 exit: Exit::Unavailable,
             },
@@ -190,7 +190,7 @@ impl Connection {
                 let is_new = opening.mode == OpenMode::Create && !has_store(dir);
                 let store = Self::to_folder(dir, options, opening).await?;
                 if is_new {
-                    tell!("Made a new store in {}", dir.display());
+                    tell!("Created a new store in {}", dir.display());
                 }
                 Ok(store)
             }
@@ -330,8 +330,8 @@ impl Connection {
         }
         let (namespace, tag) = tag(namespace, key.as_deref())?;
         let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| CliError::Usage {
-            what: format!("`{url}` is not the address of a server"),
-            hint: "give it as http://HOST:PORT, for example http://127.0.0.1:7171".into(),
+            what: format!("`{url}` is not a server address"),
+            hint: "use the form http://HOST:PORT, for example http://127.0.0.1:7171".into(),
         })?;
         let failed = |error: tonic::transport::Error| CliError::Connect {
             url: url.to_owned(),
@@ -472,8 +472,8 @@ fn tls(url: &str, credentials: &Credentials) -> Result<Option<ClientTlsConfig>, 
     if !url.starts_with("https://") {
         if credentials.ca.is_some() || credentials.client_cert.is_some() {
             return Err(CliError::Usage {
-                what: format!("{url} is not encrypted, and --ca or --client-cert is given"),
-                hint: "give the server's address as https://HOST:PORT".into(),
+                what: format!("{url} is not encrypted, but --ca or --client-cert is given"),
+                hint: "use an address of the form https://HOST:PORT".into(),
             });
         }
         return Ok(None);
@@ -497,7 +497,7 @@ fn tls(url: &str, credentials: &Credentials) -> Result<Option<ClientTlsConfig>, 
 fn tag(namespace: &str, key: Option<&str>) -> Result<(Namespace, Tag), CliError> {
     let unusable = |cause: String| CliError::Usage {
         what: cause,
-        hint: "a namespace has 1 to 64 of a-z A-Z 0-9 . _ -".into(),
+        hint: "a namespace has 1 to 64 characters of a-z A-Z 0-9 . _ -".into(),
     };
     let checked = Namespace::new(namespace).map_err(|error| unusable(error.to_string()))?;
     let value = MetadataValue::try_from(namespace).map_err(|error| unusable(error.to_string()))?;

@@ -44,19 +44,18 @@ fn told_of_erasing(engine: &Engine, dir: &Path) -> Option<String> {
     Some(match engine.erasing_at_open() {
         ErasingAtOpen::None => return None,
         ErasingAtOpen::Finished => {
-            "An erasing had been interrupted in this store. It is finished now: what it erased is \
-             in no file of it any more."
+            "An interrupted erase of this store is now finished: the erased content is in none of \
+             its files any more."
                 .to_owned()
         }
         ErasingAtOpen::Hidden { why: None } => format!(
-            "WARNING: an erasing was interrupted in this store. What it erased is not shown, but \
-             still in its files: `treering upgrade --data {dir}` finishes it."
+            "WARNING: an erase of this store was interrupted. The erased content is hidden, but \
+             still in the files. `treering upgrade --data {dir}` finishes it."
         ),
         ErasingAtOpen::Hidden { why: Some(why) } => format!(
-            "WARNING: an erasing was interrupted in this store, and cannot be finished: {why}. \
-             The store is open to be read only; what was erased is not shown, but still in its \
-             files. Mend that (is the disk full?), then `treering upgrade --data {dir}` finishes \
-             it."
+            "WARNING: an erase of this store was interrupted and cannot be finished: {why}. The \
+             store is open read-only; the erased content is hidden, but still in the files. Fix \
+             the problem (is the disk full?), then run `treering upgrade --data {dir}`."
         ),
     })
 }
@@ -81,7 +80,7 @@ const SYSTEMS_NAME: &str = "lost+found";
 fn check_folder(dir: &Path, mode: OpenMode) -> Result<(), CliError> {
     if dir.is_file() {
         return Err(CliError::Usage {
-            what: format!("{} is a file, and a store is a folder", dir.display()),
+            what: format!("{} is a file; a store is a folder", dir.display()),
             hint: "name a folder with --data".into(),
         });
     }
@@ -93,7 +92,7 @@ fn check_folder(dir: &Path, mode: OpenMode) -> Result<(), CliError> {
     if dir.join(RESTORE_STAGING).exists() {
         let dir = dir.display();
         return Err(CliError::Usage {
-            what: format!("{dir} has no store yet: restoring one there was interrupted"),
+            what: format!("{dir} has no store yet: a restore into it was interrupted"),
             hint: format!("run `treering restore FROM --to {dir}` again, or name another folder"),
         });
     }
@@ -110,7 +109,7 @@ fn check_folder(dir: &Path, mode: OpenMode) -> Result<(), CliError> {
     };
     Err(CliError::Usage {
         what: format!(
-            "{} has no store, but other files ({other}), and a store has its folder for itself",
+            "{} has no store, but has other files ({other}); a store needs a folder of its own",
             dir.display()
         ),
         hint: format!(
@@ -165,7 +164,7 @@ impl Embedded {
             Some(config) => Some(Summariser::start(&engine, &config).map_err(|error| {
                 let dir = config.marks_dir.display();
                 CliError::Outcome {
-                    what: format!("the summariser cannot note in {dir} how far it is: {error}"),
+                    what: format!("the summariser cannot store its progress in {dir}: {error}"),
                     hint: "check the folder's owner and mode".into(),
                     exit: Exit::Unavailable,
                 }
@@ -253,8 +252,8 @@ impl Embedded {
             Err(error) => with_causes(&error).to_string(),
         };
         Err(CliError::Outcome {
-            what: format!("the engine ended badly: {why}"),
-            hint: "what was acknowledged is safe; run `treering verify` to be sure".into(),
+            what: format!("the engine stopped with an error: {why}"),
+            hint: "acknowledged events are safe; `treering verify` checks the store".into(),
             exit: Exit::Failed,
         })
     }
@@ -278,16 +277,16 @@ pub fn refused(error: OpenError) -> CliError {
         }
         OpenError::NoStore { path } => {
             return CliError::NotFound {
-                what: format!("there is no store in {}", path.display()),
+                what: format!("no store in {}", path.display()),
                 hint: "name another folder with --data; `treering import`, `serve`, `demo` and \
-                       `append` make one"
+                       `append` create a store"
                     .into(),
             };
         }
         OpenError::WentBack { path, .. } => {
             return CliError::Outcome {
                 hint: format!(
-                    "`treering repair --data {}` tells what is lost",
+                    "`treering repair --data {}` lists what is lost",
                     path.display()
                 ),
                 what: cause,
@@ -297,9 +296,9 @@ pub fn refused(error: OpenError) -> CliError {
         OpenError::NoPseudonyms { path } => {
             return CliError::Outcome {
                 hint: format!(
-                    "put pseudonyms.key back into {} (a restored store: copy that of the old \
-                     one); if it is gone for good, `treering serve --pseudonyms` makes a new one, \
-                     and idempotency keys of before are not known again",
+                    "put pseudonyms.key back into {} (after a restore, copy it from the old \
+                     store); if it is lost for good, `treering serve --pseudonyms` creates a new \
+                     one, but then earlier idempotency keys are no longer recognised",
                     path.display()
                 ),
                 what: cause,
@@ -309,8 +308,8 @@ pub fn refused(error: OpenError) -> CliError {
         OpenError::OlderFormat { path, .. } => {
             return CliError::Outcome {
                 hint: format!(
-                    "export it with the program that wrote it and import that into a new folder, \
-                     or name another one than {} with --data",
+                    "export it with the program that wrote it and import that into a new folder; \
+                     name another folder than {} with --data",
                     path.display()
                 ),
                 what: cause,
@@ -384,7 +383,7 @@ mod tests {
         ));
         let hint = error.hint().unwrap();
         assert!(
-            hint.contains("as new as") && !hint.contains("permissions"),
+            hint.contains("a newer one") && !hint.contains("permissions"),
             "{hint}"
         );
     }

@@ -9,13 +9,13 @@ use tonic_types::StatusExt;
 /// Exit codes, for `--help`.
 pub const EXIT_CODES_HELP: &str = "\
 Exit codes:
-  0  it worked; a search that finds nothing has worked, too
-  1  it failed
-  2  the command line (or a query, id or name in it) cannot be understood
-  3  there is no such conversation, branch, call or revision
-  4  refused: a rule, an expected revision or a budget stands against it
-  5  the store cannot be used now: another process has it, it may only be read, or the
-     server cannot be reached
+  0  success, including a search without hits
+  1  failure
+  2  invalid command line, query, id or name
+  3  no such conversation, branch, call or revision
+  4  refused: a rule, an expected revision or a budget forbids it
+  5  the store is not available: another process has it, it is read-only, or the server
+     cannot be reached
   6  the store is damaged
   7  a newer version of treering wrote the store
   130  interrupted (Ctrl-C)";
@@ -52,7 +52,7 @@ impl From<Exit> for ExitCode {
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// The reader of our output closed it (`| head`). Not an error to the user.
-    #[error("the reader of the output went away")]
+    #[error("the reader closed the output")]
     OutputClosed,
     /// The output could not be written.
     #[error("cannot write the output: {0}")]
@@ -69,7 +69,7 @@ pub enum CliError {
         cause: String,
     },
     /// Another process has the data folder open.
-    #[error("the data folder {} is in use by {holder}", .dir.display())]
+    #[error("data folder {} is in use by {holder}", .dir.display())]
     Locked {
         /// The folder.
         dir: PathBuf,
@@ -105,7 +105,7 @@ pub enum CliError {
         cause: io::Error,
     },
     /// The answer lacks a part that this command needs.
-    #[error("the server's answer to {call} lacks its {part}")]
+    #[error("the server's answer to {call} has no {part}")]
     Answer {
         /// The call.
         call: &'static str,
@@ -203,46 +203,47 @@ impl CliError {
             Self::Status(status) => return status_hint(status),
             Self::Connect { cause, .. } if cause.contains("certificate") => {
                 "give the certificate of the server's CA with --ca FILE, and --client-cert and \
-                 --client-key when it asks for a certificate"
+                 --client-key if the server requires a client certificate"
                     .into()
             }
-            Self::Connect { .. } => "start one with `treering serve`, or give --data DIR instead \
-                                     of --server (or unset TREERING_SERVER)"
+            Self::Connect { .. } => "start a server with `treering serve`, or use --data DIR \
+                                     instead of --server (or unset TREERING_SERVER)"
                 .into(),
             Self::Locked {
                 server: Some(url), ..
-            } => format!("talk to the server that holds it: add `--server {url}`"),
+            } => format!("use the server that holds it: add `--server {url}`"),
             Self::Locked { holder, .. } => {
                 let what = match holder.strip_prefix("process ") {
-                    Some(pid) => format!("`ps -p {pid}` tells what it is; "),
+                    Some(pid) => format!("`ps -p {pid}` shows the process; "),
                     None => String::new(),
                 };
-                format!("{what}wait longer with --wait 1min, or work on another folder with --data")
+                format!("{what}wait longer with --wait 1min, or use another folder with --data")
             }
             Self::Open { exit, dir, .. } => match exit {
                 Exit::Damaged => {
-                    "keep a copy of the folder; `treering salvage --to DIR` takes all \
-                                  that is sound, or go back to an older copy of the folder"
+                    "keep a copy of the folder, then put an older copy back, or copy the intact \
+                     data with `treering salvage --to DIR`"
                         .into()
                 }
                 Exit::Newer => format!(
-                    "use a treering as new as the one that wrote it (this one is {})",
+                    "use the version of treering that wrote it, or a newer one (this one is {})",
                     env!("CARGO_PKG_VERSION")
                 ),
                 _ => format!(
-                    "check {} and its permissions, or name another folder with --data",
+                    "check {} and its permissions, or use another folder with --data",
                     dir.display()
                 ),
             },
             Self::Listen { .. } => {
-                "choose another address with --listen (port 0 takes any free one)".into()
+                "choose another address with --listen (port 0 takes any free port)".into()
             }
             Self::ReadFile { cause, .. } if cause.kind() == io::ErrorKind::IsADirectory => {
-                "this is a folder: name a file in it".into()
+                "this is a folder: name a file".into()
             }
             Self::ReadFile { .. } => "check the path and its permissions".into(),
             Self::Answer { .. } => {
-                "the server may be of another version: compare `treering --version` there and here"
+                "client and server may have different versions: compare `treering --version` on \
+                 both"
                     .into()
             }
             Self::NotFound { hint, .. } | Self::Usage { hint, .. } | Self::Outcome { hint, .. } => {
@@ -299,7 +300,7 @@ fn told(status: &Status) -> String {
     while let Some(source) = cause.source() {
         cause = source;
     }
-    format!("the connection to the server broke: {cause}")
+    format!("the connection to the server failed: {cause}")
 }
 
 /// True when the status comes from the transport and not from a server: statuses from a server have
@@ -325,8 +326,8 @@ pub fn is_over_quota(status: &Status) -> bool {
 /// Returns what to do about a status: the hint in its details, else one for its reason or code.
 fn status_hint(status: &Status) -> Option<String> {
     if reason(status) == VIEWS_DAMAGED {
-        let hint = "a server does so by itself, try again in a moment; without one, run \
-                    `treering rebuild`";
+        let hint =
+            "a server rebuilds them by itself: retry in a moment; otherwise run `treering rebuild`";
         return Some(hint.into());
     }
     if let Some(hint) = hint_in_details(status) {
@@ -334,25 +335,27 @@ fn status_hint(status: &Status) -> Option<String> {
     }
     // Reasons for which the hint of the code alone would not help.
     let by_reason = match reason(status).as_str() {
-        "NO_SPACE" => Some("free some space where the data folder is, then try again"),
+        "NO_SPACE" => Some("free some space on the disk of the data folder, then retry"),
         "QUOTA_EXCEEDED" => Some(
-            "`treering stats` shows what is used; `serve --quota` gives more, and `treering erase` \
-             gives bytes back",
+            "`treering stats` shows the usage; `serve --quota` raises the quota, and `treering \
+             erase` frees bytes",
         ),
-        "READ_ONLY" => Some("check the data folder's owner and mode, and how it is mounted"),
-        "APPENDS_STOPPED" => Some("start the server that holds the store again; reads go on"),
-        NEWER_FORMAT => Some("use a treering as new as the one that wrote it"),
+        "READ_ONLY" => {
+            Some("check the data folder's owner and mode, and the mount options of its file system")
+        }
+        "APPENDS_STOPPED" => Some("restart the server that holds the store; reads still work"),
+        NEWER_FORMAT => Some("use the version of treering that wrote it, or a newer one"),
         "KEY_MISSING" => Some(
-            "set TREERING_TOKEN, or give --token; `treering keys create` makes a key, where the \
-             server's data folder is",
+            "set TREERING_TOKEN or --token; `treering keys create` makes a key on the server's \
+             data folder",
         ),
         "CERTIFICATE_UNKNOWN" => Some(
-            "set TREERING_TOKEN, give --token, or show the certificate that a key stands for; \
-             `treering keys ls` lists their subjects, where the server's data folder is",
+            "set TREERING_TOKEN or --token, or use a client certificate that has a key; `treering \
+             keys ls` on the server's data folder lists their subjects",
         ),
         "KEY_MALFORMED" | "KEY_UNKNOWN" | "KEY_REVOKED" | "KEY_EXPIRED" => Some(
-            "set TREERING_TOKEN, or --token, to a key that `treering keys ls` shows as good, \
-             where the server's data folder is",
+            "set TREERING_TOKEN or --token to a valid key; `treering keys ls` on the server's data \
+             folder lists them",
         ),
         _ => None,
     };
@@ -360,7 +363,7 @@ fn status_hint(status: &Status) -> Option<String> {
         return Some(hint.into());
     }
     if is_broken_connection(status) {
-        let hint = "a server with TLS has an https:// address, and may ask for --client-cert and \
+        let hint = "a server with TLS has an https:// address and may require --client-cert and \
                     --client-key";
         return Some(hint.into());
     }
@@ -368,23 +371,22 @@ fn status_hint(status: &Status) -> Option<String> {
         Code::NotFound => {
             "`treering ls` lists the conversations, `treering show` their branches and heads"
         }
-        Code::AlreadyExists => "take another name or id, or append to the one that is there",
+        Code::AlreadyExists => "use another name or id, or append to the existing one",
         Code::FailedPrecondition | Code::Aborted => {
-            "look at the branch as it is now with `treering log`, then try again"
+            "check the branch's current state with `treering log`, then retry"
         }
         Code::InvalidArgument | Code::OutOfRange => {
-            "`--help` behind the command says what it takes, with examples"
+            "run the command with `--help` to see its options and examples"
         }
-        Code::ResourceExhausted => "the store is busy: try again in a moment",
+        Code::ResourceExhausted => "the store is busy: retry in a moment",
         Code::Unavailable => {
-            "check that the server runs and that the address is right (https:// for one with TLS)"
+            "check that the server is running and that the address is right (https:// with TLS)"
         }
-        Code::DeadlineExceeded => "try again, or look at the server's load",
+        Code::DeadlineExceeded => "retry, or check the server's load",
         Code::DataLoss => {
-            "`treering verify` lists all that is damaged, `treering salvage --to DIR` takes all \
-             that is sound"
+            "`treering verify` lists all damage; `treering salvage --to DIR` copies the intact data"
         }
-        Code::Unimplemented => "the server is older than this command: update it",
+        Code::Unimplemented => "the server is older than this command: update the server",
         _ => return None,
     };
     Some(text.into())
@@ -403,7 +405,7 @@ fn hint_in_details(status: &Status) -> Option<String> {
     });
     let retry = details.retry_info().and_then(|retry| {
         let delay = retry.retry_delay?;
-        Some(format!("try again in {:.1} s", delay.as_secs_f32()))
+        Some(format!("retry in {:.1} s", delay.as_secs_f32()))
     });
     // Skip a detail that only repeats the message.
     bad_request

@@ -54,18 +54,18 @@ pub async fn connect(
 /// Refuses servers that must not be contacted although the lock file names them.
 fn check(url: &str, dir: &Path, named: &LockHolder) -> Result<(), CliError> {
     let why = if !is_of_this_machine(url) {
-        "that address is not one of this machine alone"
+        "the address is not a loopback address"
     } else if !named.is_private {
-        "its file LOCK is not yours alone, so others could have named that server"
+        "its LOCK file is accessible to other users, who could have written the address"
     } else {
         return Ok(());
     };
     Err(CliError::Outcome {
         what: format!(
-            "the data folder {} is served at {url}, and nothing was sent there: {why}",
+            "data folder {} is served at {url}, but nothing was sent there: {why}",
             dir.display()
         ),
-        hint: format!("if you trust that server, name it: add `--server {url}`"),
+        hint: format!("if you trust that server, name it with `--server {url}`"),
         exit: Exit::Unavailable,
     })
 }
@@ -76,7 +76,7 @@ async fn has_proved(store: &Connection, named: &LockHolder) -> Result<bool, CliE
         return Ok(false);
     };
     let question = holder::question().map_err(|cause| CliError::Outcome {
-        what: format!("no random number can be had: {cause}"),
+        what: format!("the system's random number generator failed: {cause}"),
         hint: "name the server with --server".into(),
         exit: Exit::Failed,
     })?;

@@ -105,7 +105,7 @@ async fn by_name(store: &Connection, name: &str) -> Result<FoundConversation, Cl
         Some(number) => newest(store, number).await?,
         None if is_no_number(name) => {
             return Err(CliError::Usage {
-                what: format!("`{}` is no conversation", printable(name)),
+                what: format!("`{}` is not a conversation", printable(name)),
                 hint: "@last or @1 is the newest, @2 the one before it".into(),
             });
         }
@@ -196,7 +196,7 @@ async fn newest(store: &Connection, number: usize) -> Result<String, CliError> {
         page_token = page.next_page_token;
         if page_token.is_empty() {
             return Err(CliError::NotFound {
-                what: format!("there is no conversation @{number}: the store has {seen}"),
+                what: format!("no conversation @{number}: the store has {seen}"),
                 hint: "`treering ls` lists them, @last first".into(),
             });
         }
@@ -220,7 +220,10 @@ async fn page(
 async fn by_part(store: &Connection, name: &str) -> Result<String, CliError> {
     if name.len() < PART_BYTES_MIN {
         return Err(CliError::Usage {
-            what: format!("`{}` is too short to name a conversation", printable(name)),
+            what: format!(
+                "`{}` is too short to identify a conversation",
+                printable(name)
+            ),
             hint: "type more of an id, or words of a title; `treering ls` lists them".into(),
         });
     }
@@ -310,7 +313,7 @@ fn only(name: &str, found: &[pb::ConversationSummary], more: bool) -> Result<Str
     let more = if more { "more than " } else { "" };
     Err(CliError::Usage {
         what: format!(
-            "`{}` may be any of {more}{} conversations",
+            "`{}` matches {more}{} conversations",
             printable(name),
             found.len()
         ),
@@ -355,10 +358,10 @@ fn nearness(name: &str, summary: &pb::ConversationSummary) -> f64 {
 
 fn not_found(name: &str, near: &[pb::ConversationSummary]) -> CliError {
     CliError::NotFound {
-        what: format!("there is no conversation {}", printable(name)),
+        what: format!("no conversation {}", printable(name)),
         hint: match near {
             [] => "`treering ls` lists the conversations; @last is the newest, and the beginning \
-                   of an id is enough"
+                   of an id suffices"
                 .into(),
             near => format!("did you mean {}", listed(name, near)),
         },
@@ -459,12 +462,12 @@ pub async fn branch_of(
         (Some(event), None) => Ok(Some(event.branch)),
         (Some(event), Some(branch)) => Err(CliError::NotFound {
             what: format!(
-                "#{revision} is not in the history of {}: it is on {}",
+                "#{revision} is not in the history of {}, but on {}",
                 printable(branch),
                 printable(&event.branch)
             ),
             hint: format!(
-                "leave --branch out, or say --branch {}",
+                "omit --branch, or use --branch {}",
                 printable(&event.branch)
             ),
         }),
@@ -476,7 +479,7 @@ pub async fn branch_of(
             let head = summary.map_or(0, |summary| summary.head);
             Err(CliError::NotFound {
                 what: format!(
-                    "there is no #{revision} in {}: its last event is #{head}",
+                    "no event #{revision} in {}: its last event is #{head}",
                     found.called()
                 ),
                 hint: "`treering log` lists its events, `treering show` its branches".into(),
@@ -513,8 +516,8 @@ pub fn check_branch(found: &FoundConversation, branch: &str) -> Result<(), CliEr
     let names = state.branches.iter().map(|branch| branch.name.as_str());
     if branch.is_empty() {
         return Err(CliError::Usage {
-            what: "the name of the branch is empty".into(),
-            hint: "leave --branch out for the active one".into(),
+            what: "the branch name is empty".into(),
+            hint: "omit --branch to use the active branch".into(),
         });
     }
     // The list may be incomplete; then the store checks the name.
@@ -545,11 +548,7 @@ pub fn check_branch(found: &FoundConversation, branch: &str) -> Result<(), CliEr
         ""
     };
     Err(CliError::NotFound {
-        what: format!(
-            "there is no branch {} in {}",
-            printable(branch),
-            found.called()
-        ),
+        what: format!("no branch {} in {}", printable(branch), found.called()),
         hint: if is_near {
             format!("did you mean {}", shown.join(" or "))
         } else {

@@ -93,7 +93,7 @@ impl KeyArgument {
         }
         Token::parse(text).map_err(|error| CliError::Usage {
             what: format!("--token or TREERING_TOKEN: {error}"),
-            hint: "give it as `treering keys create` showed it, or unset it".into(),
+            hint: "use the key exactly as `treering keys create` showed it, or unset it".into(),
         })?;
         Ok(Some(text.to_owned()))
     }

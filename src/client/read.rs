@@ -201,9 +201,9 @@ pub async fn search(
 /// Returns the error for a query with nothing to search for.
 fn without_words() -> CliError {
     CliError::Usage {
-        what: "there is no word to search for".into(),
-        hint: "type at least one letter, digit or sign; or a filter, such as --path or --tool, to \
-               list what it lets through"
+        what: "the query has no words to search for".into(),
+        hint: "give at least one letter, digit or sign; or a filter such as --path or --tool, to \
+               list everything that matches it"
             .into(),
     }
 }

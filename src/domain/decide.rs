@@ -378,7 +378,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         let namespace = self.command.namespace.clone();
         let Some(parent) = &created.parent else {
             if created.shares_history {
-                let what = "shares_history is set, but there is no parent";
+                let what = "shares_history is set without a parent";
                 return Err(Rule::ParentIncomplete { what }.into());
             }
             let info = ConversationInfo::new(created, id);
@@ -431,7 +431,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         }
         if !created.shares_history {
             rules::within(
-                "the chain of sub-contexts",
+                "the depth of sub-contexts",
                 usize::try_from(info.sub_context_depth).unwrap_or(usize::MAX),
                 self.limits.sub_context_depth_max,
                 "sub_context_depth_max",
@@ -478,7 +478,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
     fn check_depth(&self, parent: &BranchState) -> Result<(), Rule> {
         let depth = usize::try_from(parent.depth).unwrap_or(usize::MAX) + 1;
         rules::within(
-            "the lineage",
+            "the depth of the lineage",
             depth,
             self.limits.lineage_depth_max,
             "lineage_depth_max",

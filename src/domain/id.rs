@@ -441,7 +441,7 @@ pub enum NameError {
         what: &'static str,
     },
     /// The name is too long.
-    #[error("the {what} has {bytes} bytes; at most {max} are allowed")]
+    #[error("the {what} has {bytes} bytes; the maximum is {max}")]
     TooLong {
         /// The sort of name.
         what: &'static str,
@@ -451,7 +451,7 @@ pub enum NameError {
         max: usize,
     },
     /// The name has a character that is not allowed in this sort of name.
-    #[error("the {what} has the character {character:?}, which is not allowed there")]
+    #[error("the {what} has the character {character:?}, which is not allowed")]
     Character {
         /// The sort of name.
         what: &'static str,

@@ -90,9 +90,9 @@ impl QuotaPassed {
     #[must_use]
     pub fn advice(&self) -> &'static str {
         match self.part {
-            QuotaPart::Bytes => "Erase what is not needed any more",
+            QuotaPart::Bytes => "Erase data",
             // Erasing does not help: an erased conversation still counts.
-            QuotaPart::Conversations => "Go on in one that is there",
+            QuotaPart::Conversations => "Append to existing conversations",
         }
     }
 }

@@ -52,9 +52,9 @@ impl Rejection {
 pub enum Rule {
     #[error("the batch has no events")]
     EmptyBatch,
-    #[error("there is no conversation {conversation}; its first event is conversation_created")]
+    #[error("no conversation {conversation}; its first event must be conversation_created")]
     ConversationNotFound { conversation: ConversationId },
-    #[error("conversation {conversation} exists already; its head is revision {head}")]
+    #[error("conversation {conversation} already exists; its head is revision {head}")]
     ConversationExists {
         conversation: ConversationId,
         head: Revision,
@@ -65,7 +65,8 @@ pub enum Rule {
         branch: String,
     },
     #[error(
-        "the head of branch {branch:?} is revision {actual}, not {expected}: read from there and try again",
+        "the head of branch {branch:?} is revision {actual}, not {expected}: read from there and \
+         retry",
         branch = .branch.as_str()
     )]
     RevisionMismatch {
@@ -73,46 +74,49 @@ pub enum Rule {
         expected: Revision,
         actual: Revision,
     },
-    #[error("conversation {conversation} is sealed and takes nothing more; fork it to go on")]
+    #[error("conversation {conversation} is sealed: fork it to continue")]
     Sealed { conversation: ConversationId },
     #[error(
-        "conversation {conversation} is {damage} and takes nothing more: fork it into a new conversation at revision {} or before, restore the log from a backup, or take what is sound with `treering salvage`",
+        "conversation {conversation} is {damage} and accepts no events: fork it into a new \
+         conversation at revision {} or earlier, restore a backup, or copy the intact data with \
+         `treering salvage`",
         .damage.sound_to()
     )]
     ConversationDamaged {
         conversation: ConversationId,
         damage: Arc<Damage>,
     },
-    #[error("branch {branch:?} is archived and takes nothing more; fork it to go on", branch = .branch.as_str())]
+    #[error("branch {branch:?} is archived: fork it to continue", branch = .branch.as_str())]
     BranchArchived { branch: BranchName },
-    #[error("branch {branch:?} is the active one: activate another before it is archived", branch = .branch.as_str())]
+    #[error("branch {branch:?} is the active branch: activate another branch before you archive it", branch = .branch.as_str())]
     ArchivesActiveBranch { branch: BranchName },
-    #[error("the conversation has a branch named {name:?} already", name = .name.as_str())]
+    #[error("the conversation already has a branch named {name:?}", name = .name.as_str())]
     BranchNameTaken { name: BranchName },
     #[error(
-        "revision {revision} is not in the history of branch {branch} of conversation {conversation}, so nothing can fork there"
+        "cannot fork at revision {revision}: it is not in the history of branch {branch} of \
+         conversation {conversation}"
     )]
     ForkPointMissing {
         conversation: ConversationId,
         branch: BranchId,
         revision: Revision,
     },
-    #[error("no call {call_id:?} is open on branch {branch:?}: {state}", branch = .branch.as_str())]
+    #[error("call {call_id:?} is not open on branch {branch:?}: {state}", branch = .branch.as_str())]
     CallNotOpen {
         branch: BranchName,
         call_id: String,
         state: &'static str,
     },
-    #[error("a call {call_id:?} is open on this branch since revision {since}: end it first")]
+    #[error("call {call_id:?} is already open on this branch since revision {since}: end it first")]
     CallAlreadyOpen { call_id: String, since: Revision },
-    #[error("call {call_id:?} was decided before: it is {status}")]
+    #[error("call {call_id:?} already has a decision: {status}")]
     CallAlreadyDecided {
         call_id: String,
         status: ApprovalStatus,
     },
-    #[error("call {call_id:?} needs no approval, so there is nothing to decide")]
+    #[error("call {call_id:?} needs no approval")]
     ApprovalNotRequired { call_id: String },
-    #[error("call {call_id:?} was started before")]
+    #[error("call {call_id:?} was already started")]
     CallAlreadyStarted { call_id: String },
     #[error("call {call_id:?} is {status}: it can neither start nor succeed")]
     CallNotApproved {
@@ -120,7 +124,8 @@ pub enum Rule {
         status: ApprovalStatus,
     },
     #[error(
-        "the approval of call {call_id:?} is for other arguments (hash {approved}) than the call has (hash {actual})"
+        "the approval of call {call_id:?} is for arguments with hash {approved}, but the call's \
+         arguments have hash {actual}"
     )]
     ArgumentsChanged {
         call_id: String,
@@ -130,21 +135,22 @@ pub enum Rule {
     #[error("revision {revision} is not the last assistant message of the branch")]
     MessageMissing { revision: Revision },
     #[error(
-        "revision {revision} is not the end of a turn of branch {branch:?}, so a compaction cannot cut there",
+        "cannot cut at revision {revision}: it is not the end of a turn of branch {branch:?}",
         branch = .branch.as_str()
     )]
     NotATurnBoundary {
         branch: BranchName,
         revision: Revision,
     },
-    #[error("revision {cut} was compacted before: the last cut is at revision {last_cut}")]
+    #[error("revision {cut} is already compacted: the last cut is at revision {last_cut}")]
     CutBeforeLastCut { cut: Revision, last_cut: Revision },
     #[error("revision {revision} is not in the conversation; its head is revision {head}")]
     RevisionMissing { revision: Revision, head: Revision },
-    #[error("the idempotency key was used before for other content")]
+    #[error("the idempotency key was already used for other content")]
     IdempotencyConflict,
     #[error(
-        "the id {id} is taken by revision {revision} of conversation {conversation}: choose another, or set skip_known to pass over what is there"
+        "event id {id} is taken by revision {revision} of conversation {conversation}: use another \
+         id, or set skip_known to skip existing events"
     )]
     EventIdTaken {
         id: EventId,
@@ -152,7 +158,8 @@ pub enum Rule {
         revision: Revision,
     },
     #[error(
-        "the event with the id {id} is there already, as revision {revision} of conversation {conversation}, with other content"
+        "event id {id} exists with other content, as revision {revision} of conversation \
+         {conversation}"
     )]
     EventIdConflict {
         id: EventId,
@@ -160,7 +167,8 @@ pub enum Rule {
         revision: Revision,
     },
     #[error(
-        "expected_keys[{index}]: the newest event with that key is {}, not {expected}: read it and try again",
+        "expected_keys[{index}]: the newest event with that key is {}, not {expected}: read it and \
+         retry",
         newest(.actual.as_ref())
     )]
     LatestMismatch {
@@ -168,24 +176,25 @@ pub enum Rule {
         expected: ExpectedNewest,
         actual: Option<NewestWithKey>,
     },
-    #[error("the batch touches conversations of different trees ({first} and {second})")]
+    #[error("the batch appends to unrelated conversations ({first} and {second})")]
     DifferentTrees {
         first: ConversationId,
         second: ConversationId,
     },
-    #[error("{kind} is recorded by the engine itself and cannot be appended")]
+    #[error("events of kind {kind} are created by the server and cannot be appended")]
     EngineOnly { kind: EventKind },
-    #[error("{what} would be {actual}; at most {max} are allowed (limits.{limit})")]
+    #[error("{what} would be {actual}; the maximum is {max} (limits.{limit})")]
     LimitReached {
         what: &'static str,
         actual: usize,
         max: usize,
         limit: &'static str,
     },
-    #[error("conversation {conversation} is this conversation itself")]
+    #[error("conversation {conversation} names itself as its parent")]
     OwnParent { conversation: ConversationId },
     #[error(
-        "no sub-context {child} runs on branch {branch:?}: it was not spawned there, or has returned",
+        "sub-context {child} is not running on branch {branch:?}: it was not spawned there, or has \
+         returned",
         branch = .branch.as_str()
     )]
     SubContextNotRunning {
@@ -193,13 +202,13 @@ pub enum Rule {
         child: ConversationId,
     },
     #[error(
-        "sub-context {child} runs on this branch already{}: wait until it has returned", for_call(.call_id)
+        "sub-context {child} is already running on this branch{}: wait until it has returned", for_call(.call_id)
     )]
     SubContextRunning {
         child: ConversationId,
         call_id: String,
     },
-    #[error("the parent names a place but not as one to share: {what}")]
+    #[error("the parent is incomplete: {what}")]
     ParentIncomplete { what: &'static str },
 }
 

@@ -19,32 +19,30 @@ pub struct Tags {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TagsFault {
     /// The key is too long.
-    #[error("the key has {bytes} bytes; at most {EVENT_KEY_BYTES_MAX} are allowed")]
+    #[error("the key has {bytes} bytes; the maximum is {EVENT_KEY_BYTES_MAX}")]
     KeyTooLong {
         /// Its length in bytes.
         bytes: usize,
     },
     /// The key has a NUL character.
-    #[error("the key has a NUL character, which keys cannot have")]
+    #[error("the key has a NUL character, which is not allowed")]
     KeyHasNul,
     /// There are too many attributes.
-    #[error("there are {count} attributes; at most {ATTRIBUTES_MAX} are allowed")]
+    #[error("the event has {count} attributes; the maximum is {ATTRIBUTES_MAX}")]
     TooManyAttributes {
         /// How many.
         count: usize,
     },
     /// An attribute's name is empty or too long.
-    #[error(
-        "the name of an attribute has {bytes} bytes; 1 to {ATTRIBUTE_NAME_BYTES_MAX} are allowed"
-    )]
+    #[error("an attribute's name has {bytes} bytes; it must have 1 to {ATTRIBUTE_NAME_BYTES_MAX}")]
     AttributeName {
         /// Length of the name in bytes.
         bytes: usize,
     },
     /// The attributes are too long.
     #[error(
-        "names and values of the attributes have {bytes} bytes together; \
-         at most {ATTRIBUTES_BYTES_MAX} are allowed"
+        "names and values of the attributes have {bytes} bytes together; the maximum is \
+         {ATTRIBUTES_BYTES_MAX}"
     )]
     AttributesTooLong {
         /// Length of all names and values together, in bytes.

@@ -344,8 +344,10 @@ impl Inner {
     async fn is_readable(&self, blob: BlobRef) -> bool {
         let shard = treering_domain::ShardId::default();
         let read = self.log.blob(shard, &blob).await;
-        read.inspect_err(|error| tracing::warn!(error = %with_causes(&error), "a large body is stored a second time"))
-            .is_ok()
+        read.inspect_err(|error| {
+            tracing::warn!(error = %with_causes(&error), "a stored large body cannot be read, so it is stored again")
+        })
+        .is_ok()
     }
 
     async fn past(
@@ -434,7 +436,7 @@ impl Inner {
             return Err(AppendError::views_behind());
         }
         Err(AppendError::Storage {
-            source: Cause::of("the decision needs more of the past than a batch may touch"),
+            source: Cause::of("the batch needs more of the past than one batch may read"),
         })
     }
 
@@ -485,9 +487,10 @@ impl Inner {
             // A placeholder of an event that was not salvaged does not belong to the batch.
             return Err(AppendError::from(ReadError::Damaged {
                 position: Position::local(*offset),
-                message: "of the batch that was appended with this key, events were damaged and \
-                          could not be salvaged"
-                    .to_owned(),
+                message:
+                    "events of the batch with this idempotency key were damaged and could not be \
+                     salvaged"
+                        .to_owned(),
             }));
         }
         same_batch(entry, &records)?;
@@ -519,7 +522,7 @@ fn appended(header: &EventHeader, offset: u64) -> Appended {
 /// Returns the error for a writer that ended with an accepted batch in flight.
 fn never_answered(_: WriterGone) -> AppendError {
     AppendError::UnknownOutcome {
-        message: "the writer ended before it answered".to_owned(),
+        message: "the writer stopped before it answered".to_owned(),
     }
 }
 
@@ -539,8 +542,8 @@ pub(super) fn same_batch(entry: &KeyEntry, records: &[(u64, Record)]) -> Result<
     }
     Err(ReadError::Damaged {
         position: Position::local(entry.first_offset),
-        message: "the views say that a batch with an idempotency key begins there, and another \
-                  event is there"
+        message: "the projections name a batch with this idempotency key here, but the log has \
+                  another event"
             .to_owned(),
     })
 }

@@ -31,14 +31,14 @@ pub(super) fn open_views(path: &Path) -> Result<Views, ViewsError> {
     if path.is_dir() {
         // Only an empty folder may be removed.
         std::fs::remove_dir(path)?;
-        tracing::warn!("a folder was in the place of the views; they are made anew");
+        tracing::warn!("a folder had the path of the projections; they are rebuilt");
     } else if path.is_symlink() && !path.exists() {
         std::fs::remove_file(path)?;
-        tracing::warn!("a link to nowhere was in the place of the views; they are made anew");
+        tracing::warn!("a broken link had the path of the projections; they are rebuilt");
     }
     match Views::open(path, VIEWS_CACHE_BYTES) {
         Err(error @ (ViewsError::OtherVersion { .. } | ViewsError::Damaged { .. })) => {
-            tracing::warn!(error = %with_causes(&error), "the views are made anew from the log");
+            tracing::warn!(error = %with_causes(&error), "the projections are rebuilt from the log");
             empty(&beside(path))
         }
         result => result,
@@ -78,10 +78,10 @@ pub(super) async fn catch_up(
     }
     let mut before = None;
     let reason = if !belongs(&views, reader, head).await {
-        "they do not belong to this log".to_owned()
+        "they belong to another log".to_owned()
     } else if has_healed(&views, reader).await {
         before = Some(views.clone());
-        "what was damaged can be read again".to_owned()
+        "damaged data is readable again".to_owned()
     } else {
         match follow(&views, None, reader, head, report).await {
             Ok(()) => return Ok(views),
@@ -89,7 +89,7 @@ pub(super) async fn catch_up(
             Err(Failed::Other(error)) => return Err(error),
         }
     };
-    tracing::warn!(reason, "the views are made anew from the log");
+    tracing::warn!(reason, "the projections are rebuilt from the log");
     let fresh = empty(&beside(path))?;
     let fresh = whole(fresh, before, path, reader, head, report).await?;
     drop(views);
@@ -152,7 +152,7 @@ pub(super) fn take_place(fresh: &Views, path: &Path) -> Result<(), ReadError> {
     };
     disk::rename(&from, path).map_err(|error| {
         let path = path.display();
-        let what = format!("the new views could not take the place of {path}, which stay");
+        let what = format!("the new projections could not replace {path}, which stays");
         ReadError::storage(NotDone::new(what, error))
     })?;
     fresh.moved_to(path);

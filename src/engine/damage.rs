@@ -52,8 +52,8 @@ pub(super) async fn stretch(
     let what = loop {
         match reader.records_once(from, wanted, bytes_max).await {
             Ok(records) if !records.is_empty() => return Ok(Stretch::Records(records)),
-            Ok(_) => break format!("the log ends there, but its head is {head}"),
-            Err(LogError::NotFound { .. }) => break "there is no record".to_owned(),
+            Ok(_) => break format!("the log ends here, but its head is {head}"),
+            Err(LogError::NotFound { .. }) => break "the record is missing".to_owned(),
             // First return what precedes the damage.
             Err(LogError::Damaged { offset, what }) => {
                 let before = usize::try_from(offset.saturating_sub(from)).unwrap_or(usize::MAX);

@@ -48,7 +48,7 @@ impl Density {
             return None;
         }
         let rewriter = Rewriter::start(log).inspect_err(|error| {
-            tracing::warn!(error = %with_causes(&error), "the log is not made dense in the background");
+            tracing::warn!(error = %with_causes(&error), "the log is not compressed in the background");
         });
         Some(Self {
             log: Arc::clone(log),
@@ -71,7 +71,7 @@ impl Density {
             self.close_quickly()
         };
         if let Err(error) = done {
-            tracing::warn!(error = %with_causes(&error), "the log is not as dense as it could be; that is done another time");
+            tracing::warn!(error = %with_causes(&error), "compressing the log failed; it is retried later");
         }
     }
 

@@ -24,7 +24,7 @@ pub enum AppendError {
         message: String,
     },
     /// A limit was exceeded. Nothing was appended.
-    #[error("{what} is {actual}; at most {max} are allowed (limits.{limit})")]
+    #[error("{what} is {actual}; the maximum is {max} (limits.{limit})")]
     TooLarge {
         /// What is too large.
         what: &'static str,
@@ -36,20 +36,21 @@ pub enum AppendError {
         limit: &'static str,
     },
     /// The writer's queue is full. Nothing was appended.
-    #[error("the writer is busy: try again in {retry_after_ms} ms")]
+    #[error("the writer is busy: retry in {retry_after_ms} ms")]
     Busy {
         /// When to retry, in milliseconds.
         retry_after_ms: u64,
     },
     /// The disk is full. Nothing was appended.
     #[error(
-        "the disk is full: nothing was appended; reads go on, and appends work again once there is room"
+        "the disk is full: nothing was appended. Reads still work; appends resume once there is \
+         space"
     )]
     NoSpace,
     /// The append would exceed the namespace's quota. Nothing was appended.
     #[error(
-        "the namespace {namespace} has used {} of its quota of {} {}, and this takes {} more: \
-         nothing was appended, and reads go on. {}, or let whoever runs the server raise the quota \
+        "namespace {namespace} has used {} of its quota of {} {}, and this append adds {}: nothing \
+         was appended, reads still work. {}, or ask the server's operator to raise the quota \
          (`serve --quota`)",
         .passed.used, .passed.quota, .passed.part, .passed.adds, .passed.advice()
     )]
@@ -64,14 +65,15 @@ pub enum AppendError {
     ReadOnly,
     /// The log has not confirmed whether it stored the batch.
     #[error(
-        "it is not known whether the batch was appended ({message}): repeat it with its idempotency key, or read the branch"
+        "unknown whether the batch was appended ({message}): repeat it with its idempotency key, \
+         or read the branch"
     )]
     UnknownOutcome {
         /// The log's error.
         message: String,
     },
     /// Appends are temporarily impossible and recover without intervention. Nothing was appended.
-    #[error("nothing was appended: {message}; try again in {retry_after_ms} ms")]
+    #[error("nothing was appended: {message}; retry in {retry_after_ms} ms")]
     Unready {
         /// The problem.
         message: String,
@@ -79,7 +81,7 @@ pub enum AppendError {
         retry_after_ms: u64,
     },
     /// Appends are stopped until the store is reopened. Nothing was appended.
-    #[error("nothing was appended, and appends are stopped until a restart: {message}")]
+    #[error("nothing was appended; appends are stopped until a restart: {message}")]
     Stopped {
         /// The reason.
         message: String,
@@ -102,13 +104,13 @@ pub enum AppendError {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReadError {
     /// No such conversation in this namespace.
-    #[error("there is no conversation {id}")]
+    #[error("no conversation {id}")]
     ConversationNotFound {
         /// The requested id.
         id: String,
     },
     /// Several conversations have this source id.
-    #[error("{count} conversations have the source id {id}: use the UUID of one of them")]
+    #[error("{count} conversations have the source id {id}: use a UUID instead")]
     AmbiguousSourceId {
         /// The requested id.
         id: String,
@@ -150,7 +152,10 @@ pub enum ReadError {
         message: String,
     },
     /// A filtered read has scanned as many events as one read may.
-    #[error("the read looked at {looked_at} events, as many as one may: read on where it stopped")]
+    #[error(
+        "the read scanned {looked_at} events, the most that one read may: continue from where it \
+         stopped"
+    )]
     ScanBound {
         /// The number of scanned events.
         looked_at: u64,
@@ -170,7 +175,8 @@ pub enum ReadError {
     NewerFormat(LogError),
     /// The request goes beyond the intact part of a damaged conversation.
     #[error(
-        "conversation {conversation} is {damage}; it is whole up to revision {}: ask for no more than that, restore the log from a backup, or take what is sound with `treering salvage`",
+        "conversation {conversation} is {damage}; it is intact up to revision {}: read no further \
+         than that, restore a backup, or copy the intact data with `treering salvage`",
         .damage.sound_to()
     )]
     ConversationDamaged {
@@ -180,10 +186,10 @@ pub enum ReadError {
         damage: Arc<Damage>,
     },
     /// An erasure or a rebuild is already running.
-    #[error("an erasing, or a rebuild of views or index, runs already: wait until it has ended")]
+    #[error("an erase, or a rebuild of projections or index, is running: wait until it ends")]
     RebuildRuns,
     /// Too many operations of this kind are running.
-    #[error("{what}: try again in {retry_after_ms} ms")]
+    #[error("{what}: retry in {retry_after_ms} ms")]
     Busy {
         /// The running operations.
         what: &'static str,
@@ -191,17 +197,19 @@ pub enum ReadError {
         retry_after_ms: u64,
     },
     /// The read was stopped before it finished.
-    #[error("the read was stopped: the store is closing, or nobody waits for it")]
+    #[error("the read was stopped: the store is closing, or the caller is gone")]
     Stopped,
     /// The projections are damaged. They are derived from the log, so nothing is lost; an engine
     /// with write access rebuilds them by itself.
-    #[error("the views are damaged ({message}); nothing is lost, they are made anew from the log")]
+    #[error(
+        "the projections are damaged ({message}); nothing is lost, they are rebuilt from the log"
+    )]
     ViewsDamaged {
         /// The fault.
         message: String,
     },
     /// The store failed.
-    #[error("the store failed")]
+    #[error("storage failed")]
     Storage {
         /// The cause.
         source: Cause,
@@ -212,7 +220,7 @@ pub enum ReadError {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SearchError {
     /// The query cannot be parsed.
-    #[error("the query cannot be read: {message}")]
+    #[error("invalid query: {message}")]
     Query {
         /// The fault and its place.
         message: String,
@@ -221,13 +229,13 @@ pub enum SearchError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The index is damaged. It is derived from the log, so nothing is lost; it is being rebuilt.
-    #[error("the search index is damaged ({message}); it is made anew from the log")]
+    #[error("the search index is damaged ({message}); it is rebuilt from the log")]
     IndexDamaged {
         /// The fault.
         message: String,
     },
     /// The index failed.
-    #[error("the search index failed (`treering rebuild` makes it anew)")]
+    #[error("the search index failed (`treering rebuild` rebuilds it)")]
     Index {
         /// The cause.
         source: Cause,
@@ -238,7 +246,7 @@ pub enum SearchError {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process holds the store.
-    #[error("the data folder {path} is in use by {holder}")]
+    #[error("data folder {path} is in use by {holder}")]
     Locked {
         /// The folder.
         path: PathBuf,
@@ -248,13 +256,13 @@ pub enum OpenError {
         address: Option<String>,
     },
     /// The folder cannot be written.
-    #[error("the data folder {path} cannot be written: check its owner and mode")]
+    #[error("data folder {path} is not writable: check its owner and mode")]
     ReadOnly {
         /// The folder.
         path: PathBuf,
     },
     /// A newer version wrote the store.
-    #[error("the data folder {path} was written by a newer version of Treering")]
+    #[error("data folder {path} was written by a newer version of Treering")]
     NewerFormat {
         /// The folder.
         path: PathBuf,
@@ -262,7 +270,7 @@ pub enum OpenError {
         source: Cause,
     },
     /// A version from before the first release wrote the store. Nothing was changed.
-    #[error("the data folder {path} was written before the first release of Treering")]
+    #[error("data folder {path} was written before the first release of Treering")]
     OlderFormat {
         /// The folder.
         path: PathBuf,
@@ -270,16 +278,16 @@ pub enum OpenError {
         source: Cause,
     },
     /// There is no store, and the mode does not allow creating one.
-    #[error("there is no store in {path}")]
+    #[error("no store in {path}")]
     NoStore {
         /// The folder.
         path: PathBuf,
     },
     /// The store has pseudonyms, but their key is missing. Nothing was changed.
     #[error(
-        "the store in {path} has pseudonyms in place of actors, correlation ids and idempotency \
-         keys, and their key, pseudonyms.key, is not in it: without it they would be stored as \
-         they are"
+        "the store in {path} replaces actors, correlation ids and idempotency keys with \
+         pseudonyms, but their key, pseudonyms.key, is missing: without it they would be stored in \
+         plain text"
     )]
     NoPseudonyms {
         /// The folder.
@@ -287,9 +295,9 @@ pub enum OpenError {
     },
     /// The log regressed: something that was stored is missing now. Nothing was changed.
     #[error(
-        "the store in {path} is not what it was: {what}. Nothing was changed. Put back what is \
-         missing, or restore a copy of the whole folder; `treering repair` tells what is lost, \
-         and with --accept-loss goes on without it"
+        "the log of the store in {path} regressed: {what}. Nothing was changed. Put the missing \
+         files back, or restore a copy of the whole folder; `treering repair` lists what is lost, \
+         and `treering repair --accept-loss` continues without it"
     )]
     WentBack {
         /// The folder.
@@ -342,21 +350,21 @@ impl From<GroupError> for AppendError {
         match error {
             GroupError::Log(error) => error.into(),
             GroupError::NotAppended { what } => Self::Unready {
-                message: format!("the log failed and works again ({what})"),
+                message: format!("the log failed and has recovered ({what})"),
                 retry_after_ms: RETRY_MIN.as_millis() as u64,
             },
             GroupError::Unsettled {
                 what,
                 retry_after_ms,
             } => Self::Unready {
-                message: format!("the log is being asked what became of an earlier batch ({what})"),
+                message: format!("the outcome of an earlier batch is still unknown ({what})"),
                 retry_after_ms,
             },
             GroupError::Broken { what } => Self::Stopped {
-                message: format!("the log's writer has failed ({what})"),
+                message: format!("the log's writer failed ({what})"),
             },
             GroupError::Unpublished { what } => Self::Stopped {
-                message: format!("the views could not follow the log ({what})"),
+                message: format!("the projections could not follow the log ({what})"),
             },
         }
     }
@@ -395,7 +403,7 @@ impl AppendError {
     /// failed, and are catching up with the log.
     pub(super) fn views_behind() -> Self {
         Self::Unready {
-            message: "the views are catching up with the log".to_owned(),
+            message: "the projections are catching up with the log".to_owned(),
             retry_after_ms: VIEWS_RETRY.as_millis() as u64,
         }
     }
@@ -413,7 +421,7 @@ impl AppendError {
             ViewsError::Closed => Self::views_behind(),
             ViewsError::Damaged { what } => Self::Unready {
                 message: format!(
-                    "the views are damaged ({what}); nothing is lost, they are made anew"
+                    "the projections are damaged ({what}); nothing is lost, they are rebuilt"
                 ),
                 retry_after_ms: VIEWS_RETRY.as_millis() as u64,
             },

@@ -167,7 +167,7 @@ impl ViewFold {
         let rows = match before.every_conversation() {
             Ok(rows) => rows,
             Err(error) => {
-                tracing::warn!(error = %with_causes(&error), "the views of before do not say what ended in a loss");
+                tracing::warn!(error = %with_causes(&error), "the earlier projections cannot be read to find conversations that end in a loss");
                 return Ok(());
             }
         };
@@ -213,7 +213,7 @@ impl ViewFold {
         });
         let revision = state.row.head.next();
         if state.row.damage.is_none() && revision <= went_to {
-            let what = format!("the log cannot be read from position {first} to {last}");
+            let what = format!("positions {first} to {last} of the log cannot be read");
             let damage = Damage::new(DamageKind::Missing, revision, Position::local(first), &what);
             tracing::error!(conversation = %id.id, %damage, "a conversation is damaged");
             state.row.damage = Some(Arc::new(damage));
@@ -299,10 +299,14 @@ impl ViewFold {
         let mut changed = match (&body, self.states.get(&id)) {
             (EventBody::ConversationCreated(created), None) => self.create(header, created).await?,
             (EventBody::ConversationCreated(_), Some(_)) => {
-                return Err(broken("a second first event".to_owned()));
+                return Err(broken("the conversation is created twice".to_owned()));
             }
             (_, Some(state)) => ChangedConversation::of(state),
-            (_, None) => return Err(broken("its first event is of another kind".to_owned())),
+            (_, None) => {
+                return Err(broken(
+                    "the first event is not conversation_created".to_owned(),
+                ));
+            }
         };
         if let EventBody::BranchForked(forked) = &body {
             let branch = self.forked(id, header.branch, forked).await?;
@@ -336,18 +340,18 @@ impl ViewFold {
             let after = row.map_or(0, |row| row.last_position.offset);
             let what = match self.lost_between(after, offset) {
                 Some((first, last)) => {
-                    format!("the log cannot be read from position {first} to {last}")
+                    format!("positions {first} to {last} of the log cannot be read")
                 }
-                None => format!("revision {found} comes after revision {head}"),
+                None => format!("revision {found} follows revision {head}"),
             };
             return Err(Stop::Damage(DamageKind::Missing, what));
         }
         if found < head.next() {
-            return Err(broken(format!("revision {found} comes a second time")));
+            return Err(broken(format!("revision {found} occurs twice")));
         }
         let previous = row.map(|row| row.chain_hash).unwrap_or_default();
         if !record.follows(previous) {
-            let what = "its hash does not follow from the event before it";
+            let what = "its chain hash does not match the previous event";
             return Err(broken(what.to_owned()));
         }
         Ok(())
@@ -500,11 +504,11 @@ impl ViewFold {
             ..
         } = fork;
         let what = match self.states.get(&heir.sibling(conversation)) {
-            None => format!("it shares the history of {conversation}, which is not there"),
+            None => format!("it shares the history of {conversation}, which does not exist"),
             Some(state) => match &state.row.damage {
                 Some(damage) if revision >= damage.revision => format!(
-                    "it shares the history of {conversation} up to revision {revision}, \
-                     which is damaged from revision {} on",
+                    "it shares the history of {conversation} up to revision {revision}, which is \
+                     damaged from revision {} on",
                     damage.revision
                 ),
                 _ => return Ok(()),

@@ -65,7 +65,7 @@ async fn of_log(dir: &Path, log: &Arc<RedbLog>) -> Result<StoreFormats, OpenErro
     }
     let views = match Views::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_CACHE_BYTES) {
         Ok(views) if witness::are_of(&views, &**log) => None,
-        Ok(_) => Some("they are of another log".to_owned()),
+        Ok(_) => Some("they belong to another log".to_owned()),
         Err(error) => Some(with_causes(&error).to_string()),
     };
     let index = SearchIndex::open_unchanged(&dir.join(INDEX_FOLDER));

@@ -58,7 +58,7 @@ impl Engine {
         }
         let mebibytes = |bytes: u64| bytes >> 20;
         Err(format!(
-            "the disk has {} MiB left, and should have {}: free some space, or give it more",
+            "the disk has {} MiB free, the minimum is {} MiB: free some space, or enlarge the disk",
             mebibytes(disk.free_bytes),
             mebibytes(floor)
         ))
@@ -76,7 +76,7 @@ impl Inner {
     /// Records damage for later reports.
     pub(super) fn noticed(&self, error: &ReadError) {
         if matches!(error, ReadError::Damaged { .. }) {
-            tracing::error!(error = %with_causes(&error), "damaged data");
+            tracing::error!(error = %with_causes(&error), "a read met damaged data");
             lock(&self.damaged)
                 .get_or_insert_with(|| DamageMet {
                     reads: 0,

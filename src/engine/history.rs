@@ -455,7 +455,7 @@ impl Up {
 
 fn no_branch(conversation: ConversationKey, branch: BranchId) -> ReadError {
     let what = format!(
-        "the views have no branch {branch} of conversation {}",
+        "the projections have no branch {branch} of conversation {}",
         conversation.id
     );
     ReadError::storage(what)
@@ -488,7 +488,7 @@ pub(super) fn same_event(
     Err(ReadError::Damaged {
         position: Position::local(named.offset),
         message: format!(
-            "revision {} of conversation {} (branch {}, kind {}) should be there, and {found} is",
+            "expected revision {} of conversation {} (branch {}, kind {}), found {found}",
             named.revision, named.conversation.id, named.branch, named.kind
         ),
     })

@@ -62,7 +62,9 @@ impl Inner {
                 let start = usize::try_from(hit.byte_start).unwrap_or(usize::MAX);
                 let passage = passage_at(&text, start).ok_or_else(|| ReadError::Damaged {
                     position: hit.position,
-                    message: format!("the index names byte {start}, which is not there"),
+                    message: format!(
+                        "the index refers to byte {start}, beyond the end of the text"
+                    ),
                 })?;
                 Some((passage, snippeter.snippet(passage.text, SNIPPET_BYTES_MAX)))
             }

@@ -133,7 +133,7 @@ impl Indexer {
         reindex::tidy(&place);
         let opened = open_index(&place, identity);
         let unusable = |reason: String| {
-            tracing::warn!(reason, "the search index is made anew from the log");
+            tracing::warn!(reason, "the search index is rebuilt from the log");
             Doing::Remaking { reason }
         };
         let (index, doing) = match opened {
@@ -143,7 +143,7 @@ impl Indexer {
             },
             Err(IndexError::NeedsRebuild { reason }) => (None, unusable(reason)),
             Err(error) => {
-                tracing::warn!(error = %with_causes(&error), "the search index could not be opened; it is tried again");
+                tracing::warn!(error = %with_causes(&error), "the search index could not be opened; retrying");
                 (None, Doing::Opening)
             }
         };
@@ -187,14 +187,13 @@ impl Indexer {
     pub fn lagging(&self, head: u64) -> Option<String> {
         if self.reached() >= head {
             let left = self.not_indexed.load(Ordering::Acquire);
-            return (left > 0)
-                .then(|| format!("{left} events cannot be read, and so are not in it"));
+            return (left > 0).then(|| format!("{left} events cannot be read and are not indexed"));
         }
         let (count, message) = self.failures.borrow().clone();
         match self.doing() {
-            Doing::Remaking { reason } => Some(format!("it is made anew, because {reason}")),
+            Doing::Remaking { reason } => Some(format!("it is being rebuilt: {reason}")),
             _ if count > 0 => Some(message),
-            Doing::Opening => Some("it is not open yet".to_owned()),
+            Doing::Opening => Some("it is not yet open".to_owned()),
             Doing::Following => None,
         }
     }
@@ -284,7 +283,7 @@ impl Indexer {
         match SearchIndex::in_memory() {
             Ok(empty) => self.replace(Arc::new(empty)),
             Err(error) => {
-                tracing::warn!(error = %with_causes(&error), "the search index stays open")
+                tracing::warn!(error = %with_causes(&error), "the search index is still open")
             }
         }
     }
@@ -306,7 +305,7 @@ impl Indexer {
         }
         tracing::warn!(
             reason,
-            "the search index is damaged; it is made anew from the log"
+            "the search index is damaged; it is rebuilt from the log"
         );
         *doing = Doing::Remaking {
             reason: reason.to_owned(),
@@ -335,8 +334,8 @@ impl Indexer {
 pub(super) fn knows_more(known: u64, head: u64) -> Option<String> {
     let missing = known.checked_sub(head).filter(|missing| *missing > 0)?;
     Some(format!(
-        "its log ends with event {head}, but the search index has seen event {known}: {missing} \
-         events are missing"
+        "the log ends at event {head}, but the search index has event {known}: {missing} events \
+         are missing"
     ))
 }
 
@@ -352,7 +351,7 @@ pub(super) fn open_index(
     let made = dir.join("meta.json").exists();
     if made && !witness::index_is_of(dir, identity) {
         return Err(IndexError::NeedsRebuild {
-            reason: "it is of another log".to_owned(),
+            reason: "it belongs to another log".to_owned(),
         });
     }
     if !changes {
@@ -401,13 +400,13 @@ pub(super) async fn run(weak: Weak<Inner>) {
                     finish(&inner).await
                 };
                 if let Err(error) = last.await {
-                    tracing::warn!(error = %with_causes(&error), "the search index was not committed; it goes on from its mark");
+                    tracing::warn!(error = %with_causes(&error), "the search index was not committed; it continues from its last commit");
                 }
                 if inner.options.dense == Dense::WhenClosed {
                     let index = indexer.index();
                     let joined = blocking(move || index.join_before_closing()).await;
                     if let Err(error) = joined {
-                        tracing::warn!(error = %with_causes(&error), "segments of the search index were not joined");
+                        tracing::warn!(error = %with_causes(&error), "segments of the search index were not merged");
                     }
                 }
             }
@@ -462,13 +461,13 @@ fn join_in_background(index: &Arc<SearchIndex>) -> Option<JoinHandle<()>> {
     let started = std::thread::Builder::new()
         .name("index-joiner".to_owned())
         .spawn(move || join_segments(&index));
-    let failed = |error| tracing::warn!(error = %with_causes(&error), "no thread puts the search index's segments together");
+    let failed = |error| tracing::warn!(error = %with_causes(&error), "the thread that merges segments of the search index could not be started");
     started.map_err(failed).ok()
 }
 
 fn join_segments(index: &Weak<SearchIndex>) {
     if let Err(error) = SearchIndex::join_segments(index) {
-        tracing::warn!(error = %with_causes(&error), "segments of the search index were not joined");
+        tracing::warn!(error = %with_causes(&error), "segments of the search index were not merged");
     }
 }
 
@@ -512,8 +511,8 @@ pub(super) enum Failure {
     #[error("the engine is closing")]
     Closing,
     #[error(
-        "the data folder at its path is not the one that this process opened: stop the process, \
-         and start it again with the folder's new path"
+        "the data folder at this path is not the one that this process opened: stop the process \
+         and start it with the folder's new path"
     )]
     NotHeld,
 }
@@ -530,7 +529,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 
 /// Handles a failure: only damage leads to a rebuild.
 async fn recover(indexer: &Arc<Indexer>, failure: Failure) {
-    tracing::warn!(error = %failure, "indexing failed; it is tried again");
+    tracing::warn!(error = %failure, "indexing failed; retrying");
     let failures = indexer.note_failure(with_causes(&failure).to_string());
     let damage = match failure {
         Failure::Index(IndexError::NeedsRebuild { reason }) => Some(reason),
@@ -539,7 +538,7 @@ async fn recover(indexer: &Arc<Indexer>, failure: Failure) {
         _ => None,
     };
     if let Some(reason) = damage {
-        tracing::warn!(reason, "the search index is made anew from the log");
+        tracing::warn!(reason, "the search index is rebuilt from the log");
         indexer.set_doing(Doing::Remaking { reason });
     }
     tokio::time::sleep(RETRY_PAUSE).await;
@@ -564,7 +563,7 @@ async fn recover_writer(indexer: &Arc<Indexer>, failures: u32) -> Option<String>
         Ok(_) => None,
         Err(Failure::Index(IndexError::NeedsRebuild { reason })) => Some(reason),
         Err(error) => {
-            tracing::warn!(error = %with_causes(&error), "the search index cannot be written yet");
+            tracing::warn!(error = %with_causes(&error), "the search index is not yet writable");
             None
         }
     }

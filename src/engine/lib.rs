@@ -303,7 +303,8 @@ impl Engine {
         let secret = match HolderSecret::generate() {
             Ok(secret) => secret,
             Err(error) => {
-                tracing::warn!(%error, "commands on the folder will not find this server");
+                tracing::warn!(%error, "the server's secret could not be created: commands that \
+                                        use the folder will not find this server");
                 return;
             }
         };

@@ -150,7 +150,7 @@ impl Engine {
             Ok(views) if witness::are_of(&views, &*log) => views,
             Ok(_) => in_memory()?,
             Err(error) => {
-                tracing::warn!(error = %with_causes(&error), "the views cannot be used; they are made from the log, in memory");
+                tracing::warn!(error = %with_causes(&error), "the projections are unusable; they are rebuilt in memory");
                 in_memory()?
             }
         };
@@ -376,7 +376,7 @@ impl Engine {
             if !inner.options.mode.is_read_only()
                 && let Err(error) = inner.views.load().make_durable()
             {
-                tracing::warn!(error = %with_causes(&error), "the views were not made durable; they catch up at the next start");
+                tracing::warn!(error = %with_causes(&error), "the projections were not made durable; the next start catches up");
             }
         });
         if let Err(error) = stopped.await {
@@ -388,7 +388,7 @@ impl Engine {
             self.inner.compact_views().await;
         }
         if let Err(error) = self.inner.log.close().await {
-            tracing::warn!(error = %with_causes(&error), "the log was not closed cleanly; it is repaired at the next start");
+            tracing::warn!(error = %with_causes(&error), "the log was not closed cleanly; the next start repairs it");
         }
     }
 }
@@ -466,7 +466,7 @@ impl Inner {
         let however_long = self.options.dense == super::Dense::WhenClosed;
         let compact = move || {
             if let Err(error) = Views::compact(&path, however_long) {
-                tracing::warn!(error = %with_causes(&error), "the views' file is as large as before");
+                tracing::warn!(error = %with_causes(&error), "the projections' file could not be compacted");
             }
         };
         // A panic has already been logged.
@@ -511,10 +511,10 @@ async fn tend_views(inner: std::sync::Weak<Inner>) {
         match done {
             Ok(Ok(_)) => durable_to = published,
             Ok(Err(error)) => {
-                tracing::warn!(error = %with_causes(&error), "the views were not made durable")
+                tracing::warn!(error = %with_causes(&error), "the projections were not made durable")
             }
             Err(error) => {
-                tracing::warn!(error = %with_causes(&error), "the views were not made durable")
+                tracing::warn!(error = %with_causes(&error), "the projections were not made durable")
             }
         }
     }

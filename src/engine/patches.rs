@@ -27,7 +27,7 @@ impl Inner {
             }
             let found = self.patch_of(prepared, index).await;
             let found = found.unwrap_or_else(|error| {
-                tracing::debug!(error = %with_causes(&error), "what a body is like cannot be read; it is kept whole");
+                tracing::debug!(error = %with_causes(&error), "a similar body cannot be read; the body is stored in full");
                 None
             });
             prepared.bodies[index].patch = found;

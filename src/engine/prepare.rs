@@ -427,7 +427,7 @@ fn check_short_texts<B>(event_index: usize, event: &NewEvent<B>) -> Result<(), A
     ] {
         if text.len() > SHORT_TEXT_BYTES_MAX {
             let message = format!(
-                "{field} has {} bytes; at most {SHORT_TEXT_BYTES_MAX} are allowed",
+                "{field} has {} bytes; the maximum is {SHORT_TEXT_BYTES_MAX}",
                 text.len()
             );
             return Err(AppendError::Invalid {
@@ -444,7 +444,7 @@ fn check_short_texts<B>(event_index: usize, event: &NewEvent<B>) -> Result<(), A
 
 fn check_key(key: &str) -> Result<(), AppendError> {
     if key.is_empty() {
-        let message = "the idempotency key is empty: leave it out or give one".to_owned();
+        let message = "the idempotency key is empty: omit it or set one".to_owned();
         return Err(AppendError::Invalid {
             event_index: 0,
             message,
@@ -477,27 +477,29 @@ fn check_names(
         if let Some(id) = event.id {
             if !id.may_be_chosen() {
                 return fault(
-                    "its id must be a UUID of version 1 to 7 (RFC 9562): choose another, or \
-                     leave it empty",
+                    "its id must be a UUID of version 1 to 7 (RFC 9562): use another, or leave it \
+                     empty",
                 );
             }
             if !ids.insert(id) {
-                return fault("its id is that of an event before it in the batch");
+                return fault("an earlier event of the batch has the same id");
             }
         }
         if let Some(key) = &event.idempotency_key {
             check_key(key)?;
             if batch_has_key {
-                return fault("it has an idempotency key, and so has the batch: give one of both");
+                return fault(
+                    "both the event and the batch have an idempotency key: set only one of them",
+                );
             }
             if !keys.insert(key) {
-                return fault("its idempotency key is that of an event before it in the batch");
+                return fault("an earlier event of the batch has the same idempotency key");
             }
         }
     }
     if batch_has_key && skip_known {
-        let message = "skip_known with an idempotency key: the ids tell what is there, so leave \
-                       the key out";
+        let message = "skip_known does not allow an idempotency key: omit the key, event ids \
+                       identify known events";
         return Err(AppendError::Invalid {
             event_index: 0,
             message: message.to_owned(),

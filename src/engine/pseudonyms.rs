@@ -24,8 +24,8 @@ use treering_domain::{
 
 /// Name of the key file.
 const KEY_FILE: &str = "pseudonyms.key";
-const PUT_BACK: &str = "put it back. Without it, what is appended again with an idempotency key of \
-                        before is not known again";
+const PUT_BACK: &str =
+    "put it back. Without it, retries of appends with earlier idempotency keys are not recognised";
 /// Prefix of a pseudonym, so that people recognise it.
 const PREFIX: &str = "p-";
 /// Bytes of the hash that are kept: enough that finding two texts with one pseudonym is infeasible.
@@ -167,9 +167,9 @@ impl Engine {
         if is_said {
             if anew {
                 tracing::warn!(
-                    "the key of this store's pseudonyms was lost, and there is a new one: the \
-                     same text has another pseudonym than before, and what is appended again \
-                     with an idempotency key of before is not known again"
+                    "the key of this store's pseudonyms was lost and replaced: the same text now \
+                     has another pseudonym, and retries of appends with earlier idempotency keys \
+                     are not recognised"
                 );
             }
             return Ok(true);
@@ -182,7 +182,8 @@ impl Engine {
         if let Err(error) = self.append(command).await {
             // They are in effect anyway, because the key exists.
             let error = with_causes(&error);
-            tracing::warn!(%error, "that this store has pseudonyms could not be noted; it is tried again at the next start");
+            tracing::warn!(%error, "it could not be recorded that this store has pseudonyms; the \
+                                    next start retries");
         }
         Ok(true)
     }

@@ -49,7 +49,7 @@ impl Publisher for EnginePublisher {
         let reached = group.first_offset + group.records.len() as u64 - 1;
         let Some(mut delta) = lock(&self.deltas).pop_front() else {
             return Err(PublishError {
-                what: format!("no changes for the group at {reached}"),
+                what: format!("no changes for the group that ends at {reached}"),
             });
         };
         {
@@ -79,7 +79,7 @@ impl EnginePublisher {
     /// Recovers the projections after a failure, for example because the disk is full. Nothing is
     /// lost: they are reopened and read from the log what they lack. Appends wait meanwhile.
     fn recover(&self, head: u64, error: &ViewsError, beat: &Beat) -> Result<(), PublishError> {
-        tracing::warn!(error = %with_causes(&error), "the views failed; they are opened again and follow the log");
+        tracing::warn!(error = %with_causes(&error), "the projections failed; they are reopened and follow the log");
         let mut last = with_causes(error).to_string();
         while !self.closing.load(Ordering::Acquire) {
             match self.catch_up(head, beat) {

@@ -296,7 +296,8 @@ impl Cursor {
         }
         Err(ReadError::Invalid {
             message:
-                "go_on_at is no place of this read: all else must be as it was when it stopped"
+                "go_on_at does not belong to this read: repeat the same query, with only go_on_at \
+                 changed"
                     .to_owned(),
         })
     }

@@ -44,16 +44,18 @@ impl Engine {
 impl Inner {
     /// Rebuilds damaged projections; returns false on failure.
     pub(super) async fn mend_views(self: &Arc<Self>) -> bool {
-        tracing::error!("the views are damaged: they are made anew from the log; nothing is lost");
+        tracing::error!(
+            "the projections are damaged and are rebuilt from the log; nothing is lost"
+        );
         // Progress is not reported.
         let (mut reports, _) = mpsc::channel(1);
         match rebuild(self, true, false, &mut reports).await {
             Ok(made) => {
-                tracing::info!(events = made.events, "the views are whole again");
+                tracing::info!(events = made.events, "the projections are intact again");
                 true
             }
             Err(error) => {
-                tracing::error!(error = %with_causes(&error), "the views were not made anew; it is tried again");
+                tracing::error!(error = %with_causes(&error), "the projections were not rebuilt; retrying");
                 false
             }
         }
@@ -81,7 +83,7 @@ async fn rebuild(
         let head = inner.published.load(Ordering::Acquire);
         let made = super::indexer::remake(inner, |done| report(reports, "index", done, head));
         let made = made.await.map_err(|error| {
-            let what = "the search index was not made anew, the old one stays";
+            let what = "the search index was not rebuilt; the old one stays";
             ReadError::storage(NotDone::new(what, error))
         })?;
         outcome.events = outcome.events.max(head);
@@ -121,7 +123,7 @@ pub(super) async fn rebuild_views(
     if let (Err(_), Some(place)) = (&made, &place)
         && let Err(error) = Views::wipe(place)
     {
-        tracing::warn!(error = %with_causes(&error), "unfinished views stay on the disk; the next rebuild removes them");
+        tracing::warn!(error = %with_causes(&error), "the unfinished projections could not be removed; the next rebuild removes them");
     }
     made
 }

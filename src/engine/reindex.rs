@@ -55,7 +55,7 @@ pub(super) fn tidy(place: &IndexPlace) {
     let removed = SearchIndex::wipe(&new).map_err(|error| error.to_string());
     for left in [put_back, removed] {
         if let Err(error) = left {
-            tracing::warn!(error, "a left over search index stays on the disk");
+            tracing::warn!(error, "a leftover search index could not be removed");
         }
     }
 }
@@ -150,7 +150,7 @@ async fn follow(
                 if failures >= FAILURES_MAX {
                     return Err(failure);
                 }
-                tracing::warn!(error = %failure, "indexing failed; it is tried again");
+                tracing::warn!(error = %failure, "indexing failed; retrying");
                 tokio::time::sleep(RETRY_PAUSE).await;
                 let again = Arc::clone(fresh);
                 blocking(move || again.recover()).await?;
@@ -190,7 +190,7 @@ fn swap_folders(
 ) -> Result<SearchIndex, IndexError> {
     let (new, old) = (beside(dir), aside(dir));
     let refused = |source| IndexError::Io {
-        action: "put in its place",
+        action: "moved into place",
         dir: new.clone(),
         source,
     };
@@ -216,7 +216,7 @@ fn swap_folders(
     if opened.is_ok()
         && let Err(error) = disk::remove(&old)
     {
-        tracing::warn!(error = %with_causes(&error), "the old search index stays on the disk until the next start");
+        tracing::warn!(error = %with_causes(&error), "the old search index could not be removed; the next start removes it");
     }
     opened
 }

@@ -75,8 +75,11 @@ fn repair_log(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
     drop((derived, looking));
     let mending = match Repairing::to_mend(dir) {
         Err(LogError::ReadOnly { .. }) if !accept_loss => {
-            repair.log.unproven =
-                Some("the segments say all that it said, but it cannot be written here".to_owned());
+            repair.log.unproven = Some(
+                "the segments have everything that the manifest said, but the folder is not \
+                 writable"
+                    .to_owned(),
+            );
             return Ok(repair);
         }
         mending => mending.map_err(refused)?,

@@ -250,9 +250,9 @@ impl Inner {
             return Err(Rejection::batch(rule).into());
         }
         if command.to.is_none() && row.info.shares_history {
-            let message = "the conversation is a fork and shares the history of another one, \
-                           which cannot go: rewind to revision 1, or fork the other \
-                           conversation before it"
+            let message = "the conversation is a fork and shares another conversation's history, \
+                           which cannot be rewound: rewind to revision 1, or fork the other \
+                           conversation at an earlier revision"
                 .to_owned();
             return Err(ReadError::Invalid { message }.into());
         }

@@ -91,19 +91,19 @@ pub struct CutConversation {
 #[derive(Debug, thiserror::Error)]
 pub enum SalvageError {
     /// The folder has no log.
-    #[error("{path} holds no store: there is no folder `{LOG_FOLDER}` in it")]
+    #[error("no store in {path}: it has no folder `{LOG_FOLDER}`")]
     NoStore {
         /// The folder.
         path: PathBuf,
     },
     /// The target folder is not empty.
-    #[error("{path} is not empty: name a new folder for what is salvaged")]
+    #[error("{path} is not empty: name a new folder for the salvaged store")]
     NotEmpty {
         /// The folder.
         path: PathBuf,
     },
     /// The target folder is inside the damaged store, which must not change.
-    #[error("{path} is in the damaged store: name a folder outside of it")]
+    #[error("{path} is inside the damaged store: name a folder outside it")]
     Within {
         /// The folder.
         path: PathBuf,
@@ -128,7 +128,7 @@ pub enum SalvageError {
         source: LogError,
     },
     /// The new store cannot be opened, or is damaged.
-    #[error("the new store in {path} is not usable")]
+    #[error("the new store in {path} is unusable")]
     Unusable {
         /// The folder.
         path: PathBuf,
@@ -350,7 +350,7 @@ impl Taking {
         let known = self.conversations.get(&header.key());
         if known.is_some_and(|known| known.is_cut) {
             self.outcome.events_left += 1;
-            return self.leave_out(offset, "behind damage").await;
+            return self.leave_out(offset, "after damage").await;
         }
         match self.check(source, offset, &record).await {
             Ok(body) => self.take(offset, record, body).await,
@@ -373,10 +373,13 @@ impl Taking {
         let known = self.conversations.get(&header.key());
         let (head, chain) = known.map_or_else(Default::default, |known| (known.head, known.chain));
         if header.revision != head.next() {
-            return Err(format!("revision {} comes after {head}", header.revision));
+            return Err(format!(
+                "revision {} follows revision {head}",
+                header.revision
+            ));
         }
         if !record.verify_chain(chain) {
-            return Err("its hash does not follow from the event before it".to_owned());
+            return Err("its chain hash does not match the previous event".to_owned());
         }
         let bytes = source.body(record).await;
         let bytes = bytes.map_err(|error| match error {
@@ -462,7 +465,7 @@ impl Taking {
                 conversation: row.id,
                 revision: known.head.next(),
                 position: Position::local(stretch.start),
-                what: format!("it went to revision {revision}, which is lost"),
+                what: format!("its revisions up to {revision} are lost"),
             };
             if self.outcome.damaged.len() < NAMED_MAX {
                 self.outcome.damaged.push(cut);
@@ -547,7 +550,7 @@ impl LeftOut {
         };
         let namespace = Namespace::new(SALVAGE_NAMESPACE);
         let namespace = namespace.map_err(|error| LogError::Io {
-            doing: "naming what is left out",
+            doing: "naming the salvage namespace",
             source: Arc::new(std::io::Error::other(error)),
         })?;
         let header = EventHeader {

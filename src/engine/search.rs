@@ -85,7 +85,7 @@ impl Engine {
         if let Some(position) = request.at_least {
             if position.offset > head {
                 return Err(SearchError::Query {
-                    message: format!("position {position} is not written yet; the head is {head}"),
+                    message: format!("position {position} is not yet written; the head is {head}"),
                 });
             }
             let waiting = inner.indexer.wait_for(position.offset);
@@ -180,28 +180,27 @@ impl std::fmt::Display for SearchLate {
         match self.stage {
             SearchStage::Index => write!(
                 f,
-                "the index did not reach the position within {seconds} s: \
-                 search again later, or with a shorter wait_max"
+                "the index did not reach the position within {seconds} s: retry later, or set a \
+                 shorter wait_max"
             ),
             SearchStage::NewIndex => write!(
                 f,
-                "the search index was damaged, and a new one was not made within {seconds} s: \
-                 search again later"
+                "the search index was damaged and was not rebuilt within {seconds} s: retry later"
             ),
             SearchStage::Turn => write!(
                 f,
-                "the search waited {seconds} s for its turn and was not started: \
-                 the server is busy with other reads; try again later"
+                "the search was not started within {seconds} s: the server is busy with other \
+                 reads; retry later"
             ),
             SearchStage::TurnOfLong => write!(
                 f,
-                "the search waited {seconds} s for its turn and was not started: \
-                 other searches that take long are running; try again later"
+                "the search was not started within {seconds} s: other slow searches are running; \
+                 retry later"
             ),
             SearchStage::Run => write!(
                 f,
-                "the search ran and was not done within {seconds} s: \
-                 narrow it by a conversation, a time or a longer word"
+                "the search did not finish within {seconds} s: narrow it with a conversation, a \
+                 time or a longer word"
             ),
         }
     }

@@ -34,7 +34,7 @@ impl Inner {
     ) -> Result<Option<Scope>, SearchError> {
         let Some(id) = request.conversation else {
             if request.branch.is_some() || request.include_sub_contexts {
-                let message = "a branch or sub-contexts need a conversation".to_owned();
+                let message = "branch and include_sub_contexts require a conversation".to_owned();
                 return Err(SearchError::Query { message });
             }
             let chosen = self.chosen_conversations(request, memory)?;

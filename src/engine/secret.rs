@@ -20,7 +20,7 @@ pub(super) fn read(path: &Path, what_to_do: &str) -> io::Result<Option<[u8; SECR
         Err(error) => return Err(error),
     };
     unhex(text.trim_ascii_end()).map(Some).ok_or_else(|| {
-        let what = format!("{} holds no key: {what_to_do}", path.display());
+        let what = format!("{} has no valid key: {what_to_do}", path.display());
         io::Error::new(io::ErrorKind::InvalidData, what)
     })
 }

@@ -475,7 +475,7 @@ impl Sequencer for EngineSequencer {
     }
 
     fn aborted(&mut self, error: &GroupError) {
-        tracing::warn!(error = %with_causes(&error), "a group was not written; its states are read again");
+        tracing::warn!(error = %with_causes(&error), "a group was not written; its states are reloaded");
         self.staged = DeltaBuilder::default();
         for blob in self.staged_blobs.drain(..) {
             self.recent_blobs.remove(&blob);
@@ -516,7 +516,7 @@ impl Sequencer for EngineSequencer {
                 WriteAnswer::Failed(match AppendError::from(error.clone()) {
                     AppendError::UnknownOutcome { message } => AppendError::Unready {
                         message: format!(
-                            "it depends on a batch that may be in the log ({message})"
+                            "it depends on a batch whose outcome is unknown ({message})"
                         ),
                         retry_after_ms: VIEWS_RETRY.as_millis() as u64,
                     },
@@ -532,13 +532,13 @@ impl Sequencer for EngineSequencer {
             // Events of this batch may be in the log.
             None if self.recent.may_have(&request.prepared) => {
                 WriteAnswer::Failed(AppendError::UnknownOutcome {
-                    message: "the log has not said yet what became of events of this batch"
+                    message: "the outcome of an earlier append of these events is unknown"
                         .to_owned(),
                 })
             }
             // This batch itself is in doubt.
             Some(_) => WriteAnswer::Failed(AppendError::UnknownOutcome {
-                message: "the log has not said yet what became of its first attempt".to_owned(),
+                message: "the outcome of the batch's first attempt is unknown".to_owned(),
             }),
             None => WriteAnswer::Failed(error.clone().into()),
         }

@@ -247,7 +247,7 @@ impl Inner {
         if read.is_empty() {
             return Err(ReadError::Damaged {
                 position: Position::local(from),
-                message: "the log ends before what is published".to_owned(),
+                message: "the log ends before the published head".to_owned(),
             });
         }
         held.extend(read);

@@ -23,16 +23,16 @@ const SIGNATURE: &str = "signature";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     /// The text is not JSON.
-    #[error("it is no JSON: {message}")]
+    #[error("not JSON: {message}")]
     NotJson {
         /// The parser's message.
         message: String,
     },
     /// A field is missing.
-    #[error("it is not signed")]
+    #[error("no signature")]
     NotSigned,
     /// A field is malformed.
-    #[error("its {field} is not of {digits} hexadecimal digits")]
+    #[error("{field} must have {digits} hexadecimal digits")]
     Malformed {
         /// The field.
         field: &'static str,
@@ -40,7 +40,7 @@ pub enum SignatureError {
         digits: usize,
     },
     /// The signature does not match this text or this key.
-    #[error("it is not as it was signed: somebody has changed it")]
+    #[error("the signature does not match: the text was changed after it was signed")]
     Changed,
 }
 
@@ -64,7 +64,7 @@ impl Signer {
     /// # Errors
     /// As [`Self::of_store`].
     pub fn found_in_store(data: &Path) -> io::Result<Option<Self>> {
-        let what_to_do = "put it back, or remove it and a new one is made";
+        let what_to_do = "put the old file back, or remove it and a new key is created";
         let seed = secret::read(&data.join(KEY_FILE), what_to_do)?;
         Ok(seed.map(Self::of_seed))
     }
@@ -74,7 +74,7 @@ impl Signer {
     /// # Errors
     /// The I/O error, or [`io::ErrorKind::InvalidData`] for a file that holds no key.
     pub fn of_file(path: &Path) -> io::Result<Self> {
-        let seed = secret::read(path, "it is to have 64 hexadecimal digits")?;
+        let seed = secret::read(path, "it must have 64 hexadecimal digits")?;
         seed.map(Self::of_seed)
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }

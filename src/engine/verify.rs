@@ -50,7 +50,7 @@ struct TemporaryFile(PathBuf);
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if let Err(error) = Views::wipe(&self.0) {
-            tracing::warn!(error = %with_causes(&error), "the views that a verification made are left behind");
+            tracing::warn!(error = %with_causes(&error), "the verification's temporary projections could not be removed");
         }
     }
 }
@@ -189,8 +189,7 @@ impl Check {
             }
         }
         Err(ReadError::Busy {
-            what: "something was erased each time that the verification ran, and it compares \
-                   what does not change",
+            what: "the verification was disturbed by erases each time",
             retry_after_ms: AGAIN_AFTER_ERASINGS_MS,
         })
     }
@@ -208,7 +207,7 @@ impl Check {
         if deep && let Err(error) = self.check_views(log_is_whole).await {
             self.stop.check()?;
             let message = format!(
-                "they cannot be compared with a rebuild: {}",
+                "the projections cannot be compared with a rebuild: {}",
                 with_causes(&error)
             );
             self.fault("views", None, message).await?;
@@ -256,13 +255,13 @@ impl Check {
         let before = self.heads.get(header.key())?;
         if header.revision != before.revision.next() {
             let message = format!(
-                "revision {} comes after revision {}",
+                "revision {} follows revision {}",
                 header.revision, before.revision
             );
             self.fault("log", Some((offset, record)), message).await?;
         }
         if !record.verify_chain(before.chain_hash) {
-            let message = "its hash does not follow from the event before it".to_owned();
+            let message = "its chain hash does not match the previous event".to_owned();
             self.fault("chain", Some((offset, record)), message).await?;
         }
         let head = Head {
@@ -304,7 +303,7 @@ impl Check {
             self.fault(
                 "views",
                 None,
-                "they have not come as far as reads say".to_owned(),
+                "the projections have not reached the published head".to_owned(),
             )
             .await?;
         }
@@ -339,8 +338,10 @@ impl Check {
             });
             if !sound {
                 let seen = row.map_or(Revision::NONE, |row| row.head);
-                let message =
-                    format!("the log's head of a conversation is {revision}, the views' {seen}");
+                let message = format!(
+                    "the head of a conversation is revision {revision} in the log and {seen} in \
+                     the projections"
+                );
                 self.fault("views", None, message).await?;
             }
         }
@@ -371,7 +372,7 @@ impl Check {
             return Ok(());
         }
         if let Some(place) = difference {
-            let message = format!("a rebuild makes something else: {place}");
+            let message = format!("the projections differ from a rebuild: {place}");
             self.fault("views", None, message).await?;
         }
         Ok(())
@@ -432,7 +433,7 @@ impl Check {
         let at_head = self.inner.published.load(Ordering::Acquire) == head;
         let found = self.inner.indexer.index().passage_count();
         if count && at_head && found != self.passages {
-            let message = format!("it has {found} passages; the log has {}", self.passages);
+            let message = format!("the index has {found} passages, the log {}", self.passages);
             self.fault("index", None, message).await?;
         }
         Ok(())

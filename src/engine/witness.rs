@@ -16,8 +16,9 @@ const INDEX_ORIGIN_BYTES_MAX: u64 = 256;
 
 /// The message for projections or an index from a timeline that the log has never had: the log is
 /// an older copy.
-pub(super) const LATER_TIMELINE: &str = "the views or the index were made from it after a loss was \
-     accepted, in a timeline that it does not know: the log is an older copy, from before that";
+pub(super) const LATER_TIMELINE: &str = "the projections or the index come from a later timeline \
+                                         of this store, after an accepted loss: the log is an \
+                                         older copy";
 
 /// The relation of derived data to a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +114,7 @@ pub(super) async fn contradiction(views: &Views, reader: &LogReader, head: u64) 
     let reached = views.reached().ok().filter(|reached| *reached > 0)?;
     if reached > head {
         return Some(format!(
-            "its log ends with event {head}, but the views have seen event {reached}: {} events are \
+            "the log ends at event {head}, but the projections have event {reached}: {} events are \
              missing",
             reached - head
         ));
@@ -132,8 +133,8 @@ pub(super) async fn contradiction(views: &Views, reader: &LogReader, head: u64) 
     };
     differs.then(|| {
         format!(
-            "event {reached} of its log is another one than the views have seen: the log is an \
-             older copy that has gone on since"
+            "event {reached} of the log differs from the one in the projections: the log is an \
+             older copy that was appended to"
         )
     })
 }

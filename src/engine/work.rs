@@ -127,7 +127,9 @@ impl Work {
                     Box::new(move || drop(sender.send(made))) as Tell
                 };
                 self.threads.run(Box::new(job))?;
-                receiver.await.map_err(|_| panicked("its thread ended"))
+                receiver
+                    .await
+                    .map_err(|_| panicked("the read's thread stopped"))
             }
         };
         guard.disarm();
@@ -145,7 +147,7 @@ impl Work {
         let permit = tokio::time::timeout(VERIFY_PATIENCE, permit_of(&self.verify));
         let permit = permit.await.unwrap_or_else(|_| {
             Err(ReadError::Busy {
-                what: "a verification is under way, and one runs at a time",
+                what: "a verification is already running; only one runs at a time",
                 retry_after_ms: VERIFY_AGAIN_MS,
             })
         })?;
@@ -252,7 +254,7 @@ impl Threads {
             }
         });
         started.map(drop).map_err(|error| {
-            let what = "no thread could be started for a long read (try again)";
+            let what = "the thread for a long read could not be started (retry)";
             ReadError::storage(NotDone::new(what, error))
         })
     }
@@ -294,7 +296,7 @@ fn step_back() {
 }
 
 fn panicked(error: impl Into<Box<dyn Error + Send + Sync>>) -> ReadError {
-    ReadError::storage(NotDone::new("a read was broken off", error))
+    ReadError::storage(NotDone::new("a read was aborted", error))
 }
 
 #[cfg(test)]

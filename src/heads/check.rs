@@ -53,7 +53,7 @@ pub async fn check(
             signed_conversations: head.conversations,
             signed_root: head.root.to_string(),
             after_loss: match is_after_loss {
-                true => ". A loss was accepted since (`treering repair --accept-loss`)",
+                true => ". A loss was accepted since then (`treering repair --accept-loss`)",
                 false => "",
             },
         });

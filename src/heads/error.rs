@@ -8,13 +8,13 @@ use treering_engine::{ReadError, SignatureError};
 #[derive(Debug, thiserror::Error)]
 pub enum HeadError {
     /// The text is not a head.
-    #[error("it is no head: {what}")]
+    #[error("not a signed head: {what}")]
     NoHead {
         /// What is wrong.
         what: String,
     },
     /// A head of a newer format.
-    #[error("it is a head of version {version}, and this program knows version {known}")]
+    #[error("the head has version {version}, and this program supports version {known}")]
     Newer {
         /// Its version.
         version: u64,
@@ -25,7 +25,7 @@ pub enum HeadError {
     #[error(transparent)]
     Signature(#[from] SignatureError),
     /// The head has another signer.
-    #[error("it was signed by {by}, and not by {wanted}")]
+    #[error("signed by {by}, expected {wanted}")]
     ForeignSigner {
         /// Its signer.
         by: PublicKey,
@@ -33,7 +33,7 @@ pub enum HeadError {
         wanted: PublicKey,
     },
     /// The head is of another store.
-    #[error("it is a head of store {of}, and this is store {this}")]
+    #[error("the head belongs to store {of}, but this is store {this}")]
     OtherStore {
         /// The store of the head.
         of: uuid::Uuid,
@@ -42,8 +42,8 @@ pub enum HeadError {
     },
     /// The log ends before the head.
     #[error(
-        "the store ends at position {ends}, and what was signed goes to position {position}: it \
-         was rolled back to an older copy, or has lost its end"
+        "the store ends at position {ends}, before the signed position {position}: it was rolled \
+         back to an older copy, or lost its end"
     )]
     Shorter {
         /// The last position of the log.
@@ -53,9 +53,9 @@ pub enum HeadError {
     },
     /// The log has another history.
     #[error(
-        "the history up to position {position} is not what was signed: it has {conversations} \
-         conversations with the root {root}, and {signed_conversations} with the root \
-         {signed_root} were signed{after_loss}"
+        "the history up to position {position} differs from the signed one: it has {conversations} \
+         conversations with root {root}, the head has {signed_conversations} with root \
+         {signed_root}{after_loss}"
     )]
     Changed {
         /// The position of the head.
@@ -73,8 +73,8 @@ pub enum HeadError {
     },
     /// Content is missing without an event that records its erasure.
     #[error(
-        "{count} events have no content, and no event of the history says that it was erased; \
-         the first is {conversation}#{revision}"
+        "{count} events have no content, but no event records their erasure; the first is \
+         {conversation}#{revision}"
     )]
     NotErased {
         /// Number of such events.
@@ -85,7 +85,7 @@ pub enum HeadError {
         revision: Revision,
     },
     /// The log is inconsistent.
-    #[error("the history is broken at position {position}: {what}")]
+    #[error("the history is inconsistent at position {position}: {what}")]
     Broken {
         /// The position.
         position: u64,
@@ -109,7 +109,7 @@ impl From<BackupError> for HeadError {
     fn from(error: BackupError) -> Self {
         match error {
             BackupError::Source { source, .. } => Self::Unreadable(source),
-            error => Self::failed("keeping a head", error),
+            error => Self::failed("storing a head", error),
         }
     }
 }

@@ -102,7 +102,9 @@ impl SignedHead {
             },
             position: fields.position,
             conversations: fields.conversations,
-            root: ContentHash(root.ok_or_else(|| wrong("its root is no hash".to_owned()))?),
+            root: ContentHash(
+                root.ok_or_else(|| wrong("its root is not a valid hash".to_owned()))?,
+            ),
             signed_by,
             text: text.trim_end().to_owned(),
         })

@@ -99,7 +99,7 @@ impl HeadKeeping {
                 Err(error) => {
                     self.measures.failures.add_one();
                     let (error, to) = (with_causes(&error).to_string(), self.target.address());
-                    tracing::warn!(error, to, "no head was put away; it is tried again");
+                    tracing::warn!(error, to, "storing a signed head failed; retrying");
                     (pause, retry) = (retry, (retry * 2).min(RETRY_MAX).min(every));
                 }
             }
@@ -172,7 +172,7 @@ impl HeadsKept {
     pub async fn stop(mut self) {
         self.end.notify_one();
         if timeout(LAST_WITHIN, &mut self.task).await.is_err() {
-            tracing::warn!("there was no time for a last head");
+            tracing::warn!("the last signed head was not stored in time");
             self.task.abort();
         }
     }

@@ -42,20 +42,20 @@ impl LogHeads {
     ) -> Result<(), HeadError> {
         let broken = |what| Err(HeadError::Broken { position, what });
         if position != self.reached + 1 {
-            return broken(format!("it comes after position {}", self.reached));
+            return broken(format!("it follows position {}", self.reached));
         }
         let (key, revision) = (record.header.key(), record.header.revision);
-        let failed = |error| HeadError::failed("keeping conversations apart", error);
+        let failed = |error| HeadError::failed("tracking conversations", error);
         let before = self.heads.get(key).map_err(failed)?;
         if revision != before.revision.next() {
             let id = record.header.conversation;
             return broken(format!(
-                "revision {revision} of {id} comes after revision {}",
+                "revision {revision} of {id} follows revision {}",
                 before.revision
             ));
         }
         if !record.verify_chain(before.chain_hash) {
-            return broken("its hash does not follow from the event before it".to_owned());
+            return broken("its chain hash does not match the previous event".to_owned());
         }
         let chain_hash = record.chain_hash();
         let head = Head {
@@ -76,8 +76,7 @@ impl LogHeads {
         let mut last = None;
         loop {
             let page = self.heads.page(last, PAGE);
-            let page =
-                page.map_err(|error| HeadError::failed("keeping conversations apart", error))?;
+            let page = page.map_err(|error| HeadError::failed("tracking conversations", error))?;
             let Some((key, _)) = page.last() else { break };
             last = Some(*key);
             for (key, head) in page {
@@ -121,7 +120,7 @@ pub async fn survey(
     };
     let mut items = source.ship(query).await?;
     let Some(Shipped::Start { identity, head, .. }) = items.next().await.transpose()? else {
-        let what = "what was shipped has no beginning".to_owned();
+        let what = "the shipped log has no start".to_owned();
         return Err(HeadError::Broken { position: 0, what });
     };
     let mut found = Surveyed {

@@ -33,7 +33,7 @@ impl HeadTarget {
         if address.starts_with("http://") || address.starts_with("https://") {
             let webhook = Webhook::of(address).ok_or_else(|| BackupError::Address {
                 address: address.to_owned(),
-                what: "it is no URL".to_owned(),
+                what: "it is not a valid URL".to_owned(),
             });
             return Ok(Self(Kind::Web(webhook?)));
         }

@@ -69,7 +69,7 @@ impl Webhook {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(failed(Box::from(error))),
             Err(_) => Err(failed(Box::<dyn std::error::Error + Send + Sync>::from(
-                "the request broke off",
+                "the request was aborted",
             ))),
         }
     }

@@ -37,7 +37,7 @@ pub enum ExportFault {
         fault: BodyFault,
     },
     /// The raw form of the source's message cannot be applied.
-    #[error("revision {revision} cannot be given back as it came: {fault}")]
+    #[error("revision {revision} cannot be exported in its original form: {fault}")]
     Raw {
         /// The event.
         revision: Revision,

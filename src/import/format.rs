@@ -95,9 +95,9 @@ impl fmt::Display for Format {
             Self::GeminiCli => "a session of Gemini CLI (gemini-cli)",
             Self::Pi => "a session of pi (pi)",
             Self::ChatDocument => "one JSON document with messages",
-            Self::OtherJson => "JSON of no format that is known",
-            Self::NoJson => "no JSON (text, for example Markdown)",
-            Self::Binary => "no text (a program, a database or a picture, for example)",
+            Self::OtherJson => "JSON of an unknown format",
+            Self::NoJson => "not JSON (text, for example Markdown)",
+            Self::Binary => "not text (for example a program, a database or an image)",
             Self::Empty => "empty",
         })
     }

@@ -191,27 +191,24 @@ impl Oddity {
         match self {
             Self::OrphanResult { .. } => "results without a call (kept as plain messages)",
             Self::SupersededCall { .. } => {
-                "call ids used again before their call had ended (the first is cancelled)"
+                "call ids reused before their call had ended (the first call is cancelled)"
             }
             Self::UnansweredCall { .. } => "calls without a result (they stay open)",
-            Self::CallGivenUp { .. } => "calls cancelled, as too many were open",
+            Self::CallGivenUp { .. } => "calls cancelled because too many were open",
             Self::ArgumentsNotJson { .. } => {
                 "calls whose arguments are not JSON (kept as they are)"
             }
-            Self::CallNotTyped => "calls without an id or a name (kept with their message only)",
+            Self::CallNotTyped => "calls without an id or name (only the message is kept)",
             Self::UnknownRole => "messages of an unknown role (kept as custom events)",
             Self::ParentNotFound => {
-                "messages whose parent is not there (taken as following the last one)"
+                "messages whose parent is missing (placed after the previous one)"
             }
-            Self::RootInside => {
-                "messages that name no parent, though others come before them (taken as following \
-                 the last one)"
-            }
-            Self::NumberTooPrecise => "numbers that 64 bits cannot hold (kept as text too)",
+            Self::RootInside => "later messages without a parent (placed after the previous one)",
+            Self::NumberTooPrecise => "numbers that do not fit in 64 bits (also kept as text)",
             Self::SubContextNotLinked => {
-                "sub-agents whose call is not known (kept as conversations of their own)"
+                "sub-agents whose call is unknown (kept as separate conversations)"
             }
-            Self::UnreadableLine => "lines that are no JSON objects (kept as custom events)",
+            Self::UnreadableLine => "lines that are not JSON objects (kept as custom events)",
         }
     }
 
@@ -236,14 +233,14 @@ impl fmt::Display for Oddity {
         match self {
             Self::OrphanResult { call_id } => write!(
                 f,
-                "a result for the call {call_id:?}, which is not open; kept as a plain tool message"
+                "the result for call {call_id:?} has no open call; kept as a plain tool message"
             ),
             Self::SupersededCall { call_id } => write!(
                 f,
-                "the call id {call_id:?} is used again while its call is open; the first call is cancelled"
+                "call id {call_id:?} is reused while its call is open; the first call is cancelled"
             ),
             Self::UnansweredCall { call_id } => {
-                write!(f, "the call {call_id:?} has no result; it stays open")
+                write!(f, "call {call_id:?} has no result; it stays open")
             }
             Self::CallGivenUp { call_id } => write!(
                 f,
@@ -251,26 +248,26 @@ impl fmt::Display for Oddity {
             ),
             Self::ArgumentsNotJson { call_id } => write!(
                 f,
-                "the arguments of the call {call_id:?} are not JSON; kept as they are"
+                "the arguments of call {call_id:?} are not JSON; kept as they are"
             ),
             Self::CallNotTyped => {
-                f.write_str("a tool call without a usable id or name; kept with its message only")
+                f.write_str("a tool call has no usable id or name; only its message is kept")
             }
             Self::UnknownRole => f.write_str("an unknown role; kept as a custom event"),
-            Self::ParentNotFound => {
-                f.write_str("its parent is not an earlier message; taken as following the last one")
-            }
+            Self::ParentNotFound => f.write_str(
+                "its parent is not an earlier message; placed after the previous message",
+            ),
             Self::RootInside => {
-                f.write_str("it names no parent; taken as following the message before it")
+                f.write_str("it names no parent; placed after the previous message")
             }
             Self::NumberTooPrecise => {
-                f.write_str("a number that 64 bits cannot hold; the message is kept as text too")
+                f.write_str("a number does not fit in 64 bits; the message is also kept as text")
             }
             Self::SubContextNotLinked => {
-                f.write_str("work of a sub-agent whose call is not known; kept as a conversation")
+                f.write_str("the sub-agent's call is unknown; kept as a separate conversation")
             }
             Self::UnreadableLine => {
-                f.write_str("a line that is no JSON object; kept as a custom event")
+                f.write_str("a line is not a JSON object; kept as a custom event")
             }
         }
     }

@@ -64,7 +64,7 @@ pub enum ImportFault {
         expected: &'static str,
     },
     /// An id or source over its length limit.
-    #[error("{field} has {bytes} bytes; at most {max} are allowed")]
+    #[error("{field} has {bytes} bytes; the maximum is {max}")]
     TooLong {
         /// The field.
         field: &'static str,

@@ -13,7 +13,7 @@ pub enum RawFault {
     #[error("the kept source form is not JSON")]
     NotJson,
     /// The patch does not fit the message.
-    #[error("the kept JSON Patch does not fit the message that it was made for")]
+    #[error("the kept JSON Patch does not apply to its message")]
     DoesNotApply,
 }
 

@@ -40,7 +40,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     let file = options.open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::other("it is no regular file")),
+        false => Err(io::Error::other("it is not a regular file")),
     }
 }
 
@@ -62,19 +62,19 @@ pub fn why_left_out(path: &Path, folder: &Path) -> Option<&'static str> {
     let is_link = path.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
     if is_link && path.exists() && !is_inside(path, folder) {
         return Some(
-            "it is a link that leads out of the folder, and is not followed: to import it, name \
-             it itself",
+            "it is a link that leads out of the folder and is not followed: to import its target, \
+             name it",
         );
     }
     let is_other = path.metadata().is_ok_and(|meta| !meta.is_file());
-    is_other.then_some("it is no regular file, and is not read")
+    is_other.then_some("it is not a regular file and is not read")
 }
 
 /// Why a line was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum LineFault {
     /// Over the limit; the following lines are read.
-    #[error("the line has more than {max} bytes, the most that can be imported")]
+    #[error("the line has more than {max} bytes, the maximum")]
     TooLong {
         /// The limit in bytes.
         max: usize,
@@ -252,7 +252,7 @@ struct Unpacked<R>(R);
 impl<R: Read> Read for Unpacked<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(buffer).map_err(|error| {
-            let what = format!("the compressed file is cut short or damaged ({error})");
+            let what = format!("the compressed file is truncated or damaged ({error})");
             io::Error::new(error.kind(), what)
         })
     }

@@ -42,7 +42,7 @@ pub enum SessionFault {
         fault: LineFault,
     },
     /// The session is too large for memory.
-    #[error("{} and the files before it have more than {max} bytes, the most that a session may have", path.display())]
+    #[error("{} and the files before it exceed {max} bytes, the maximum of a session", path.display())]
     TooLarge {
         /// The file that exceeds the limit.
         path: PathBuf,
@@ -50,7 +50,7 @@ pub enum SessionFault {
         max: usize,
     },
     /// A file that should be one JSON document is not valid JSON.
-    #[error("{} is no JSON document: {error}", path.display())]
+    #[error("{} is not a JSON document: {error}", path.display())]
     Document {
         /// The file.
         path: PathBuf,
@@ -58,7 +58,7 @@ pub enum SessionFault {
         error: serde_json::Error,
     },
     /// A database cannot be read.
-    #[error("{} cannot be read as a database: {why}", path.display())]
+    #[error("{} is not a readable database: {why}", path.display())]
     Database {
         /// The file.
         path: PathBuf,

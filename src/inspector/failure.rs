@@ -64,8 +64,8 @@ impl PageFailure {
     pub fn too_long() -> Self {
         Self::new(
             StatusCode::GATEWAY_TIMEOUT,
-            "that took too long",
-            "ask for less of it, or try again in a moment",
+            "the page took too long",
+            "ask for less, or retry in a moment",
         )
     }
 
@@ -75,7 +75,7 @@ impl PageFailure {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             what,
-            "look into the server's log; if it stays so, it is a fault of this program",
+            "check the server's log; if it happens again, it is a bug",
         )
     }
 
@@ -158,14 +158,14 @@ pub fn told(here: &Here, failure: &PageFailure) -> Response {
 
 fn heading(status: StatusCode) -> &'static str {
     match status {
-        StatusCode::BAD_REQUEST => "That cannot be read",
+        StatusCode::BAD_REQUEST => "Invalid request",
         StatusCode::UNAUTHORIZED => "Log in",
         StatusCode::FORBIDDEN => "Not allowed",
-        StatusCode::NOT_FOUND => "There is no such thing here",
-        StatusCode::METHOD_NOT_ALLOWED => "That cannot be done here",
-        StatusCode::CONFLICT => "That cannot be done as it is now",
-        StatusCode::TOO_MANY_REQUESTS => "Too much at once",
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => "Not now",
+        StatusCode::NOT_FOUND => "Not found",
+        StatusCode::METHOD_NOT_ALLOWED => "Method not allowed",
+        StatusCode::CONFLICT => "Not possible now",
+        StatusCode::TOO_MANY_REQUESTS => "Too many requests",
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => "Not available now",
         _ => "Something went wrong",
     }
 }
@@ -189,12 +189,11 @@ fn hint(code: Code, error: &CliError) -> String {
     match code {
         Code::NotFound => match error.hint() {
             Some(said) if said.starts_with("did you mean") || said.starts_with("type more") => said,
-            _ => "look at the list of conversations, or search".to_owned(),
+            _ => "see the list of conversations, or search".to_owned(),
         },
         Code::Unauthenticated => "log in with a key of this store".to_owned(),
         Code::PermissionDenied => {
-            "the key that you are logged in with does not allow it: log out and take another, or \
-             look at another namespace"
+            "your key does not allow this: log out and use another key, or choose another namespace"
                 .to_owned()
         }
         _ => match error.hint() {
@@ -213,16 +212,12 @@ fn names_a_command(hint: &str) -> bool {
 fn by_code(code: Code) -> &'static str {
     match code {
         Code::InvalidArgument | Code::OutOfRange => {
-            "change what you asked for, in the form or in the address, and ask again"
+            "change the values in the form or in the address, and retry"
         }
-        Code::AlreadyExists => "take another name",
-        Code::FailedPrecondition | Code::Aborted => {
-            "load the page again, and look at how it is now"
-        }
-        Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded => {
-            "try again in a moment"
-        }
-        Code::DataLoss => "whoever looks after the store finds out more with `treering verify`",
+        Code::AlreadyExists => "use another name",
+        Code::FailedPrecondition | Code::Aborted => "reload the page to see the current state",
+        Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded => "retry in a moment",
+        Code::DataLoss => "the store's administrator can find out more with `treering verify`",
         _ => "",
     }
 }

@@ -61,20 +61,19 @@ async fn fields(parts: &Parts, body: Body, here: &Here) -> Result<PageQuery, Pag
     });
     if !is_form {
         return Err(PageFailure::asked(
-            "what was sent is no form",
-            "use the form of the page",
+            "the request is not a form",
+            "use the form on the page",
         ));
     }
     let bytes = to_bytes(body, FORM_BYTES_MAX).await;
-    let bytes = bytes.map_err(|_| {
-        PageFailure::asked("the form is too large", "shorten what you have written")
-    })?;
+    let bytes =
+        bytes.map_err(|_| PageFailure::asked("the form is too large", "shorten your text"))?;
     let fields = PageQuery::of_bytes(&bytes);
     if !same(fields.text("token").unwrap_or_default(), &here.token) {
         return Err(PageFailure::new(
             StatusCode::FORBIDDEN,
-            "the form is not of a page that you have open here, or you logged in since",
-            "go back, load the page again, and send it once more; nothing was changed",
+            "the form is not from a page of this login",
+            "go back, reload the page, and send it again; nothing was changed",
         ));
     }
     Ok(fields)

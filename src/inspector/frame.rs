@@ -51,7 +51,7 @@ impl IntoResponse for Page {
     fn into_response(self) -> Response {
         let text = referenced(self.0.into_string());
         if text.len() > PAGE_BYTES_MAX {
-            tracing::warn!(bytes = text.len(), "a page is larger than it should be");
+            tracing::warn!(bytes = text.len(), "a page exceeds the size limit");
         }
         Html(text).into_response()
     }
@@ -146,11 +146,11 @@ fn bar(here: &Here, tab: Tab) -> Markup {
             kbd { "/" }
         }
         div.who {
-            a.namespace href=(here.link("/namespace")) title="The namespace that you look at" {
+            a.namespace href=(here.link("/namespace")) title="The current namespace" {
                 (shown(&here.namespace))
             }
             @if let Some(key) = &here.key {
-                span.key-name title="The key that you are logged in with" {
+                span.key-name title="The key of this login" {
                     span.hidden { "key " } (shown(key))
                 }
             }
@@ -176,7 +176,7 @@ fn keys() -> Markup {
             h2 #keys-title { "Keys" }
             dl {
                 dt { kbd { "j" } " " kbd { "k" } } dd { "next, previous" }
-                dt { kbd { "Enter" } } dd { "open, or fold and unfold" }
+                dt { kbd { "Enter" } } dd { "open, or expand and collapse" }
                 dt { kbd { "o" } } dd { "open its own page" }
                 dt { kbd { "/" } } dd { "search" }
                 dt { kbd { "g" } " " kbd { "G" } } dd { "to the beginning, to the end" }

@@ -43,8 +43,8 @@ pub async fn answer(site: &Site, routes: Router, request: Request) -> Response {
         },
         Err(_) => PageFailure::new(
             StatusCode::SERVICE_UNAVAILABLE,
-            "too many requests are under way",
-            "try again in a moment",
+            "too many requests are running",
+            "retry in a moment",
         )
         .into_response(),
     };
@@ -79,7 +79,10 @@ fn entered(site: &Site, request: Request) -> Entered {
     parts.uri = match here.address_within().parse() {
         Ok(uri) => uri,
         Err(_) => {
-            let failure = PageFailure::asked("the address cannot be read", "begin with the list");
+            let failure = PageFailure::asked(
+                "the address is invalid",
+                "start with the list of conversations",
+            );
             return Err(Box::new((here, failure)));
         }
     };
@@ -108,8 +111,8 @@ fn placed(here: &mut Here, path: &str) -> Result<(), PageFailure> {
     };
     Namespace::new(name).map_err(|error| {
         PageFailure::asked(
-            format!("`{name}` is no namespace: {error}"),
-            "a namespace has 1 to 64 of a-z A-Z 0-9 . _ -",
+            format!("`{name}` is not a namespace: {error}"),
+            "a namespace has 1 to 64 characters of a-z A-Z 0-9 . _ -",
         )
     })?;
     here.base = match name == Namespace::default().as_str() {
@@ -130,10 +133,10 @@ fn check_place(site: &Site, request: &Parts) -> Result<(), PageFailure> {
     });
     checked.map(|_own| ()).map_err(|refusal| {
         let hint = match &refusal {
-            WebRefusal::OtherSite => "open the page here, and do it there",
+            WebRefusal::OtherSite => "open the page here, and use it here",
             WebRefusal::OtherHost(_) | WebRefusal::NoHost | WebRefusal::Unclear(_) => {
-                "use the address that the server printed; for another name start it with \
-                 --web-host NAME"
+                "use the address that the server printed; to allow another name, start the server \
+                 with --web-host NAME"
             }
         };
         PageFailure::new(refusal.status(), refusal.to_string(), hint)
@@ -156,7 +159,7 @@ fn to_login(here: &Here) -> Response {
                     meta http-equiv="refresh" content={ "0;url=" (here.address()) };
                     title { "Treering" }
                 }
-                body { a href=(here.address()) { "On to the page" } }
+                body { a href=(here.address()) { "Continue to the page" } }
             }
         };
         return axum::response::Html(referenced(again.into_string())).into_response();

@@ -25,8 +25,8 @@ pub async fn stream(visit: Visit) -> Result<Response, PageFailure> {
     let Ok(permit) = visit.site.streams.clone().try_acquire_owned() else {
         return Err(PageFailure::new(
             http::StatusCode::SERVICE_UNAVAILABLE,
-            "too many pages are live",
-            "close some",
+            "too many live pages",
+            "close some of them",
         ));
     };
     let source = match visit.asked.text("c") {

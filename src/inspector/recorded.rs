@@ -230,11 +230,8 @@ fn too_much(text: &str, markup_max: usize, begins_line: bool) -> Option<usize> {
 
 fn not_there(status: tonic::Status) -> PageFailure {
     match status.code() {
-        Code::NotFound => PageFailure::none(
-            "this event has no text of its own",
-            "look at the event itself",
-        ),
-        Code::OutOfRange => PageFailure::none(status.message(), "begin with the first line"),
+        Code::NotFound => PageFailure::none("this event has no text", "see the event itself"),
+        Code::OutOfRange => PageFailure::none(status.message(), "start with the first line"),
         _ => status.into(),
     }
 }

@@ -64,14 +64,14 @@ pub fn routes(site: Arc<Site>) -> Router {
 async fn none() -> PageFailure {
     PageFailure::none(
         "no page has this address",
-        "begin with the list of conversations",
+        "start with the list of conversations",
     )
 }
 
 async fn not_so() -> PageFailure {
     PageFailure::new(
         http::StatusCode::METHOD_NOT_ALLOWED,
-        "this address is not for that",
-        "go back and load the page again",
+        "this address does not support that method",
+        "go back and reload the page",
     )
 }

@@ -45,7 +45,7 @@ pub async fn sample(engine: Engine, samples: Weak<StoreSamples>) {
         };
         match measured {
             Ok(Ok(measures)) => samples.push(measures),
-            Ok(Err(error)) => tracing::debug!(%error, "the store cannot be asked for its figures"),
+            Ok(Err(error)) => tracing::debug!(%error, "the store's figures cannot be read"),
             Err(_) => return,
         }
     }

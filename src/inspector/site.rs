@@ -77,7 +77,7 @@ impl Site {
             Some(proof) => proof,
             None => {
                 let certificate = request.extensions.get::<ClientCertificate>();
-                let nobody = || PageFailure::no_key("This store is for those who have a key.");
+                let nobody = || PageFailure::no_key("This store requires a key.");
                 CallerProof::of_certificate(certificate.ok_or_else(nobody)?).map_err(refused)?
             }
         };
@@ -154,7 +154,7 @@ impl Inspector {
         place: WebPlace,
     ) -> Result<Self, CliError> {
         let secret = secret().map_err(|error: io::Error| CliError::Outcome {
-            what: format!("the system gives no randomness: {error}"),
+            what: format!("the system's random number generator failed: {error}"),
             hint: "serve without the inspector: --no-inspector".into(),
             exit: treering_client::error::Exit::Unavailable,
         })?;

@@ -101,8 +101,8 @@ impl Visit {
         };
         match &self.holder {
             Some(holder) if !has(holder) => Err(format!(
-                "Your key {} is no {role} in the namespace {namespace}: ask whoever makes the keys \
-                 for one that is.",
+                "Your key {} does not have the role {role} in namespace {namespace}: ask the \
+                 administrator for a key that has it.",
                 holder.name()
             )),
             Some(_) | None => Ok(()),
@@ -127,7 +127,7 @@ impl FromRequestParts<Arc<Site>> for Visit {
 
     async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, PageFailure> {
         let here = parts.extensions.get::<Here>().cloned();
-        let here = here.ok_or_else(|| PageFailure::ours("the request came past the guard"))?;
+        let here = here.ok_or_else(|| PageFailure::ours("the request bypassed the guard"))?;
         let asks = site.asks_as(parts)?;
         Ok(Self {
             store: site.store.as_caller(&here.namespace, &asks.proof)?,
@@ -176,7 +176,7 @@ impl FromRequestParts<Arc<Site>> for Stranger {
 
     async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, PageFailure> {
         let here = parts.extensions.get::<Here>().cloned();
-        let here = here.ok_or_else(|| PageFailure::ours("the request came past the guard"))?;
+        let here = here.ok_or_else(|| PageFailure::ours("the request bypassed the guard"))?;
         Ok(Self {
             asked: PageQuery::of(&here.query),
             here,
@@ -198,8 +198,8 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Site>> for At<T> {
         let path = Path::<T>::from_request_parts(parts, site).await;
         let path = path.map_err(|refusal| {
             PageFailure::asked(
-                format!("the address cannot be read: {}", refusal.body_text()),
-                "begin with the list of conversations",
+                format!("the address is invalid: {}", refusal.body_text()),
+                "start with the list of conversations",
             )
         });
         path.map(|Path(of)| Self(of))
@@ -256,8 +256,8 @@ impl PageQuery {
         };
         text.parse().map(Some).map_err(|_| {
             PageFailure::asked(
-                format!("`{name}` is no number"),
-                format!("give a whole number, as in `{name}=12`"),
+                format!("`{name}` is not a number"),
+                format!("use an integer, for example `{name}=12`"),
             )
         })
     }
@@ -277,7 +277,7 @@ impl PageQuery {
         let list = words.iter().map(|word| format!("`{name}={word}`"));
         Err(PageFailure::asked(
             format!("`{name}` cannot be `{text}`"),
-            format!("take one of {}", list.collect::<Vec<_>>().join(", ")),
+            format!("use one of {}", list.collect::<Vec<_>>().join(", ")),
         ))
     }
 

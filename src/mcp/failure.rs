@@ -70,8 +70,8 @@ fn is_gone(error: &CliError) -> bool {
     }
 }
 
-const LISTS: &str = "the tool `conversations` lists what there is; the beginning of an id, \
-                     `@last`, or words of a title are enough to name one";
+const LISTS: &str = "the tool `conversations` lists them; name one by the beginning of its id, \
+                     `@last`, or words of its title";
 
 /// Returns the part of a hint that names no command or option.
 fn for_model(hint: &str) -> Option<&str> {
@@ -84,7 +84,7 @@ fn for_model(hint: &str) -> Option<&str> {
 /// have; those are for the person behind it.
 fn hint(error: &CliError) -> String {
     let person = |said: Option<String>| match said {
-        Some(said) => format!("tell the user; for them: {said}"),
+        Some(said) => format!("tell the user: {said}"),
         None => "tell the user".to_owned(),
     };
     match error {
@@ -97,19 +97,19 @@ fn hint(error: &CliError) -> String {
         }
         CliError::Status(status) => match status.code() {
             Code::NotFound => LISTS.to_owned(),
-            Code::AlreadyExists => "take another name".to_owned(),
+            Code::AlreadyExists => "use another name".to_owned(),
             Code::InvalidArgument | Code::OutOfRange => match error.hint() {
                 Some(said) if !said.contains('`') => said,
-                _ => "look at the tool's arguments, and call it again".to_owned(),
+                _ => "check the tool's arguments, and call it again".to_owned(),
             },
             Code::PermissionDenied | Code::Unauthenticated => format!(
-                "the key of this connection does not allow it, and calling again does not \
-                 change that; {}",
+                "the key of this connection does not allow this, and repeating the call does not \
+                 help; {}",
                 person(error.hint())
             ),
             Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded => {
                 format!(
-                    "try once more in a moment; if it stays so, {}",
+                    "retry in a moment; if it still fails, {}",
                     person(error.hint())
                 )
             }
@@ -117,7 +117,7 @@ fn hint(error: &CliError) -> String {
         },
         CliError::Connect { .. } | CliError::Locked { .. } => {
             format!(
-                "try once more in a moment; if it stays so, {}",
+                "retry in a moment; if it still fails, {}",
                 person(error.hint())
             )
         }

@@ -193,7 +193,7 @@ impl HttpDoor {
         if let Some(callers) = callers.and_then(Arc::into_inner)
             && let Err(error) = callers.store.close().await
         {
-            tracing::warn!(%error, "the door for agents was not closed cleanly");
+            tracing::warn!(%error, "the MCP endpoint was not closed cleanly");
         }
     }
 }
@@ -236,7 +236,10 @@ impl Gate {
         let (parts, body) = request.into_parts();
         if parts.uri.path() != MCP_PATH {
             pass_over(&parts, body).await;
-            return told(StatusCode::NOT_FOUND, format!("there is {MCP_PATH} here\n"));
+            return told(
+                StatusCode::NOT_FOUND,
+                format!("unknown path; use {MCP_PATH}\n"),
+            );
         }
         let (headers, method) = (&parts.headers, &parts.method);
         let page = self.place.host(headers, &parts.uri).and_then(|host| {
@@ -291,7 +294,7 @@ impl Gate {
             return Err(unread(refusal).into());
         }
         let Ok(_permit) = self.requests.try_acquire() else {
-            let text = "too many requests are under way: try again in a moment\n";
+            let text = "too many requests are running: retry in a moment\n";
             return Err(told(StatusCode::SERVICE_UNAVAILABLE, text.into()).into());
         };
         let request = Request::from_parts(parts, Body::new(Full::new(body)));
@@ -349,7 +352,7 @@ impl Coming {
         tokio::select! {
             body = body_of(body) => body,
             () = place.away.notified() => {
-                let text = "too many requests have not come to their end: this one was the oldest\n";
+                let text = "too many incomplete requests: this one was the oldest\n";
                 Err(told(StatusCode::SERVICE_UNAVAILABLE, text.into()).into())
             }
         }
@@ -362,16 +365,16 @@ async fn body_of(body: Body) -> Result<Bytes, Box<Answer>> {
         Ok(Ok(body)) => return Ok(message::mended(&body.to_bytes()).into_owned().into()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => (
             StatusCode::PAYLOAD_TOO_LARGE,
-            format!("a body has at most {MESSAGE_BYTES_MAX} bytes\n"),
+            format!("the body has more than {MESSAGE_BYTES_MAX} bytes\n"),
         ),
         Ok(Err(error)) => (
             StatusCode::BAD_REQUEST,
-            format!("the body broke off: {error}\n"),
+            format!("the body was interrupted: {error}\n"),
         ),
         Err(_) => (
             StatusCode::REQUEST_TIMEOUT,
             format!(
-                "the body did not come within {} s\n",
+                "the body did not arrive within {} s\n",
                 HTTP_BODY_MAX.as_secs()
             ),
         ),
@@ -392,8 +395,8 @@ async fn pass_over(parts: &Parts, body: Body) {
 
 fn turned_away(refusal: &WebRefusal) -> Answer {
     let hint = match refusal {
-        WebRefusal::OtherSite => ": `serve --mcp-origin` names those whose pages may ask",
-        WebRefusal::OtherHost(_) => ": `serve --web-host` names another one",
+        WebRefusal::OtherSite => ": allow the site with `serve --mcp-origin`",
+        WebRefusal::OtherHost(_) => ": allow the name with `serve --web-host`",
         WebRefusal::NoHost | WebRefusal::Unclear(_) => "",
     };
     told(refusal.status(), format!("{refusal}{hint}\n"))

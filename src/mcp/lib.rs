@@ -69,14 +69,14 @@ where
 fn not_spoken(error: &ServerInitializeError) -> CliError {
     let told = match error {
         ServerInitializeError::ExpectedInitializeRequest(_) => {
-            "it began without `initialize`".to_owned()
+            "it did not begin with `initialize`".to_owned()
         }
         error => treering_domain::with_causes(error).to_string(),
     };
     CliError::Outcome {
-        what: format!("what came is not the Model Context Protocol: {told}"),
-        hint: "an agent starts `treering mcp` and speaks with it; `treering init --help` tells \
-               how to add it to one"
+        what: format!("the input is not the Model Context Protocol: {told}"),
+        hint: "`treering mcp` is started by an agent; `treering init --help` explains how to add \
+               it to one"
             .into(),
         exit: treering_client::error::Exit::Failed,
     }

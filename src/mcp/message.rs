@@ -35,7 +35,7 @@ pub fn read(bytes: &[u8]) -> Incoming {
     match serde_json::from_slice::<RxJsonRpcMessage<RoleServer>>(&bytes) {
         // A request with an id of an invalid type is parsed as a notification.
         Ok(RxJsonRpcMessage::<RoleServer>::Notification(_)) if has_id(&bytes) => {
-            let what = "the id of a request is a text or a whole number";
+            let what = "the id of a request must be a string or an integer";
             Incoming::Unread(answer(Value::Null, ErrorCode::INVALID_REQUEST, what))
         }
         Ok(message) => Incoming::Message(Box::new(message)),
@@ -44,7 +44,7 @@ pub fn read(bytes: &[u8]) -> Incoming {
             Ok(value) => Incoming::Unread(answer(
                 id_of(&value),
                 ErrorCode::INVALID_REQUEST,
-                &format!("this is no request: {error}"),
+                &format!("not a request: {error}"),
             )),
             Err(error) => Incoming::Unread(unread(&bytes, &error)),
         },
@@ -59,7 +59,7 @@ pub fn refusal(bytes: &[u8]) -> Option<String> {
 }
 
 fn unread(bytes: &[u8], error: &serde_json::Error) -> String {
-    let what = format!("this is no JSON, or nested too deep: {error}");
+    let what = format!("not JSON, or nested too deep: {error}");
     answer(early_id(bytes), ErrorCode::PARSE_ERROR, &what)
 }
 

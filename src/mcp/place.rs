@@ -40,12 +40,9 @@ pub async fn event(
     let found = names::find(store, reference).await?;
     let Some(revision) = found.revision else {
         return Err(Failure::new(
-            format!(
-                "`{}` is a whole conversation, not one event of it",
-                found.called()
-            ),
-            "give CONVERSATION#REVISION, as `search` and `around` print it; \
-             `search` with `conversation` finds places in it",
+            format!("`{}` is a conversation, not an event", found.called()),
+            "use CONVERSATION#REVISION, as `search` and `around` print it; `search` with \
+             `conversation` finds events in it",
         ));
     };
     let branch = branch_of(store, &found, branch, revision).await?;
@@ -75,8 +72,8 @@ pub async fn branch_of(
         .map_err(|error| match error {
             CliError::NotFound { what, .. } => {
                 let hint = match given {
-                    true => "leave `branch` out, or look at the tool `branches`",
-                    false => "the tool `branches` says how far each branch is",
+                    true => "omit `branch`, or see the tool `branches`",
+                    false => "the tool `branches` shows the head of each branch",
                 };
                 Failure::new(what, hint)
             }

@@ -188,7 +188,7 @@ async fn let_go_when_idle(source: Arc<OwnStore>, connection: std::sync::Weak<Con
         let is_idle = Arc::strong_count(&open.connection) == 1;
         if is_idle && was_idle {
             if let Err(error) = close(&mut state).await {
-                tracing::warn!(%error, "the folder was not closed cleanly");
+                tracing::warn!(%error, "the data folder was not closed cleanly");
             }
             return;
         }

@@ -72,7 +72,7 @@ pub struct TraceOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The address cannot be used.
-    #[error("`{endpoint}` is not the address of a collector: {why}")]
+    #[error("`{endpoint}` is not a collector address: {why}")]
     Endpoint {
         /// The address.
         endpoint: String,
@@ -196,7 +196,7 @@ impl Traces {
         let Some(mut sending) = sending else { return };
         if timeout(TRACE_FLUSH_WAIT, &mut sending).await.is_err() {
             sending.abort();
-            tracing::warn!("there was no time to send the last spans");
+            tracing::warn!("the last spans were not sent in time");
         }
     }
 
@@ -284,7 +284,7 @@ fn channel(options: &TraceOptions) -> Result<Channel, TraceError> {
             let endpoint = endpoint.tls_config(tls);
             endpoint.map_err(|error| refused(with_causes(&error).to_string()))?
         }
-        _ => return Err(refused("it begins with http:// or https://".into())),
+        _ => return Err(refused("it must begin with http:// or https://".into())),
     };
     Ok(endpoint.connect_lazy())
 }
@@ -393,7 +393,8 @@ impl<E: SpanExporter> Sending<E> {
                     tracing::warn!(
                         why,
                         endpoint,
-                        "spans cannot be sent, and are lost until they can; calls are not touched"
+                        "spans cannot be sent and are dropped until the collector answers; calls \
+                         are not affected"
                     );
                 }
             }

@@ -40,8 +40,7 @@ pub enum SpanFault {
     },
     /// The messages have too many JSON values.
     #[error(
-        "its messages have more values than one request may have, {max} in all: send fewer spans \
-         at once"
+        "the messages of the request's spans have more than {max} values: send fewer spans at once"
     )]
     TooMany {
         /// The largest allowed number in one request.

@@ -49,7 +49,7 @@ impl RowBlock {
     /// # Errors
     /// [`ViewsError::Damaged`] when it is not such a block.
     pub(super) fn read(first_key: &[u8], stored: &[u8]) -> Result<Self, ViewsError> {
-        let damaged = || ViewsError::damaged("a block of rows is not what was written");
+        let damaged = || ViewsError::damaged("a block of rows is corrupt");
         let (header, packed) = stored.split_at_checked(HEADER_BYTES).ok_or_else(damaged)?;
         let number = |at: usize| {
             let bytes = header[at..at + 4].try_into();
@@ -151,7 +151,7 @@ const LENGTH_BYTES: usize = 4;
 
 fn length(bytes: usize) -> Result<u32, ViewsError> {
     u32::try_from(bytes).map_err(|_| ViewsError::Encode {
-        what: format!("{bytes} bytes are more than a block holds"),
+        what: format!("{bytes} bytes exceed the size of a block"),
     })
 }
 

@@ -45,7 +45,7 @@ impl Views {
                 Some((keys::last_number(&key)?, u64::from_le_bytes(last)))
             };
             let ends = rows.into_iter().map(ends).collect::<Option<_>>();
-            ends.ok_or_else(|| ViewsError::damaged("a lost stretch has no end"))
+            ends.ok_or_else(|| ViewsError::damaged("an unreadable range has no end"))
         })
     }
 

@@ -88,7 +88,7 @@ fn first_difference(
                 (None, Some((key, _))) => (&key[..], "only in the second"),
                 (Some((a, _)), Some((b, _))) if a < b => (&a[..], "only in the first"),
                 (Some((a, _)), Some((b, _))) if a > b => (&b[..], "only in the second"),
-                (Some((key, a)), Some((_, b))) if a != b => (&key[..], "not the same"),
+                (Some((key, a)), Some((_, b))) if a != b => (&key[..], "differs"),
                 _ if go_on() => continue,
                 _ => return Ok(None),
             };

@@ -9,7 +9,7 @@ use treering_domain::{ConversationId, Revision};
 #[derive(Debug, thiserror::Error)]
 pub enum ViewsError {
     /// The file was written by another version of the program.
-    #[error("the views have version {found}, and this program writes {expected}: rebuild them")]
+    #[error("the projections have version {found}, this program writes {expected}: rebuild them")]
     OtherVersion {
         /// The version of the file.
         found: u32,
@@ -17,22 +17,25 @@ pub enum ViewsError {
         expected: u32,
     },
     /// The file differs from what was written.
-    #[error("the views are damaged ({what}): rebuild them")]
+    #[error("the projections are damaged ({what}): rebuild them")]
     Damaged {
         /// What was found.
         what: String,
     },
     /// Another process, or another handle of this one, has the file open.
-    #[error("the views are in use by another process")]
+    #[error("the projections are in use by another process")]
     Locked,
     /// The disk or its quota is full.
-    #[error("there is no room for the views: free some and try again")]
+    #[error("no space left for the projections: free some and retry")]
     NoSpace,
     /// The projections were closed, perhaps by an earlier failure: reopen them.
-    #[error("the views are closed: open them again")]
+    #[error("the projections are closed: reopen them")]
     Closed,
     /// The delta starts at or before the offset that was already applied.
-    #[error("the views have reached offset {reached}; a delta from {first} to {last} comes again")]
+    #[error(
+        "the projections have reached offset {reached}; a delta from {first} to {last} was already \
+         applied"
+    )]
     NotBeyond {
         /// Log offset that the projections have reached.
         reached: u64,
@@ -43,7 +46,8 @@ pub enum ViewsError {
     },
     /// The delta leaves out events.
     #[error(
-        "revision {found} of conversation {conversation} came where {expected} was expected: rebuild the views"
+        "expected revision {expected} of conversation {conversation}, got {found}: rebuild the \
+         projections"
     )]
     Gap {
         /// The conversation.
@@ -54,16 +58,16 @@ pub enum ViewsError {
         found: Revision,
     },
     /// The delta has events or a branch of a conversation, but not the conversation's row.
-    #[error("the delta lacks the row of a conversation that it changes")]
+    #[error("the delta has no row for a conversation that it changes")]
     Incomplete,
     /// A row cannot be encoded.
-    #[error("a row of the views cannot be encoded: {what}")]
+    #[error("a row of the projections cannot be encoded: {what}")]
     Encode {
         /// Why.
         what: String,
     },
     /// Another failure of the store.
-    #[error("the views' store failed")]
+    #[error("the store of the projections failed")]
     Storage {
         /// The cause.
         #[source]

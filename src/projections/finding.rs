@@ -160,7 +160,7 @@ impl Views {
                 };
                 let (row_key, _) = row?;
                 let Some(key) = keys::key_of_event(&row_key) else {
-                    return Err(ViewsError::damaged("a row of the index does not add up"));
+                    return Err(ViewsError::damaged("an index row is corrupt"));
                 };
                 let under = keys::events_with_key(id, key);
                 let first = keys::event_under(under.clone(), branch, Revision::NONE);
@@ -336,7 +336,7 @@ fn entry(id: ConversationKey, key: &[u8], row: &[u8]) -> Result<EventEntry, View
     let value = codec::checked(key, row)?;
     let place = keys::last_event(key);
     let (Some((branch, revision)), Ok(value)) = (place, <[u8; ROW_BYTES]>::try_from(value)) else {
-        return Err(ViewsError::damaged("a row of the index does not add up"));
+        return Err(ViewsError::damaged("an index row is corrupt"));
     };
     let [o0, o1, o2, o3, o4, o5, o6, o7, k0, k1] = value;
     Ok(EventEntry {

@@ -173,7 +173,7 @@ fn source_ids(
         };
         let key = row?.0;
         let Some((as_long, id)) = keys::source_id_of(namespace, &key) else {
-            return Err(ViewsError::damaged("a source id does not add up"));
+            return Err(ViewsError::damaged("a source id is corrupt"));
         };
         from = as_long.after_prefix();
         if id.len() < part.len() {

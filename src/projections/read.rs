@@ -337,7 +337,7 @@ fn ancestor(
 
 fn branch_id(row: &[u8]) -> Result<BranchId, ViewsError> {
     let bytes: Result<[u8; 8], _> = row.try_into();
-    let bytes = bytes.map_err(|_| ViewsError::damaged("a branch's name leads nowhere"))?;
+    let bytes = bytes.map_err(|_| ViewsError::damaged("a branch name has no valid branch id"))?;
     Ok(BranchId(u64::from_le_bytes(bytes)))
 }
 
@@ -429,7 +429,7 @@ pub(super) fn conversation(
 }
 
 fn incomplete() -> ViewsError {
-    ViewsError::damaged("a conversation lacks a row")
+    ViewsError::damaged("a row of a conversation is missing")
 }
 
 /// Reads a conversation in one range scan: tip, creation and branches are adjacent.
@@ -450,7 +450,7 @@ fn state(reader: &Reader, id: ConversationKey) -> Result<Option<ConversationStat
             Some(StateRow::Branch) => {
                 branches.push(Arc::new(codec::decode::<BranchState>(key, row)?));
             }
-            None => return Err(ViewsError::damaged("a row is out of place")),
+            None => return Err(ViewsError::damaged("a row has an unexpected key")),
         }
     }
     let Some(head) = head else {
@@ -524,5 +524,5 @@ fn chunk_entries(
     let number = keys::last_number(key).unwrap_or_default();
     let value = codec::checked(key, row)?;
     let entries = Chunk::entries(value, id, number);
-    entries.ok_or_else(|| ViewsError::damaged("a chunk of the event index does not add up"))
+    entries.ok_or_else(|| ViewsError::damaged("a chunk of the event index is corrupt"))
 }

@@ -67,7 +67,7 @@ pub(super) fn open_chunk(head: Revision) -> u64 {
 }
 
 fn index_damaged() -> ViewsError {
-    ViewsError::damaged("the event index does not add up")
+    ViewsError::damaged("the event index is corrupt")
 }
 
 /// Appends a tip's bytes. `main` appends those of the first branch.

@@ -21,7 +21,7 @@ pub enum IndexError {
         dir: PathBuf,
     },
     /// The writer's heap size is out of bounds.
-    #[error("the search index cannot use {bytes} bytes for its writer; give {min} to {max}")]
+    #[error("the search index's writer heap of {bytes} bytes is out of range; use {min} to {max}")]
     WriterHeap {
         /// The requested size.
         bytes: usize,
@@ -57,7 +57,7 @@ pub enum IndexSearchError {
     #[error(transparent)]
     Query(#[from] QueryError),
     /// Offset and limit together exceed the maximum.
-    #[error("a search reaches at most {max} hits; offset {offset} and limit {limit} go beyond")]
+    #[error("offset {offset} and limit {limit} exceed the maximum of {max} hits")]
     TooFar {
         /// Hits to skip.
         offset: usize,
@@ -67,7 +67,7 @@ pub enum IndexSearchError {
         max: usize,
     },
     /// A filter with too many values.
-    #[error("the filter on {what} has {count} values; at most {max} are allowed")]
+    #[error("the filter {what} has {count} values; the maximum is {max}")]
     FilterTooLarge {
         /// The name of the filter.
         what: &'static str,
@@ -78,8 +78,8 @@ pub enum IndexSearchError {
     },
     /// Path globs are too long.
     #[error(
-        "the path globs have {bytes} bytes together; at most {max} are allowed: \
-         ask for fewer paths at a time"
+        "the path globs have {bytes} bytes together; the maximum is {max}: use fewer paths per \
+         search"
     )]
     GlobsTooLong {
         /// Their length in bytes, together.
@@ -88,7 +88,7 @@ pub enum IndexSearchError {
         max: usize,
     },
     /// The search would exceed the memory limit of one search.
-    #[error("the search needs more than the {} MiB of memory that one may have, for {what}", max >> 20)]
+    #[error("the search needs more than the memory limit of {} MiB, for {what}", max >> 20)]
     TooMuchMemory {
         /// What there is too much of, and what to do about it.
         what: TooMany,
@@ -96,7 +96,7 @@ pub enum IndexSearchError {
         max: usize,
     },
     /// The search was cancelled: its caller left, or the store is closing.
-    #[error("the search was stopped: the store is closing, or nobody waits for it")]
+    #[error("the search was stopped: the store is closing, or the caller is gone")]
     Stopped,
     /// The index failed.
     #[error(transparent)]

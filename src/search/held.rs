@@ -45,7 +45,7 @@ impl Held {
             return Ok(());
         }
         Err(io::Error::other(
-            "another folder is at its path; the data folder was moved or replaced",
+            "the path now names another folder: the data folder was moved or replaced",
         ))
     }
 

@@ -184,12 +184,12 @@ impl SearchIndex {
     pub fn open(dir: &Path, options: SearchOptions) -> Result<Self, IndexError> {
         let fail = |source| io_error("opened", dir, source);
         if dir.exists() && !dir.is_dir() {
-            return Err(rebuild("a file is in the place of its folder"));
+            return Err(rebuild("a file has the path of its folder"));
         }
         std::fs::create_dir_all(dir).map_err(fail)?;
         let is_index = dir.join("meta.json").exists();
         if !is_index && holds_files(dir).map_err(fail)? {
-            return Err(rebuild("its list of segments is not there"));
+            return Err(rebuild("its list of segments is missing"));
         }
         let fields = Fields::new();
         let folder = Folder::open(dir).map_err(|error| unreadable(dir, error.into()))?;
@@ -200,7 +200,7 @@ impl SearchIndex {
                 .map_err(|error| engine_error("made", dir, error))?
         };
         if index.schema() != fields.schema {
-            return Err(rebuild("its fields are those of another version"));
+            return Err(rebuild("its schema is of another version"));
         }
         Self::with_index(index, fields, dir, options, Merges::AsTheyCome)
     }
@@ -212,14 +212,14 @@ impl SearchIndex {
     /// [`IndexError::NeedsRebuild`] when it is missing, damaged or of another version.
     pub fn open_unchanged(dir: &Path) -> Result<Self, IndexError> {
         if !dir.join("meta.json").exists() {
-            return Err(rebuild("it is not there"));
+            return Err(rebuild("it does not exist"));
         }
         let unreadable = |error| unreadable(dir, error);
         let directory = Unchanged::open(dir).map_err(|error| unreadable(error.into()))?;
         let index = Index::open(directory).map_err(unreadable)?;
         let fields = Fields::new();
         if index.schema() != fields.schema {
-            return Err(rebuild("its fields are those of another version"));
+            return Err(rebuild("its schema is of another version"));
         }
         let options = SearchOptions {
             verify: VerifyOnOpen::Structure,
@@ -286,13 +286,13 @@ impl SearchIndex {
         let reached = match &metas.payload {
             Some(payload) => parse_payload(payload)?,
             None if fresh => Position::default(),
-            None => return Err(rebuild("its last commit has no mark")),
+            None => return Err(rebuild("its last commit has no position")),
         };
         if options.verify == VerifyOnOpen::Checksums {
             verify(&index, dir)?;
         }
         if let Some(name) = files::not_as_noted(dir, &metas.segments) {
-            return Err(rebuild(format!("{name} is not the file that it was")));
+            return Err(rebuild(format!("{name} was replaced")));
         }
         let writer = open_writer(&index, dir, &options, merges)?;
         let reader = index
@@ -625,7 +625,7 @@ impl SearchIndex {
             .map_err(std::io::Error::other)
             .and_then(|segments| files::note(&self.dir, &segments, &mut state.noted));
         if let Err(error) = noted {
-            tracing::warn!(%error, "the files of the search index were not listed");
+            tracing::warn!(%error, "the files of the search index could not be recorded");
         }
     }
 
@@ -639,7 +639,7 @@ impl SearchIndex {
         let Some(writer) = state.writer.as_mut() else {
             let source = TantivyError::SystemError("an earlier write failed".to_owned());
             return Err(IndexError::Engine {
-                action: "written before it is recovered",
+                action: "written before recovery",
                 source,
             });
         };
@@ -767,7 +767,7 @@ fn verify(index: &Index, dir: &Path) -> Result<(), IndexError> {
     match damaged.iter().next() {
         None => Ok(()),
         Some(file) => Err(rebuild(format!(
-            "the checksum of {} is wrong",
+            "{} has a checksum mismatch",
             file.display()
         ))),
     }
@@ -777,10 +777,10 @@ fn verify(index: &Index, dir: &Path) -> Result<(), IndexError> {
 fn check_segments(searcher: &Searcher) -> Result<(), IndexError> {
     for segment in searcher.segment_readers() {
         let starts = segment.fast_fields().u64(column::BYTE_START);
-        let starts = starts.map_err(|_| rebuild("a segment lacks a column"))?;
+        let starts = starts.map_err(|_| rebuild("a segment has no byte_start column"))?;
         if starts.num_docs() != segment.max_doc() {
             return Err(rebuild(
-                "a segment has another size than the list of segments says",
+                "a segment's size differs from the list of segments",
             ));
         }
     }
@@ -796,7 +796,7 @@ fn payload(mark: Position) -> String {
 }
 
 fn parse_payload(payload: &str) -> Result<Position, IndexError> {
-    let damaged = || rebuild("its mark cannot be read");
+    let damaged = || rebuild("the position of its last commit is invalid");
     let (text, checksum) = payload.rsplit_once(' ').ok_or_else(damaged)?;
     if format!("{:08x}", crc32c::crc32c(text.as_bytes())) != checksum {
         return Err(damaged());
@@ -807,7 +807,7 @@ fn parse_payload(payload: &str) -> Result<Position, IndexError> {
     };
     if version != INDEX_VERSION.to_string() {
         return Err(rebuild(format!(
-            "it was written in version {version}; this is version {INDEX_VERSION}"
+            "it has version {version}; this program uses version {INDEX_VERSION}"
         )));
     }
     let (shard, offset) = mark.split_once(':').ok_or_else(damaged)?;

@@ -62,7 +62,7 @@ impl SearchIndex {
                 return Ok(true);
             };
             // An automatic merge held one of the segments.
-            tracing::debug!(%error, "segments of the search index were not joined");
+            tracing::debug!(%error, "segments of the search index were not merged");
             drop(this);
             std::thread::sleep(ATTEMPT_PAUSE);
         }

@@ -71,23 +71,23 @@ impl std::fmt::Display for TooMany {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Chosen => {
-                "the conversations that its labels, sources or not_sealed choose: choose fewer, by \
-                 a label that fewer have, or leave these filters out"
+                "the conversations that match its labels, sources or not_sealed: use a rarer \
+                 label, or drop these filters"
             }
             Self::Branches => {
-                "the branches of conversations that have several: choose fewer conversations, or \
-                 search without active_branches_only"
+                "the branches of conversations with several branches: search fewer conversations, \
+                 or without active_branches_only"
             }
             Self::Matching => {
-                "the conversations that have matches: narrow it by a time, a tool or a rarer word, \
-                 ask for fewer of them by conversations_max, or search without by_conversation"
+                "the conversations with matches: narrow it with a time, a tool or a rarer word, \
+                 lower conversations_max, or search without by_conversation"
             }
             Self::Candidates => {
-                "the events that the pattern may match: give it a longer word, or narrow it by a \
+                "the events that may match the pattern: use a longer word, or narrow it with a \
                  time or a tool"
             }
             Self::Texts => {
-                "the different texts that match: narrow it by a time, a tool or a rarer word, or \
+                "the different texts that match: narrow it with a time, a tool or a rarer word, or \
                  search without count_all"
             }
         })
@@ -261,7 +261,7 @@ mod tests {
         let mut events = EventSet::new(memory.holding(TooMany::Candidates));
         let refused = events.insert(64 * 20).unwrap_err();
         assert!(
-            refused.to_string().contains("give it a longer word"),
+            refused.to_string().contains("use a longer word"),
             "{refused}"
         );
         drop(first);

@@ -34,10 +34,10 @@ pub const QUERY_DEPTH_MAX: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// The query has nothing to search for.
-    #[error("the query has no word to search for")]
+    #[error("the query has no words to search for")]
     Empty,
     /// The query is too long.
-    #[error("the query has {bytes} bytes; at most {max} are allowed")]
+    #[error("the query has {bytes} bytes; the maximum is {max}")]
     TooLong {
         /// Its length, in bytes.
         bytes: usize,
@@ -45,7 +45,7 @@ pub enum QueryError {
         max: usize,
     },
     /// The query has too many words or phrases.
-    #[error("the query has more than {max} words or phrases; the next begins at byte {at}")]
+    #[error("the query has more than {max} words and phrases; the next one begins at byte {at}")]
     TooManyClauses {
         /// The byte offset of the first one too many.
         at: usize,
@@ -53,13 +53,13 @@ pub enum QueryError {
         max: usize,
     },
     /// The query is not a valid regular expression.
-    #[error("this is no regular expression: {message}")]
+    #[error("invalid regular expression: {message}")]
     Regex {
         /// What is wrong, and where.
         message: String,
     },
     /// Groups are nested too deep.
-    #[error("groups are nested more than {max} deep at byte {at}")]
+    #[error("groups are nested more than {max} levels deep at byte {at}")]
     TooDeep {
         /// The byte offset of the bracket that is one too many.
         at: usize,

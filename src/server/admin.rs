@@ -71,7 +71,7 @@ impl Admin for AdminService {
         let call = Call::of(&request)?;
         let pb::RebuildRequest { views, index } = request.into_inner();
         if !views && !index {
-            let message = "is not set, and index is not either: choose what to rebuild";
+            let message = "neither views nor index is set: set at least one of them";
             return Err(Malformed::new("views", message).into());
         }
         let items = self.0.engine.rebuild(views, index);

@@ -40,7 +40,7 @@ pub(super) async fn command(
     let create = create_if_missing(request.create_if_missing)?;
     let default = match creates(request.events.first()) {
         true if create.is_some() => {
-            let message = "is there, and the batch itself creates the conversation: do one of both";
+            let message = "set either create_if_missing or a conversation_created event, not both";
             return Err(Malformed::new("create_if_missing", message).into());
         }
         _ if create.is_some() => {
@@ -202,15 +202,15 @@ pub(super) async fn new_conversation(
 /// [`Malformed`] when it is a derived id (UUID version 8).
 pub(super) fn chosen(field: &str, id: ConversationId) -> Result<ConversationId, Malformed> {
     if is_derived(id) {
-        let message = "is a UUID of version 8: those follow from names and cannot be chosen; \
-                       take one of version 4 or 7, or leave it empty";
+        let message = "is a UUID of version 8, which is reserved for derived ids; use version 4 or \
+                       7, or leave it empty";
         return Err(Malformed::new(field, message));
     }
     Ok(id)
 }
 
 fn unnamed(field: &str) -> Malformed {
-    let message = "is empty: only a batch that starts with conversation_created can go without";
+    let message = "is empty: only a batch that starts with conversation_created may omit it";
     Malformed::new(field, message)
 }
 
@@ -321,7 +321,7 @@ impl<'a> Names<'a> {
         if text.is_empty() {
             if key.is_none() {
                 let message = "is empty: create_if_missing needs a UUID, a name, or an \
-                               idempotency_key that an id follows from";
+                               idempotency_key to derive the id from";
                 return Err(Malformed::new(field, message).into());
             }
             return new_conversation(self.engine, self.namespace, key).await;
@@ -333,7 +333,7 @@ impl<'a> Names<'a> {
         let (source, source_id) =
             created.map_or(("", ""), |of| (of.source.as_str(), of.source_id.as_str()));
         if !source_id.is_empty() && source_id != text {
-            let message = "is another one than conversation_id names: leave it out";
+            let message = "differs from conversation_id: leave it out";
             return Err(Malformed::new("create_if_missing.source_id", message).into());
         }
         let there = self.engine.of_source(self.namespace, source, text).await?;
@@ -388,7 +388,7 @@ impl<'a> Names<'a> {
                 ExpectedNewest::Event(id)
             }
             Some(Expected::Absent(false)) | None => {
-                let message = "must say one of absent, revision and event_id";
+                let message = "must be one of absent, revision and event_id";
                 return Err(Malformed::new(field, message).into());
             }
         };

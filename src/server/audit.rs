@@ -183,7 +183,7 @@ impl Audit {
                         let (error, key) = (with_causes(&error), &*name);
                         tracing::error!(
                             %error, key, ?many,
-                            "a key has read very much, and that could not be noted; trying again"
+                            "a key's large reads could not be recorded in the audit; retrying"
                         );
                         all_noted = false;
                     }
@@ -233,7 +233,7 @@ impl Audit {
         let done = self.note_keys(&file.keys).await;
         if let Err(error) = &done {
             let error = with_causes(error);
-            tracing::error!(%error, "changes of keys could not be noted; trying again");
+            tracing::error!(%error, "changes of keys could not be recorded in the audit; retrying");
         }
         done.is_ok()
     }
@@ -292,7 +292,7 @@ impl Audit {
 fn tell(deed: &str, caller: &Caller, error: &AppendError) {
     let (error, key) = (with_causes(error), caller.key().map(|(name, _)| name));
     let namespace = caller.namespace.as_str();
-    tracing::error!(%error, deed, key, namespace, "it was done, and could not be noted");
+    tracing::error!(%error, deed, key, namespace, "done, but not recorded in the audit");
 }
 
 /// A change of a key, as recorded.

@@ -77,7 +77,8 @@ impl Call {
     /// `INTERNAL` when no guard admitted the call: then nothing is allowed.
     pub fn of<T>(request: &Request<T>) -> Result<Self, Status> {
         let caller = request.extensions().get::<Caller>();
-        let caller = caller.ok_or_else(|| Status::internal("nobody was asked who calls"))?;
+        let caller =
+            caller.ok_or_else(|| Status::internal("the call has no authenticated caller"))?;
         let headers: &HeaderMap = request.metadata().as_ref();
         Ok(Self {
             namespace: caller.namespace.clone(),
@@ -138,7 +139,9 @@ pub(super) fn deadline_exceeded() -> Status {
 }
 
 pub(super) fn shutting_down() -> Status {
-    Status::unavailable("the server is shutting down: connect again and go on from the last place")
+    Status::unavailable(
+        "the server is shutting down: reconnect and continue from the last position",
+    )
 }
 
 /// Returns the namespace that a call names.

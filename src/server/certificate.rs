@@ -23,23 +23,21 @@ pub(super) struct CertificateFacts {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CertificateFault {
     /// It cannot be read.
-    #[error("its first certificate cannot be read ({0}): it must be X.509 in PEM")]
+    #[error("its first certificate cannot be read ({0}): expected X.509 in PEM")]
     Unreadable(String),
     /// It has expired.
-    #[error(
-        "its certificate ended at {0}, so clients refuse it: renew it, and put the new one there"
-    )]
+    #[error("the certificate expired at {0}, and clients refuse it: renew it and replace the file")]
     Ended(String),
     /// It is not valid yet.
     #[error(
-        "its certificate begins at {0}, so clients refuse it: compare this machine's clock, or \
-         wait until then"
+        "the certificate is not valid before {0}, and clients refuse it: check this machine's \
+         clock, or wait until then"
     )]
     NotBegun(String),
     /// It has no name in common with the one in use.
     #[error(
-        "its certificate is for {found}, and the one in use for {wanted}: was another host's file \
-         put there? To change the server's names, start it again"
+        "the certificate is for {found}, the current one for {wanted}: check that the file belongs \
+         to this host. To change the server's names, restart it"
     )]
     OtherNames {
         /// Its own names.

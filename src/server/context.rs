@@ -45,7 +45,7 @@ impl ContextsService {
             });
         }
         if !branch.is_empty() {
-            let message = "names a branch, but conversation_id is empty";
+            let message = "is set, but conversation_id is empty";
             return Err(Malformed::new("branch", message).into());
         }
         Ok(ContextScope::LongTerm)
@@ -94,13 +94,14 @@ impl ContextsService {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum BuildLate {
     #[error(
-        "the log did not reach the position within {} s: read again what is there, without at_least",
+        "the log did not reach the position within {} s: retry without at_least to read what is \
+         there",
         BUILD_WAIT_MAX.as_secs()
     )]
     Position,
     #[error(
-        "the request was not built within {} s, its wait for a turn among other reads included: \
-         try again later, or compact the conversation first",
+        "the request was not built within {} s, including the wait for other reads: retry later, \
+         or compact the conversation first",
         BUILD_WAIT_MAX.as_secs()
     )]
     Build,

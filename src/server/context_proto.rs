@@ -23,7 +23,7 @@ pub(super) fn provider(number: i32) -> Result<Provider, Malformed> {
         return Ok(Provider::Neutral);
     }
     Provider::of_number(number).ok_or_else(|| {
-        let message = format!("{number} is no provider that this version knows");
+        let message = format!("{number} is not a known provider");
         Malformed::new("provider", message)
     })
 }
@@ -130,7 +130,7 @@ fn context_entry(entry: ContextEntry) -> pb::ContextEntry {
 /// Parses the trigger of a compaction; unspecified means manual.
 pub(super) fn trigger(number: i32) -> Result<CompactionTrigger, Malformed> {
     let known = pb::CompactionTrigger::try_from(number).map_err(|_| {
-        let message = format!("{number} is no trigger that this version knows");
+        let message = format!("{number} is not a known trigger");
         Malformed::new("trigger", message)
     })?;
     Ok(match known {

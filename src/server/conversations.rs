@@ -43,7 +43,7 @@ impl ConversationsService {
         };
         let metadata = asked.metadata.into_iter().map(|(name, text)| {
             let value = serde_json::from_str(&text).map_err(|_| {
-                let message = "a value is not JSON text: of a text give \"text\", in quotes";
+                let message = "a value is not JSON text: write a string as \"text\", with quotes";
                 Malformed::new("metadata", message)
             })?;
             Ok((name, value))
@@ -87,7 +87,7 @@ impl ConversationsService {
                 labels: retention.labels.into_iter().collect(),
             }),
             Some(Target::WholeNamespace(false)) | None => {
-                let message = "is not set: say what is to be erased";
+                let message = "is not set: choose what to erase";
                 return Err(Malformed::new("target", message).into());
             }
         })
@@ -160,7 +160,7 @@ fn check_of_new_conversation(is_new: bool, fields: [(&str, bool); 5]) -> Result<
     let set = fields.iter().find(|(_, is_unset)| !is_unset);
     match set {
         Some((field, _)) if !is_new => {
-            let message = "is of a new conversation: set into_conversation, too";
+            let message = "applies only to a new conversation: set into_conversation, too";
             Err(Malformed::new(*field, message))
         }
         _ => Ok(()),

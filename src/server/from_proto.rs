@@ -44,7 +44,7 @@ impl fmt::Display for Malformed {
 /// Checks that a text is not empty.
 pub(super) fn required(field: &str, text: &str) -> Result<(), Malformed> {
     if text.is_empty() {
-        return Err(Malformed::new(field, "is empty, but required"));
+        return Err(Malformed::new(field, "is required"));
     }
     Ok(())
 }
@@ -57,7 +57,7 @@ pub(super) fn check_short(field: &str, text: &str) -> Result<(), Malformed> {
 /// Checks the number of keys in a request.
 pub(super) fn at_most_keys(field: &str, keys: usize) -> Result<(), Malformed> {
     if keys > KNOWN_KEYS_MAX {
-        let message = format!("has {keys} keys; at most {KNOWN_KEYS_MAX} are allowed");
+        let message = format!("has {keys} keys; the maximum is {KNOWN_KEYS_MAX}");
         return Err(Malformed::new(field, message));
     }
     Ok(())
@@ -66,7 +66,7 @@ pub(super) fn at_most_keys(field: &str, keys: usize) -> Result<(), Malformed> {
 fn at_most(field: &str, text: &str, max: usize) -> Result<(), Malformed> {
     if text.len() > max {
         let bytes = text.len();
-        let message = format!("has {bytes} bytes; at most {max} are allowed");
+        let message = format!("has {bytes} bytes; the maximum is {max}");
         return Err(Malformed::new(field, message));
     }
     Ok(())
@@ -111,7 +111,7 @@ pub(super) fn expected(expected: Option<pb::ExpectedRevision>) -> ExpectedRevisi
 /// Checks the number of entries in a request.
 pub(super) fn at_most_entries(field: &str, entries: usize, max: usize) -> Result<(), Malformed> {
     if entries > max {
-        let message = format!("has {entries} entries; at most {max} are allowed");
+        let message = format!("has {entries} entries; the maximum is {max}");
         return Err(Malformed::new(field, message));
     }
     Ok(())
@@ -122,7 +122,7 @@ pub(super) fn kinds(numbers: &[i32]) -> Result<Vec<EventKind>, Malformed> {
     let one = |(index, number): (usize, &i32)| {
         let kind = u16::try_from(*number).ok();
         kind.and_then(EventKind::from_number).ok_or_else(|| {
-            let message = format!("{number} is no kind of event that this version knows");
+            let message = format!("{number} is not a known event kind");
             Malformed::new(format!("kinds[{index}]"), message)
         })
     };
@@ -141,7 +141,7 @@ pub(super) fn time(
     field: &str,
     time: Option<&Timestamp>,
 ) -> Result<Option<TimestampMicros>, Malformed> {
-    let message = "is not a time between the years 1 and 9999";
+    let message = "must be between the years 1 and 9999";
     let read =
         |time| envelope::timestamp_from_pb(time).ok_or_else(|| Malformed::new(field, message));
     time.map(read).transpose()
@@ -166,7 +166,7 @@ pub(super) fn page_token(token: &str) -> Result<Option<ListPlace>, Malformed> {
     if token.is_empty() {
         return Ok(None);
     }
-    let message = "is not a token that this server gave: start again without one";
+    let message = "is not a token of this server: restart the list without a token";
     let canonical = |place: &ListPlace| super::to_proto::page_token(Some(*place)) == token;
     let (offset, time) = token.split_once('@').unwrap_or((token, "0"));
     let offset = u64::from_str_radix(offset, 16).ok();
@@ -187,10 +187,7 @@ pub(super) fn list_order(number: i32) -> Result<ListOrder, Malformed> {
     match pb::ListOrder::try_from(number) {
         Ok(pb::ListOrder::Unspecified) => Ok(ListOrder::Recorded),
         Ok(pb::ListOrder::Happened) => Ok(ListOrder::Happened),
-        Err(_) => Err(Malformed::new(
-            "order",
-            "is an order that this version does not know",
-        )),
+        Err(_) => Err(Malformed::new("order", "is not a known order")),
     }
 }
 
@@ -208,13 +205,13 @@ pub(super) fn read_query(
     let log = query.source == Source::Log;
     let (first, last) = if log {
         if request.from_revision != 0 || request.to_revision != 0 {
-            let message = "revisions are of a conversation: read the log by from_offset";
+            let message = "is for conversations: use from_offset to read the log";
             return Err(Malformed::new("from_revision", message));
         }
         (request.from_offset, 0)
     } else {
         if request.from_offset != 0 {
-            let message = "offsets are of the log: read a branch or conversation by from_revision";
+            let message = "is for the log: use from_revision to read a branch or conversation";
             return Err(Malformed::new("from_offset", message));
         }
         (request.from_revision, request.to_revision)
@@ -227,16 +224,17 @@ pub(super) fn read_query(
     query.begins_in = match request.from_conversation.as_str() {
         "" => None,
         _ if !matches!(query.source, Source::Branch { .. }) => {
-            let message = "is of a branch: read a conversation or the log without it";
+            let message = "is for branches: omit it to read a conversation or the log";
             return Err(Malformed::new("from_conversation", message));
         }
         _ if first == 0 => {
-            let message = "is given without from_revision";
+            let message = "requires from_revision";
             return Err(Malformed::new("from_conversation", message));
         }
-        id => Some(id.parse().map_err(|_| {
-            Malformed::new("from_conversation", "must be a UUID, as events have it")
-        })?),
+        id => Some(
+            id.parse()
+                .map_err(|_| Malformed::new("from_conversation", "must be a UUID"))?,
+        ),
     };
     query.from = low;
     query.to = unbounded(high);
@@ -263,17 +261,17 @@ pub(super) fn start(request: &pb::SubscribeRequest) -> Result<StartAfter, Malfor
     let placed = request.after_revision != 0 || request.after_offset.is_some();
     if request.from_now {
         if placed {
-            let message = "says to skip what is there, but a place to start from is given too";
+            let message = "cannot be combined with a position to start at";
             return Err(Malformed::new("from_now", message));
         }
         return Ok(StartAfter::Now);
     }
     if log && request.after_revision != 0 {
-        let message = "revisions are of a conversation: follow the log by after_offset";
+        let message = "is for conversations: use after_offset to follow the log";
         return Err(Malformed::new("after_revision", message));
     }
     if !log && request.after_offset.is_some() {
-        let message = "offsets are of the log: follow a branch or conversation by after_revision";
+        let message = "is for the log: use after_revision to follow a branch or conversation";
         return Err(Malformed::new("after_offset", message));
     }
     let after = if log {

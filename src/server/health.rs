@@ -116,9 +116,7 @@ impl Health for HealthService {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         match self.status(&request.get_ref().service) {
-            ServingStatus::ServiceUnknown => {
-                Err(Status::not_found("this server has no such service"))
-            }
+            ServingStatus::ServiceUnknown => Err(Status::not_found("unknown service")),
             status => {
                 let mut answer = Response::new(response(status));
                 if let Some(proof) = self.proof(request.metadata()) {

@@ -55,7 +55,7 @@ impl Items for ItemsService {
         let caller = call.caller.clone();
         let batch = batch(call, request)?;
         if let Some(index) = batch.ops.iter().position(ItemOp::changes) {
-            let message = "changes something, also by letting it live longer: call Batch";
+            let message = "is a write, or renews a ttl: use Batch";
             return Err(Malformed::new(format!("ops[{index}]"), message).into());
         }
         let answers = self.0.engine.items(batch).await.or_status()?;
@@ -66,7 +66,7 @@ impl Items for ItemsService {
 fn batch(call: Call, request: pb::ItemsRequest) -> Result<ItemBatch, Malformed> {
     from_proto::at_most_entries("ops", request.ops.len(), ITEM_OPS_MAX)?;
     if request.ops.is_empty() {
-        return Err(Malformed::new("ops", "is empty, but required"));
+        return Err(Malformed::new("ops", "is required"));
     }
     from_proto::check_short("actor", &request.actor)?;
     let ops = request.ops.into_iter().enumerate();
@@ -86,7 +86,7 @@ fn op(index: usize, op: pb::ItemOp) -> Result<ItemOp, Malformed> {
     let field = |name: &str| format!("ops[{index}].{name}");
     Ok(match op.op {
         None => {
-            let message = "says nothing to do: it may be of a newer version";
+            let message = "has no known operation: it may be from a newer version";
             return Err(Malformed::new(format!("ops[{index}]"), message));
         }
         Some(Op::Get(get)) => ItemOp::Get {
@@ -143,7 +143,7 @@ fn condition(field: &str, of: pb::ItemCondition) -> Result<ItemCondition, Malfor
         Pb::Less => Comparison::Less,
         Pb::LessOrEqual => Comparison::LessOrEqual,
         Pb::Unspecified => {
-            let message = "is unspecified, or of a newer version: choose one";
+            let message = "is unspecified or unknown";
             return Err(Malformed::new(format!("{field}.comparison"), message));
         }
     };
@@ -167,7 +167,7 @@ fn paths(field: &str, list: pb::ListItemPaths) -> Result<PathsQuery, Malformed> 
             pb::PathEnd::Prefix => PathMatch::Prefix(of.path),
             pb::PathEnd::Suffix => PathMatch::Suffix(of.path),
             pb::PathEnd::Unspecified => {
-                let message = "is unspecified, or of a newer version: choose one";
+                let message = "is unspecified or unknown";
                 return Err(Malformed::new(format!("{at}[{index}].end"), message));
             }
         });

@@ -320,7 +320,7 @@ async fn serve_connections(
     {
         tracing::warn!(
             grace_ms = options.grace.as_millis(),
-            "the grace period is over"
+            "the grace period has ended"
         );
         stopper.advance(Phase::Cut);
         // Whatever is still running then is dropped with the acceptor.
@@ -374,7 +374,7 @@ async fn watch(keys: Option<Arc<KeyRing>>, tls: Option<Arc<ServerTls>>, audit: A
 async fn note_uses(keys: Arc<KeyRing>) {
     let noted = tokio::task::spawn_blocking(move || keys.note_uses()).await;
     if let Ok(Err(error)) = noted {
-        tracing::warn!(%error, "when keys were used last could not be written down");
+        tracing::warn!(%error, "the last uses of keys could not be recorded");
     }
 }
 

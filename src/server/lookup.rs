@@ -58,14 +58,14 @@ pub(super) fn go_on_at(stop: &pb::ReadStop, log: bool) -> Result<Option<ReadStop
         Some(At::Offset(offset)) if log => ReadStop::Offset(*offset),
         Some(At::Event(place)) if !log => {
             let id = place.conversation_id.parse();
-            let id = id.map_err(|_| Malformed::new("go_on_at.event", "names no UUID"))?;
+            let id = id.map_err(|_| Malformed::new("go_on_at.event", "must be a UUID"))?;
             ReadStop::Event(EventRef {
                 conversation: id,
                 revision: Revision(place.revision),
             })
         }
         Some(_) => {
-            let message = "is of another source: give back what the read itself said";
+            let message = "is from another read: pass the value of this read's own answer";
             return Err(Malformed::new("go_on_at", message));
         }
     };
@@ -95,18 +95,18 @@ pub(super) async fn latest(
     let conversations = request.conversations.len();
     from_proto::at_most_entries("conversations", conversations, LATEST_CONVERSATIONS_MAX)?;
     if conversations == 0 {
-        return Err(Malformed::new("conversations", "is empty, but required").into());
+        return Err(Malformed::new("conversations", "is required").into());
     }
     if request.as_of_revision != 0 && conversations > 1 {
-        let message = "a revision is of one conversation, but several are named";
+        let message = "can be set only for one conversation";
         return Err(Malformed::new("as_of_revision", message).into());
     }
     let wanted = wanted(&request)?;
     let lookups = conversations.saturating_mul(wanted.len());
     if lookups > LOOKUPS_MAX {
         let message = format!(
-            "{conversations} conversations with {} each are {lookups} look-ups; \
-             at most {LOOKUPS_MAX} are allowed",
+            "{conversations} conversations with {} each are {lookups} lookups; the maximum is \
+             {LOOKUPS_MAX}",
             wanted.len()
         );
         return Err(Malformed::new("conversations", message).into());
@@ -140,7 +140,7 @@ fn wanted(request: &pb::LatestRequest) -> Result<Vec<Wanted>, Malformed> {
     let kinds = kinds.into_iter().map(Wanted::Kind);
     let wanted: Vec<_> = keys.chain(types).chain(kinds).collect();
     if wanted.is_empty() {
-        let message = "nothing is asked for: give keys, types or kinds";
+        let message = "no keys, types or kinds are set: set at least one";
         return Err(Malformed::new("keys", message));
     }
     Ok(wanted)
@@ -186,7 +186,7 @@ pub(super) async fn names(
         let field = |name: &str| format!("events[{index}].{name}");
         names.push(match name.by {
             None => {
-                let message = "names no event: give an id or a place";
+                let message = "names no event: set an id or a place";
                 return Err(Malformed::new(format!("events[{index}]"), message).into());
             }
             Some(By::EventId(id)) => {

@@ -304,7 +304,7 @@ impl Drop for CallWatch {
                 request_bytes = self.received_bytes,
                 answer_bytes = self.sent_bytes,
                 untold,
-                "a slow request"
+                "slow request"
             );
         }
     }

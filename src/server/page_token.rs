@@ -48,8 +48,8 @@ impl Scope {
         let parts = token.split_at_checked(DIGITS);
         let place = parts.filter(|(hash, place)| *hash == self.hash(place));
         place.map(|(_, place)| place).ok_or_else(|| {
-            let message = "is not a token of this query and this store: ask as you asked for the \
-                           page before, or start again without one";
+            let message = "does not belong to this query and store: repeat the query of the \
+                           previous page, or start without a token";
             Malformed::new(FIELD, message)
         })
     }

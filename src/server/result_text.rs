@@ -45,7 +45,7 @@ impl Range {
             });
         }
         if bytes {
-            let message = "lines are given together with bytes: choose one";
+            let message = "lines and bytes are both set: choose one";
             return Err(Malformed::new("line_first", message));
         }
         let last = unbounded(request.line_last);
@@ -95,11 +95,11 @@ pub(super) fn asked(request: &pb::GetResultRequest) -> Result<ReadArguments, Mal
         request.line_last,
     ];
     if request.which.is_some() || ranges.iter().any(|number| *number != 0) {
-        let message = "are given together with another way to say what is wanted: choose one";
+        let message = "cannot be combined with other fields that select a result";
         return Err(Malformed::new("arguments", message));
     }
     let text = std::str::from_utf8(&request.arguments)
-        .map_err(|_| Malformed::new("arguments", "are not UTF-8"))?;
+        .map_err(|_| Malformed::new("arguments", "must be UTF-8"))?;
     ReadArguments::parse(text).map_err(|error| Malformed::new("arguments", error.to_string()))
 }
 
@@ -118,7 +118,7 @@ pub(super) fn messages(
     let total = recorded.text.len();
     let range = range.bytes_of(&recorded.text).ok_or_else(|| {
         Status::out_of_range(format!(
-            "the range starts after the end of the result, which has {total} bytes"
+            "the range starts beyond the end of the result, which has {total} bytes"
         ))
     })?;
     let mut info = Some(pb::ResultInfo {
@@ -153,13 +153,13 @@ pub(super) async fn assemble(
     let mut requests = std::pin::pin!(requests);
     let first = requests.next().await.transpose()?;
     let Some(Item::Start(start)) = first.and_then(|first| first.item) else {
-        let message = "the first message must be the start, which names the call";
+        let message = "the first message must be `start`";
         return Err(Malformed::new("start", message).into());
     };
     let mut text = Vec::new();
     while let Some(request) = requests.next().await.transpose()? {
         let Some(Item::Chunk(chunk)) = request.item else {
-            let message = "every message but the first must be a chunk of the text";
+            let message = "every message after the first must be a `chunk`";
             return Err(Malformed::new("chunk", message).into());
         };
         let actual = text.len() + chunk.len();
@@ -170,7 +170,7 @@ pub(super) async fn assemble(
     }
     let text = String::from_utf8(text).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
-        let message = format!("the text is not UTF-8 from byte {valid} on");
+        let message = format!("the text is not UTF-8 at byte {valid}");
         Malformed::new("chunk", message)
     })?;
     Ok((start, text))
@@ -196,7 +196,7 @@ pub(super) fn command(
     text: String,
 ) -> Result<AppendCommand<EncodedBody>, Malformed> {
     let Some(mut result) = start.result else {
-        return Err(Malformed::new("start.result", "is not set, but required"));
+        return Err(Malformed::new("start.result", "is required"));
     };
     if !text.is_empty() {
         let part = Some(pb::content_part::Part::Text(text));

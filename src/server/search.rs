@@ -88,35 +88,36 @@ fn mode(mode: i32) -> Result<Reading, Malformed> {
         Ok(pb::QueryMode::Unspecified) => Ok(Reading::Guess),
         Ok(pb::QueryMode::Plain) => Ok(Reading::Plain),
         Ok(pb::QueryMode::Query) => Ok(Reading::Query),
-        Err(_) => Err(Malformed::new("mode", "is no mode that is known here")),
+        Err(_) => Err(Malformed::new("mode", "is not a known mode")),
     }
 }
 
 fn roles(roles: &[i32]) -> Result<Vec<Role>, Malformed> {
     let known = |&role: &i32| body::role_from_pb(role);
     let read: Option<Vec<Role>> = roles.iter().map(known).collect();
-    read.ok_or_else(|| Malformed::new("roles", "has one that is not known here"))
+    read.ok_or_else(|| Malformed::new("roles", "has an unknown role"))
 }
 
 fn wait_max(max: Option<prost_types::Duration>) -> Result<Option<Duration>, Malformed> {
     let read = max.map(Duration::try_from).transpose();
-    read.map_err(|_| Malformed::new("wait_max", "is no length of time"))
+    read.map_err(|_| Malformed::new("wait_max", "is not a valid duration"))
 }
 
 fn check(request: &pb::SearchRequest) -> Result<(), Malformed> {
     let bytes = request.query.len();
     if bytes > QUERY_BYTES_MAX {
-        let message = format!("has {bytes} bytes; at most {QUERY_BYTES_MAX} are allowed");
+        let message = format!("has {bytes} bytes; the maximum is {QUERY_BYTES_MAX}");
         return Err(Malformed::new("query", message));
     }
     if request.offset > OFFSET_MAX {
-        let message = format!("is over {OFFSET_MAX}: narrow the query instead");
+        let message = format!("exceeds {OFFSET_MAX}: narrow the query");
         return Err(Malformed::new("offset", message));
     }
     let long = |tool: &String| tool.len() > SHORT_TEXT_BYTES_MAX;
     if request.tools.len() > TOOLS_MAX || request.tools.iter().any(long) {
-        let message =
-            format!("takes at most {TOOLS_MAX} names of at most {SHORT_TEXT_BYTES_MAX} bytes each");
+        let message = format!(
+            "may have at most {TOOLS_MAX} names of at most {SHORT_TEXT_BYTES_MAX} bytes each"
+        );
         return Err(Malformed::new("tools", message));
     }
     for (field, names) in [
@@ -126,14 +127,15 @@ fn check(request: &pb::SearchRequest) -> Result<(), Malformed> {
     ] {
         let is_long = |name: &String| name.len() > SHORT_TEXT_BYTES_MAX;
         if names.len() > TOOLS_MAX || names.iter().any(is_long) {
-            let message =
-                format!("takes at most {TOOLS_MAX} of at most {SHORT_TEXT_BYTES_MAX} bytes each");
+            let message = format!(
+                "may have at most {TOOLS_MAX} entries of at most {SHORT_TEXT_BYTES_MAX} bytes each"
+            );
             return Err(Malformed::new(field, message));
         }
     }
     let everywhere = request.conversation_id.is_empty();
     if everywhere && (!request.branch.is_empty() || request.include_sub_contexts) {
-        let message = "is empty, but branch or include_sub_contexts needs a conversation";
+        let message = "is empty, but branch and include_sub_contexts require it";
         return Err(Malformed::new("conversation_id", message));
     }
     Ok(())

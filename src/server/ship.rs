@@ -122,7 +122,7 @@ fn note(request: pb::NoteBackupRequest) -> Result<BackupNote, Malformed> {
     from_proto::required("target", &request.target)?;
     from_proto::check_short("target", &request.target)?;
     let made_at = request.made_at.as_ref().and_then(timestamp_from_pb);
-    let made_at = made_at.ok_or_else(|| Malformed::new("made_at", "is not a time"))?;
+    let made_at = made_at.ok_or_else(|| Malformed::new("made_at", "is not a valid time"))?;
     Ok(BackupNote {
         target: request.target,
         generation: request.generation,

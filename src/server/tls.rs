@@ -59,7 +59,7 @@ pub enum TlsError {
         why: String,
     },
     /// Certificate and key cannot be used together.
-    #[error("{} and {} cannot be used together: {source}", .cert.display(), .key.display())]
+    #[error("{} and {} do not match: {source}", .cert.display(), .key.display())]
     Pair {
         /// The certificate's file.
         cert: PathBuf,
@@ -120,12 +120,12 @@ impl ServerTls {
             Ok((config, facts)) => {
                 self.config.store(Arc::new(config));
                 self.facts.store(Arc::new(facts));
-                tracing::info!(%cert, "new connections get the certificate that was read again");
+                tracing::info!(%cert, "certificates reloaded; they apply to new connections");
             }
             Err(error) => {
                 tracing::error!(
                     %error,
-                    "the certificate cannot be used: the one before stays in use"
+                    "the new certificate is unusable: the old one stays in use"
                 );
             }
         }
@@ -246,7 +246,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     if certs.is_empty() {
         return Err(TlsError::File {
             path: path.to_owned(),
-            why: "there is no certificate in it".to_owned(),
+            why: "the file has no certificate".to_owned(),
         });
     }
     Ok(certs)
@@ -255,12 +255,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 fn unusable(path: &Path, error: rustls::pki_types::pem::Error, what: &str) -> TlsError {
     use rustls::pki_types::pem::Error;
     let why = match error {
-        Error::NoItemsFound => format!("there is no {} in it", what.trim_start_matches("a ")),
-        Error::Io(error) if error.kind() == io::ErrorKind::NotFound => {
-            "there is no such file".into()
-        }
+        Error::NoItemsFound => format!("the file has no {}", what.trim_start_matches("a ")),
+        Error::Io(error) if error.kind() == io::ErrorKind::NotFound => "no such file".into(),
         Error::Io(error) => error.to_string(),
-        error => format!("it cannot be read as {what} in PEM: {error}"),
+        error => format!("not {what} in PEM format: {error}"),
     };
     TlsError::File {
         path: path.to_owned(),
@@ -304,8 +302,8 @@ mod tests {
         let tls = ServerTls::load(files.clone()).unwrap();
         let first = tls.config.load_full();
         for (names, years, why) in [
-            (&["db.example"][..], [2020, 2021], "ended at 2021-01-01"),
-            (&["db.example"], [2088, 2090], "begins at 2088-01-01"),
+            (&["db.example"][..], [2020, 2021], "expired at 2021-01-01"),
+            (&["db.example"], [2088, 2090], "not valid before 2088-01-01"),
             (
                 &["web.example", "127.0.0.2"],
                 [2020, 2090],

@@ -57,7 +57,7 @@ impl ToolsService {
             let lineage = engine.lineage(&address).await.or_status()?;
             let held = |step: &LineageStep| step.conversation == of && asked.revision <= step.up_to;
             if !lineage.steps.iter().any(held) {
-                let message = "names a result that is not in the history of this conversation";
+                let message = "names a result outside the history of this conversation";
                 return Err(Malformed::new("arguments", message).into());
             }
         }
@@ -115,7 +115,7 @@ impl Tools for ToolsService {
         let branch = from_proto::branch("branch", &request.branch)?;
         let conversation = if request.conversation_id.is_empty() {
             if branch.is_some() {
-                let message = "names a branch, but conversation_id is empty";
+                let message = "is set, but conversation_id is empty";
                 return Err(Malformed::new("branch", message).into());
             }
             None
@@ -182,7 +182,7 @@ impl Tools for ToolsService {
                 WhichResult::CallId(call_id)
             }
             None => {
-                let message = "is not set: choose revision or call_id";
+                let message = "is not set: set revision or call_id";
                 return Err(Malformed::new("which", message).into());
             }
         };

@@ -37,7 +37,7 @@ pub enum EndpointError {
         retry_after: Option<Duration>,
     },
     /// The answer cannot be used.
-    #[error("the endpoint's answer cannot be used: {what}")]
+    #[error("the endpoint's answer is unusable: {what}")]
     Answer {
         /// What is wrong with it.
         what: &'static str,
@@ -110,10 +110,10 @@ impl Endpoint {
             let _ = tell.send(endpoint.ask_blocking(&system, &user));
         });
         if spawned.is_err() {
-            return Err(unreachable("no thread can be started"));
+            return Err(unreachable("the thread cannot be started"));
         }
         told.await
-            .unwrap_or_else(|_| Err(unreachable("the request broke off")))
+            .unwrap_or_else(|_| Err(unreachable("the request was aborted")))
     }
 
     fn ask_blocking(&self, system: &str, user: &str) -> Result<String, EndpointError> {

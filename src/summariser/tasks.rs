@@ -331,7 +331,7 @@ impl Worker {
             }
         }
         Err(WorkError::Later(
-            "the branch goes on faster than it can be compacted".to_owned(),
+            "events are appended faster than the branch can be compacted".to_owned(),
         ))
     }
 
@@ -427,7 +427,7 @@ impl Worker {
                 if !last || self.config.fallback != Fallback::Extract {
                     return Err(error.into());
                 }
-                tracing::warn!(error = %with_causes(&error), "the endpoint failed too often: the engine's extract serves");
+                tracing::warn!(error = %with_causes(&error), "the endpoint failed too often: the engine's extract is used");
                 Ok(Answer {
                     text: extract(),
                     actor: ACTOR_EXTRACT,
@@ -462,13 +462,16 @@ impl Worker {
         let second = match ask(correction).await {
             Ok(second) => second,
             Err(error) => {
-                tracing::warn!(error = %with_causes(&error), "a summary that names tools could not be made again");
+                tracing::warn!(error = %with_causes(&error), "a summary that names tools could not be rewritten");
                 return Ok(text);
             }
         };
         let still = tool_names_in(&second, question.tools).len();
         if still > 0 {
-            tracing::warn!(tools = still, "a summary names tools, twice asked not to");
+            tracing::warn!(
+                tools = still,
+                "a summary still names tools after a correction"
+            );
         }
         Ok(second)
     }

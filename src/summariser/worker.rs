@@ -48,7 +48,7 @@ impl Summariser {
         let _ = self.stop.send(true);
         for worker in std::mem::take(&mut self.workers) {
             if let Err(error) = worker.await {
-                tracing::error!(error = %with_causes(&error), "a summariser ended badly");
+                tracing::error!(error = %with_causes(&error), "a summariser failed");
             }
         }
     }
@@ -174,7 +174,7 @@ impl Follower {
             }
             Some(Ok(Subscribed::FellBehind(_))) => true,
             Some(Err(error)) => {
-                tracing::error!(error = %with_causes(&error), "the summariser cannot read the log: it ends");
+                tracing::error!(error = %with_causes(&error), "the summariser cannot read the log: it stops");
                 false
             }
             None => false,
@@ -191,7 +191,7 @@ impl Follower {
             Ok(Done::All) => self.queue.done(place),
             Ok(Done::More) => self.queue.again(place),
             Err(WorkError::Needless(why)) => {
-                tracing::debug!(%conversation, %branch, why, "nothing can be summarised there");
+                tracing::debug!(%conversation, %branch, why, "nothing to summarise");
                 self.queue.done(place);
             }
             Err(WorkError::Endpoint(error)) => {
@@ -200,7 +200,7 @@ impl Follower {
                 let wait = error.retry_after().map_or(wait, |asked| asked.max(wait));
                 tracing::warn!(
                     %conversation, %branch, failures, wait_ms = wait.as_millis(), error = %with_causes(&error),
-                    "a summary has to wait"
+                    "a summary is delayed"
                 );
                 if error.is_about_the_endpoint() {
                     self.queue.rest(wait);
@@ -213,7 +213,7 @@ impl Follower {
                 // the model.
                 let failures = self.queue.failed(place);
                 let wait = self.worker.config.back_off.after(failures);
-                tracing::warn!(%conversation, %branch, why, failures, "a summary has to wait");
+                tracing::warn!(%conversation, %branch, why, failures, "a summary is delayed");
                 self.queue.postpone(place, wait);
             }
             Err(WorkError::Closing) => return false,
@@ -239,10 +239,10 @@ impl Follower {
         match tokio::task::spawn_blocking(move || mark.write(offset)).await {
             Ok(Ok(())) => self.marked = offset,
             Ok(Err(error)) => {
-                tracing::warn!(error = %with_causes(&error), "the summariser's mark cannot be written")
+                tracing::warn!(error = %with_causes(&error), "the summariser's progress cannot be stored")
             }
             Err(error) => {
-                tracing::warn!(error = %with_causes(&error), "the summariser's mark was not written")
+                tracing::warn!(error = %with_causes(&error), "the summariser's progress was not stored")
             }
         }
     }

@@ -237,7 +237,7 @@ async fn a_repeated_key_sets_nothing_again() {
     assert!(again.repeated_key);
     assert_eq!(again.events, first.events);
     let conflict = engine.set_context(keyed("a", "3")).await.unwrap_err();
-    assert!(conflict.to_string().contains("used before"), "{conflict}");
+    assert!(conflict.to_string().contains("already used"), "{conflict}");
     assert_eq!(values(&engine, &ContextScope::LongTerm).await["home"], "2");
     engine.close().await;
 }

@@ -259,7 +259,7 @@ async fn what_goes_wrong_is_told_by_name() {
     let said = String::from_utf8_lossy(&full.stderr);
     assert_eq!(full.status.code(), Some(UNAVAILABLE), "{said}");
     assert!(
-        said.contains("/records/") && said.contains("generation before"),
+        said.contains("/records/") && said.contains("previous generation"),
         "{said}"
     );
     assert_eq!(

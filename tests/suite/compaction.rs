@@ -418,7 +418,7 @@ async fn warnings_of_an_appended_compaction() {
         ),
         (
             compacted(" ", 6, 0, CompactionTrigger::Manual),
-            vec!["no summary", "tokens before"],
+            vec!["no summary", "no token counts before"],
         ),
         (compacted("", 6, 0, CompactionTrigger::Imported), vec![]),
     ] {

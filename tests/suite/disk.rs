@@ -351,7 +351,7 @@ async fn a_read_only_disk_is_named() {
     let output = child::run(&append).await;
     assert_eq!(output.status.code(), Some(5));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("cannot be written"), "{said}");
+    assert!(said.contains("is not writable"), "{said}");
     assert!(disk.remount("rw"));
     let engine = store::open(&data).await;
     assert_readable(&engine, id, 2).await;

@@ -130,7 +130,7 @@ async fn a_key_is_made_used_and_revoked() {
     assert!(errors.contains("TREERING_TOKEN"), "{errors}");
     let (_, errors, code) = said(&ls, &[("TREERING_TOKEN", &ops[..90])]).await;
     assert_eq!(code, Some(2), "{errors}");
-    assert!(errors.contains("mistyped or cut"), "{errors}");
+    assert!(errors.contains("mistyped or incomplete"), "{errors}");
     assert_eq!(said(&ls, &[("TREERING_TOKEN", &ops)]).await.2, Some(0));
     // Through the folder that the server has, too.
     let by_folder = ["ls", "--data", data];
@@ -171,7 +171,10 @@ async fn a_key_is_made_used_and_revoked() {
     );
     let (_, errors, code) = said(&say("b"), &[("TREERING_TOKEN", &agent)]).await;
     assert_eq!(code, Some(4), "{errors}");
-    assert!(errors.contains("no writer in the namespace b"), "{errors}");
+    assert!(
+        errors.contains("needs the role writer in namespace b"),
+        "{errors}"
+    );
     let (_, errors, code) = said(&say("_system"), &[("TREERING_TOKEN", &ops)]).await;
     assert_eq!(code, Some(4), "{errors}");
     assert!(errors.contains("reserved"), "{errors}");
@@ -501,7 +504,10 @@ async fn a_certificate_stands_for_a_key() {
     let id = id["events"][0]["conversation"].as_str().unwrap();
     let (_, errors, code) = asked(&say("b"), &known, "").await;
     assert_eq!(code, Some(4), "{errors}");
-    assert!(errors.contains("the key worker is no writer"), "{errors}");
+    assert!(
+        errors.contains("key worker needs the role writer"),
+        "{errors}"
+    );
     let log = ["log", id, "--json", "--namespace", "a"];
     let (log, errors, _) = asked(&log, &known, "").await;
     assert!(log.contains("\"actor\":\"worker\""), "{log} {errors}");
@@ -621,11 +627,14 @@ async fn a_certificate_is_a_log_in_by_http() {
     }
     let (_, login) = child::asked(&person, "GET", "/login", &[], "").await;
     assert!(
-        login.contains("stands for the key <strong><bdi>person"),
+        login.contains("belongs to the key <strong><bdi>person"),
         "{login}"
     );
     let (_, login) = child::asked(&stranger, "GET", "/login", &[], "").await;
-    assert!(login.contains("whose subject is CN=stranger"), "{login}");
+    assert!(
+        login.contains("certificate's subject CN=stranger"),
+        "{login}"
+    );
     let (status, body) = child::asked(&person, "POST", "/mcp", &version, recall).await;
     assert!(
         status == 200 && !body.contains("\"isError\":true"),
@@ -660,7 +669,7 @@ async fn a_certificate_is_a_log_in_by_http() {
     let kind = ("content-type", "application/x-www-form-urlencoded");
     let sent = child::asked(&person, "POST", "/approvals", &[kind], &form).await;
     assert!(
-        sent.0 == 403 && sent.1.contains("is not of a page"),
+        sent.0 == 403 && sent.1.contains("is not from a page"),
         "{sent:?}"
     );
     let (_, login) = child::asked(&person, "GET", "/login", &[], "").await;
@@ -721,14 +730,14 @@ async fn a_store_that_had_keys_is_not_opened_without_them() {
     );
     let (told, errors, code) = said(&["restore", &copy, "--to", &again], &[]).await;
     assert_eq!(code, Some(0), "{errors}");
-    assert!(told.contains("has no keys"), "{told}");
+    assert!(told.contains("and no keys"), "{told}");
     fs::remove_file(Path::new(&store).join("keys.json")).unwrap();
     for data in [&store, &again] {
         let serve = ["serve", "--listen", "127.0.0.1:0", "--data", data];
         let (_, errors, code) = said(&serve, &[]).await;
         assert_eq!(code, Some(4), "{errors}");
         assert!(
-            errors.contains("needed keys") && errors.contains("keys create"),
+            errors.contains("this store had keys") && errors.contains("keys create"),
             "{errors}"
         );
         // Whoever has the folder has all of it, and can say so.
@@ -756,7 +765,7 @@ async fn keys_that_no_server_knew_are_missed_too() {
         let serve = ["serve", "--listen", "127.0.0.1:0", "--data", data];
         let (_, errors, code) = said(&serve, &[]).await;
         assert_eq!(code, Some(4), "{errors}");
-        assert!(errors.contains("needed keys"), "{errors}");
+        assert!(errors.contains("this store had keys"), "{errors}");
     };
     let append = ["append", "new", "message", "user", "mine", "--data", data];
     assert_eq!(said(&append, &[]).await.2, Some(0));
@@ -937,9 +946,9 @@ async fn bad_certificates_are_told_at_the_start() {
     let nowhere = text(&dir.path().join("nowhere"));
     for (cert, key, word) in [
         (&nowhere, &key, "no such file"),
-        (&key, &key, "no certificate in it"),
-        (&cert, &cert, "no private key in it"),
-        (&cert, &other, "cannot be used together"),
+        (&key, &key, "the file has no certificate"),
+        (&cert, &cert, "the file has no private key"),
+        (&cert, &other, "do not match"),
     ] {
         let line = [
             "serve",

@@ -113,7 +113,7 @@ async fn an_older_copy_of_the_folder_is_noticed() {
     say(&shell, "store", "something harmless").await;
     say(&shell, "store", "and more of it").await;
     let ended = since(&shell, "store", &head).await;
-    told(&ended, DAMAGED, "is not what was signed");
+    told(&ended, DAMAGED, "differs from the signed one");
 }
 
 // Whoever has the folder can make checksums and hash chains anew: the store is sound, has the same
@@ -133,7 +133,7 @@ async fn another_history_of_the_same_length_is_noticed() {
     let sound = shell.on("other", &["verify", "--deep"]).await;
     assert!(sound.out.starts_with("sound"), "{}", sound.out);
     let ended = since(&shell, "other", &head).await;
-    told(&ended, DAMAGED, "is not what was signed");
+    told(&ended, DAMAGED, "differs from the signed one");
     let ended = since(&shell, "store", &head).await;
     assert_eq!(ended.code, Some(0), "{}", ended.err);
 }
@@ -176,13 +176,13 @@ async fn a_lost_part_is_noticed() {
     told(
         &ended,
         DAMAGED,
-        "this segment was lost, and that was accepted",
+        "this segment is lost, and `treering repair --accept-loss` accepted that",
     );
     let refused = shell.run(&["heads"]).await;
     told(
         &refused,
         DAMAGED,
-        "this segment was lost, and that was accepted",
+        "this segment is lost, and `treering repair --accept-loss` accepted that",
     );
 }
 
@@ -197,7 +197,7 @@ async fn other_heads_are_refused() {
     fields["position"] = 1.into();
     fs::write(&changed, fields.to_string()).unwrap();
     let ended = since(&shell, "store", &changed).await;
-    told(&ended, REFUSED, "somebody has changed it");
+    told(&ended, REFUSED, "the signature does not match");
     for nothing in ["", "{}", "[1]", "no head"] {
         fs::write(&changed, nothing).unwrap();
         let ended = since(&shell, "store", &changed).await;
@@ -209,13 +209,13 @@ async fn other_heads_are_refused() {
         .ok(&["erase", "7ad31c26#2", "--yes", "--receipt", &receipt])
         .await;
     let ended = since(&shell, "store", &receipt).await;
-    told(&ended, USAGE, "it is no head");
+    told(&ended, USAGE, "not a signed head");
 
     // Its own key, and that of another one.
     let key = shell.path("head.key");
     let public = shell.ok(&["heads", "--make-key", &key]).await;
     let again = shell.run(&["heads", "--make-key", &key]).await;
-    told(&again, 1, "no key was made");
+    told(&again, 1, "no key was created");
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
@@ -232,7 +232,11 @@ async fn other_heads_are_refused() {
     let named = ["verify", "--since", &mine, "--signer", public.trim()];
     assert!(shell.ok(&named).await.starts_with("as signed"));
     let named = ["verify", "--since", &head, "--signer", public.trim()];
-    told(&shell.run(&named).await, REFUSED, "and not by");
+    told(
+        &shell.run(&named).await,
+        REFUSED,
+        &format!("expected {}", public.trim()),
+    );
 
     // Another store, with the same key.
     let other = Shell::filled().await;
@@ -240,12 +244,12 @@ async fn other_heads_are_refused() {
     let there = Path::new(&other.path("store")).join("receipts.key");
     fs::copy(here, there).unwrap();
     let ended = since(&other, "store", &head).await;
-    told(&ended, REFUSED, "it is a head of store");
+    told(&ended, REFUSED, "the head belongs to store");
     let restored = ["verify", "--since", &head, "--restored"];
     told(
         &other.run(&restored).await,
         DAMAGED,
-        "is not what was signed",
+        "differs from the signed one",
     );
 }
 
@@ -263,7 +267,7 @@ async fn a_restored_store_is_what_was_signed() {
     let restore = ["restore", &copy, "--to", &shell.path("again")];
     assert_eq!(shell.run(&restore).await.code, Some(0));
     let line = ["verify", "--since", &head, "--signer", public.trim()];
-    told(&shell.on("again", &line).await, REFUSED, "say --restored");
+    told(&shell.on("again", &line).await, REFUSED, "add --restored");
     let line = [&line[..], &["--restored"]].concat();
     let ended = shell.on("again", &line).await;
     assert_eq!(ended.code, Some(0), "{}", ended.err);
@@ -284,7 +288,11 @@ async fn heads_are_made_through_a_server() {
             err: text(output.stderr),
         }
     };
-    told(&on(&["heads"]).await, USAGE, "does not leave its folder");
+    told(
+        &on(&["heads"]).await,
+        USAGE,
+        "does not leave its data folder",
+    );
     told(&shell.run(&["heads"]).await, USAGE, "has no key yet");
     let key = shell.path("head.key");
     let public = shell.ok(&["heads", "--make-key", &key]).await;
@@ -449,7 +457,7 @@ async fn a_webhook_that_is_down_gets_its_heads_later() {
         .await
         .expect("it counts as put away");
     let log = server.end().await;
-    assert!(log.contains("no head was put away"), "{log}");
+    assert!(log.contains("storing a signed head failed"), "{log}");
     assert!(!log.contains("s3cret"), "{log}");
     let head = shell.path("head.json");
     fs::write(&head, second).unwrap();

@@ -42,14 +42,14 @@ async fn items_from_a_shell() {
 
     let gone = ["items", "rm", "users/ada", "likes"];
     assert_eq!(shell.ok(&gone).await, "removed users/ada/likes\n");
-    assert_eq!(shell.ok(&gone).await, "users/ada/likes was not there\n");
+    assert_eq!(shell.ok(&gone).await, "users/ada/likes did not exist\n");
     let missing = shell.run(&["items", "get", "users/ada", "likes"]).await;
     assert_eq!(missing.code, Some(NOT_FOUND), "{}", missing.err);
     let bad = shell
         .run(&["items", "put", "users/ada", "likes", "short"])
         .await;
     assert_eq!(bad.code, Some(USAGE), "{}", bad.err);
-    assert!(bad.err.contains("no JSON"), "{}", bad.err);
+    assert!(bad.err.contains("not JSON"), "{}", bad.err);
     let bad = shell.run(&["items", "search", "--where", "level~3"]).await;
     assert_eq!(bad.code, Some(USAGE), "{}", bad.err);
     assert_eq!(shell.ok(&["items", "ls"]).await, "users/bob\n");

@@ -477,7 +477,7 @@ async fn what_is_huge_is_given_in_parts() {
     );
     let picture = agent.told("read", json!({"reference": at(10_006)})).await;
     assert!(
-        picture.contains("none of it is text") || picture.contains("image"),
+        picture.contains("it has no text") || picture.contains("image"),
         "{picture}"
     );
     let uri = format!("treering:{id}/10004");
@@ -611,7 +611,7 @@ async fn decisions_are_bound_to_what_was_shown() {
     agent.refused("decide", decide("0000000000000000")).await;
     agent.told("decide", decide(&hash)).await;
     let none = agent.told("pending", json!({})).await;
-    assert!(none.starts_with("No call waits"), "{none}");
+    assert!(none.starts_with("No call is waiting"), "{none}");
     agent.refused("decide", decide(&hash)).await;
     let answer = agent
         .ask("tools/call", json!({"name": "fork", "arguments": {}}))
@@ -1193,7 +1193,10 @@ async fn by_http_nobody_is_kept_out_by_who_does_not_end() {
     let page = [("Origin", named)];
     assert_eq!(server.post(&page, &hello).await.0, 200);
     let (_, body) = server.call(&page, "decide", json!({})).await;
-    assert!(body.contains("by HTTP nothing is approved"), "{body}");
+    assert!(
+        body.contains("approvals are not available over HTTP"),
+        "{body}"
+    );
     let mut process = server.process;
     process.kill().await.unwrap();
     let data = dir.path().display().to_string();
@@ -1349,11 +1352,11 @@ async fn what_is_configured_is_not_dropped_in_silence() {
         hook.ends_with(&format!("--hook --server {store} --namespace team-a")),
         "{hook}"
     );
-    let kept = format!("Kept of what is there: --server {store} --writable");
+    let kept = format!("Kept existing options: --server {store} --writable");
     assert!(told.contains(&kept), "{told}");
     let (third, _, told) = init(&[]).await;
     assert_eq!(third, second);
-    assert!(told.contains("has it already"), "{told}");
+    assert!(told.contains("is already up to date"), "{told}");
     let (last, hook, _) = init(&["--anew"]).await;
     assert_eq!(last, json!(["mcp"]));
     assert!(hook.ends_with("--hook"), "{hook}");

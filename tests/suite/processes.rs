@@ -66,7 +66,7 @@ async fn the_second_process_is_told_where_the_first_serves() {
     let output = child::run(&["append", "new", "message", "user", "hello", "--data", data]).await;
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert!(!said.contains("Made a new store"), "{said}");
+    assert!(!said.contains("Created a new store"), "{said}");
     let output = child::run(&["ls", "--json", "--data", data]).await;
     assert_eq!(
         output.stdout.iter().filter(|byte| **byte == b'\n').count(),

@@ -81,9 +81,9 @@ async fn a_quota_that_cannot_be_meant_is_told() {
         (&["team-a"][..], "NAMESPACE=BYTES,CONVERSATIONS"),
         (&["team-a=10TB"], "MiB or GiB"),
         (&["team-a=99999999999999999999"], "MiB or GiB"),
-        (&["team-a=1GiB,-1"], "no number of conversations"),
-        (&["_system=1GiB"], "the server's own"),
-        (&["*=1GiB", "*=2GiB"], "* has two"),
+        (&["team-a=1GiB,-1"], "neither a number of conversations"),
+        (&["_system=1GiB"], "belongs to the server itself"),
+        (&["*=1GiB", "*=2GiB"], "* is given twice"),
     ] {
         let mut line = vec!["serve", "--data", &store];
         for quota in quotas {

@@ -182,10 +182,12 @@ async fn a_sub_context_returns_once() {
         ..keyed
     };
     let conflict = engine.spawn(other).await.unwrap_err();
-    assert!(conflict.to_string().contains("used before"), "{conflict}");
+    assert!(conflict.to_string().contains("already used"), "{conflict}");
     let second = engine.spawn(research(id)).await.unwrap_err();
     assert!(
-        second.to_string().contains("runs on this branch already"),
+        second
+            .to_string()
+            .contains("is already running on this branch"),
         "{second}"
     );
 

@@ -118,7 +118,7 @@ async fn reading_makes_nothing() {
             .await;
         assert_eq!(ended.code, Some(0), "{}", ended.err);
         assert_eq!(
-            ended.err.contains("Made a new store"),
+            ended.err.contains("Created a new store"),
             said,
             "round {round}"
         );
@@ -185,7 +185,7 @@ async fn conversations_are_named_as_people_do() {
         (
             &["log", "@last", "-b", ""],
             USAGE,
-            "the name of the branch is empty",
+            "the branch name is empty",
         ),
         (&["show", "@9"], NOT_FOUND, "the store has 2"),
         (&["pending", "7ad31c26#2"], USAGE, "takes a conversation"),
@@ -242,7 +242,7 @@ async fn a_revision_names_its_branch() {
     let fork = ["fork", "7ad31c26#7", "--name", "again"];
     assert!(shell.ok(&fork).await.contains("Forked after #7"));
     for (line, said) in [
-        (&["log", "7ad31c26#7", "-b", "main"][..], "it is on retry"),
+        (&["log", "7ad31c26#7", "-b", "main"][..], "but on retry"),
         (
             &["fork", "7ad31c26", "--at", "999", "--name", "x"],
             "its last event is #",
@@ -275,9 +275,9 @@ async fn errors_say_what_to_do() {
         (
             &["compact", "@last", "expand"],
             USAGE,
-            "branch main was never compacted",
+            "branch main has no compaction",
         ),
-        (&["search", " "], USAGE, "type at least one letter"),
+        (&["search", " "], USAGE, "give at least one letter"),
         (
             &["append", "@last", "result", "c9", "x"],
             4,
@@ -291,17 +291,17 @@ async fn errors_say_what_to_do() {
         (
             &["append", "@last", "message", "user", &folder],
             1,
-            "name a file in it",
+            "this is a folder: name a file",
         ),
         (
             &["export", "--format", "html"],
             USAGE,
-            "no conversation is named",
+            "this format needs a conversation",
         ),
         (
             &["context", "@last", "--budget", "1"],
             4,
-            "is enough; or let more go",
+            "suffices; or allow more to be dropped",
         ),
     ] {
         let ended = shell.run(line).await;
@@ -311,10 +311,13 @@ async fn errors_say_what_to_do() {
         assert_eq!(ended.err.matches("error:").count(), 1, "{}", ended.err);
     }
     for (line, said) in [
-        (&["ls", "--source", "nosuch"][..], "there are other, test"),
+        (
+            &["ls", "--source", "nosuch"][..],
+            "the sources are other, test",
+        ),
         (
             &["tools", "7ad31c26", "--tool", "nosuch"],
-            "there were bash",
+            "the tools are bash",
         ),
         (
             &["append", "@last", "message", "user", "x", "--key", "k1"],
@@ -460,9 +463,9 @@ async fn an_import_without_times_says_so() {
         (&["ls"][..], "recorded just now"),
         (
             &["show", "old"],
-            "its source says no times; recorded just now",
+            "its source has no times; recorded just now",
         ),
-        (&["log", "old"], "when recorded: its source says no times"),
+        (&["log", "old"], "as recorded: its source has no times"),
         (&["search", "lighthouse"], "recorded just now"),
         (&["export", "old", "--format", "markdown"], "· recorded 2"),
     ] {

@@ -119,7 +119,7 @@ async fn a_day_has_all_that_happened_on_it() {
     let ended = shell.run(&turned).await;
     assert_eq!(ended.code, Some(USAGE), "{}", ended.out);
     assert!(
-        ended.err.contains("--since is after --until"),
+        ended.err.contains("--since is later than --until"),
         "{}",
         ended.err
     );
@@ -133,7 +133,7 @@ async fn a_search_without_hits_says_why() {
     for (options, said) in [
         (
             &["--source", "claude-code"][..],
-            "No conversations from claude-code: there are claude-code-entire, tau-bench.",
+            "No conversations from claude-code: the sources are claude-code-entire, tau-bench.",
         ),
         (
             &["--source", "claude-code"],
@@ -143,12 +143,12 @@ async fn a_search_without_hits_says_why() {
             &["--label", "x=y"],
             "No conversations with the label x=y: no conversation has any.",
         ),
-        (&["--path", "manual_commit"], "'*manual_commit*' finds"),
+        (&["--path", "manual_commit"], "use '*manual_commit*'"),
         (
             &["--path", "manual_commit", "--failed"],
-            "without all of these: ",
+            "without all of these filters: ",
         ),
-        (&["--since", "2130-01-01"], "--since has not come yet"),
+        (&["--since", "2130-01-01"], "--since is in the future"),
         (
             &["--role", "assistant", "--tool", "Bash"],
             "no event is both",
@@ -168,9 +168,12 @@ async fn a_search_without_hits_says_why() {
         }
     }
     let role = ["search", "--role", "assistant", "--tool", "Bash", "lint"];
-    assert!(!shell.ok(&role).await.contains("has the names of tools"));
+    assert!(!shell.ok(&role).await.contains("lists tool names"));
     let nowhere = shell.ok(&["search", "--tool", "Bash", "zeppelin"]).await;
-    assert!(nowhere.contains("there is nothing either"), "{nowhere}");
+    assert!(
+        nowhere.contains("no matches without the filters"),
+        "{nowhere}"
+    );
     let found = shell
         .ok(&["search", "--path", "*manual_commit*", "lint"])
         .await;
@@ -199,7 +202,7 @@ async fn what_a_search_shows_is_so() {
     for signs in ["✕", "=>"] {
         let found = shell.ok(&["search", signs]).await;
         assert!(
-            found.contains("cd46624d#") && found.contains("as it stands"),
+            found.contains("cd46624d#") && found.contains("exact signs"),
             "{found}"
         );
     }
@@ -241,7 +244,7 @@ async fn a_place_that_is_nearly_right_is_put_right() {
         assert_eq!(shell.ok(&["log", name]).await, right, "{name}");
     }
     for (name, said) in [
-        ("cd46624d#x", "`x` is no revision"),
+        ("cd46624d#x", "`x` is not a revision"),
         ("cd46624d#", "revisions are numbers"),
         ("cd46624d:2", "did you mean cd46624d#2"),
         ("cd46624d@2", "did you mean cd46624d#2"),
@@ -327,7 +330,7 @@ async fn what_needs_the_folder_says_to_end_its_server() {
         let ended = shell.run(line).await;
         assert_eq!(ended.code, Some(UNAVAILABLE), "{line:?}: {}", ended.err);
         assert!(
-            ended.err.contains("end that server first"),
+            ended.err.contains("stop that server first"),
             "{line:?}: {}",
             ended.err
         );
@@ -357,7 +360,7 @@ async fn an_import_names_what_it_passes_over() {
     let folder = shell.path("in");
     fs::create_dir(&folder).unwrap();
     let ended = shell.run(&["import", &folder]).await;
-    assert!(ended.err.contains("no file in it is looked at") && ended.err.contains(".jsonl"));
+    assert!(ended.err.contains("it has no importable files") && ended.err.contains(".jsonl"));
     let write = |name: &str, bytes: &[u8]| fs::write(format!("{folder}/{name}"), bytes).unwrap();
     write("empty.jsonl", b"");
     write("cut.jsonl", br#"{"id": "x", "mess"#);
@@ -368,8 +371,8 @@ async fn an_import_names_what_it_passes_over() {
     let ended = shell.run(&["import", &folder]).await;
     for said in [
         "empty.jsonl: it is empty",
-        "cut.jsonl: its last line is not whole yet",
-        "cut short or damaged",
+        "cut.jsonl: its last line is incomplete",
+        "truncated or damaged",
     ] {
         assert!(ended.err.contains(said), "{said}: {}", ended.err);
     }
@@ -425,7 +428,7 @@ async fn an_import_that_is_interrupted_says_what_is_in() {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(130), "{out}{err}");
-    assert!(err.contains("goes on where this one ended"), "{err}");
+    assert!(err.contains("continues where this one stopped"), "{err}");
     assert!(out.contains("conversations read"), "{out}");
     drop(stdin);
     server.kill().await;

@@ -32,7 +32,7 @@ def test_events_are_found_by_key_type_and_kind(db: treering.Treering) -> None:
     assert other.latest(key="state/3") is None
     assert there(main.latest(kind="conversation_created")).revision == 1
     assert there(main.latest(type="state", as_of=3)).key == "state/1"
-    with pytest.raises(ValueError, match="only one"):
+    with pytest.raises(ValueError, match="exactly one"):
         conv.latest(key="a", type="b")
 
     found = db.latest([conv.id], branch="main", keys=["state/1", "no"], types=["state"])

@@ -403,7 +403,7 @@ def test_nothing_is_said_when_another_process_serves(
 def test_programs_that_are_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     none, mute = tmp_path / "none", tmp_path / "mute"
     monkeypatch.setenv("TREERING_BINARY", str(none))
-    with pytest.raises(treering.NoBinary, match=f"TREERING_BINARY is {none}, and there is no"):
+    with pytest.raises(treering.NoBinary, match=f"TREERING_BINARY is {none}, but there is no"):
         treering.local(tmp_path / "store").stats()
     none.write_bytes(b"\x7fELF, and no more")
     none.chmod(0o755)
@@ -412,7 +412,7 @@ def test_programs_that_are_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
     mute.write_text("#!/bin/sh\nexit 3\n")
     mute.chmod(0o755)
     monkeypatch.setenv("TREERING_BINARY", str(mute))
-    with pytest.raises(treering.ServerNotStarted, match=f"{mute} did not start: it ended with 3"):
+    with pytest.raises(treering.ServerNotStarted, match=f"{mute} did not start: .*code 3"):
         treering.local(tmp_path / "store").stats()
 
 
@@ -425,7 +425,7 @@ def test_a_client_in_another_event_loop(open_async: Callable[[], AsyncTreering])
 
     run(create())
     for _ in range(2):
-        with pytest.raises(treering.OtherEventLoop, match=r"another event loop.*Make a client"):
+        with pytest.raises(treering.OtherEventLoop, match=r"another event loop.*Open a client"):
             run(create())
     run(db.close())
 

@@ -33,7 +33,7 @@ def test_numbers_that_json_has_not(db: treering.Treering, conv: treering.Convers
     ]
     before = conv.head()
     for give, what in said:
-        with pytest.raises(ValueError, match=what + ".*give None or a text"):
+        with pytest.raises(ValueError, match=what + ".*use None or a string"):
             give()
     assert conv.head() == before
     ring: list[Any] = []
@@ -53,15 +53,15 @@ def test_what_is_no_answer(conv: treering.Conversation) -> None:
     piece = {"choices": [{"index": 0, "delta": {"content": "Hel"}}]}
     chat = {"choices": [{"message": {"role": "assistant", "content": "Hello"}}]}
     said: list[tuple[ProviderName, Any, str]] = [
-        ("anthropic", {"foo": 1}, "no answer of anthropic: it has no list `content`.*but foo"),
+        ("anthropic", {"foo": 1}, "not an answer of anthropic: it has no non-empty list .*but foo"),
         ("anthropic", {"type": "error", **error}, "it is an error"),
         ("anthropic", chat, "but choices"),
-        ("anthropic", {"content": "Hello"}, "no list `content`"),
+        ("anthropic", {"content": "Hello"}, "no non-empty list `content`"),
         ("anthropic", {"content": [{"type": "tool_use", "name": "ls"}]}, "`id` is missing"),
-        ("anthropic", {"content": ["Hello"]}, "no answer of anthropic"),
+        ("anthropic", {"content": ["Hello"]}, "not an answer of anthropic"),
         ("openai-chat", error, "it is an error"),
         ("openai-chat", piece, "no `message`: of a stream"),
-        ("openai-chat", {"choices": []}, "no list `choices`"),
+        ("openai-chat", {"choices": []}, "no non-empty list `choices`"),
         ("openai-responses", {**error, "output": None}, "it is an error"),
         ("openai-responses", {**error, "output": [], "status": "failed"}, "it is an error"),
         ("gemini", {"promptFeedback": {"blockReason": "SAFETY"}}, "but promptFeedback"),
@@ -87,7 +87,7 @@ def test_a_message_of_a_list_that_is_none(conv: treering.Conversation) -> None:
     said: list[tuple[ProviderName, Any, str]] = [
         ("openai-chat", {"content": "x"}, "message 1 is none of openai-chat: `role` is missing"),
         ("openai-chat", {"role": "robot", "content": "x"}, "message 1 .*`robot` is none of"),
-        ("openai-chat", "x", "message 1 .*neither a dict"),
+        ("openai-chat", "x", "message 1 .*not a dict"),
         ("openai-chat", {"role": "user", "content": ["x"]}, "message 1"),
         ("anthropic", {"role": "user"}, "message 1 is none of anthropic: `content` is missing"),
     ]
@@ -104,9 +104,9 @@ def test_what_is_no_text(db: treering.Treering, conv: treering.Conversation) -> 
     given: Any
     for given, what in [(b"Hi", "bytes: decode them"), (None, "NoneType"), (5, "int")]:
         for say in (conv.user, conv.assistant, conv.tool_call("f").result):
-            with pytest.raises(TypeError, match=f"content is {what}.*give texts"):
+            with pytest.raises(TypeError, match=f"content is {what}.*use str"):
                 say(given)
-        with pytest.raises(TypeError, match=r"the prompt is .* and no text"):
+        with pytest.raises(TypeError, match=r"the prompt is .*, expected str"):
             conv.system(given)
     half = "a\ud800b"
     said: list[tuple[Callable[[], Any], str]] = [
@@ -134,10 +134,10 @@ def test_where_no_server_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     none = ["", " ", "not an address", "http://", "127.0.0.1:x", "127.0.0.1:99999", ":7171"]
     for address in [*none, "ftp://127.0.0.1:7171", "http://127.0.0.1:7171/v1", "a:7171\n"]:
         for connect in (treering.connect, treering.aio.connect):
-            with pytest.raises(ValueError, match="no address: give host:port"):
+            with pytest.raises(ValueError, match="not an address: use host:port"):
                 connect(address)
     nothing: Any = None
-    with pytest.raises(TypeError, match="an address is text"):
+    with pytest.raises(TypeError, match="an address is a str"):
         treering.connect(nothing)
     for address in ["localhost", "[::1]:7171", "::1", "https://a.example/", "unix:/run/x", "ä:1"]:
         treering.connect(address).close()
@@ -160,7 +160,7 @@ def test_a_result_that_no_event_holds(conv: treering.Conversation) -> None:
     before = conv.head()
     for give in (conv.tool_call("g").result, lambda *content: conv.tool_result("c", *content)):
         for content in (["y" * size], ["y" * (size - 4), "\u00e9\u00e9"], [new.file(b"y" * size)]):
-            with pytest.raises(treering.TooLarge, match=r"at most 67043328.*in a file") as refused:
+            with pytest.raises(treering.TooLarge, match=r"event is 67043328.*in a file") as refused:
                 give(*content)
             assert (refused.value.max, refused.value.reason) == (size - 1, "TOO_LARGE")
             if len(content) == 1 and isinstance(content[0], str):

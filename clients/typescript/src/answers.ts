@@ -65,7 +65,7 @@ const LISTS: Partial<Record<ProviderName, string>> = {
 
 /** What was no answer would be a model that said nothing. */
 function mustBeAnswer(provider: ProviderName, response: Parsed): void {
-  const no = (why: string) => new TypeError(`this is no answer of ${provider}: ${why}`);
+  const no = (why: string) => new TypeError(`not an answer of ${provider}: ${why}`);
   if (typeof response !== "object" || response === null) {
     throw no(`it is ${response === null ? "null" : typeof response}`);
   }
@@ -80,7 +80,7 @@ function mustBeAnswer(provider: ProviderName, response: Parsed): void {
   const strange = list.findIndex((each) => typeof each !== "object" || each === null);
   if (strange >= 0) throw no(`\`${name}.${strange}\` is ${typeof list[strange]}`);
   if (provider === "openai-chat" && typeof list[0].message !== "object") {
-    throw no("its choice has no `message`: of a stream, put the pieces together first");
+    throw no("its choice has no `message`: for a stream, assemble the complete answer first");
   }
   if (provider !== "anthropic") return;
   for (const [index, block] of list.entries()) {

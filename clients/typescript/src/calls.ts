@@ -141,11 +141,11 @@ export class Call implements AsyncDisposable {
         throw new errors.CallDenied(this.callId, call.proto.decidedBy, call.proto.decisionReason);
       }
       if (call.status === "expired") {
-        throw new errors.ApprovalExpired(`the time to decide on ${this.callId} ended`);
+        throw new errors.ApprovalExpired(`call ${this.callId} was not decided in time`);
       }
       if (call.status !== "pending_approval") return call;
       if (Date.now() >= end) {
-        throw new errors.NotDecided(`nobody has decided on ${this.callId} yet`);
+        throw new errors.NotDecided(`call ${this.callId} has no decision yet`);
       }
     }
   }

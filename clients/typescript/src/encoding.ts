@@ -19,7 +19,7 @@ export function encoded<T>(codec: Codec<T>, message: T): Uint8Array {
     if (!found) throw error;
     const [path, text] = found;
     const place = text.search(/\p{Surrogate}/u);
-    throw new TypeError(`${path}: has half of a surrogate pair at place ${place}: no Unicode`);
+    throw new TypeError(`${path}: has half of a surrogate pair at index ${place}`);
   }
 }
 

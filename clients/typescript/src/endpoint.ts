@@ -37,7 +37,7 @@ function checked(address: string): string {
   if (isPort && /^[^\s\p{Cc}/?#@]+$/u.test(host)) return address;
   const shown = JSON.stringify(address);
   throw new Invalid(
-    `${shown} is no address: give host:port, http://host:port or https://host:port`,
+    `${shown} is not an address: use host:port, http://host:port or https://host:port`,
   );
 }
 

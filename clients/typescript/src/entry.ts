@@ -18,7 +18,7 @@ function sendable(value: string, name: string): string {
   // It may be a key, which is in nobody's log: not even a piece of it.
   throw new Invalid(
     `${name} has a character that cannot be sent, such as an umlaut or the end of a line: ` +
-      "give it as it was made",
+      "use it exactly as it was created",
   );
 }
 

@@ -95,7 +95,7 @@ export const itemOps = {
   put(path: readonly string[], key: string, value: unknown, options: PutOptions = {}): ItemOp {
     const { ttlMs, text } = options;
     if (ttlMs !== undefined && !(ttlMs > 0)) {
-      throw new RangeError("ttlMs is not above 0: leave it out for an item that stays");
+      throw new RangeError("ttlMs must be above 0: omit it for an item that does not expire");
     }
     const put = {
       path: [...path],

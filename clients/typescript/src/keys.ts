@@ -12,7 +12,7 @@ const OWN_KEY_LIFE_SECONDS = 24 * 60 * 60;
 export function keyLifeSeconds(given: string | undefined, seconds?: number): number {
   if (seconds === undefined) return given ? 0 : OWN_KEY_LIFE_SECONDS;
   if (!Number.isInteger(seconds) || seconds < 1) {
-    throw new RangeError("a key lives for a whole number of seconds, at least one");
+    throw new RangeError("a key's life must be a whole number of seconds, at least 1");
   }
   return seconds;
 }

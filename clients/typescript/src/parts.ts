@@ -16,7 +16,7 @@ export function parts(content: Content): ContentPart[] {
     if (typeof part === "string") return text(part);
     if (typeof part === "object" && part !== null && "part" in part) return part as ContentPart;
     const given = part === null ? "null" : typeof part;
-    throw new TypeError(`a part is a text, or what \`make.image\` and the like make: not ${given}`);
+    throw new TypeError(`a part is a string or a result of \`make.image\` and so on, not ${given}`);
   });
 }
 

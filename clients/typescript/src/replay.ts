@@ -38,7 +38,7 @@ export class Replay {
     const found = await this.#host.recorded(tool, args, times);
     if (!found) {
       this.missed.push({ tool, arguments: args });
-      throw new NotRecorded(`${tool} was not called with these arguments for the ${times}. time`);
+      throw new NotRecorded(`${tool} has no recorded call number ${times} with these arguments`);
     }
     return found;
   }

@@ -130,7 +130,7 @@ export function erase(what: EraseOptions, actor: string): EraseRequest {
 function eraseTarget(what: EraseOptions): EraseRequest["target"] {
   const { conversation, events = [], literal, wholeNamespace = false } = what;
   if ([conversation, literal, wholeNamespace].filter(Boolean).length !== 1) {
-    throw new TypeError("name a conversation, a literal, or the whole namespace");
+    throw new TypeError("give a conversation, a literal, or the whole namespace");
   }
   if (literal) {
     return { $case: "literal", value: typeof literal === "string" ? utf8(literal) : literal };

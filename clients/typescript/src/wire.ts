@@ -241,7 +241,7 @@ export class Wire {
     const answer = await unlessGivenUp(sent, bounds);
     if (answer !== GIVEN_UP) return answer;
     const end = this.#leave(sent);
-    if (!signal?.aborted) throw late("no answer came in time");
+    if (!signal?.aborted) throw late("no answer before the timeout");
     await unlessGivenUp(end, { deadline: Date.now() + CANCELLED_MS });
     throw signal.reason;
   }
@@ -266,7 +266,7 @@ export class Wire {
     if (!method.needsKey || this.#left.size === 0) return;
     if ((await unlessGivenUp(Promise.all(this.#left), bounds)) !== GIVEN_UP) return;
     bounds.signal?.throwIfAborted();
-    throw late("not sent: an earlier write that was given up has no outcome yet");
+    throw late("not sent: the outcome of an earlier, abandoned write is still unknown");
   }
 
   /** A write was given up; gives its end. */

@@ -69,7 +69,7 @@ export const utf8 = (text: string): Uint8Array => encoder.encode(text);
 export function unicode(text: string): string {
   if (text.isWellFormed()) return text;
   const place = text.search(/\p{Surrogate}/u);
-  throw new Invalid(`the text has half of a surrogate pair at place ${place}: it is no Unicode`);
+  throw new Invalid(`the text has half of a surrogate pair at index ${place}`);
 }
 
 /** UTF-8 as text; what is no UTF-8 becomes U+FFFD. */
@@ -78,7 +78,7 @@ export const fromUtf8 = (bytes: Uint8Array): string => decoder.decode(bytes);
 /** A value as JSON text. What it is called is for the error of one that JSON cannot say. */
 export function jsonText(value: unknown, name = ""): string {
   const text = JSON.stringify(value);
-  if (text === undefined) throw new TypeError(`${typeof value} cannot be said in JSON`);
+  if (text === undefined) throw new TypeError(`${typeof value} cannot be represented in JSON`);
   // That is what numbers become that JSON lacks.
   if (text.includes("null")) mustBeSayable(value, name);
   return text;
@@ -87,7 +87,7 @@ export function jsonText(value: unknown, name = ""): string {
 function mustBeSayable(value: unknown, path: string): void {
   if (typeof value === "number" && !Number.isFinite(value)) {
     const where = path ? `\`${path}\`` : "the value";
-    throw new TypeError(`${where} is ${value}, which JSON lacks: give null or a text`);
+    throw new TypeError(`${where} is ${value}, which JSON cannot represent: use null or a string`);
   }
   if (typeof value !== "object" || value === null || ArrayBuffer.isView(value)) return;
   // What says itself how it is in JSON has said it.

@@ -37,7 +37,7 @@ test("numbers that JSON lacks", async () => {
       (error: Error) => {
         assert.ok(error instanceof TypeError);
         assert.match(error.message, said);
-        assert.match(error.message, /null or a text/);
+        assert.match(error.message, /null or a string/);
         return true;
       },
     );
@@ -75,7 +75,7 @@ test("texts that are no Unicode", async () => {
       return true;
     });
   }
-  await assert.rejects(conv.user(half), /events\.0\.body\.value\.parts\.0\.part\.value: .*place 1/);
+  await assert.rejects(conv.user(half), /events\.0\.body\.value\.parts\.0\.part\.value: .*index 1/);
   assert.equal(await conv.head(), before);
   // JSON can say it.
   const call = await conv.toolCall("f", { half });
@@ -89,7 +89,7 @@ test("texts that are no Unicode", async () => {
 test("what is no content", async () => {
   const conv = await open().create("Example");
   for (const content of [null, undefined, 5, {}, [null], [5], [{ type: "text" }]] as Parsed[]) {
-    await assert.rejects(async () => conv.user(content), /text, or what `make\.image`/);
+    await assert.rejects(async () => conv.user(content), /string or a result of `make\.image`/);
   }
   assert.equal(await conv.head(), 1);
   for (const [provider, message] of [
@@ -111,15 +111,15 @@ test("what is no answer", async () => {
   const piece = { choices: [{ index: 0, delta: { content: "Hel" } }] };
   const chat = { choices: [{ message: { role: "assistant", content: "Hello" } }] };
   const given: [ProviderName, unknown, RegExp][] = [
-    ["anthropic", { foo: 1 }, /no answer of anthropic: it has no list `content`, but foo/],
+    ["anthropic", { foo: 1 }, /not an answer of anthropic: it has no list `content`, but foo/],
     ["anthropic", { type: "error", ...error }, /it is an error/],
     ["anthropic", chat, /but choices/],
     ["anthropic", { content: "Hello" }, /no list `content`/],
     ["anthropic", { content: [{ type: "tool_use", name: "ls" }] }, /`id`/],
-    ["anthropic", { content: ["Hello"] }, /no answer of anthropic/],
+    ["anthropic", { content: ["Hello"] }, /not an answer of anthropic/],
     ["anthropic", null, /it is null/],
     ["openai-chat", error, /it is an error/],
-    ["openai-chat", piece, /no `message`: of a stream/],
+    ["openai-chat", piece, /no `message`: for a stream/],
     ["openai-chat", { choices: [] }, /no list `choices`/],
     ["openai-responses", { ...error, output: null }, /it is an error/],
     ["openai-responses", chat, /no list `output`/],
@@ -163,7 +163,7 @@ test("places where no store can be", async () => {
       () => treering.connect(address),
       (error: Error) => {
         assert.ok(error instanceof treering.Invalid, String(error));
-        assert.match(error.message, /is no address: give host:port/);
+        assert.match(error.message, /is not an address: use host:port/);
         return true;
       },
     );
@@ -206,7 +206,7 @@ test("programs that are no server", async () => {
   const other = treering.local(folder, { binary: "/bin/false" });
   await assert.rejects(other.connect(), (error: Error) => {
     assert.ok(error instanceof treering.ServerNotStarted, String(error));
-    assert.match(error.message, /\/bin\/false did not start: it ended with 1 and said nothing/);
+    assert.match(error.message, /\/bin\/false did not start: it exited with code 1 and no output/);
     return true;
   });
   await other.close();
@@ -221,7 +221,7 @@ test("a client that was closed", async () => {
     await assert.rejects(call, (error: Error) => {
       assert.ok(error instanceof treering.ClientClosed && error instanceof treering.Unreachable);
       assert.match(error.message, /this client was closed/);
-      assert.match(error.advice, /Make another one/);
+      assert.match(error.advice, /Open another client/);
       return true;
     });
   }

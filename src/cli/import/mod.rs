@@ -71,11 +71,11 @@ fn imported_format() -> impl TypedValueParser<Value = Format> {
 Examples:
   treering import conversations.jsonl more.jsonl.zst
   treering import ~/.claude/projects
-  treering import                          # what the tools here keep
-  treering import --format codex --watch   # and what comes, until Ctrl-C
+  treering import                          # the sessions on this computer
+  treering import --format codex --watch   # and new ones, until Ctrl-C
   zcat old.gz | treering import -
-  treering import --format claude-code --hook     what `treering init claude-code` adds
-  treering import --format openai-chat --strict FILE || echo 'something was odd'")]
+  treering import --format claude-code --hook     as `treering init claude-code` sets it up
+  treering import --format openai-chat --strict FILE || echo 'invalid input'")]
 pub struct ImportArgs {
     /// Required format of the files [default: recognised for each]
     #[arg(long, value_name = "FORMAT", value_parser = imported_format())]

@@ -41,12 +41,12 @@ use treering_mcp::MCP_PATH;
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
-  treering init claude-code                    what would be written, here
+  treering init claude-code                    show what would be written
   treering init claude-code --write            .mcp.json and .claude/settings.json
   treering init codex --write                  ~/.codex/config.toml
   treering init opencode --write --folder ~/.config/opencode
   treering init vscode --write --data ./store --writable
-  treering init vscode --write --anew          the same without all options
+  treering init vscode --write --anew          replace earlier options
   treering init codex --server https://agents.example:7171")]
 pub struct InitArgs {
     /// Name of the agent
@@ -374,7 +374,7 @@ mod tests {
         for broken in ["{\"servers\": [1]}", "{\"servers\": {}", "[]", "{a: 1}"] {
             fs::write(&path, broken).unwrap();
             let error = edit(&path).unwrap_err();
-            assert!(error.to_string().contains("left as it is"), "{error}");
+            assert!(error.to_string().contains("is unchanged"), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), broken);
         }
         let names = fs::read_dir(dir.path()).unwrap().count();

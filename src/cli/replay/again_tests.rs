@@ -204,7 +204,7 @@ async fn an_agent_runs_again_without_its_tools() {
         ]
     );
     assert!(
-        seen[4].starts_with("Failed no result is recorded for the 3. call"),
+        seen[4].starts_with("Failed no result is recorded for call number 3 of"),
         "{}",
         seen[4]
     );

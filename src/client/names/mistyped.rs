@@ -29,7 +29,7 @@ pub(super) fn no_place(text: &str, rest: &str, found: &FoundConversation) -> Cli
     };
     CliError::Usage {
         what: format!(
-            "{} names no event of {called}: `{}` is no revision",
+            "{} is not an event of {called}: `{}` is not a revision",
             printable(text),
             printable(rest)
         ),
@@ -42,7 +42,7 @@ pub(super) fn no_place(text: &str, rest: &str, found: &FoundConversation) -> Cli
 pub(super) fn no_zeroth(found: &FoundConversation) -> CliError {
     let called = found.called();
     CliError::Usage {
-        what: format!("there is no #0 in {called}"),
+        what: format!("no event #0 in {called}"),
         hint: format!("its first event is {called}#1"),
     }
 }

@@ -77,7 +77,7 @@ fn sub_contexts_are_not_too_deep() {
     assert_eq!(world.states[&id(5)].row.info.sub_context_depth, 2);
     let refused = world.refusal(vec![create_from(6, 5, 1, false)]);
     let expected = Rule::LimitReached {
-        what: "the chain of sub-contexts",
+        what: "the depth of sub-contexts",
         actual: 3,
         max: 2,
         limit: "sub_context_depth_max",

@@ -274,14 +274,14 @@ fn check_keys(command: &SetContext) -> Result<(), ContextError> {
     let set = command.set.iter().map(|set| &set.key);
     for key in set.chain(&command.remove) {
         if !seen.insert(key) {
-            let message = "a key is named twice: each can be set or removed once in a call";
+            let message = "a key occurs twice: each key can be set or removed only once per call";
             return Err(ContextError::Invalid {
                 message: message.to_owned(),
             });
         }
     }
     if seen.is_empty() {
-        let message = "there is neither a key to set nor one to remove";
+        let message = "no key to set or remove";
         return Err(ContextError::Invalid {
             message: message.to_owned(),
         });

@@ -20,7 +20,7 @@ use treering_domain::{
 /// Maximum number of optimistic retries when another writer was first.
 const ATTEMPTS_MAX: usize = 16;
 
-const FAILED: &str = "the sub-context did not succeed";
+const FAILED: &str = "the sub-context failed";
 
 /// A command to spawn a sub-context.
 #[derive(Clone, Debug)]
@@ -183,7 +183,12 @@ impl Engine {
         let child = inner.row(&end.namespace, end.child)?;
         let parent = match &child.info.parent {
             Some(parent) if !child.info.shares_history => parent.clone(),
-            _ => return Err(refused(&child, "is no sub-context: nothing waits for it")),
+            _ => {
+                return Err(refused(
+                    &child,
+                    "is not a sub-context: no call waits for it",
+                ));
+            }
         };
         let waits = inner.state(&end.namespace, parent.conversation)?;
         if waits.row.sealed {
@@ -251,7 +256,7 @@ impl Engine {
                 }
             }
         }
-        let why = "has said nothing that could be returned: give a summary";
+        let why = "has no text to return: give a summary";
         Err(refused(child, why))
     }
 }
@@ -318,7 +323,7 @@ impl Ending {
             return Vec::new();
         }
         vec![format!(
-            "the call that asked for the sub-context ({}) had ended before: it got no result",
+            "call {} had already ended, so it did not get the sub-context's result",
             self.parent.call_id
         )]
     }

@@ -304,7 +304,7 @@ impl Inner {
                 revision,
             } = at;
             ReadError::storage(format!(
-                "the views have no revision {revision} of conversation {conversation}"
+                "the projections have no revision {revision} of conversation {conversation}"
             ))
         })?;
         let body = self.reader.body_to_keep(&record).await?;

@@ -182,7 +182,7 @@ async fn check_still_due(
     match planned.find(|id| !due.contains(id)) {
         None => Ok(()),
         Some(id) => Err(EraseError::invalid(format!(
-            "somebody went on with conversation {id} in the meantime, and it is kept: ask again"
+            "conversation {id} was appended to in the meantime, so it is kept: retry"
         ))),
     }
 }
@@ -329,7 +329,7 @@ impl Inner {
             Ok(WriteAnswer::Failed(AppendError::Rejected(_))) => Ok(()),
             Ok(WriteAnswer::Failed(error)) => Err(error),
             // An empty batch is always refused.
-            Ok(_) => Err(AppendError::storage("the writer took an empty batch")),
+            Ok(_) => Err(AppendError::storage("the writer accepted an empty batch")),
             Err(_) => Err(AppendError::Closing),
         }
     }
@@ -376,9 +376,7 @@ impl Inner {
             match answer.await {
                 Ok(WriteAnswer::Done(outcome, _)) => Ok(outcome),
                 Ok(WriteAnswer::Failed(error)) => Err(error),
-                Ok(_) => Err(AppendError::storage(
-                    "the writer asked for more of the past",
-                )),
+                Ok(_) => Err(AppendError::storage("the writer needs more of the past")),
                 Err(_) => Err(AppendError::Closing),
             }
         })

@@ -170,8 +170,8 @@ pub enum EraseError {
     Append(#[from] AppendError),
     /// The erasure is recorded, at least in part, and the content may still be on the disk.
     #[error(
-        "the erasing has begun and has not ended: what it recorded is done when something is \
-         erased again, or at the next start; until then it may be on the disk"
+        "the erase has started but not finished: the next erase or the next start finishes it; \
+         until then the content may still be on the disk"
     )]
     Unfinished {
         /// The cause.
@@ -255,7 +255,7 @@ async fn erase(
 ) -> Result<EraseOutcome, EraseError> {
     let Some(files) = inner.files.clone() else {
         return Err(EraseError::invalid(
-            "this store is in memory: it is gone once it is closed",
+            "this store is in memory and is gone once it is closed",
         ));
     };
     if files.is_read_only() && !command.dry_run {
@@ -353,8 +353,8 @@ async fn wanted_by(inner: &Arc<Inner>, command: &EraseCommand) -> Result<Wanted,
                     .any(|range| range.is_empty() || *range.start() == 0)
             {
                 return Err(EraseError::invalid(
-                    "a range of revisions is empty: they begin with 1, and end where they \
-                     begin or later",
+                    "a range of revisions is empty: ranges begin at 1 or later and end at or after \
+                     their beginning",
                 ));
             }
             Wanted::Revisions(*conversation, revisions.clone())
@@ -362,7 +362,7 @@ async fn wanted_by(inner: &Arc<Inner>, command: &EraseCommand) -> Result<Wanted,
         EraseTarget::Due(retention) => {
             if !retention.says_something() {
                 return Err(EraseError::invalid(
-                    "it is not said how long conversations are kept: give a number of days",
+                    "the retention period is missing: give a number of days",
                 ));
             }
             Wanted::These(inner.due(namespace, retention).await?)
@@ -370,7 +370,7 @@ async fn wanted_by(inner: &Arc<Inner>, command: &EraseCommand) -> Result<Wanted,
         EraseTarget::Literal(literal) => {
             if !(LITERAL_BYTES_MIN..=LITERAL_BYTES_MAX).contains(&literal.len()) {
                 return Err(EraseError::invalid(format!(
-                    "what is looked for has {} bytes: it must have {LITERAL_BYTES_MIN} to \
+                    "the literal has {} bytes; it must have {LITERAL_BYTES_MIN} to \
                      {LITERAL_BYTES_MAX}",
                     literal.len()
                 )));

@@ -533,12 +533,13 @@ impl Plan {
         let header = &record.header;
         if header.kind().is_none() {
             return Err(EraseError::invalid(format!(
-                "a newer version of treering wrote event {offset}: erase it with that one"
+                "event {offset} was written by a newer version of treering: erase it with that \
+                 version"
             )));
         }
         if self.gone.len() >= EVENTS_MAX {
             return Err(EraseError::invalid(format!(
-                "more than {EVENTS_MAX} events would go: erase one conversation after the other"
+                "more than {EVENTS_MAX} events would be erased: erase one conversation at a time"
             )));
         }
         let bytes = reader.body(record).await.map_err(ReadError::from)?;
@@ -676,8 +677,8 @@ pub(super) fn unread(lost: &Lost) -> EraseError {
     EraseError::Read(ReadError::Damaged {
         position: Position::local(lost.first),
         message: format!(
-            "events {} to {} cannot be read ({}), and may hold what is to be erased: take what \
-             is sound with `treering salvage`, and erase there",
+            "events {} to {} cannot be read ({}) and may have content to erase: copy the intact \
+             data with `treering salvage`, and erase there",
             lost.first, lost.last, lost.what
         ),
     })

@@ -65,8 +65,8 @@ pub(crate) async fn finish_erasing(
         && last == 0
     {
         tracing::warn!(
-            "events {} to {} cannot be read: whether something is still to be erased is looked \
-             at again at the next start",
+            "events {} to {} cannot be read: the next start checks again whether anything is left \
+             to erase",
             lost.first,
             lost.last
         );
@@ -80,7 +80,7 @@ pub(crate) async fn finish_erasing(
         });
     }
     if last > 0 {
-        tracing::warn!("an erasing was interrupted; it is gone on with");
+        tracing::warn!("an erase was interrupted; it is resumed");
     }
     let (log, path, goes) = (Arc::clone(log), dir.to_owned(), Arc::clone(&erasure));
     let done = tokio::task::spawn_blocking(move || {
@@ -99,12 +99,12 @@ pub(crate) async fn finish_erasing(
         // Nothing was recorded, so clearing the mark can wait until the next start.
         Err(error) if last == 0 => {
             let error = with_causes(&error);
-            tracing::warn!(%error, "that nothing is to be erased could not be noted");
+            tracing::warn!(%error, "it could not be recorded that nothing is left to erase");
             Ok(FoundErasing::Nothing)
         }
         Err(error) => {
             let why = with_causes(&error).to_string();
-            tracing::error!(why, "an interrupted erasing could not be finished");
+            tracing::error!(why, "an interrupted erase could not be finished");
             Ok(FoundErasing::Hidden(erasure, Some(why)))
         }
     }

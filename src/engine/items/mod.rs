@@ -198,7 +198,7 @@ pub enum ItemsError {
         message: String,
     },
     /// The batch has too many operations.
-    #[error("{operations} operations; at most {ITEM_OPS_MAX} go into one batch")]
+    #[error("{operations} operations; the maximum per batch is {ITEM_OPS_MAX}")]
     TooMany {
         /// The number of operations.
         operations: usize,
@@ -488,16 +488,15 @@ fn check(batch: &ItemBatch) -> Result<(), ItemsError> {
             } => {
                 named(name)?;
                 json::check_bytes(value.as_bytes().clone())
-                    .map_err(|fault| invalid(format!("the value: {fault}")))?;
+                    .map_err(|fault| invalid(format!("invalid value: {fault}")))?;
                 if *ttl == Some(Duration::ZERO) {
-                    let message = "it would live for no time: leave the time out or give one";
+                    let message = "the ttl is zero: omit it or set a longer one";
                     return Err(invalid(message.to_owned()));
                 }
             }
             ItemOp::Search(_) | ItemOp::Paths(_) if searches == ITEM_SEARCHES_MAX => {
                 let message = format!(
-                    "{ITEM_SEARCHES_MAX} searches and lists of paths go into one batch: each may \
-                     go through all items"
+                    "the batch has more than {ITEM_SEARCHES_MAX} searches and lists of paths"
                 );
                 return Err(invalid(message));
             }
@@ -519,8 +518,7 @@ fn check_page(limit: usize, offset: usize) -> Result<(), String> {
     let end = limit.max(ITEM_SEARCH_DEFAULT).saturating_add(offset);
     match end > ITEM_SEARCH_MAX {
         true => Err(format!(
-            "limit and offset are {end} together; at most {ITEM_SEARCH_MAX} are allowed: search \
-             for less"
+            "limit plus offset is {end}; the maximum is {ITEM_SEARCH_MAX}"
         )),
         false => Ok(()),
     }

@@ -19,27 +19,27 @@ pub struct ItemName {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameFault {
     /// The path has no label.
-    #[error("the path is empty: an item is under at least one label")]
+    #[error("the path is empty: it needs at least one label")]
     NoPath,
     /// The path has too many labels.
-    #[error("the path has {labels} labels; at most {ITEM_PATH_LABELS_MAX} are allowed")]
+    #[error("the path has {labels} labels; the maximum is {ITEM_PATH_LABELS_MAX}")]
     TooDeep {
         /// The number of labels.
         labels: usize,
     },
     /// A label or the key is empty.
-    #[error("a label of the path, or the key, is empty")]
+    #[error("the key or a label of the path is empty")]
     Empty,
     /// A label or the key has a NUL, which event keys cannot have.
-    #[error("a label of the path, or the key, has a NUL character")]
+    #[error("the key or a label of the path has a NUL character")]
     HasNul,
     /// A label is the wildcard.
-    #[error("a label is {ANY_LABEL:?}, which stands for any label where paths are matched")]
+    #[error("{ANY_LABEL:?} is not allowed as a label: it is the wildcard of path conditions")]
     Any,
     /// The name is too long.
     #[error(
-        "path and key have {bytes} bytes together, with a separator for each label and two \
-         bytes for each ~ and /; at most {EVENT_KEY_BYTES_MAX} are allowed"
+        "path and key have {bytes} bytes together (one more per label, two for each ~ and /); the \
+         maximum is {EVENT_KEY_BYTES_MAX}"
     )]
     TooLong {
         /// The length in bytes.

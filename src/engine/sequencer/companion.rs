@@ -55,7 +55,7 @@ impl EngineSequencer {
         }
         let refused = |why: String| AppendError::Storage {
             source: Cause::of(format!(
-                "the entry that belongs to the batch was refused, so nothing was appended: {why}"
+                "the event that belongs to the batch was refused, so nothing was appended: {why}"
             )),
         };
         let prepared = Prepared::new(command, &self.limits)
@@ -64,7 +64,9 @@ impl EngineSequencer {
         match self.decide(&mut request) {
             Ok(decided) => Ok(Some((request, decided))),
             Err(Stop::Failed(error)) => Err(refused(with_causes(&error).to_string())),
-            Err(Stop::Needs(_) | Stop::LookAgain) => Err(refused("it needs the past".to_owned())),
+            Err(Stop::Needs(_) | Stop::LookAgain) => {
+                Err(refused("it needs events of the past".to_owned()))
+            }
         }
     }
 }

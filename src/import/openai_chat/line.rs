@@ -77,7 +77,7 @@ impl<'a> Line<'a> {
             Some(id) => id,
             // Plain chat lines have no id: equal lines are the same conversation.
             None if field("id").is_none() => made_id(line),
-            None => return Err(field_fault("id", "a text that is not empty")),
+            None => return Err(field_fault("id", "a non-empty text")),
         };
         let source = match field("source") {
             None => None,

@@ -456,7 +456,7 @@ fn hostile_lines_are_errors() {
             "messages[0] has a value",
         ),
         (deep.as_bytes(), "deeper than"),
-        (long.as_bytes(), "at most 512"),
+        (long.as_bytes(), "the maximum is 512"),
     ];
     for (line, expected) in cases {
         let fault = import_line(line).unwrap_err().to_string();

@@ -102,7 +102,7 @@ pub fn read_database(
         path: path.to_owned(),
         why: match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
-                "another program has it for itself: import it again in a moment".to_owned()
+                "another program has it locked: retry the import in a moment".to_owned()
             }
             _ => error.to_string(),
         },
@@ -110,7 +110,7 @@ pub fn read_database(
     if let Some(odd) = odd_beside(path) {
         return Err(SessionFault::Database {
             path: path.to_owned(),
-            why: format!("{} beside it is no regular file", odd.display()),
+            why: format!("{} beside it is not a regular file", odd.display()),
         });
     }
     let too_large = || SessionFault::TooLarge {
@@ -124,7 +124,7 @@ pub fn read_database(
     let Some(schema) = schema else {
         return Err(SessionFault::Database {
             path: path.to_owned(),
-            why: "it has no tables of opencode's (session and message)".to_owned(),
+            why: "it has no tables of opencode (session and message)".to_owned(),
         });
     };
     if bytes_of(&reading, schema.sessions, None).map_err(fault)? > SESSION_BYTES_MAX as u64 {

@@ -384,7 +384,7 @@ fn other_databases_are_refused() {
     assert!(!is_its_database(&other));
     let why = |file: &Path| read_database(file, |_| true).unwrap_err().to_string();
     assert!(
-        why(&other).contains("no tables of opencode's"),
+        why(&other).contains("no tables of opencode"),
         "{}",
         why(&other)
     );
@@ -392,7 +392,7 @@ fn other_databases_are_refused() {
     fs::write(&damaged, [&b"SQLite format 3\0"[..], &[7; 4096]].concat()).unwrap();
     // Its name says that it should be one; reading it reports why it is not.
     assert!(is_its_database(&damaged));
-    assert!(why(&damaged).contains("opencode.db cannot be read as a database"));
+    assert!(why(&damaged).contains("opencode.db is not a readable database"));
 }
 
 /// Makes a database with a session and a message of it; `more` is added to the definition of both
@@ -473,7 +473,7 @@ fn what_lies_beside_a_database_must_be_a_file() {
         assert!(made.unwrap().success());
         assert!(is_its_database(&file));
         let why = read_database(&file, |_| true).unwrap_err().to_string();
-        assert!(why.contains("is no regular file"), "{why}");
+        assert!(why.contains("is not a regular file"), "{why}");
     }
 }
 

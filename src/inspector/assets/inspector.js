@@ -133,7 +133,7 @@ function end(item, known) {
   const note = document.createElement("p");
   note.className = "notice";
   note.setAttribute("role", "status");
-  note.textContent = "It waits no more.";
+  note.textContent = "No longer waiting.";
   item.append(note);
   if (!item.dataset.told) return;
   part(item.dataset.told).then(({ made, ok }) => {
@@ -179,7 +179,7 @@ async function renew(selector, address) {
   } catch (error) {
     if (error.name === "AbortError") return;
     console.warn(error);
-    if (!typed.has(selector)) searching(selector, undefined, "no answer: try again");
+    if (!typed.has(selector)) searching(selector, undefined, "no answer: retry");
   }
 }
 
@@ -303,7 +303,7 @@ document.addEventListener("submit", async (event) => {
     refuse(form, made.querySelector(".failure .what")?.textContent, made.querySelector(".failure .hint")?.textContent);
   } catch (error) {
     console.warn(error);
-    refuse(form, "The server gave no answer.", "Look whether it was decided before you try again.");
+    refuse(form, "The server did not answer.", "Check whether it was decided before you retry.");
   }
   if (!card.classList.contains("gone")) for (const button of buttons) button.disabled = false;
 });

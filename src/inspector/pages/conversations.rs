@@ -113,13 +113,13 @@ impl Filter {
     fn of(asked: &PageQuery) -> Result<Self, PageFailure> {
         let text = |name| asked.text(name).unwrap_or_default().to_owned();
         let since = asked.text("since").map(str::parse::<Moment>).transpose();
-        let since = since.map_err(|takes| PageFailure::asked("`since` cannot be read", takes))?;
+        let since = since.map_err(|takes| PageFailure::asked("`since` is invalid", takes))?;
         let labels = asked.texts("label").map(|label| {
             let pair = label.split_once('=');
             let (name, value) = pair.ok_or_else(|| {
                 PageFailure::asked(
-                    "`label` is no label",
-                    "give name=value, as in label=team=red",
+                    "`label` is invalid",
+                    "use name=value, for example label=team=red",
                 )
             })?;
             Ok((name.to_owned(), value.to_owned()))
@@ -269,7 +269,7 @@ fn row(visit: &Visit, summary: &pb::ConversationSummary, digest: Option<&Digest>
             }
             (cell(if summary.branch_count > 1 { summary.branch_count } else { 0 }, "branches"))
             td.number.when {
-                @if is_undated(summary) { span.dim title="its source says of nothing when it was" { "recorded " } }
+                @if is_undated(summary) { span.dim title="its source has no times" { "recorded " } }
                 (time::ago(happened(summary)))
             }
         }
@@ -331,17 +331,17 @@ fn pages(visit: &Visit, shown: usize, next: Option<String>) -> Markup {
 fn none(visit: &Visit, all: Option<u64>) -> Markup {
     match all {
         Some(0) => nothing(
-            "There is nothing in this namespace yet.",
+            "This namespace has no conversations yet.",
             &html! {
-                "What an agent appends shows up here at once. To look at what you have already: "
+                "New events appear here at once. To import existing sessions: "
                 code { "treering import --help" } "."
             },
         ),
         _ => nothing(
-            "No conversation is like that.",
+            "No conversation matches.",
             &html! {
-                @if visit.asked.text("source").is_some() { "A source is meant whole: " code { "swe-agent" } ", not " code { "swe" } ". " }
-                a href=(visit.link("/")) { "Show all of them" }
+                @if visit.asked.text("source").is_some() { "A source must match completely: " code { "swe-agent" } ", not " code { "swe" } ". " }
+                a href=(visit.link("/")) { "Show all conversations" }
             },
         ),
     }

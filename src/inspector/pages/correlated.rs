@@ -20,7 +20,7 @@ use treering_proto::pb;
 pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let Some(id) = visit.asked.text("id") else {
         return Err(PageFailure::asked(
-            "no correlation id is named",
+            "the correlation id is missing",
             "follow the link of an event",
         ));
     };
@@ -47,10 +47,10 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
         h1 { "Correlation " span.mono { (shown(id)) } }
         p.dim {
             (things(events.len() as u64, "event", "events")) ", newest first"
-            @if !is_whole { "; older ones were not looked for" }
+            @if !is_whole { "; older events were not searched" }
         }
         @if events.is_empty() {
-            (nothing("No event has it.", &html! { "It was looked for in the newest events." }))
+            (nothing("No event has this correlation id.", &html! { "The newest events were searched." }))
         } @else {
             div.table role="group" aria-label="Events" tabindex="0" { table {
                 thead { tr { th { "Event" } th { "Kind" } th { "Actor" } th { "Recorded" } } }

@@ -83,7 +83,7 @@ pub async fn page(
         section {
             h2 { "As JSON" }
             @if is_large {
-                p.hint { "It is too large to be shown whole; its text is above, by lines." }
+                p.hint { "It is too large to be shown completely; its text is above, by lines." }
             }
             (body_of(&event))
         }
@@ -139,8 +139,8 @@ async fn one(
     let event = answer.events.into_iter().next().and_then(|got| got.event);
     event.ok_or_else(|| {
         PageFailure::none(
-            "there is no such event in this namespace",
-            "look at the conversation, or search",
+            "no such event in this namespace",
+            "see the conversation, or search",
         )
     })
 }
@@ -198,7 +198,7 @@ fn facts(visit: &Visit, event: &pb::Event) -> Markup {
         dt { "conversation" } dd.mono { a href=(visit.link(&conversation(event))) { (shown(&event.conversation_id)) } }
         dt { "branch" } dd { (shown(&event.branch)) @if event.branch_id > 0 { span.dim { " forked at #" (event.branch_id) } } }
         dt { "revision" } dd.number { (count(event.revision)) }
-        dt { "place in the log" } dd.number { (count(position.offset)) }
+        dt { "log position" } dd.number { (count(position.offset)) }
         dt { "event id" } dd.mono { (shown(&event.id)) }
         dt { "recorded" } dd { (time::moment(event.recorded_at.as_ref())) " · " (time::ago(event.recorded_at.as_ref())) }
         @if event.occurred_at.is_some() {
@@ -236,7 +236,7 @@ fn text_of(visit: &Visit, place: &TextPlace, piece: &Piece) -> Markup {
         section {
             h2 { "Text " span.dim { (size(piece.info.total_bytes)) } }
             @if !piece.is_to_end() {
-                p.hint { "Its beginning. " a href=(address) { "All of it, by lines" } }
+                p.hint { "This is the beginning. " a href=(address) { "Everything, by lines" } }
             } @else {
                 p.hint { a href=(address) { "By lines" } }
             }
@@ -254,7 +254,7 @@ fn body_of(event: &pb::Event) -> Markup {
             let end = fitting(&text[..end], 3 * EVENT_JSON_BYTES);
             html! {
                 (block(&text[..end]))
-                p.hint { (count((text.len() - end) as u64)) " bytes more: " code { "treering log --json" } " has all of it." }
+                p.hint { (count((text.len() - end) as u64)) " bytes more: " code { "treering log --json" } " shows everything." }
             }
         }
     }

@@ -29,10 +29,10 @@ fn form(stranger: &Stranger, refused: Option<&str>) -> Page {
         section.failure {
             h1 { "Log in" }
             @if stranger.site.keys.is_open() {
-                p.what { "Nobody is asked for a key here: none was ever made." }
+                p.what { "This server does not require a key: none has been created." }
                 p { a href=(here.link("/")) { "To the conversations" } }
             } @else {
-                p.lead { "This store is for those who have a key. You see what your key may read." }
+                p.lead { "This store requires a key. You see what your key may read." }
                 (by_certificate(stranger))
                 @if let Some(refused) = refused {
                     p.notice.bad role="alert" { (shown(refused)) }
@@ -46,7 +46,7 @@ fn form(stranger: &Stranger, refused: Option<&str>) -> Page {
                     }
                     div { button { "Log in" } }
                 }
-                p.hint { "Keys are made with " code { "treering keys create" } "." }
+                p.hint { "Create keys with " code { "treering keys create" } "." }
             }
         }
     };
@@ -61,8 +61,8 @@ fn by_certificate(stranger: &Stranger) -> Markup {
     match stranger.site.keys.holder_of(certificate) {
         Ok(holder) => html! {
             p.notice.good {
-                "Your certificate stands for the key " strong { (shown(holder.name())) }
-                ": you need none here, unless another one is meant. "
+                "Your certificate belongs to the key " strong { (shown(holder.name())) }
+                ": you need no key here, except to use another one. "
                 a href=(stranger.here.link("/")) { "To the conversations" }
             }
         },
@@ -94,8 +94,11 @@ pub async fn log_in(StrangerForm(stranger): StrangerForm) -> Result<Response, Pa
         site.sessions().end(before);
     }
     let begun = site.sessions().begin(key);
-    let name = begun
-        .map_err(|error| PageFailure::ours(format!("the system gives no randomness: {error}")))?;
+    let name = begun.map_err(|error| {
+        PageFailure::ours(format!(
+            "the system's random number generator failed: {error}"
+        ))
+    })?;
     let to = stranger.asked.text("to").filter(|to| is_ours(to));
     let to = landing(&holder, to.unwrap_or("/"));
     Ok(with_cookie(

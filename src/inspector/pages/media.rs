@@ -28,7 +28,7 @@ pub async fn image(
     visit: Visit,
     At((id, revision, number)): At<(String, u64, usize)>,
 ) -> Result<Response, PageFailure> {
-    let none = || PageFailure::none("there is no image here", "look at the event itself");
+    let none = || PageFailure::none("no image here", "see the event itself");
     let event = super::event::find(&visit, &id, revision, false).await?;
     let parts = parts_of(&event).ok_or_else(none)?;
     let part = parts.into_iter().nth(number).and_then(|part| part.part);

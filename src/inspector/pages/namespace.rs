@@ -19,9 +19,9 @@ pub async fn page(stranger: Stranger) -> Result<Page, PageFailure> {
     let body = html! {
         section.failure {
             h1 { "Namespace" }
-            p.lead { "You look at " strong { (shown(&here.namespace)) } ". A namespace is a tenant: nothing of another is ever seen, and a key may be for some only." }
+            p.lead { "You are in namespace " strong { (shown(&here.namespace)) } ". A namespace is a tenant and is isolated from the others; a key may be limited to some of them." }
             @if !own.is_empty() {
-                p { "Your key is for "
+                p { "Your key is valid for "
                     @for (index, one) in own.iter().enumerate() {
                         @if index > 0 { ", " }
                         a href={ "/@" (one) "/" } { (shown(one)) }
@@ -30,7 +30,7 @@ pub async fn page(stranger: Stranger) -> Result<Page, PageFailure> {
                 }
             }
             form.stack method="get" action=(here.link("/namespace/go")) {
-                label { "Look at"
+                label { "Namespace"
                     input name="to" required autofocus maxlength="64" pattern="[A-Za-z0-9._\\-]+"
                         autocomplete="off" spellcheck="false" placeholder="default";
                 }
@@ -49,8 +49,8 @@ pub async fn go(stranger: Stranger) -> Result<axum::response::Redirect, PageFail
     let to = stranger.asked.text("to").unwrap_or("default");
     treering_domain::Namespace::new(to).map_err(|error| {
         PageFailure::asked(
-            format!("`{to}` is no namespace: {error}"),
-            "a namespace has 1 to 64 of a-z A-Z 0-9 . _ -",
+            format!("`{to}` is not a namespace: {error}"),
+            "a namespace has 1 to 64 characters of a-z A-Z 0-9 . _ -",
         )
     })?;
     Ok(axum::response::Redirect::to(&format!("/@{to}/")))

@@ -64,8 +64,9 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
                 None => {
                     (chips(&visit, &[]))
                     (nothing(
-                        "Search in all that was said, asked of tools, and returned.",
-                        &html! { "A part of an error that you paste finds where it was before, and what helped." },
+                        "Search everything that was said, sent to tools, and returned.",
+                        &html! { "Paste a part of an error to find where it occurred before, and \
+                                  what helped." },
                     ))
                 }
             }
@@ -88,7 +89,7 @@ fn has_filter(visit: &Visit) -> bool {
 async fn answer(visit: &Visit, text: &str) -> Result<pb::SearchResponse, PageFailure> {
     let asked = &visit.asked;
     let since = asked.text("since").map(str::parse::<Moment>).transpose();
-    let since = since.map_err(|takes| PageFailure::asked("`since` cannot be read", takes))?;
+    let since = since.map_err(|takes| PageFailure::asked("`since` is invalid", takes))?;
     let place = asked.one_of("in", &PLACES.map(|(own, ..)| own))?;
     let kinds = PLACES
         .iter()
@@ -128,13 +129,13 @@ fn hits(visit: &Visit, text: &str, found: &pb::SearchResponse) -> Markup {
         } @else {
             p.count.dim role="status" {
                 (more) (things(found.total, "hit", "hits"))
-                @if found.parts_only { " · nothing has it whole: these have its parts" }
+                @if found.parts_only { " · nothing contains all of it: these contain its parts" }
                 @if found.events_missing > 0 { " · " (things(found.events_missing, "event is", "events are")) " not indexed yet" }
                 @if !found.lagging.is_empty() { " · the index lags: " (shown(&found.lagging)) }
             }
             ol.hits { @for found in &found.hits { (hit(visit, found)) } }
             @if let Some(hidden) = &found.hidden {
-                p.hint { "Not among the failed ones, but with more of the words:" }
+                p.hint { "Not failed, but matching more of the words:" }
                 ol.hits { (hit(visit, hidden)) }
             }
             (pages(visit, found))
@@ -147,10 +148,10 @@ fn none(visit: &Visit, text: &str, found: &pb::SearchResponse) -> Markup {
     let hint = match (has_filter(visit), found.more_than_total) {
         (true, _) => html! { a href=(bare) { "Search without filters" } },
         (false, true) => {
-            html! { "Only the newest texts were read: a longer word, or a filter, finds more." }
+            html! { "Only the newest texts were scanned: use a longer word, or a filter." }
         }
         (false, false) => {
-            html! { "Try fewer or other words, or a beginning: " code { "pre*" } "." }
+            html! { "Try fewer or other words, or a prefix: " code { "pre*" } "." }
         }
     };
     nothing("Nothing found.", &hint)

@@ -57,9 +57,9 @@ fn troubles(stats: &pb::StatsResponse, now: Option<&Measures>) -> Markup {
             .is_some_and(|disk| disk.free_bytes < now.disk_floor_bytes)
     });
     html! {
-        @if is_full { p.notice.bad role="alert" { "The disk is below its floor: appends are not taken any more." } }
+        @if is_full { p.notice.bad role="alert" { "The disk is below its floor: appends are refused." } }
         @if stats.damaged_conversations > 0 {
-            p.notice.bad role="alert" { (count(stats.damaged_conversations)) " conversations of this namespace cannot be read to their end: run " code { "treering verify" } "." }
+            p.notice.bad role="alert" { (count(stats.damaged_conversations)) " conversations of this namespace are damaged: run " code { "treering verify" } "." }
         }
         @if stats.damaged_reads > 0 {
             p.notice.bad role="alert" { (count(stats.damaged_reads)) " reads met damaged data: " (shown(&stats.first_damage)) }
@@ -81,7 +81,7 @@ fn holds(visit: &Visit, stats: &pb::StatsResponse) -> Markup {
                 (figure("conversations", &html! { (count(stats.conversations)) }))
                 (figure("branches", &html! { (count(stats.branches)) }))
                 (figure("events", &html! { (count(stats.events)) }))
-                (figure("wait for approval", &html! { (count(stats.pending_approvals)) }))
+                (figure("waiting for approval", &html! { (count(stats.pending_approvals)) }))
                 (figure(if stats.quota_bytes.is_some() { "of its quota" } else { "of events, no quota" }, &html! {
                     (bytes_human(stats.event_bytes))
                     @if let Some(quota) = stats.quota_bytes { span.dim { " / " (bytes_human(quota)) } }
@@ -128,16 +128,16 @@ fn does(samples: &[Arc<Measures>], now: &Measures) -> Markup {
     let bytes_now = bytes.last().copied().unwrap_or(0.0) as u64;
     html! {
         section {
-            h2 { "What it does " span.dim { "the whole store, the last ten minutes" } }
+            h2 { "Activity " span.dim { "the whole store, the last ten minutes" } }
             div.charts {
-                (chart("events a second", &rate(&events), &curve(&events, "events a second")))
-                (chart("appends a second", &rate(&appends), &curve(&appends, "appends a second")))
-                (chart("written a second", &bytes_human(bytes_now), &curve(&bytes, "bytes a second")))
-                (chart("commit, half within", &quantile(&now.commit_micros, 0.5), &durations(&now.commit_micros, "commits by time")))
-                (chart("commit, 99 of 100 within", &quantile(&now.commit_micros, 0.99), &durations(&now.commit_micros, "commits by time")))
-                (chart("events of a group", &mean(&now.group_events), &counts(&now.group_events, "groups by events")))
-                (chart("queue", &count(now.queue_appends.0), &curve(&queue, "appends that wait")))
-                (chart("views behind", &count(now.head.saturating_sub(now.views_durable)), &curve(&views, "events that the views lack")))
+                (chart("events per second", &rate(&events), &curve(&events, "events per second")))
+                (chart("appends per second", &rate(&appends), &curve(&appends, "appends per second")))
+                (chart("bytes per second", &bytes_human(bytes_now), &curve(&bytes, "bytes per second")))
+                (chart("commit, median", &quantile(&now.commit_micros, 0.5), &durations(&now.commit_micros, "commits by time")))
+                (chart("commit, 99th percentile", &quantile(&now.commit_micros, 0.99), &durations(&now.commit_micros, "commits by time")))
+                (chart("events per group", &mean(&now.group_events), &counts(&now.group_events, "groups by events")))
+                (chart("queue", &count(now.queue_appends.0), &curve(&queue, "waiting appends")))
+                (chart("projections behind", &count(now.head.saturating_sub(now.views_durable)), &curve(&views, "events that the projections lack")))
                 (chart("index behind", &count(now.head.saturating_sub(now.index_reached)), &curve(&index, "events that the index lacks")))
             }
         }

@@ -138,7 +138,7 @@ fn state(info: &pb::ResultInfo) -> Markup {
 /// Renders the lines of a piece, each with its number and an address.
 fn lines(visit: &Visit, piece: &Piece, at: Option<u64>) -> Markup {
     if piece.info.total_bytes == 0 {
-        return html! { p.nothing { "It is empty." } };
+        return html! { p.nothing { "The text is empty." } };
     }
     let mut byte = piece.start;
     let lines = piece

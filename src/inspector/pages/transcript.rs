@@ -161,7 +161,7 @@ impl View<'_> {
                     data-end[*self.place == Place::End] {
                     (pages)
                     @if is_empty {
-                        (nothing("Nothing has happened on this branch.", &html! {}))
+                        (nothing("No events on this branch yet.", &html! {}))
                     }
                     (self.items_shown(&items))
                     div #end { (pages) }
@@ -242,7 +242,7 @@ impl View<'_> {
                 }
             }
             @if self.history.at != 0 {
-                p.notice.wait { "As it was at #" (self.history.at) " of " (count(tip)) "." }
+                p.notice.wait { "State at #" (self.history.at) " of " (count(tip)) "." }
             }
         }
     }

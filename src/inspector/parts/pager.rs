@@ -56,7 +56,7 @@ impl Ways {
                 @if let Some(to) = before { a href=(to) rel="prev" { "← Earlier" } }
                 @if let Some((to, line)) = after {
                     a href=(to) rel="next" {
-                        "Go on" @if let Some(line) = line { " in line " (count(*line)) } " →"
+                        "Continue" @if let Some(line) = line { " at line " (count(*line)) } " →"
                     }
                 }
                 @if let Some(to) = last { a href=(to) { "↓ To the end" } }

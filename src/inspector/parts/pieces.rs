@@ -41,7 +41,7 @@ pub fn badge(mood: Mood, word: &str) -> Markup {
 pub fn chip(address: &str, word: &Markup, is_on: bool) -> Markup {
     html! {
         a.chip href=(address) aria-current=[is_on.then_some("true")] {
-            (word) @if is_on { span.x aria-label="take away" { "×" } }
+            (word) @if is_on { span.x aria-label="remove" { "×" } }
         }
     }
 }

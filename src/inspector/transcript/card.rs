@@ -142,7 +142,7 @@ fn about(message: &pb::MessageAppended) -> Markup {
     html! {
         @if let Some(model) = model { span.mono.dim { (shown(model)) } }
         @if let Some(usage) = usage {
-            span.dim title="tokens, as the provider counted them" {
+            span.dim title="tokens, as counted by the provider" {
                 (count(usage.input_tokens)) " in · " (count(usage.output_tokens)) " out"
                 @if usage.cache_read_input_tokens > 0 { " · " (count(usage.cache_read_input_tokens)) " cached" }
             }
@@ -213,7 +213,7 @@ fn prose(visit: &Visit, event: &pb::Event, text: &str, room: &mut Room) -> Marku
 }
 
 fn rest(visit: &Visit, event: &pb::Event) -> Markup {
-    html! { p.rest { a href=(text_address(visit, event)) { "all of it" } } }
+    html! { p.rest { a href=(text_address(visit, event)) { "everything" } } }
 }
 
 fn thought(

@@ -106,7 +106,7 @@ fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, place: &Place, room: &m
                 span.tool {
                     @match (tool, own_page(visit, call)) {
                         ("", _) => "an earlier call",
-                        (tool, Some(page)) => a href=(page) title="the call itself" data-own { (shown(tool)) },
+                        (tool, Some(page)) => a href=(page) title="page of the call" data-own { (shown(tool)) },
                         (tool, None) => (shown(tool)),
                     }
                 }
@@ -157,7 +157,7 @@ fn lasted(call: &ThreadCall) -> Markup {
 
 /// Explains a duration that was not measured.
 pub const BETWEEN: &str =
-    "the time between the events of the call and of its result: waiting may be in it";
+    "time between the events of the call and its result; it may include waiting";
 
 /// Returns the address of the call's own page.
 fn own_page(visit: &Visit, call: &ThreadCall) -> Option<String> {

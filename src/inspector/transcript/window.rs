@@ -63,8 +63,8 @@ impl Spot {
         let (revision, of) = text.split_once('@').unwrap_or((text, ""));
         let revision = revision.trim_start_matches('#').parse().map_err(|_| {
             PageFailure::asked(
-                format!("`{name}` is no event"),
-                format!("give its number, as in `{name}=12`"),
+                format!("`{name}` is not an event"),
+                format!("use its number, for example `{name}=12`"),
             )
         })?;
         Ok(Self {

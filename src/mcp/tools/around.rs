@@ -21,13 +21,13 @@ use treering_proto::pb;
 pub struct AroundInput {
     /// CONVERSATION#REVISION, as `search` prints it
     reference: String,
-    /// Events before it [3, at most 20]
+    /// Number of events before it [3, at most 20]
     before: Option<u32>,
-    /// Events after it [3, at most 20]
+    /// Number of events after it [3, at most 20]
     after: Option<u32>,
-    /// Characters of each event [400, at most 4000]
+    /// Maximum characters per event [400, at most 4000]
     chars: Option<u32>,
-    /// The branch, when it is not the one that has the event
+    /// The branch, if not the one that has the event
     branch: Option<String>,
 }
 
@@ -62,8 +62,8 @@ pub async fn call(input: &AroundInput, store: &Connection) -> Result<ToolAnswer,
     };
     let Some(event) = names::first(store, itself).await? else {
         return Err(Failure::new(
-            format!("there is no event {}", place.address()),
-            "the tool `branches` says how far each branch is",
+            format!("no event {}", place.address()),
+            "the tool `branches` shows the head of each branch",
         ));
     };
     shown.push(format!("here: {}", event_text(&event, chars)));
@@ -78,7 +78,7 @@ pub async fn call(input: &AroundInput, store: &Connection) -> Result<ToolAnswer,
     let called_as = &place.called;
     let text = format!(
         "Events of {called_as}, oldest first, shortened to {chars} characters each. `read` \
-         {called_as}#REVISION gives one whole; more of them: before, after.\n\n{}",
+         {called_as}#REVISION returns one in full; `before` and `after` return more events.\n\n{}",
         shown.concat()
     );
     Ok(ToolAnswer::text(text))

@@ -29,7 +29,7 @@ pub struct BranchesOutput {
 #[derive(Debug, Serialize, JsonSchema)]
 struct Listed {
     name: String,
-    /// Its last revision
+    /// Its newest revision
     head: u64,
     /// The last revision that it shares with the branch it was forked from
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ pub async fn call(input: &BranchesInput, store: &Connection) -> Result<ToolAnswe
         .take(BRANCHES_MAX)
         .map(Listed::from)
         .collect();
-    let mut text = format!("Branches of {}, * is the active one:\n", found.called());
+    let mut text = format!("Branches of {}; * marks the active one:\n", found.called());
     for branch in &branches {
         let mark = if branch.active { "*" } else { " " };
         text.push_str(&format!("{mark} {}  head #{}", branch.name, branch.head));
@@ -90,11 +90,11 @@ pub async fn call(input: &BranchesInput, store: &Connection) -> Result<ToolAnswe
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForkInput {
-    /// CONVERSATION#REVISION: the last event that both share; a conversation alone: its end
+    /// CONVERSATION#REVISION: the last event that both share; without #REVISION, the end
     reference: String,
     /// The new branch's name
     name: String,
-    /// The branch to fork, when it is not the one that has the event
+    /// The branch to fork, if not the one that has the event
     branch: Option<String>,
     /// Make the new branch the active one
     activate: Option<bool>,
@@ -125,8 +125,8 @@ pub async fn fork(
         .and_then(|state| state.summary.as_ref());
     if summary.is_some_and(names::is_long_term) {
         return Err(Failure::new(
-            "this is what is remembered for all sessions, and a fork of it would hide that",
-            "fork the session that is meant; `remember` changes what is remembered",
+            "this conversation holds what is remembered for all sessions; a fork would hide that",
+            "fork another session; use `remember` to change what is remembered",
         ));
     }
     let branch = given(input.branch.as_deref());

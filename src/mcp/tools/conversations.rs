@@ -25,13 +25,13 @@ const PAGE: u32 = 500;
 pub struct ConversationsInput {
     /// Only those with these words in title or id
     title: Option<String>,
-    /// Only those imported from here, e.g. "claude-code"
+    /// Only those of this source, e.g. "claude-code"
     source: Option<String>,
-    /// Only those with something since: "2 days", "2026-01-31"
+    /// Only those with events since then: "2 days", "2026-01-31"
     since: Option<String>,
-    /// Most of them [15, at most 100]
+    /// Maximum number [15, at most 100]
     limit: Option<u32>,
-    /// How many to skip
+    /// Number to skip
     offset: Option<u32>,
 }
 
@@ -51,7 +51,8 @@ pub async fn call(input: ConversationsInput, store: &Connection) -> Result<ToolA
     let shown = found.get(offset..).unwrap_or_default();
     if shown.is_empty() {
         return Ok(ToolAnswer::text(
-            "No such conversations. Without a filter all are listed; `search` looks into them.",
+            "No conversations match. Without a filter all are listed; `search` searches their \
+             content.",
         ));
     }
     let mut text = String::new();
@@ -61,7 +62,7 @@ pub async fn call(input: ConversationsInput, store: &Connection) -> Result<ToolA
     if more {
         text.push_str(&format!("There are more: offset={}\n", offset + limit));
     } else if !was_all {
-        text.push_str("Only the newest were looked at: narrow it down with `since`.\n");
+        text.push_str("Only the newest were scanned: narrow the list with `since`.\n");
     }
     Ok(ToolAnswer::text(text))
 }
@@ -88,7 +89,7 @@ impl Filter {
         let since = given(input.since.as_deref())
             .map(str::parse::<Moment>)
             .transpose();
-        let since = since.map_err(|takes| Failure::new("`since` cannot be read", takes))?;
+        let since = since.map_err(|takes| Failure::new("`since` is invalid", takes))?;
         let words = given(input.title.as_deref()).unwrap_or_default();
         Ok(Self {
             words: words.split_whitespace().map(str::to_lowercase).collect(),

@@ -29,9 +29,9 @@ const CALL_ID_BYTES_MAX: usize = 512;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PendingInput {
-    /// Only of this conversation
+    /// Only calls of this conversation
     conversation: Option<String>,
-    /// Only the call with this id, its arguments whole
+    /// Only the call with this id, with complete arguments
     call_id: Option<String>,
 }
 
@@ -50,12 +50,12 @@ pub async fn pending(input: PendingInput, store: &Connection) -> Result<ToolAnsw
     calls.retain(|call| one.is_none_or(|id| call.call_id == id));
     if calls.is_empty() {
         return Ok(ToolAnswer::text(match one {
-            Some(id) => format!("No call {} waits for a decision.", exact(id)),
-            None => "No call waits for a decision.".to_owned(),
+            Some(id) => format!("No call {} is waiting for a decision.", exact(id)),
+            None => "No call is waiting for a decision.".to_owned(),
         }));
     }
     let mut text = String::from(
-        "Calls that wait for a decision of the user. `decide` takes conversation, call_id and \
+        "Calls that wait for the user's decision. `decide` takes conversation, call_id and \
          arguments_hash.\n",
     );
     let mut listed = 0;
@@ -69,7 +69,7 @@ pub async fn pending(input: PendingInput, store: &Connection) -> Result<ToolAnsw
         listed += 1;
     }
     if calls.len() > listed {
-        text.push_str("\nThere are more: name a conversation, and a call_id.\n");
+        text.push_str("\nThere are more: set conversation and call_id.\n");
     }
     Ok(ToolAnswer::text(text))
 }
@@ -88,7 +88,7 @@ fn shown_call(call: &pb::ToolCall, alone: bool) -> String {
     let conversation = short_id("", &call.conversation_id);
     let hash = match is_whole {
         true => format!("arguments_hash={}", hash(call)),
-        false => "arguments not shown whole".to_owned(),
+        false => "arguments incomplete".to_owned(),
     };
     let id: String = call.call_id.chars().take(CALL_ID_BYTES_MAX).collect();
     let mut text = format!(
@@ -107,12 +107,13 @@ fn shown_call(call: &pb::ToolCall, alone: bool) -> String {
     let left = count((chars - beginning.chars().count()) as u64);
     text.push_str(&match alone || call.call_id.len() > CALL_ID_BYTES_MAX {
         true => format!(
-            "[+{left} characters: too long to decide about here. `read` {conversation}#{} gives \
-             them in parts; the user can decide with `treering approve`]\n",
+            "[+{left} characters: too long to decide here. `read` {conversation}#{} returns them \
+             in parts; the user can decide with `treering approve`]\n",
             call.request_revision
         ),
         false => format!(
-            "[+{left} characters: `pending` with conversation and call_id gives all, and the hash]\n"
+            "[+{left} characters: `pending` with conversation and call_id returns all, and the \
+             hash]\n"
         ),
     });
     text
@@ -124,15 +125,15 @@ fn shown_call(call: &pb::ToolCall, alone: bool) -> String {
 pub struct DecideInput {
     /// The conversation, as `pending` shows it
     conversation: String,
-    /// The call's id, as `pending` shows it (a text of JSON)
+    /// The call's id, as `pending` shows it (a JSON string)
     call_id: String,
-    /// As `pending` shows it: what the user decided about is what is run
+    /// As `pending` shows it: ensures that the call still has the arguments that the user saw
     arguments_hash: String,
-    /// True: it may run
+    /// True: approve; false: deny
     approve: bool,
     /// Why, in the user's words
     reason: Option<String>,
-    /// The branch, when the call waits on several
+    /// The branch, if the call waits on several
     branch: Option<String>,
 }
 
@@ -155,25 +156,25 @@ pub async fn decide(
         [call] => call,
         [] => {
             return Err(Failure::new(
-                format!("no call {} waits there", exact(&input.call_id)),
-                "`pending` lists those that do; it may have been decided already",
+                format!("no call {} is waiting there", exact(&input.call_id)),
+                "`pending` lists waiting calls; this one may already have a decision",
             ));
         }
         several => {
             let branches: Vec<_> = several.iter().map(|call| call.branch.as_str()).collect();
             return Err(Failure::new(
                 format!(
-                    "the call waits on several branches: {}",
+                    "the call is waiting on several branches: {}",
                     shown(&branches.join(", "))
                 ),
-                "give the `branch`",
+                "set `branch`",
             ));
         }
     };
     if hash(call) != input.arguments_hash.trim() {
         return Err(Failure::new(
-            "the call has other arguments than those that were decided about",
-            "look at `pending` again, show the user the arguments, and ask again",
+            "the decision is for other arguments than the call has",
+            "call `pending` again, show the user the arguments, and ask again",
         ));
     }
     let decision = match input.approve {
@@ -202,7 +203,7 @@ pub async fn decide(
     read::append(store, request).await?;
     let word = if input.approve { "Approved" } else { "Denied" };
     Ok(ToolAnswer::text(format!(
-        "{word} the call {}.",
+        "{word} call {}.",
         exact(&call.call_id)
     )))
 }
@@ -253,7 +254,7 @@ mod tests {
             !listed.contains("rm -rf") && !listed.contains("arguments_hash="),
             "{listed}"
         );
-        assert!(listed.contains("call_id gives all"), "{listed}");
+        assert!(listed.contains("call_id returns all"), "{listed}");
         let alone = shown_call(&long, true);
         assert!(
             alone.contains("rm -rf /") && alone.contains("arguments_hash=0707"),

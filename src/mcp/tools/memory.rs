@@ -22,10 +22,10 @@ use treering_proto::pb;
 pub struct RememberInput {
     /// A short name, e.g. "test-command"
     key: String,
-    /// Text or JSON; replaces what is under the key
+    /// Text or JSON; replaces the key's value
     #[serde(default)]
     value: Option<Value>,
-    /// Forget the key instead
+    /// Forget the key
     forget: Option<bool>,
 }
 
@@ -33,7 +33,7 @@ pub struct RememberInput {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RememberOutput {
     key: String,
-    /// False: it was forgotten
+    /// False if the key was forgotten
     kept: bool,
     revision: u64,
 }
@@ -50,8 +50,8 @@ pub async fn remember(
     let key = input.key.trim().to_owned();
     if key.is_empty() || key.len() > KEY_BYTES_MAX {
         return Err(Failure::new(
-            format!("a key of {} bytes", key.len()),
-            format!("give a short name, at most {KEY_BYTES_MAX} bytes"),
+            format!("the key has {} bytes", key.len()),
+            format!("use a short name of 1 to {KEY_BYTES_MAX} bytes"),
         ));
     }
     let forgets = input.forget.unwrap_or(false);
@@ -65,10 +65,10 @@ pub async fn remember(
             let value = value.to_string();
             if value.len() > VALUE_BYTES_MAX {
                 return Err(Failure::new(
-                    format!("a value of {} bytes", value.len()),
+                    format!("the value has {} bytes", value.len()),
                     format!(
-                        "keep what matters of it, at most {VALUE_BYTES_MAX} bytes; what was \
-                         recorded is found by `search` and needs no remembering"
+                        "keep the important part, at most {VALUE_BYTES_MAX} bytes; recorded \
+                         content need not be remembered: `search` finds it"
                     ),
                 ));
             }
@@ -81,7 +81,7 @@ pub async fn remember(
         _ => {
             return Err(Failure::new(
                 "nothing to remember",
-                "give a `value`, or `forget: true` without one",
+                "set `value`, or `forget: true` without a value",
             ));
         }
     }
@@ -101,7 +101,7 @@ pub async fn remember(
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecallInput {
-    /// Only this key, whole; without it all keys, shortened
+    /// Only this key, in full; without it, all keys, shortened
     key: Option<String>,
 }
 
@@ -125,13 +125,13 @@ pub async fn recall(input: RecallInput, store: &Connection) -> Result<ToolAnswer
         ))),
         None => Err(Failure::new(
             format!("nothing is remembered under {}", shown(key)),
-            "call `recall` without a key: it lists all keys",
+            "call `recall` without a key to list all keys",
         )),
     }
 }
 
 fn all(entries: &[pb::ContextEntry]) -> String {
-    let mut text = String::from("Remembered (with a key: the value whole):\n");
+    let mut text = String::from("Remembered (with a key: the full value):\n");
     for entry in entries.iter().take(RECALLED_MAX) {
         let value = String::from_utf8_lossy(&entry.value);
         text.push_str(&format!("{}:\n", shown(&entry.key)));
@@ -142,7 +142,7 @@ fn all(entries: &[pb::ContextEntry]) -> String {
             .iter()
             .map(|entry| printable(&entry.key));
         let rest = rest.collect::<Vec<_>>().join(", ");
-        text.push_str(&format!("And under: {}\n", shown_keys(&rest)));
+        text.push_str(&format!("Further keys: {}\n", shown_keys(&rest)));
     }
     text
 }

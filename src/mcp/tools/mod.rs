@@ -62,20 +62,20 @@ const OFFERS: [Offer; 11] = [
     Offer {
         name: "search",
         title: "Search past sessions",
-        description: "Find something in everything that was said and done in past sessions: \
-            tool results (command output, files, errors), calls, messages. Use it before you do \
-            work again, and when the user speaks of something earlier. Cheap: gives addresses \
-            with short snippets; then `read` an address for the text, or `around` for what came \
-            before and after.",
+        description: "Search everything that was said and done in past sessions: tool results \
+                      (command output, files, errors), calls, messages. Use it before you repeat \
+                      work, and when the user refers to something earlier. Cheap: returns \
+                      addresses with short snippets; then `read` an address for the text, or \
+                      `around` for the events before and after.",
         takes: schema::<search::SearchInput>,
         gives: None,
         needs: Needs::Nothing,
     },
     Offer {
         name: "around",
-        title: "What happened around an event",
-        description: "Show the events before and after one, shortened: which question led to a \
-            command, what was tried next. Takes an address from `search`.",
+        title: "Show events around one",
+        description: "Show the events before and after an event, shortened: which question led to \
+                      a command, what was tried next. Takes an address from `search`.",
         takes: schema::<around::AroundInput>,
         gives: None,
         needs: Needs::Nothing,
@@ -83,9 +83,10 @@ const OFFERS: [Offer; 11] = [
     Offer {
         name: "read",
         title: "Read a recorded text",
-        description: "Read a tool result, message or summary by its address; of a call its \
-            arguments, and where its result is. A long text is given in parts: its beginning and \
-            end first, then what you ask for by lines or bytes. The answer says how to go on.",
+        description: "Read a tool result, message or summary by its address; of a call, its \
+                      arguments and the address of its result. A long text is returned in parts: \
+                      first its beginning and end, then the lines or bytes that you ask for. The \
+                      answer says how to continue.",
         takes: schema::<read::ReadInput>,
         gives: None,
         needs: Needs::Nothing,
@@ -93,8 +94,8 @@ const OFFERS: [Offer; 11] = [
     Offer {
         name: "conversations",
         title: "List past sessions",
-        description: "List conversations (recorded sessions), newest first, with their ids and \
-            titles. To find what was said or done in them, use `search`.",
+        description: "List conversations (recorded sessions), newest first, with ids and titles. \
+                      To find what was said or done in them, use `search`.",
         takes: schema::<conversations::ConversationsInput>,
         gives: None,
         needs: Needs::Nothing,
@@ -102,18 +103,17 @@ const OFFERS: [Offer; 11] = [
     Offer {
         name: "branches",
         title: "List branches of a conversation",
-        description: "List the branches of a conversation: where each was forked, and how far \
-            it is.",
+        description: "List the branches of a conversation, with their fork points and heads.",
         takes: schema::<branches::BranchesInput>,
         gives: Some(schema::<branches::BranchesOutput>),
         needs: Needs::Nothing,
     },
     Offer {
         name: "request",
-        title: "What would be sent to the model next",
+        title: "Build the next request",
         description: "Build the request that a conversation's agent would send next, within a \
-            budget of tokens: instructions, summaries, recent messages and results. The way to \
-            take over another session's context in one call.",
+                      token budget: instructions, summaries, recent messages and results. Use it \
+                      to take over another session's context in one call.",
         takes: schema::<request::RequestInput>,
         gives: None,
         needs: Needs::Nothing,
@@ -121,8 +121,8 @@ const OFFERS: [Offer; 11] = [
     Offer {
         name: "recall",
         title: "Recall what was remembered",
-        description: "Give what was remembered for all sessions (`remember`): preferences, \
-            decisions, facts. Without a key all of it, shortened.",
+        description: "Return what was remembered for all sessions (`remember`): preferences, \
+                      decisions, facts. Without a key, all of it, shortened.",
         takes: schema::<memory::RecallInput>,
         gives: None,
         needs: Needs::Nothing,
@@ -130,8 +130,8 @@ const OFFERS: [Offer; 11] = [
     Offer {
         name: "remember",
         title: "Remember something for all sessions",
-        description: "Keep a value under a key for all later sessions, or forget it. What was \
-            there before stays in the history. Only what the user wants kept.",
+        description: "Keep a value under a key for all later sessions, or forget it. Earlier \
+                      values stay in the history. Keep only what the user wants kept.",
         takes: schema::<memory::RememberInput>,
         gives: Some(schema::<memory::RememberOutput>),
         needs: Needs::Writing,
@@ -140,8 +140,8 @@ const OFFERS: [Offer; 11] = [
         name: "fork",
         title: "Fork a conversation",
         description: "Start a new branch of a conversation after one of its events, to try \
-            something else from there. Nothing is copied or changed, but which branch is the \
-            active one, with `activate`.",
+                      something else from there. Copies nothing and changes nothing, except the \
+                      active branch with `activate`.",
         takes: schema::<branches::ForkInput>,
         gives: Some(schema::<branches::ForkOutput>),
         needs: Needs::Writing,
@@ -150,7 +150,7 @@ const OFFERS: [Offer; 11] = [
         name: "pending",
         title: "Calls that wait for a decision",
         description: "List tool calls of other agents that wait for a person's decision, with \
-            their arguments. Show the user all of them.",
+                      their arguments. Show all of them to the user.",
         takes: schema::<decide::PendingInput>,
         gives: None,
         needs: Needs::Approvals,
@@ -158,8 +158,8 @@ const OFFERS: [Offer; 11] = [
     Offer {
         name: "decide",
         title: "Approve or deny a call",
-        description: "Write down the decision of the user about a call that waits. Ask the user \
-            first, each time; never decide yourself.",
+        description: "Record the user's decision about a waiting call. Ask the user first, each \
+                      time; never decide yourself.",
         takes: schema::<decide::DecideInput>,
         gives: None,
         needs: Needs::Deciding,
@@ -225,11 +225,11 @@ pub fn used(name: &str, allowed: Allowed) -> Option<Use> {
 pub fn missing(name: &str, by_http: bool) -> String {
     let offer = OFFERS.iter().find(|offer| offer.name == name);
     let why = match (offer.map(|offer| offer.needs), by_http) {
-        (Some(Needs::Nothing) | None, _) => return "there is no such tool; see tools/list".into(),
+        (Some(Needs::Nothing) | None, _) => return "no such tool; see tools/list".into(),
         (Some(Needs::Writing), false) => "this server was started without --writable",
         (Some(Needs::Writing), true) => "this server was started without --mcp-writable",
         (Some(_), false) => "this server was started without --allow-approvals",
-        (Some(_), true) => "by HTTP nothing is approved",
+        (Some(_), true) => "approvals are not available over HTTP",
     };
     format!("the tool `{name}` is not offered: {why}")
 }
@@ -277,7 +277,7 @@ fn within(mut text: String) -> String {
     let left = text.len() - text.floor_char_boundary(ANSWER_BYTES_MAX);
     text.truncate(text.floor_char_boundary(ANSWER_BYTES_MAX));
     text.push_str(&format!(
-        "\n[cut: {left} bytes more. Ask for less at once.]\n"
+        "\n[cut: {left} more bytes. Ask for less at once.]\n"
     ));
     text
 }
@@ -304,18 +304,15 @@ pub async fn call(
         "fork" => branches::fork(input(name, arguments)?, store, actor).await,
         "pending" => decide::pending(input(name, arguments)?, store).await,
         "decide" => decide::decide(input(name, arguments)?, store, actor).await,
-        _ => Err(Failure::new(
-            "there is no such tool",
-            "use a tool of the list",
-        )),
+        _ => Err(Failure::new("no such tool", "use a tool from tools/list")),
     }
 }
 
 fn input<T: DeserializeOwned>(name: &str, arguments: JsonObject) -> Result<T, Failure> {
     serde_json::from_value(Value::Object(arguments)).map_err(|error| {
         Failure::new(
-            format!("the arguments of `{name}` cannot be read: {error}"),
-            "call it again with arguments that fit its schema",
+            format!("invalid arguments of `{name}`: {error}"),
+            "call it again with arguments that match its schema",
         )
     })
 }

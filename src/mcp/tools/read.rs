@@ -28,15 +28,15 @@ use treering_search::call_text;
 pub struct ReadInput {
     /// CONVERSATION#REVISION of a result, call or message, or treering:CONVERSATION/REVISION
     reference: String,
-    /// From this line on, counted from 1
+    /// First line, from 1
     first_line: Option<u64>,
-    /// To this line
+    /// Last line
     last_line: Option<u64>,
-    /// From this byte on, counted from 0; not together with lines
+    /// First byte, from 0; cannot be combined with lines
     first_byte: Option<u64>,
-    /// Most bytes [6000, at most 32000]
+    /// Maximum number of bytes [6000, at most 32000]
     max_bytes: Option<u32>,
-    /// The branch, when it is not the one that has the event
+    /// The branch, if not the one that has the event
     branch: Option<String>,
 }
 
@@ -80,15 +80,15 @@ impl Range {
             (None, None, None) => Ok(Self::Unsaid),
             (None, None, Some(first)) => Ok(Self::Bytes { first }),
             (_, _, Some(_)) => Err(Failure::new(
-                "lines and bytes are both given",
-                "give first_line and last_line, or first_byte",
+                "lines and bytes are both set",
+                "set first_line and last_line, or first_byte",
             )),
             (first, last, None) => {
                 let (first, last) = (first.unwrap_or(1).max(1), last.unwrap_or(0));
                 match last != 0 && last < first {
                     true => Err(Failure::new(
                         format!("last_line {last} is before first_line {first}"),
-                        "give the smaller one to first_line",
+                        "set first_line to the smaller number",
                     )),
                     false => Ok(Self::Lines { first, last }),
                 }
@@ -135,9 +135,8 @@ impl Source<'_> {
         let tail = self.piece(Range::Bytes { first }, max / 2).await?;
         let tail = tail.beginning_with_line();
         Ok(format!(
-            "{}Its beginning:\n{}[{} bytes between are left out: first_byte={} reads on, \
-             max_bytes up to {}; `search` with `conversation` finds places in it]\nIts end, from \
-             byte {}:\n{}",
+            "{}Its beginning:\n{}[{} bytes omitted: continue with first_byte={}, max_bytes up to \
+             {}; `search` with `conversation` finds places in it]\nIts end, from byte {}:\n{}",
             self.heading(&head),
             fenced(&head.text),
             count(tail.start - head.end()),
@@ -293,7 +292,7 @@ impl Piece {
         };
         let Some(part) = part else {
             return Err(after_end(format!(
-                "the range starts after the end of the text, which has {total} bytes in {} lines",
+                "the range starts beyond the end of the text, which has {total} bytes in {} lines",
                 text.lines().count()
             )));
         };
@@ -355,7 +354,7 @@ impl Piece {
     fn heading(&self) -> String {
         let part = match (self.line, self.last_line()) {
             _ if self.total == 0 => {
-                ": none of it is text (images and files are not given)".to_owned()
+                ": it has no text (images and files are not returned)".to_owned()
             }
             _ if self.start == 0 && self.is_to_end() => String::new(),
             (Some(first), Some(last)) => format!(", lines {first} to {last}"),
@@ -367,12 +366,12 @@ impl Piece {
     /// Returns a line that says what is left and how to get it.
     fn rest(&self) -> String {
         if self.is_to_end() {
-            return "[That is the end.]\n".to_owned();
+            return "[End of the text.]\n".to_owned();
         }
         let left = count(self.total - self.end());
         match self.last_line().filter(|_| self.text.ends_with('\n')) {
-            Some(last) => format!("[{left} bytes follow: first_line={}]\n", last + 1),
-            None => format!("[{left} bytes follow: first_byte={}]\n", self.end()),
+            Some(last) => format!("[{left} more bytes: first_line={}]\n", last + 1),
+            None => format!("[{left} more bytes: first_byte={}]\n", self.end()),
         }
     }
 }
@@ -397,7 +396,7 @@ fn not_given(status: tonic::Status, place: &EventPlace) -> Failure {
     match status.code() {
         Code::NotFound => Failure::new(
             format!("{} has no text", place.address()),
-            "`around` shows what it is, and its neighbours",
+            "`around` shows the event and its neighbours",
         ),
         Code::OutOfRange => after_end(status.message()),
         _ => status.into(),
@@ -407,7 +406,7 @@ fn not_given(status: tonic::Status, place: &EventPlace) -> Failure {
 fn after_end(what: impl Into<String>) -> Failure {
     Failure::new(
         what,
-        "give a smaller first_line or first_byte; without any you see both ends",
+        "set a smaller first_line or first_byte; omit both to see the beginning and the end",
     )
 }
 
@@ -482,7 +481,7 @@ mod tests {
             line.heading(),
             "arguments of the call of Edit, 29 bytes, lines 3 to 3"
         );
-        assert_eq!(line.rest(), "[5 bytes follow: first_line=4]\n");
+        assert_eq!(line.rest(), "[5 more bytes: first_line=4]\n");
         let rest = of(Range::Lines { first: 3, last: 0 }, 5);
         assert_eq!((rest.text.as_str(), rest.start), ("two\n", 20));
         let whole = of(Range::Bytes { first: 0 }, 100);
@@ -500,12 +499,12 @@ mod tests {
     fn what_is_left_begins_where_the_part_ends() {
         let by_line = piece("one\ntwo\nthr", 0, 100, Some(1)).ending_with_line();
         assert_eq!(by_line.text, "one\ntwo\n");
-        assert_eq!(by_line.rest(), "[92 bytes follow: first_line=3]\n");
+        assert_eq!(by_line.rest(), "[92 more bytes: first_line=3]\n");
         let by_byte = piece("one two", 40, 100, None).ending_with_line();
-        assert_eq!(by_byte.rest(), "[53 bytes follow: first_byte=47]\n");
+        assert_eq!(by_byte.rest(), "[53 more bytes: first_byte=47]\n");
         let tail = piece("ne\ntwo\nthree", 88, 100, None).beginning_with_line();
         assert_eq!((tail.start, tail.text.as_str()), (91, "two\nthree"));
-        assert_eq!(tail.rest(), "[That is the end.]\n");
+        assert_eq!(tail.rest(), "[End of the text.]\n");
         assert_eq!(piece("x\ny\n", 0, 9, Some(5)).last_line(), Some(6));
         assert_eq!(piece("x\ny", 0, 9, Some(5)).last_line(), Some(6));
     }

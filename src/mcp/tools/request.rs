@@ -26,11 +26,11 @@ const TOKENS_MIN: u64 = 200;
 #[serde(deny_unknown_fields)]
 pub struct RequestInput {
     /// The conversation (id, its beginning, "@last", words of its title), or
-    /// CONVERSATION#REVISION: as it was then
+    /// CONVERSATION#REVISION for its state at that event
     conversation: String,
     /// The branch [the active one]
     branch: Option<String>,
-    /// Most tokens [4000, at most 12000]
+    /// Maximum number of tokens [4000, at most 12000]
     budget_tokens: Option<u64>,
     /// The form of the body: neutral, openai-chat, openai-responses, anthropic, gemini [neutral]
     provider: Option<String>,
@@ -100,13 +100,13 @@ fn less(asked: u64, came: u64, budget: u64) -> u64 {
 fn too_small(needed: u64, budget: u64) -> Failure {
     Failure::new(
         format!(
-            "the request does not fit into {} tokens: what it needs at least has {}",
+            "the request does not fit in {} tokens: it needs at least {}",
             count(budget),
             count(needed)
         ),
         match budget < REQUEST_TOKENS_MAX {
-            true => format!("give budget_tokens={REQUEST_TOKENS_MAX}"),
-            false => "it does not fit into an answer: use `search`, `around` and `read`".into(),
+            true => format!("set budget_tokens={REQUEST_TOKENS_MAX}"),
+            false => "it is too large for an answer: use `search`, `around` and `read`".into(),
         },
     )
 }
@@ -125,8 +125,8 @@ fn provider(name: Option<&str>) -> Result<i32, Failure> {
             .map(|provider| provider.as_str())
             .collect();
         Failure::new(
-            format!("there is no provider {}", shown(&name)),
-            format!("one of: {}", names.join(", ")),
+            format!("no provider {}", shown(&name)),
+            format!("use one of: {}", names.join(", ")),
         )
     })
 }
@@ -152,9 +152,9 @@ fn summary(called: &str, told: &pb::Explanation, tokens: u64, budget: u64) -> St
     let left = match left {
         0 => String::new(),
         left => format!(
-            " {} tokens of it were left out or shortened: a larger budget_tokens brings more, \
-             and `read` takes what it refers to (treering:…; #N is {called}#N), whatever it says \
-             of tools.",
+            " {} tokens were dropped or shortened: a larger budget_tokens includes more, and \
+             `read` returns what references stand for (treering:…; #N is {called}#N), whatever the \
+             request says about tools.",
             count(left)
         ),
     };

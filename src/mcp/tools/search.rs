@@ -28,25 +28,25 @@ const COPIES_NAMED: usize = 3;
 pub struct SearchInput {
     /// Words, a pasted line, "an exact phrase", pre*; a AND b, a OR b, a NOT b. May be empty with a filter
     query: String,
-    /// Most hits [8, at most 30]
+    /// Maximum number of hits [8, at most 30]
     limit: Option<u32>,
-    /// Hits to skip, to see further ones
+    /// Number of hits to skip
     offset: Option<u32>,
     /// Only calls and results of this tool, e.g. "Bash"
     tool: Option<String>,
     /// Only results of calls that failed
     failed: Option<bool>,
-    /// Only calls and results about such a path, e.g. "src/**/*.rs"
+    /// Only calls and results about this path, e.g. "src/**/*.rs"
     path: Option<String>,
-    /// Only what happened since: "2 days", "last week", "2026-01-31"
+    /// Only events since then: "2 days", "last week", "2026-01-31"
     since: Option<String>,
-    /// Only what happened until then
+    /// Only events until then
     until: Option<String>,
     /// Only this conversation: id, its beginning, "@last", or words of its title
     conversation: Option<String>,
     /// The query is a regular expression
     regex: Option<bool>,
-    /// Each event with the same text as a hit of its own
+    /// List events with equal text as separate hits
     copies: Option<bool>,
 }
 
@@ -69,15 +69,15 @@ pub async fn call(input: SearchInput, store: &Connection) -> Result<ToolAnswer, 
         ""
     };
     let mut text = format!(
-        "{shown_hits} of {more}{total} hits{}. `read` an address for its text, `around` for what \
-         came before and after.\n",
+        "{shown_hits} of {more}{total} hits{}. `read` an address for its text, `around` for the \
+         events before and after.\n",
         reading(&request, &found, &typed)
     );
     text.push_str(&hits_text(&found.hits, request.offset));
     let next = u64::from(request.offset) + shown_hits;
     if next < total || found.more_than_total {
         text.push_str(&format!(
-            "\nFurther ones: offset={next}, or narrow it down.\n"
+            "\nMore hits: offset={next}, or narrow the search.\n"
         ));
     }
     text.push_str(&lag(&found));
@@ -90,12 +90,13 @@ fn reading(request: &pb::SearchRequest, found: &pb::SearchResponse, typed: &str)
     let operators = ["AND", "OR", "NOT"];
     let mut words = typed.split_whitespace();
     let how = match () {
-        () if request.regex && request.query != typed => "no word in it: looked for as it stands",
+        () if request.regex && request.query != typed => "no words: searched for the exact signs",
         () if request.regex => return String::new(),
         () if is_query => "read as a query",
-        () if found.parts_only => "nothing has it whole: these have its parts",
+        () if found.parts_only => "nothing contains all of it: these contain its parts",
         () if words.any(|word| operators.contains(&word)) => {
-            "read as words, AND, OR and NOT too: a query has an operator between all its words"
+            "read as words, including AND, OR and NOT: a query needs an operator between all its \
+             words"
         }
         () => return String::new(),
     };
@@ -105,7 +106,7 @@ fn reading(request: &pb::SearchRequest, found: &pb::SearchResponse, typed: &str)
 async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRequest, Failure> {
     let moment = |text: Option<&str>| {
         let read = text.map(str::parse::<Moment>).transpose();
-        read.map_err(|takes| Failure::new("a time cannot be read", takes))
+        read.map_err(|takes| Failure::new("a time is invalid", takes))
     };
     let (since, until) = (
         moment(given(input.since.as_deref()))?,
@@ -115,7 +116,7 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
         && since.is_after(until)
     {
         return Err(Failure::new(
-            "`since` is after `until`: nothing is between them",
+            "`since` is later than `until`",
             "give the earlier time to `since`",
         ));
     }
@@ -135,8 +136,8 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
         || filters.iter().any(|text| given(text.as_deref()).is_some());
     if input.query.trim().is_empty() && !is_narrowed {
         return Err(Failure::new(
-            "there is nothing to look for",
-            "give words in `query`, or a filter: tool, path, failed, since, until, conversation",
+            "nothing to search for",
+            "set `query`, or a filter: tool, path, failed, since, until, conversation",
         ));
     }
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
@@ -209,7 +210,7 @@ fn copies(hit: &pb::SearchHit) -> String {
         .collect();
     let more = hit.copies.saturating_sub(places.len() as u64);
     match (places.is_empty(), more) {
-        (true, more) => format!("{more} times more: copies=true"),
+        (true, more) => format!("{more} more copies: copies=true"),
         (false, 0) => format!("at {}", places.join(", ")),
         (false, more) => format!(
             "at {} and {} more: copies=true",
@@ -226,7 +227,7 @@ async fn nothing(
 ) -> Result<String, Failure> {
     if found.total > 0 {
         return Ok(format!(
-            "There are {} hits, and none of them behind offset={}: give a smaller one.\n",
+            "There are {} hits, but none after offset={}: use a smaller offset.\n",
             count(found.total),
             input.offset.unwrap_or(0)
         ));
@@ -236,7 +237,7 @@ async fn nothing(
         text.push_str(" It was read as a query, with its operators.");
     }
     if found.more_than_total {
-        text.push_str(" Only the newest texts were read: a longer word, or a filter, finds more.");
+        text.push_str(" Only the newest texts were scanned: use a longer word, or a filter.");
     }
     let narrowed = [
         &input.tool,
@@ -247,15 +248,15 @@ async fn nothing(
     ];
     match narrowed.iter().any(|text| given(text.as_deref()).is_some()) || input.failed == Some(true)
     {
-        true => text.push_str(" Try it without a filter, or with fewer or other words."),
-        false => text.push_str(" Try fewer or other words, or a beginning: pre*."),
+        true => text.push_str(" Try without filters, or with fewer or other words."),
+        false => text.push_str(" Try fewer or other words, or a prefix: pre*."),
     }
     if let Some(tool) = given(input.tool.as_deref())
         && !is_known(tool, store).await?
     {
         text.push_str(
-            " No call of such a tool is here: names of tools are told apart by capitals too, and \
-             stand in hits of a search without the filter.",
+            " No tool with this name was called: names are case-sensitive; a search without the \
+             filter shows them.",
         );
     }
     text.push_str(&lag(found));
@@ -280,7 +281,7 @@ fn lag(found: &pb::SearchResponse) -> String {
     match found.events_missing {
         0 => String::new(),
         missing => format!(
-            "\n{missing} events are not indexed yet and were not searched; try again in a moment.\n"
+            "\n{missing} events are not yet indexed and were not searched; retry in a moment.\n"
         ),
     }
 }

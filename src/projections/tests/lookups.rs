@@ -404,6 +404,6 @@ fn the_first_difference_has_a_name() {
     two.apply(&other).unwrap();
     let difference = one.differs_from(&two).unwrap().unwrap();
     assert!(difference.starts_with("conversations "), "{difference}");
-    assert!(difference.ends_with("not the same"), "{difference}");
+    assert!(difference.ends_with("differs"), "{difference}");
     assert_ne!(one.digest().unwrap(), two.digest().unwrap());
 }

@@ -207,7 +207,7 @@ impl Acceptor {
                 connections = self.serving.len(),
                 max = self.connections_max,
                 times = count,
-                "too many connections: those that are idle longest are closed for new ones"
+                "too many connections: the ones that were idle longest are closed"
             );
         }
         let known = self.known.iter().filter_map(Weak::upgrade);
@@ -247,7 +247,7 @@ impl Acceptor {
                 %error,
                 times = count,
                 connections = self.serving.len(),
-                "connections cannot be accepted; trying again"
+                "connections cannot be accepted; retrying"
             );
         }
         bounds::ACCEPT_PAUSE

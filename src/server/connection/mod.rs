@@ -175,7 +175,7 @@ where
                 biased;
                 served = served => {
                     if let Err(error) = served {
-                        tracing::debug!(%error, "a connection broke");
+                        tracing::debug!(%error, "a connection failed");
                     }
                     return;
                 }

@@ -31,8 +31,8 @@ use rules::Needs;
 pub(super) enum Denied {
     /// It lacks the role.
     #[error(
-        "the key {key} is no {role} in the namespace {namespace}, which this needs: ask whoever \
-         makes the keys for one that is"
+        "key {key} needs the role {role} in namespace {namespace}: ask the administrator for a key \
+         that has it"
     )]
     Role {
         key: String,
@@ -41,18 +41,18 @@ pub(super) enum Denied {
     },
     /// It is not an admin key of all namespaces.
     #[error(
-        "the key {key} is no admin of the whole store (`--role 'admin:*'`), which this needs: it \
-         concerns all namespaces"
+        "key {key} needs the role admin for all namespaces (`--role 'admin:*'`): the call concerns \
+         the whole store"
     )]
     Store { key: String },
     /// Only the server itself appends there.
     #[error(
-        "the namespace {namespace} is reserved, as all are that begin with `_`: nothing can be \
-         appended or erased there; take another name"
+        "namespace {namespace} is reserved, like all that begin with `_`: use another namespace to \
+         append or erase"
     )]
     Reserved { namespace: Namespace },
     /// The method is unknown, so nobody may call it.
-    #[error("this server has no such method: it may be older than its client")]
+    #[error("this server does not have this method: it may be older than the client")]
     UnknownMethod,
 }
 
@@ -344,7 +344,7 @@ fn with_decided_by(body: &EncodedBody, who: &str) -> Result<EncodedBody, Malform
     EncodedBody::received(EventKind::ApprovalDecided, bytes.freeze()).map_err(|fault| {
         Malformed::new(
             "approval_decided.decided_by",
-            format!("{}, with the key's name before it", fault.problem),
+            format!("{}, including the key's name before it", fault.problem),
         )
     })
 }

@@ -95,7 +95,7 @@ impl IntakeBody {
                 let inflated = ready!(Pin::new(inflating).poll(cx));
                 let received = *received;
                 self.inflating = None;
-                let plain = inflated.map_err(|_| refusal::broken("decompressing failed"))??;
+                let plain = inflated.map_err(|_| refusal::broken("decompression failed"))??;
                 let held = received + plain.len();
                 return Poll::Ready(self.hand_on(plain, held).map(Some));
             }

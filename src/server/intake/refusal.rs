@@ -22,9 +22,8 @@ fn refusal(code: Code, reason: &str, message: String, facts: &[(&str, usize)]) -
 
 /// The message is longer than allowed.
 pub(super) fn too_large(actual: usize, max: usize) -> Status {
-    let message = format!(
-        "the message has {actual} bytes; at most {max} are allowed here: send it in smaller parts"
-    );
+    let message =
+        format!("the message has {actual} bytes; the maximum is {max}: send less at once");
     let facts = [("actual", actual), ("max", max)];
     refusal(Code::OutOfRange, "MESSAGE_TOO_LARGE", message, &facts)
 }
@@ -32,8 +31,7 @@ pub(super) fn too_large(actual: usize, max: usize) -> Status {
 /// The decompressed message is longer than allowed.
 pub(super) fn inflates_too_large(max: usize) -> Status {
     let message = format!(
-        "the message has more than {max} bytes once it is decompressed, the most that is allowed \
-         here: send it in smaller parts"
+        "the decompressed message has more than {max} bytes, the maximum: send less at once"
     );
     refusal(
         Code::OutOfRange,
@@ -47,7 +45,7 @@ pub(super) fn inflates_too_large(max: usize) -> Status {
 pub(super) fn decodes_too_large(max: usize) -> Status {
     let message = format!(
         "the message has so many elements that decoding it would take more than {max} bytes: send \
-         it in smaller parts"
+         less at once"
     );
     refusal(
         Code::OutOfRange,
@@ -59,23 +57,21 @@ pub(super) fn decodes_too_large(max: usize) -> Status {
 
 /// Too many bytes are in flight.
 pub(super) fn no_room() -> Status {
-    let message = "more requests are under way than there is memory for: try again in a moment";
+    let message = "too many request bytes are in flight: retry later";
     let reason = "BYTES_IN_FLIGHT";
     refusal(Code::ResourceExhausted, reason, message.into(), &[])
 }
 
 /// The request does not arrive in time.
 pub(super) fn too_slow(received: usize) -> Status {
-    let message = format!(
-        "the request did not arrive in time: {received} bytes came, and then too little too long"
-    );
+    let message = format!("the request arrived too slowly: {received} bytes before the timeout");
     let facts = [("received", received)];
     refusal(Code::DeadlineExceeded, "TOO_SLOW", message, &facts)
 }
 
 /// A second message for a method that takes one.
 pub(super) fn second_message() -> Status {
-    let message = "this method takes one message, and a second one came";
+    let message = "this method takes one message, but a second one arrived";
     refusal(Code::InvalidArgument, "SECOND_MESSAGE", message.into(), &[])
 }
 

@@ -115,21 +115,24 @@ impl Exporter {
 
     async fn answer(&self, request: &Request<Incoming>) -> (StatusCode, &'static str, String) {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let what = "only GET and HEAD are answered here\n".to_owned();
+            let what = "only GET and HEAD are allowed\n".to_owned();
             return (StatusCode::METHOD_NOT_ALLOWED, PLAIN, what);
         }
         match request.uri().path() {
             "/metrics" => match self.text().await {
                 Ok(text) => (StatusCode::OK, OPEN_METRICS, text),
                 Err(error) => {
-                    let what = format!("the store cannot be asked: {}\n", with_causes(&error));
+                    let what = format!(
+                        "the store's statistics cannot be read: {}\n",
+                        with_causes(&error)
+                    );
                     (StatusCode::INTERNAL_SERVER_ERROR, PLAIN, what)
                 }
             },
             "/live" => told("live", self.engine.health().live),
             "/ready" => told("ready", self.engine.health().ready),
             _ => {
-                let what = "there are /metrics, /live and /ready here\n".to_owned();
+                let what = "unknown path; use /metrics, /live or /ready\n".to_owned();
                 (StatusCode::NOT_FOUND, PLAIN, what)
             }
         }
@@ -159,7 +162,7 @@ pub async fn serve(listener: TcpListener, exporter: Exporter) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "the metrics' listener cannot accept; trying again");
+                tracing::warn!(%error, "the metrics listener cannot accept connections; retrying");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -195,6 +198,6 @@ async fn one_connection(io: TokioIo<tokio::net::TcpStream>, exporter: Exporter) 
         .max_buf_size(METRICS_HEAD_BYTES_MAX)
         .serve_connection(io, service);
     if let Err(error) = connection.await {
-        tracing::debug!(%error, "a connection of the metrics broke");
+        tracing::debug!(%error, "a connection to the metrics listener failed");
     }
 }

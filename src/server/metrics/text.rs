@@ -72,23 +72,23 @@ impl Scrape {
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         let mut build = lines.family(
             "treering_build_info",
-            "The version that runs. Always 1.",
+            "Version of the program. Always 1.",
             MetricType::Gauge,
         )?;
         build.encode_family(&version)?.encode_gauge(&1_u64)?;
         lines.gauge(
             "treering_live",
-            "1 when the threads that write and publish move; with 0 only a restart helps.",
+            "1 if the writer and publisher threads make progress; at 0 only a restart helps.",
             u64::from(self.live),
         )?;
         lines.gauge(
             "treering_ready",
-            "1 when appends are taken and the disk is above its floor.",
+            "1 if appends are accepted and the disk is above its floor.",
             u64::from(self.ready),
         )?;
         lines.gauge(
             "treering_start_time_seconds",
-            "When the store was opened, in seconds since 1970.",
+            "Time when the store was opened, in seconds since 1970.",
             self.store.started_at.0 as f64 / MICROS_PER_SECOND,
         )
     }
@@ -97,53 +97,53 @@ impl Scrape {
         let store = &self.store;
         lines.histogram(
             "treering_commit_seconds",
-            "From handing a group of appends to the log until it was durable.",
+            "Time from handing a group of appends to the log until it was durable.",
             &store.commit_micros,
             MICROS_PER_SECOND,
         )?;
         if let Some(syncs) = &store.sync_micros {
             lines.histogram(
                 "treering_fsync_seconds",
-                "Syncs of the log's files.",
+                "Durations of syncs of the log's files.",
                 syncs,
                 MICROS_PER_SECOND,
             )?;
         }
         lines.counter(
             "treering_failed_fsyncs",
-            "Syncs of the log's files that failed.",
+            "Failed syncs of the log's files.",
             store.failed_syncs,
         )?;
         lines.histogram(
             "treering_group_events",
-            "Events that were made durable together.",
+            "Events per durable commit.",
             &store.group_events,
             EACH,
         )?;
         lines.histogram(
             "treering_group_appends",
-            "Appends that were answered together.",
+            "Appends per durable commit.",
             &store.group_appends,
             EACH,
         )?;
         lines.counter(
             "treering_events_appended",
-            "Events that were appended.",
+            "Events appended.",
             store.group_events.sum,
         )?;
         lines.counter(
             "treering_appended_bytes",
-            "Bytes of the appends that were appended.",
+            "Bytes appended.",
             store.appended_bytes,
         )?;
         lines.counter(
             "treering_failed_groups",
-            "Groups of appends that were not appended, or of which that is not known.",
+            "Groups of appends that failed or whose outcome is unknown.",
             store.failed_groups,
         )?;
         lines.counters(
             "treering_appends_refused",
-            "Appends that were refused, by the reason that clients see.",
+            "Refused appends, by the reason that clients get.",
             "reason",
             store
                 .refused_appends
@@ -153,17 +153,25 @@ impl Scrape {
         let (waiting, most) = store.queue_appends;
         lines.gauge(
             "treering_queue_appends",
-            "Appends that wait for the writer or are being written.",
+            "Appends that are waiting for the writer or being written.",
             waiting,
         )?;
         lines.gauge(
             "treering_queue_appends_max",
-            "How many may; one more is refused.",
+            "Maximum number of waiting appends; more are refused.",
             most,
         )?;
         let (waiting, most) = store.queue_bytes;
-        lines.gauge("treering_queue_bytes", "Bytes of those.", waiting)?;
-        lines.gauge("treering_queue_bytes_max", "How many they may have.", most)
+        lines.gauge(
+            "treering_queue_bytes",
+            "Bytes of the waiting appends.",
+            waiting,
+        )?;
+        lines.gauge(
+            "treering_queue_bytes_max",
+            "Maximum bytes of the waiting appends.",
+            most,
+        )
     }
 
     fn reach(&self, lines: &mut Lines) -> fmt::Result {
@@ -171,27 +179,28 @@ impl Scrape {
         let behind = |place: u64| store.head.saturating_sub(place);
         lines.gauge(
             "treering_head_position",
-            "The last event that reads see.",
+            "Log position of the last event visible to reads.",
             store.head,
         )?;
         lines.gauge(
             "treering_views_lag_events",
-            "Events that reads see and that the views do not have on disk; a start reads them again.",
+            "Visible events that the projections do not yet have on disk; the next start reads \
+             them again.",
             behind(store.views_durable),
         )?;
         lines.gauge(
             "treering_index_lag_events",
-            "Events that reads see and that searches do not find yet.",
+            "Visible events that are not yet indexed.",
             behind(store.index_reached),
         )?;
         lines.gauge(
             "treering_subscriptions",
-            "Readers that follow the store.",
+            "Open subscriptions.",
             store.subscriptions,
         )?;
         lines.gauge(
             "treering_subscription_lag_events",
-            "How far behind the slowest of them is.",
+            "Events that the slowest subscription is behind.",
             store.subscription_lag,
         )
     }
@@ -201,17 +210,17 @@ impl Scrape {
         if let Some(disk) = store.disk {
             lines.gauge(
                 "treering_disk_free_bytes",
-                "What may still be written to the store's disk.",
+                "Free bytes on the store's disk.",
                 disk.free_bytes,
             )?;
             lines.gauge(
                 "treering_disk_size_bytes",
-                "The size of that disk.",
+                "Size of the store's disk.",
                 disk.size_bytes,
             )?;
             lines.gauge(
                 "treering_disk_floor_bytes",
-                "With less than this free the store is not ready.",
+                "Free bytes below which the store is not ready.",
                 store.disk_floor_bytes,
             )?;
         }
@@ -225,7 +234,7 @@ impl Scrape {
             .filter_map(|(name, size)| Some((name, size?)));
         lines.gauges(
             "treering_store_bytes",
-            "What the parts of the store take on disk.",
+            "Bytes on disk, by part of the store.",
             "part",
             parts,
         )?;
@@ -237,13 +246,13 @@ impl Scrape {
         let caches = store.caches.iter();
         lines.gauges(
             "treering_cache_bytes",
-            "What each cache holds.",
+            "Bytes in each cache.",
             "cache",
             caches.clone().map(|cache| (cache.name, cache.bytes)),
         )?;
         lines.gauges(
             "treering_cache_room_bytes",
-            "What each cache may hold.",
+            "Maximum bytes of each cache.",
             "cache",
             caches.map(|cache| (cache.name, cache.room_bytes)),
         )
@@ -258,12 +267,12 @@ impl Scrape {
         )?;
         lines.gauge(
             "treering_unreadable_positions",
-            "Positions of the log that cannot be read, as far as that was met.",
+            "Log positions known to be unreadable.",
             store.unreadable_positions,
         )?;
         lines.gauge(
             "treering_unindexed_events",
-            "Events that cannot be read, and so are not found by searches.",
+            "Unreadable events, which are not indexed.",
             store.not_indexed,
         )?;
         lines.counter(
@@ -276,7 +285,7 @@ impl Scrape {
     fn server(&self, lines: &mut Lines) -> fmt::Result {
         let mut requests = lines.family(
             "treering_requests",
-            "Requests that ended, by how.",
+            "Requests that ended, by status code.",
             MetricType::Counter,
         )?;
         for calls in &self.calls {
@@ -289,7 +298,7 @@ impl Scrape {
         }
         let mut running = lines.family(
             "treering_requests_running",
-            "Requests under way, streams among them.",
+            "Running requests, including streams.",
             MetricType::Gauge,
         )?;
         for calls in &self.calls {
@@ -300,7 +309,7 @@ impl Scrape {
         }
         let mut seconds = lines.family(
             "treering_request_seconds",
-            "How long requests took; those that are answered by a stream, to its first message.",
+            "Duration of requests; of streams, the time to the first message.",
             MetricType::Histogram,
         )?;
         for calls in &self.calls {
@@ -315,7 +324,7 @@ impl Scrape {
         )?;
         lines.gauge(
             "treering_connections",
-            "Connections of clients.",
+            "Open client connections.",
             self.connections,
         )
     }
@@ -324,10 +333,10 @@ impl Scrape {
     fn of_process(&self, lines: &mut Lines) -> fmt::Result {
         let process = &self.process;
         if let Some(open) = process.open_files {
-            lines.gauge("process_open_fds", "Files that are open.", open)?;
+            lines.gauge("process_open_fds", "Open files.", open)?;
         }
         if let Some(most) = process.open_files_max {
-            lines.gauge("process_max_fds", "How many may be open.", most)?;
+            lines.gauge("process_max_fds", "Maximum number of open files.", most)?;
         }
         if let Some(bytes) = process.resident_bytes {
             lines.gauge("process_resident_memory_bytes", "Memory in use.", bytes)?;

@@ -107,7 +107,7 @@ impl Read {
 
     fn take(&mut self, service: &str, name: String, span: &Span, room: &mut ValueRoom) {
         if self.batch.len() >= SPANS_MAX {
-            let why = format!("a request may have {SPANS_MAX} of them: send fewer at once");
+            let why = format!("a request may have at most {SPANS_MAX} spans: send fewer at once");
             return self.faults.push((name, why));
         }
         match otel::read(span, room) {
@@ -128,15 +128,15 @@ impl Read {
         let mut told: Vec<_> = faults
             .iter()
             .take(SPAN_FAULTS_TOLD)
-            .map(|(name, why)| format!("the span {name:?}: {why}"))
+            .map(|(name, why)| format!("span {name:?}: {why}"))
             .collect();
         if faults.len() > told.len() {
             told.push(format!("and {} more", faults.len() - told.len()));
         }
         if self.without_content > 0 {
             told.push(format!(
-                "{} calls to models came without what was said, so nothing of them is recorded: \
-                 let the instrumentation capture it (for most by \
+                "{} model calls have no messages, so nothing of them is recorded: let the \
+                 instrumentation capture content (usually with \
                  OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT)",
                 self.without_content
             ));
@@ -146,7 +146,7 @@ impl Read {
             events = recorded.events,
             refused,
             without_content = self.without_content,
-            "spans were taken"
+            "spans recorded"
         );
         let partial_success = (!told.is_empty()).then(|| ExportTracePartialSuccess {
             rejected_spans: refused,

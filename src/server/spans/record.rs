@@ -242,7 +242,8 @@ impl One<'_> {
                     events += usize::try_from(appending.last.0 - last.0).unwrap_or_default();
                 }
                 Err((Stopped::Moved, _)) => {
-                    let message = "others append to the conversation all the time: send it again";
+                    let message =
+                        "other writers kept appending to the conversation: send the spans again";
                     return (None, Err(Refusal::unable(message)));
                 }
                 Err((Stopped::Unable(refusal), _)) => return (None, Err(*refusal)),

@@ -98,7 +98,7 @@ impl Refusal {
     /// Returns an error for a key that has exceeded a rate limit.
     pub fn too_fast(key: &str, what: &'static str, wait: Duration) -> Self {
         let message = format!(
-            "the key {key} has sent all the {what} that it may in a second: try again in {:.1} s",
+            "key {key} exceeds its limit of {what} per second: retry in {:.1} s",
             wait.as_secs_f32().max(0.1)
         );
         let refusal = Self::new(Code::ResourceExhausted, "RATE_LIMITED", message);

@@ -369,7 +369,7 @@ fn what_became_of_a_batch_is_said_once() {
         assert_eq!(status.code(), code, "{status:?}");
         let text = status.message();
         assert_eq!(text.contains("nothing was appended"), nothing, "{text}");
-        assert_eq!(text.contains("not known"), !nothing, "{text}");
+        assert_eq!(text.contains("unknown whether"), !nothing, "{text}");
         assert_eq!(text.contains("idempotency key"), !nothing, "{text}");
         let details = status.get_error_details();
         assert_eq!(details.retry_info().is_some(), retries, "{text}");

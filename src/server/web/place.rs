@@ -23,13 +23,13 @@ pub struct WebPlace {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WebRefusal {
     /// A header is ambiguous.
-    #[error("the header {0} is not clear")]
+    #[error("the header {0} is ambiguous")]
     Unclear(HeaderName),
     /// The request has no host.
-    #[error("the request says no host")]
+    #[error("the request has no host")]
     NoHost,
     /// The request is for another host.
-    #[error("this server is not `{0}`")]
+    #[error("this server is not named `{0}`")]
     OtherHost(String),
     /// A page of another site sent the request.
     #[error("the request comes from a page of another site")]
@@ -160,7 +160,7 @@ fn is_unclear(headers: &HeaderMap, name: &HeaderName) -> bool {
 /// # Errors
 /// A message with the required form.
 pub fn web_origin(text: &str) -> Result<String, String> {
-    let takes = || "an origin is https://HOST or https://HOST:PORT".to_owned();
+    let takes = || "an origin has the form https://HOST or https://HOST:PORT".to_owned();
     let uri: Uri = text.trim_end_matches('/').parse().map_err(|_| takes())?;
     let (Some(scheme), Some(authority), "/") = (uri.scheme_str(), uri.authority(), uri.path())
     else {

@@ -47,7 +47,7 @@ fn assert_over(status: &Status, part: &str) {
         "{status:?}"
     );
     assert!(status.get_error_details().retry_info().is_none());
-    for word in ["quota", "reads go on", "--quota"] {
+    for word in ["quota", "reads still work", "--quota"] {
         assert!(status.message().contains(word), "{status:?}");
     }
 }

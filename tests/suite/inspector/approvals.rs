@@ -40,7 +40,7 @@ async fn a_call_is_decided_on_the_page() {
     let visitor = Visitor::of(dir.path()).await;
     let page = visitor.page("/approvals").await;
     assert!(
-        page.body.contains("2 calls wait for a decision"),
+        page.body.contains("2 calls are waiting for a decision"),
         "{}",
         page.body
     );
@@ -95,7 +95,7 @@ async fn a_call_is_decided_on_the_page() {
     assert_eq!(decided.status, 303, "{}", decided.body);
     let there = decided.header("location").unwrap().to_owned();
     let after = visitor.page(&there).await;
-    assert!(after.body.contains("Approved: ") && after.body.contains("1 call waits"));
+    assert!(after.body.contains("Approved: ") && after.body.contains("1 call is waiting"));
     // It stays where it was, before the other one, and can be decided no more.
     let (gone, waits) = after.body.split_once("shutdown").unwrap();
     assert!(
@@ -139,7 +139,7 @@ async fn the_page_is_told_of_what_comes() {
             .page("/approvals")
             .await
             .body
-            .contains("no call waits")
+            .contains("no call is waiting")
     );
 }
 

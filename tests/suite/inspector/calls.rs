@@ -170,7 +170,7 @@ async fn calls_are_counted_and_filtered() {
         let open = visitor.page(&format!("{path}?outcome=open")).await;
         assert!(open.body.contains("1–1 of 1"), "{}", open.body);
         let none = visitor.page(&format!("{path}?tool=nothing")).await;
-        assert!(none.body.contains("No call is like that."));
+        assert!(none.body.contains("No call matches."));
     }
     let theirs = visitor.page("/@elsewhere/tools").await;
     assert!(theirs.body.contains("secret-tool") && !theirs.body.contains("grep"));

@@ -12,7 +12,7 @@ async fn branches_stand_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
-    append(&engine, vec![message(id, "where they part")])
+    append(&engine, vec![message(id, "Back to the fork point")])
         .await
         .unwrap();
     let other = BranchName::new("other").unwrap();
@@ -41,12 +41,12 @@ async fn branches_stand_side_by_side() {
     engine.close().await;
     let visitor = Visitor::of(dir.path()).await;
     let page = visitor.page(&format!("/c/{single}/diff")).await;
-    assert!(page.body.contains("has one branch"));
+    assert!(page.body.contains("has only one branch"));
     // What is not named is chosen: the active branch, and the newest beside it.
     let page = visitor.page(&format!("/c/{id}/diff")).await;
-    assert!(page.body.contains("Both share everything up to") && page.body.contains("#3"));
+    assert!(page.body.contains("Both branches share everything up to") && page.body.contains("#3"));
     assert!(
-        !page.body.contains("where they part"),
+        !page.body.contains("Back to the fork point"),
         "what both have is not there"
     );
     assert!(

@@ -58,7 +58,7 @@ async fn a_person_reads_what_agents_did() {
     ] {
         let refused = browser.get(wrong).await;
         assert_eq!(refused.status, 400, "{wrong}");
-        assert!(refused.body.contains("take one of"), "{}", refused.body);
+        assert!(refused.body.contains("use one of"), "{}", refused.body);
     }
     for wrong in ["/search?q=***", "/search?q=a(&regex=1", "/e/nope"] {
         let refused = browser.get(wrong).await;
@@ -89,7 +89,7 @@ async fn a_person_reads_what_agents_did() {
         let event = browser.page(&event).await;
         assert!(event.body.contains("chain hash"), "{}", event.body);
         let early = browser.page(&format!("{path}?at=3")).await;
-        assert!(early.body.contains("As it was at #3"), "{}", early.body);
+        assert!(early.body.contains("State at #3"), "{}", early.body);
         assert!(!early.body.contains("id=\"e4\""));
     }
     assert!(pages > 16, "no conversation has more than one page");

@@ -37,7 +37,7 @@ def plain(response: Any) -> Mapping[str, Any]:
         if dump := getattr(response, name, None):
             dumped: Mapping[str, Any] = dump()
             return dumped
-    raise TypeError(f"{type(response).__name__} is neither a dict nor has it model_dump()")
+    raise TypeError(f"{type(response).__name__} is not a dict and has no model_dump()")
 
 
 def read(provider: ProviderName, response: Any) -> AnswerParts:
@@ -51,7 +51,7 @@ def read(provider: ProviderName, response: Any) -> AnswerParts:
     if provider not in readers:
         raise ValueError(f"`{provider}` is none of {', '.join(readers)}")
     body = plain(response)
-    with _shaped(f"this is no answer of {provider}"):
+    with _shaped(f"not an answer of {provider}"):
         _refuse_none(provider, body)
         return readers[provider](body)
 
@@ -73,12 +73,12 @@ def _refuse_none(provider: str, body: Mapping[str, Any]) -> None:
     may_be_empty = held in ("content", "output") and not body.get("error")
     if isinstance(said, (list, tuple)) and (said or may_be_empty):
         if provider == "openai-chat" and not plain(said[0]).get("message"):
-            raise ValueError("its choice has no `message`: of a stream, record the whole answer")
+            raise ValueError("its choice has no `message`: of a stream, record the complete answer")
         return
     if body.get("error"):
-        raise ValueError("it is an error: look at it, and ask again")
+        raise ValueError("it is an error: handle it, and ask again")
     names = ", ".join(sorted(map(str, body))) or "nothing"
-    raise ValueError(f"it has no list `{held}` with something in it, but {names}")
+    raise ValueError(f"it has no non-empty list `{held}`, but {names}")
 
 
 @contextmanager

@@ -19,14 +19,14 @@ def find_binary() -> str:
     """The `treering` program: of TREERING_BINARY, of the wheel, or of the PATH."""
     if given := os.environ.get("TREERING_BINARY"):
         if not shutil.which(given):
-            raise NoBinary(f"TREERING_BINARY is {given}, and there is no program of that name")
+            raise NoBinary(f"TREERING_BINARY is {given}, but there is no such program")
         return given
     for path in _installed():
         if path.is_file():
             return str(path)
     if found := shutil.which(NAME):
         return found
-    raise NoBinary("this installation of treering has no server in it")
+    raise NoBinary("this installation of treering does not include the server")
 
 
 @contextmanager

@@ -18,8 +18,8 @@ def sendable(value: str, name: str) -> str:
     if not (value.isascii() and value.isprintable()):
         # It may be a key, which is in nobody's log: not even a piece of it.
         raise ValueError(
-            f"{name} has a character that cannot be sent, such as an umlaut or the end of a line: "
-            "give it as it was made"
+            f"{name} has a character that cannot be sent, such as a non-ASCII letter or line end: "
+            "use it exactly as it was created"
         )
     return value
 

@@ -24,7 +24,7 @@ SIGNS: dict[str, pb.ItemComparison.ValueType] = {
 
 def _labels(path: Sequence[str]) -> list[str]:
     if isinstance(path, str):
-        raise TypeError(f"a path is a sequence of labels, as in ({path!r},), and no text")
+        raise TypeError(f"a path is a sequence of labels, for example ({path!r},), not a str")
     return list(path)
 
 
@@ -33,7 +33,7 @@ def put_op(
 ) -> pb.ItemOp:
     """Puts a value. `ttl` is in seconds."""
     if ttl is not None and ttl <= 0:
-        raise ValueError("ttl is not above 0: leave it out for an item that stays")
+        raise ValueError("ttl must be above 0: omit it for an item that does not expire")
     said = json_bytes(value, f"the value of {key!r}")
     put = pb.PutItem(path=_labels(path), key=key, value=said, text=text)
     if ttl is not None:

@@ -20,5 +20,5 @@ def life_seconds(given: str, life: timedelta | None) -> int:
         return 0 if given else OWN_KEY_LIFE_SECONDS
     seconds = int(life.total_seconds())
     if seconds < 1:
-        raise ValueError("a key lives for a second at least")
+        raise ValueError("a key's life must be at least 1 second")
     return seconds

@@ -53,7 +53,7 @@ OTHER_WAYS = ("unix:", "unix-abstract:", "vsock:", "dns:", "ipv4:", "ipv6:", "xd
 def checked(address: str) -> str:
     """The same, if it can be an address."""
     if not isinstance(address, str):
-        raise TypeError(f"an address is text as in 127.0.0.1:7171, and not {address!r}")
+        raise TypeError(f"an address is a str such as 127.0.0.1:7171, not {address!r}")
     if address.startswith(OTHER_WAYS):
         return address
     host, port = bare(address), "443"
@@ -64,7 +64,7 @@ def checked(address: str) -> str:
     is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 65_536
     if not (is_host and is_port):
         raise ValueError(
-            f"{address!r} is no address: give host:port, http://host:port or https://host:port"
+            f"{address!r} is not an address: use host:port, http://host:port or https://host:port"
         )
     return address
 
@@ -195,7 +195,7 @@ class Local:
                 raise ServerNotStarted(server.last_words())
             # It may be about to serve, or to end.
             if time.monotonic() > end:
-                raise StoreInUse(f"{self._path} is held by {line['locked_by']}")
+                raise StoreInUse(f"{self._path} is locked by {line['locked_by']}")
             time.sleep(0.05)
 
 
@@ -265,7 +265,7 @@ class _Server:
                     self.tell(logging.WARNING)
                 late = time.monotonic() > end
                 if late:
-                    self._said.append(f"it did not serve within {timeout:.0f} s")
+                    self._said.append(f"it did not start to serve within {timeout:.0f} s")
                 ended = not self.runs() and not self._readers[0].is_alive()
                 if late or (ended and self._lines.empty()):
                     return {}
@@ -278,7 +278,7 @@ class _Server:
     def last_words(self) -> str:
         self._readers[1].join(timeout=1)
         ended = self._process.poll()
-        how = "it said nothing" if ended is None else f"it ended with {ended} and said nothing"
+        how = "no output" if ended is None else f"it exited with code {ended} without output"
         return f"{self._program} did not start: {' '.join(self._said) or how}"
 
     def end(self) -> None:

@@ -113,7 +113,7 @@ def erase(
     """What is to be erased: one of them."""
     given = [bool(conversation), bool(literal), whole_namespace]
     if sum(given) != 1:
-        raise ValueError("name a conversation, a literal, or the whole namespace")
+        raise ValueError("give a conversation, a literal, or the whole namespace")
     if literal:
         octets = literal.encode() if isinstance(literal, str) else literal
         return conversation_pb2.EraseRequest(literal=octets)
@@ -141,7 +141,7 @@ def fitting(content: Iterable[new.Part]) -> list[event_pb2.ContentPart]:
     )
     if size > BODY_BYTES_MAX:
         raise errors.TooLarge(
-            f"the result has {size} bytes, and one event holds at most {BODY_BYTES_MAX}",
+            f"the result has {size} bytes; the maximum per event is {BODY_BYTES_MAX}",
             metadata={"actual": str(size), "max": str(BODY_BYTES_MAX)},
         )
     return parts

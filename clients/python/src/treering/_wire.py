@@ -70,12 +70,12 @@ def _writes(method: Method[Any, Any]) -> bool:
 
 
 def _late() -> errors.DeadlineExceeded:
-    message = "no answer came in time"
+    message = "no answer before the timeout"
     return errors.DeadlineExceeded(message, code=grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 def _not_sent() -> errors.DeadlineExceeded:
-    message = "not sent: an earlier write that was given up has no outcome yet"
+    message = "not sent: the outcome of an earlier, abandoned write is still unknown"
     return errors.DeadlineExceeded(message, code=grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
@@ -371,7 +371,7 @@ class AsyncStream(Generic[T]):
             raise translated(error) from None
         except asyncio.CancelledError:
             if (self._is_cancelled or self._wire.is_closed) and not _task_is_cancelled():
-                raise errors.Cancelled("the call was ended") from None
+                raise errors.Cancelled("the call was cancelled") from None
             raise
 
     def cancel(self) -> None:

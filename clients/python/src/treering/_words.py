@@ -92,14 +92,14 @@ def word(enum: _EnumTypeWrapper[_Number], prefix: str, value: int) -> str:
 def text(value: Any, name: str) -> str:
     """The same, if it is text that can be stored. `name` is what errors call it."""
     if not isinstance(value, str):
-        raise TypeError(f"{name} is {type(value).__name__} and no text")
+        raise TypeError(f"{name} is {type(value).__name__}, expected str")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"{name} has half a surrogate pair at character {error.start}, which is no text: "
-                "put another character there, as .encode(errors='replace').decode() does"
+                f"{name} has half a surrogate pair at character {error.start}: "
+                "replace it, for example with .encode(errors='replace').decode()"
             ) from None
     return value
 
@@ -112,7 +112,7 @@ def json_text(value: Any, name: str = "") -> str:
     except ValueError:
         for place, number in _no_numbers(value, name or "the value", ()):
             raise ValueError(
-                f"{place} is {number}, which JSON has no number for: give None or a text instead"
+                f"{place} is {number}, which JSON cannot represent: use None or a string instead"
             ) from None
         raise
 

@@ -192,19 +192,19 @@ class Invalid(TreeringError):
 class Unauthenticated(TreeringError):
     """The server requires an API key, and the call has none or an invalid one."""
 
-    advice = "Give `token=`, or set TREERING_TOKEN, to a key that `treering keys ls` shows as good."
+    advice = "Set `token=` or TREERING_TOKEN to a key that `treering keys ls` shows as valid."
 
 
 class PermissionDenied(TreeringError):
     """The API key is valid but does not permit the call. Nothing was appended."""
 
-    advice = "Use a key that may do this; `treering keys ls` shows what each may do."
+    advice = "Use a key with the required role; `treering keys ls` shows the roles of each key."
 
 
 class Unavailable(TreeringError):
     """The call failed temporarily, and was retried until its timeout."""
 
-    advice = "Try again later, or see whether the server runs and its disk has room."
+    advice = "Retry later, or check that the server is running and its disk has space."
 
 
 class Damaged(TreeringError):
@@ -216,7 +216,7 @@ class Damaged(TreeringError):
 class Failed(TreeringError):
     """The server failed. Nothing was appended."""
 
-    advice = "Look into the server's log."
+    advice = "Check the server's log."
 
 
 # ---- this side ----
@@ -225,13 +225,13 @@ class Failed(TreeringError):
 class Unreachable(Unavailable):
     """No server answers at the address."""
 
-    advice = "Is the server running, and is this its address?"
+    advice = "Check that the server is running and that this is its address."
 
 
 class ClientClosed(Unreachable):
     """The client is closed. Nothing was sent."""
 
-    advice = "Make another one with `connect` or `local`, and close it after its last call."
+    advice = "Open another client, and close it after its last call."
 
     def __init__(self, message: str = "this client was closed") -> None:
         super().__init__(message)
@@ -240,7 +240,7 @@ class ClientClosed(Unreachable):
 class OtherEventLoop(Invalid):
     """An asyncio client was used in another event loop. Nothing was sent."""
 
-    advice = "Make a client within each `asyncio.run`, or do all in one."
+    advice = "Open a client in each `asyncio.run`, or use a single `asyncio.run`."
 
     def __init__(self) -> None:
         super().__init__("this client belongs to another event loop")
@@ -249,7 +249,7 @@ class OtherEventLoop(Invalid):
 class DeadlineExceeded(TreeringError):
     """The call took longer than its `timeout`. A write may or may not be stored."""
 
-    advice = "Give it more time; a write can be repeated with the same idempotency_key."
+    advice = "Set a longer timeout; a write can be repeated with the same idempotency_key."
 
 
 class Cancelled(TreeringError):
@@ -259,7 +259,7 @@ class Cancelled(TreeringError):
 class StoreInUse(Unavailable):
     """Another process has the store open and does not serve it."""
 
-    advice = "Wait until it has ended, or let it serve: `treering serve`."
+    advice = "Wait until that process has ended, or run a server: `treering serve`."
 
 
 class ServerNotStarted(TreeringError):
@@ -269,7 +269,7 @@ class ServerNotStarted(TreeringError):
 class NoBinary(TreeringError):
     """No `treering` program was found."""
 
-    advice = "Install a wheel that has it, put `treering` on the PATH, or set TREERING_BINARY."
+    advice = "Install a wheel with the program, put `treering` on the PATH, or set TREERING_BINARY."
 
 
 class CommandFailed(TreeringError):
@@ -315,7 +315,7 @@ class NotRecorded(NotFound):
 class DeliveryUnknown(TreeringError):
     """The connection broke during a write without an idempotency key."""
 
-    advice = "Read the branch: it may be there or not."
+    advice = "Read the branch to see whether it was stored."
 
 
 # ---- the server's reasons ----
@@ -325,7 +325,7 @@ class ConversationNotFound(NotFound):
     """The namespace has no such conversation."""
 
     reason = "CONVERSATION_NOT_FOUND"
-    advice = "Check the id and the namespace; `db.conversations()` lists what is there."
+    advice = "Check the id and the namespace; `db.conversations()` lists the existing ones."
 
 
 class BranchNotFound(NotFound):
@@ -339,7 +339,7 @@ class RevisionNotFound(NotFound):
     """The branch does not have this revision."""
 
     reason = "REVISION_NOT_FOUND"
-    advice = "Take a revision up to `head` that is on this branch."
+    advice = "Use a revision of this branch, up to `head`."
 
     @property
     def head(self) -> int:
@@ -396,14 +396,14 @@ class EventIdTaken(Conflict):
     """An event with this id exists; `event_id` and `revision` name it."""
 
     reason = "EVENT_ID_TAKEN"
-    advice = "Choose another id, or append with `skip_known=True` to pass over what is there."
+    advice = "Choose another id, or append with `skip_known=True` to skip existing events."
 
 
 class EventIdConflict(Conflict):
     """An event with this id exists, with other content."""
 
     reason = "EVENT_ID_CONFLICT"
-    advice = "Give other content another id; `db.get_events` shows what is there."
+    advice = "Use another id; `db.get_events` returns the existing event."
 
 
 class LatestMismatch(Conflict):
@@ -481,7 +481,7 @@ class CallAlreadyDecided(Refused):
     """The call is already decided."""
 
     reason = "CALL_ALREADY_DECIDED"
-    advice = "The first decision holds."
+    advice = "The first decision stays."
 
 
 class ApprovalNotRequired(Refused):
@@ -509,7 +509,7 @@ class ArgumentsChanged(Refused):
     """The decision is for other arguments than those of the call."""
 
     reason = "ARGUMENTS_CHANGED"
-    advice = "Show the arguments anew, then decide."
+    advice = "Show the current arguments, then decide again."
 
 
 class MessageMissing(Refused):
@@ -544,14 +544,14 @@ class SubContextRunning(Refused):
     """The call has a running sub-context."""
 
     reason = "SUB_CONTEXT_RUNNING"
-    advice = "Let it return first."
+    advice = "Wait until it has returned."
 
 
 class ConversationPolicy(Refused):
     """The stored policy of the conversation cannot be parsed."""
 
     reason = "CONVERSATION_POLICY"
-    advice = "Fork it into a new conversation, or give the fields with `policy=`."
+    advice = "Fork it into a new conversation, or send the fields with `policy=`."
 
 
 class UnsupportedMedium(Refused):
@@ -579,7 +579,7 @@ class AppendsStopped(Refused):
     """The server accepts no more appends. Reads work."""
 
     reason = "APPENDS_STOPPED"
-    advice = "The server must be started again."
+    advice = "Restart the server."
 
 
 class NewerFormat(Refused):
@@ -600,14 +600,14 @@ class DifferentTrees(Invalid):
     """The conversations of the batch are not related."""
 
     reason = "DIFFERENT_TREES"
-    advice = "Append them one by one."
+    advice = "Append to each of them separately."
 
 
 class EngineOnly(Invalid):
     """Only the server can append events of this kind."""
 
     reason = "ENGINE_ONLY"
-    advice = "Use the call that makes it."
+    advice = "Use the call that creates it."
 
 
 class OwnParent(Invalid):
@@ -628,7 +628,7 @@ class InvalidEvent(Invalid):
     """A field of an event has an invalid value."""
 
     reason = "INVALID_EVENT"
-    advice = "The message says which field."
+    advice = "The message names the field."
 
     @property
     def event_index(self) -> int:
@@ -640,14 +640,14 @@ class Malformed(Invalid):
     """A field of the request cannot be parsed."""
 
     reason = "MALFORMED"
-    advice = "The message says which field."
+    advice = "The message names the field."
 
 
 class InvalidRequest(Invalid):
     """The request contradicts itself."""
 
     reason = "INVALID_REQUEST"
-    advice = "The message says what."
+    advice = "See the message."
 
 
 class TooLarge(Invalid):
@@ -655,8 +655,8 @@ class TooLarge(Invalid):
 
     reason = "TOO_LARGE"
     advice = (
-        "Append less at once. One event holds up to 64 MiB less 64 KiB: keep what is larger in a "
-        "file, and record where it is."
+        "Append less at once. One event holds up to 64 MiB less 64 KiB: store larger data in a "
+        "file, and record its location."
     )
 
     @property
@@ -669,7 +669,7 @@ class BadQuery(Invalid):
     """The search query cannot be parsed."""
 
     reason = "QUERY"
-    advice = "Search with mode='plain' to take it as words."
+    advice = "Search with mode='plain' to search for plain words."
 
 
 class BadPolicy(Invalid):
@@ -683,7 +683,7 @@ class BrokenMessage(Invalid):
     """The request is not a valid protobuf message."""
 
     reason = "BROKEN_MESSAGE"
-    advice = "Are client and server of matching versions?"
+    advice = "Check that client and server have matching versions."
 
 
 class SecondMessage(Invalid):
@@ -716,7 +716,7 @@ class LimitReached(Refused):
     """A limit of the store is reached: branches, open calls or keys."""
 
     reason = "LIMIT_REACHED"
-    advice = "`metadata` says which bound; end or remove some of it."
+    advice = "`metadata` names the limit; end or remove some of them."
 
 
 class Busy(Unavailable):
@@ -759,14 +759,14 @@ class NoSpace(Unavailable):
     """The disk is full. Nothing was appended."""
 
     reason = "NO_SPACE"
-    advice = "Make room on the disk of the store."
+    advice = "Free space on the store's disk."
 
 
 class QuotaExceeded(Refused):
     """The quota of the namespace is used up. Nothing was appended. Reads work."""
 
     reason = "QUOTA_EXCEEDED"
-    advice = "`metadata` says what is used; erase to get bytes back, or ask for a larger quota."
+    advice = "`metadata` shows the usage; erase data, or ask for a larger quota."
 
 
 class TooSlow(Unavailable):
@@ -793,7 +793,7 @@ class ConversationDamaged(Damaged):
     """The conversation is damaged from a revision on."""
 
     reason = "CONVERSATION_DAMAGED"
-    advice = "What is before `revision` is whole: fork there."
+    advice = "The events before `revision` are intact: fork there."
 
     @property
     def revision(self) -> int:
@@ -817,14 +817,14 @@ class IllegalRequest(Failed):
     """The built request breaks a rule of its provider, and was not returned."""
 
     reason = "ILLEGAL_REQUEST"
-    advice = "This is a fault of Treering: report it."
+    advice = "This is a bug in Treering: please report it."
 
 
 class NotJson(Failed):
     """The built request is not JSON, and was not returned."""
 
     reason = "NOT_JSON"
-    advice = "This is a fault of Treering: report it."
+    advice = "This is a bug in Treering: please report it."
 
 
 class KeyMissing(Unauthenticated):
@@ -837,7 +837,7 @@ class KeyMalformed(Unauthenticated):
     """The API key is malformed."""
 
     reason = "KEY_MALFORMED"
-    advice = "Give the key as `treering keys create` showed it."
+    advice = "Send the key exactly as `treering keys create` showed it."
 
 
 class KeyUnknown(Unauthenticated):
@@ -850,7 +850,7 @@ class KeyRevoked(Unauthenticated):
     """The API key is revoked."""
 
     reason = "KEY_REVOKED"
-    advice = "Ask whoever revoked it for another one."
+    advice = "Ask the administrator for another one."
 
 
 class KeyExpired(Unauthenticated):
@@ -864,14 +864,14 @@ class CertificateUnknown(Unauthenticated):
     """The call has no API key, and the client certificate stands for none."""
 
     reason = "CERTIFICATE_UNKNOWN"
-    advice = "Send a key, or show the certificate that a key stands for."
+    advice = "Send a key, or use a client certificate that has a key."
 
 
 class RateLimited(Unavailable):
     """The API key exceeded its rate limit of calls or bytes."""
 
     reason = "RATE_LIMITED"
-    advice = "Send less at once, or ask for a key that may send more."
+    advice = "Send less at once, or ask for a key with a higher limit."
 
 
 class RoleMissing(PermissionDenied):
@@ -889,7 +889,7 @@ class ReservedNamespace(PermissionDenied):
     """Only the server appends to a namespace that begins with `_`."""
 
     reason = "RESERVED_NAMESPACE"
-    advice = "Take another namespace."
+    advice = "Use another namespace."
 
 
 class UnknownMethod(Invalid):

@@ -275,7 +275,7 @@ class TreeringSessionService(BaseSessionService):
                 odd.warn(f"google-adk, session {name[2][:80]}, an event", notes + lessened.notes(0))
                 followed.refresh()
                 return True
-            raise errors.RevisionMismatch(f"others write to the session {name[2]} all the time")
+            raise errors.RevisionMismatch(f"other writers kept writing to session {name[2]}")
 
     def _spoken(
         self, conversation: Conversation, followed: _Followed, item: dict[str, Any]

@@ -118,8 +118,8 @@ def _part(part: Part) -> pb.ContentPart:
         return part
     how = "decode them to text, or " if isinstance(part, bytes) else ""
     raise TypeError(
-        f"a part of the content is {type(part).__name__}: {how}give texts, or what "
-        "new.image, new.file, new.json and the like make"
+        f"a part of the content is {type(part).__name__}: {how}use str, or the results of "
+        "new.image, new.file, new.json and so on"
     )
 
 

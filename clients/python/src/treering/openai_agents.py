@@ -134,7 +134,7 @@ class TreeringSession(SessionABC):
             for notes in batch.notes:
                 odd.warn(f"openai-agents, session {self.session_id[:80]}, an item", notes)
             return
-        raise errors.RevisionMismatch(f"others write to {self.session_id} all the time")
+        raise errors.RevisionMismatch(f"other writers kept writing to session {self.session_id}")
 
     def _pop(self) -> TResponseInputItem | None:
         def newest(conversation: Conversation) -> tuple[int, TResponseInputItem] | None:

@@ -48,7 +48,7 @@ export class Lessened<K> {
     if (isOfState && this.#refusals < STATE_REFUSALS_MAX) return true;
     const odd = this.#odd(error);
     if (!(odd !== undefined && this.#less([odd])) && !this.#less(this.#names())) return false;
-    warnOnce("a message that the store does not take whole is in its conversation in part or not");
+    warnOnce("a message that the store refuses in part is stored only partly or not at all");
     return true;
   }
 

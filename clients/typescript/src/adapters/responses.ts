@@ -10,7 +10,7 @@ export function givenArguments(given: unknown): string {
   try {
     return jsonText(given ?? {});
   } catch {
-    warnOnce("of arguments that JSON cannot say, the conversation's events have texts instead");
+    warnOnce("arguments that JSON cannot represent are stored as text");
     return laxJsonText(given);
   }
 }

@@ -221,5 +221,5 @@ class Chats {
 /** The revision to fork at; of what is inherited, only the conversation that has it knows it. */
 function forkPoint(head: Place, { conversationId, revision }: Place): number {
   if (conversationId === head.conversationId) return revision;
-  throw new Refused(`the chat inherits that part of its past: fork ${conversationId} there`);
+  throw new Refused(`the chat inherits that message: fork ${conversationId} instead`);
 }

@@ -157,7 +157,7 @@ export class TreeringSessionStore implements SessionStore {
         if (!(error instanceof errors.Invalid)) seen.isCurrent = false;
       }
     }
-    throw new errors.RevisionMismatch(`others write to ${seen.thread.sourceId} all the time`);
+    throw new errors.RevisionMismatch(`others kept writing to session ${seen.thread.sourceId}`);
   }
 
   async #write(

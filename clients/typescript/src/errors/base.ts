@@ -78,19 +78,19 @@ export class Invalid extends TreeringError {}
 /** The server requires an API key, and the call has none or an invalid one. */
 export class Unauthenticated extends TreeringError {
   static override readonly advice: string =
-    "Give `token`, or set TREERING_TOKEN, to a key that `treering keys ls` shows as good.";
+    "Set `token` or TREERING_TOKEN to a key that `treering keys ls` shows as valid.";
 }
 
 /** The API key is valid but does not permit the call. Nothing was appended. */
 export class PermissionDenied extends TreeringError {
   static override readonly advice: string =
-    "Use a key that may do this; `treering keys ls` shows what each may do.";
+    "Use a key with the required role; `treering keys ls` shows the roles of each key.";
 }
 
 /** The call failed temporarily, and was retried until its timeout. */
 export class Unavailable extends TreeringError {
   static override readonly advice: string =
-    "Try again later, or see whether the server runs and its disk has room.";
+    "Retry later, or check that the server is running and its disk has space.";
 }
 
 /** Stored data is damaged. The server still serves undamaged data. */
@@ -100,18 +100,19 @@ export class Damaged extends TreeringError {
 
 /** The server failed. Nothing was appended. */
 export class Failed extends TreeringError {
-  static override readonly advice: string = "Look into the server's log.";
+  static override readonly advice: string = "Check the server's log.";
 }
 
 /** No server answers at the address. */
 export class Unreachable extends Unavailable {
-  static override readonly advice: string = "Is the server running, and is this its address?";
+  static override readonly advice: string =
+    "Check that the server is running and that this is its address.";
 }
 
 /** The client is closed. Nothing was sent. */
 export class ClientClosed extends Unreachable {
   static override readonly advice: string =
-    "Make another one with `connect` or `local`, and close it after its last call.";
+    "Open another client, and close it after its last call.";
 
   constructor(message = "this client was closed") {
     super(message);
@@ -121,13 +122,13 @@ export class ClientClosed extends Unreachable {
 /** The path cannot hold a store. */
 export class NoFolder extends TreeringError {
   static override readonly advice: string =
-    "Name a folder that can be made, and that this program may write to.";
+    "Use a folder that this program can create and write to.";
 }
 
 /** The call took longer than its `timeoutMs`. A write may or may not be stored. */
 export class DeadlineExceeded extends TreeringError {
   static override readonly advice: string =
-    "Give it more time; a write can be repeated with the same idempotencyKey.";
+    "Set a longer timeout; a write can be repeated with the same idempotencyKey.";
 }
 
 /** The call was cancelled. */
@@ -136,7 +137,7 @@ export class Cancelled extends TreeringError {}
 /** Another process has the store open and does not serve it. */
 export class StoreInUse extends Unavailable {
   static override readonly advice: string =
-    "Wait until it has ended, or let it serve: `treering serve`.";
+    "Wait until that process has ended, or run a server: `treering serve`.";
 }
 
 /** The server of `treering.local` did not start. The message contains its output. */
@@ -165,7 +166,7 @@ export class NotRecorded extends NotFound {
 
 /** The connection broke during a write without an idempotency key. */
 export class DeliveryUnknown extends TreeringError {
-  static override readonly advice: string = "Read the branch: it may be there or not.";
+  static override readonly advice: string = "Read the branch to see whether it was stored.";
 }
 
 /** A `treering` command failed. The message is its output. */

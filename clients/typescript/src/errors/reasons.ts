@@ -17,7 +17,7 @@ import {
 export class ConversationNotFound extends NotFound {
   static override readonly reason = "CONVERSATION_NOT_FOUND";
   static override readonly advice: string =
-    "Check the id and the namespace; `db.conversations()` lists what is there.";
+    "Check the id and the namespace; `db.conversations()` lists the existing ones.";
 }
 
 /** The conversation has no branch with this name. */
@@ -29,7 +29,7 @@ export class BranchNotFound extends NotFound {
 /** The branch does not have this revision. */
 export class RevisionNotFound extends NotFound {
   static override readonly reason = "REVISION_NOT_FOUND";
-  static override readonly advice: string = "Take a revision up to `head` that is on this branch.";
+  static override readonly advice: string = "Use a revision of this branch, up to `head`.";
 
   /** Last revision of the branch. */
   get head(): number {
@@ -82,14 +82,14 @@ export class IdempotencyConflict extends Conflict {
 export class EventIdTaken extends Conflict {
   static override readonly reason = "EVENT_ID_TAKEN";
   static override readonly advice: string =
-    "Choose another id, or append with `skipKnown` to pass over what is there.";
+    "Choose another id, or append with `skipKnown` to skip existing events.";
 }
 
 /** An event with this id exists, with other content. */
 export class EventIdConflict extends Conflict {
   static override readonly reason = "EVENT_ID_CONFLICT";
   static override readonly advice: string =
-    "Give other content another id; `db.getEvents` shows what is there.";
+    "Use another id; `db.getEvents` returns the existing event.";
 }
 
 /** The newest event with a key is not the expected one: another writer was first. */
@@ -156,7 +156,7 @@ export class CallAlreadyOpen extends Refused {
 /** The call is already decided. */
 export class CallAlreadyDecided extends Refused {
   static override readonly reason = "CALL_ALREADY_DECIDED";
-  static override readonly advice: string = "The first decision holds.";
+  static override readonly advice: string = "The first decision stays.";
 }
 
 /** The call does not need approval. */
@@ -180,7 +180,7 @@ export class CallNotApproved extends Refused {
 /** The decision is for other arguments than those of the call. */
 export class ArgumentsChanged extends Refused {
   static override readonly reason = "ARGUMENTS_CHANGED";
-  static override readonly advice: string = "Show the arguments anew, then decide.";
+  static override readonly advice: string = "Show the current arguments, then decide again.";
 }
 
 /** The message of the call is not on this branch. */
@@ -211,14 +211,14 @@ export class SubContextNotRunning extends Refused {
 /** The call has a running sub-context. */
 export class SubContextRunning extends Refused {
   static override readonly reason = "SUB_CONTEXT_RUNNING";
-  static override readonly advice: string = "Let it return first.";
+  static override readonly advice: string = "Wait until it has returned.";
 }
 
 /** The stored policy of the conversation cannot be parsed. */
 export class ConversationPolicy extends Refused {
   static override readonly reason = "CONVERSATION_POLICY";
   static override readonly advice: string =
-    "Fork it into a new conversation, or give the fields with `policy`.";
+    "Fork it into a new conversation, or send the fields with `policy`.";
 }
 
 /** The provider does not support the medium, and the policy makes that an error. */
@@ -243,7 +243,7 @@ export class ReadOnly extends Refused {
 /** The server accepts no more appends. Reads work. */
 export class AppendsStopped extends Refused {
   static override readonly reason = "APPENDS_STOPPED";
-  static override readonly advice: string = "The server must be started again.";
+  static override readonly advice: string = "Restart the server.";
 }
 
 /** A newer version wrote the store. */
@@ -261,13 +261,13 @@ export class EmptyBatch extends Invalid {
 /** The conversations of the batch are not related. */
 export class DifferentTrees extends Invalid {
   static override readonly reason = "DIFFERENT_TREES";
-  static override readonly advice: string = "Append them one by one.";
+  static override readonly advice: string = "Append to each of them separately.";
 }
 
 /** Only the server can append events of this kind. */
 export class EngineOnly extends Invalid {
   static override readonly reason = "ENGINE_ONLY";
-  static override readonly advice: string = "Use the call that makes it.";
+  static override readonly advice: string = "Use the call that creates it.";
 }
 
 /** A conversation cannot be its own parent. */
@@ -285,7 +285,7 @@ export class ParentIncomplete extends Invalid {
 /** A field of an event has an invalid value. */
 export class InvalidEvent extends Invalid {
   static override readonly reason = "INVALID_EVENT";
-  static override readonly advice: string = "The message says which field.";
+  static override readonly advice: string = "The message names the field.";
 
   /** Index of the event in the batch. */
   get eventIndex(): number {
@@ -296,13 +296,13 @@ export class InvalidEvent extends Invalid {
 /** A field of the request cannot be parsed. */
 export class Malformed extends Invalid {
   static override readonly reason = "MALFORMED";
-  static override readonly advice: string = "The message says which field.";
+  static override readonly advice: string = "The message names the field.";
 }
 
 /** The request contradicts itself. */
 export class InvalidRequest extends Invalid {
   static override readonly reason = "INVALID_REQUEST";
-  static override readonly advice: string = "The message says what.";
+  static override readonly advice: string = "See the message.";
 }
 
 /** An event or a batch exceeds its maximum size. */
@@ -331,7 +331,7 @@ export class BadPolicy extends Invalid {
 /** The request is not a valid protobuf message. */
 export class BrokenMessage extends Invalid {
   static override readonly reason = "BROKEN_MESSAGE";
-  static override readonly advice: string = "Are client and server of matching versions?";
+  static override readonly advice: string = "Check that client and server have matching versions.";
 }
 
 /** The call takes one message and got several. */
@@ -361,7 +361,7 @@ export class TooManyElements extends Invalid {
 export class LimitReached extends Refused {
   static override readonly reason = "LIMIT_REACHED";
   static override readonly advice: string =
-    "`metadata` says which bound; end or remove some of it.";
+    "`metadata` names the limit; end or remove some of them.";
 }
 
 /** The server is busy. */
@@ -397,14 +397,14 @@ export class IndexDamaged extends Unavailable {
 /** The disk is full. Nothing was appended. */
 export class NoSpace extends Unavailable {
   static override readonly reason = "NO_SPACE";
-  static override readonly advice: string = "Make room on the disk of the store.";
+  static override readonly advice: string = "Free space on the store's disk.";
 }
 
 /** The quota of the namespace is used up. Nothing was appended. Reads work. */
 export class QuotaExceeded extends Refused {
   static override readonly reason = "QUOTA_EXCEEDED";
   static override readonly advice: string =
-    "`metadata` says what is used; erase to get bytes back, or ask for a larger quota.";
+    "`metadata` shows the usage; erase data, or ask for a larger quota.";
 }
 
 /** The request did not arrive in time. */
@@ -428,7 +428,7 @@ export class DataDamaged extends Damaged {
 /** The conversation is damaged from a revision on. */
 export class ConversationDamaged extends Damaged {
   static override readonly reason = "CONVERSATION_DAMAGED";
-  static override readonly advice: string = "What is before `revision` is whole: fork there.";
+  static override readonly advice: string = "The events before `revision` are intact: fork there.";
 
   /** The first damaged revision. */
   get revision(): number {
@@ -449,13 +449,13 @@ export class IndexFailed extends Failed {
 /** The built request breaks a rule of its provider, and was not returned. */
 export class IllegalRequest extends Failed {
   static override readonly reason = "ILLEGAL_REQUEST";
-  static override readonly advice: string = "This is a fault of Treering: report it.";
+  static override readonly advice: string = "This is a bug in Treering: please report it.";
 }
 
 /** The built request is not JSON, and was not returned. */
 export class NotJson extends Failed {
   static override readonly reason = "NOT_JSON";
-  static override readonly advice: string = "This is a fault of Treering: report it.";
+  static override readonly advice: string = "This is a bug in Treering: please report it.";
 }
 
 /** The call has no API key. */
@@ -466,7 +466,8 @@ export class KeyMissing extends Unauthenticated {
 /** The API key is malformed. */
 export class KeyMalformed extends Unauthenticated {
   static override readonly reason = "KEY_MALFORMED";
-  static override readonly advice: string = "Give the key as `treering keys create` showed it.";
+  static override readonly advice: string =
+    "Send the key exactly as `treering keys create` showed it.";
 }
 
 /** The server does not know the API key. */
@@ -477,7 +478,7 @@ export class KeyUnknown extends Unauthenticated {
 /** The API key is revoked. */
 export class KeyRevoked extends Unauthenticated {
   static override readonly reason = "KEY_REVOKED";
-  static override readonly advice: string = "Ask whoever revoked it for another one.";
+  static override readonly advice: string = "Ask the administrator for another one.";
 }
 
 /** The API key has expired, or was rotated and its grace period has ended. */
@@ -490,14 +491,14 @@ export class KeyExpired extends Unauthenticated {
 export class CertificateUnknown extends Unauthenticated {
   static override readonly reason = "CERTIFICATE_UNKNOWN";
   static override readonly advice: string =
-    "Send a key, or show the certificate that a key stands for.";
+    "Send a key, or use a client certificate that has a key.";
 }
 
 /** The API key exceeded its rate limit of calls or bytes. */
 export class RateLimited extends Unavailable {
   static override readonly reason = "RATE_LIMITED";
   static override readonly advice: string =
-    "Send less at once, or ask for a key that may send more.";
+    "Send less at once, or ask for a key with a higher limit.";
 }
 
 /** The API key lacks the required role in this namespace. */
@@ -513,7 +514,7 @@ export class RoleMissing extends PermissionDenied {
 /** Only the server appends to a namespace that begins with `_`. */
 export class ReservedNamespace extends PermissionDenied {
   static override readonly reason = "RESERVED_NAMESPACE";
-  static override readonly advice: string = "Take another namespace.";
+  static override readonly advice: string = "Use another namespace.";
 }
 
 /** The server has no such method. */

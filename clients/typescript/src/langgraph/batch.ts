@@ -111,7 +111,7 @@ export class Batch {
     const { lists, places } = this.#thread.rows;
     const placeOf = (each: Key): Place => {
       const place = own.get(each) ?? places.get(each);
-      if (!place) throw new TypeError("a checkpoint has a value that is nowhere in its thread");
+      if (!place) throw new TypeError("a checkpoint names a value that its thread does not have");
       return place;
     };
     const isList = this.lists.has(key) || lists.has(key);

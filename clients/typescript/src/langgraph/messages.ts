@@ -95,7 +95,7 @@ export function typed(message: lc.BaseMessage): NewEvent[] {
     return [...events(message)];
   } catch {
     // Of another shape than it is said to have.
-    warnOnce("a message with contents of an unknown shape is in its conversation in part or not");
+    warnOnce("a message with content of an unknown shape is stored only partly or not at all");
     const { text } = message;
     return typeof text === "string" && text ? [make.message(roleOf(message), text)] : [];
   }

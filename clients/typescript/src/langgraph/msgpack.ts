@@ -168,7 +168,7 @@ class Reader {
         return this.#map(this.#uint(2 << (code - 0xde)));
       default:
         if (code >= 0xd4 && code <= 0xd8) return this.#extended(1 << (code - 0xd4));
-        throw new TypeError(`no MessagePack begins with ${code}`);
+        throw new TypeError(`invalid MessagePack type byte ${code}`);
     }
   }
 
@@ -186,7 +186,7 @@ class Reader {
 
   #take(length: number): Uint8Array {
     const at = this.#skip(length);
-    if (this.#at > this.#bytes.length) throw new TypeError("MessagePack that ends too early");
+    if (this.#at > this.#bytes.length) throw new TypeError("truncated MessagePack");
     return this.#bytes.subarray(at, at + length);
   }
 

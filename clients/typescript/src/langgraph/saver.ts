@@ -304,7 +304,7 @@ async function histories(
 function threadOf(config: RunnableConfig): unknown {
   const threadId = config.configurable?.thread_id;
   if (threadId === undefined || threadId === "") {
-    throw new TypeError("`configurable` has no `thread_id`: it says which thread is meant");
+    throw new TypeError("`configurable` has no `thread_id`");
   }
   return threadId;
 }

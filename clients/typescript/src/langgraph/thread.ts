@@ -68,7 +68,7 @@ export class GraphThread extends ThreadReader {
         await this.catchUp(conversation);
       }
     }
-    throw new errors.RevisionMismatch(`others write to the thread ${this.id} all the time`);
+    throw new errors.RevisionMismatch(`other writers kept writing to thread ${this.id}`);
   }
 
   /** Looks up the latest checkpoint, if it is not known; of a new thread reads all. */

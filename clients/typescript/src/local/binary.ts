@@ -22,7 +22,7 @@ export const platformPackage = (): string => `@treering/${process.platform}-${pr
 /** The program: the one that was named, of TREERING_BINARY, of the platform's package, of the PATH. */
 export function findBinary(named?: string): string {
   const found = named || process.env.TREERING_BINARY || fromPackage() || fromPath();
-  if (!found) throw new NoBinary("there is no treering program here");
+  if (!found) throw new NoBinary("no treering program found");
   return found;
 }
 

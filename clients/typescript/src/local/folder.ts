@@ -109,7 +109,7 @@ export class Folder implements Endpoint {
       }
       if (!line.locked_by) throw server.notStarted();
       // It may be about to serve, or to end.
-      if (Date.now() > end) throw new StoreInUse(`${this.#path} is held by ${line.locked_by}`);
+      if (Date.now() > end) throw new StoreInUse(`${this.#path} is locked by ${line.locked_by}`);
       await sleep(50);
     }
   }
@@ -135,6 +135,6 @@ function realPath(path: string): string {
     makeFolder(full);
     return realpathSync(full);
   } catch (error) {
-    throw new NoFolder(`no store can be at ${full}: ${(error as Error).message}`);
+    throw new NoFolder(`cannot open a store at ${full}: ${(error as Error).message}`);
   }
 }

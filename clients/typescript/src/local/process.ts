@@ -124,8 +124,8 @@ export class ServerProcess {
     const said = this.#said.join(" ");
     if (this.#cannotRun) return new NoBinary(`${this.#binary} cannot be run: ${said}`);
     const { exitCode } = this.#process;
-    const how = exitCode === null ? "it" : `it ended with ${exitCode} and`;
-    return new ServerNotStarted(`${this.#binary} did not start: ${said || `${how} said nothing`}`);
+    const how = exitCode === null ? "" : `it exited with code ${exitCode} and `;
+    return new ServerNotStarted(`${this.#binary} did not start: ${said || `${how}no output`}`);
   }
 
   /** Lets it finish what it took. */

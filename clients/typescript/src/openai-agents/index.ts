@@ -225,7 +225,7 @@ export class TreeringSession
           if (!isLate && !lessened.isToRepeat(error)) throw error;
         }
       }
-      throw new errors.RevisionMismatch(`others write to ${this.sessionId} all the time`);
+      throw new errors.RevisionMismatch(`other writers kept writing to session ${this.sessionId}`);
     });
   }
 

@@ -100,7 +100,7 @@ function partOf(part: Parsed): ContentPart {
     case "output_text":
     case "text":
     case "reasoning_text":
-      if (typeof part.text !== "string") throw new TypeError("a text that is none");
+      if (typeof part.text !== "string") throw new TypeError("part.text is not a string");
       return text(part.text);
     case "refusal":
       return refusal(String(part.refusal));

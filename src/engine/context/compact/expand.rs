@@ -105,10 +105,10 @@ fn compaction_of(
             Ok(at)
         }
         (_, Some(revision)) => Err(invalid(format!(
-            "revision {revision} of branch {name} is no compaction"
+            "revision {revision} of branch {name} is not a compaction"
         ))),
         (None, None) => Err(invalid(format!(
-            "branch {name} was never compacted, so there is nothing to expand"
+            "branch {name} has no compaction, so there is nothing to expand"
         ))),
     }
 }

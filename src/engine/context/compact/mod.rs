@@ -284,9 +284,7 @@ impl Inner {
         batch: RecordedBatch,
     ) -> Result<CompactOutcome, ContextError> {
         let other = || {
-            invalid(
-                "the idempotency key was used before for something else: use a new key".to_owned(),
-            )
+            invalid("the idempotency key was used for another request: use a new key".to_owned())
         };
         let [(event, EventBody::Compacted(compacted))] = &batch.events[..] else {
             return Err(other());
@@ -339,10 +337,7 @@ impl Planned {
 
     fn compacted(&self, command: &CompactCommand) -> Result<Compacted, ContextError> {
         let Some(cut) = &self.plan.cut else {
-            return Err(invalid(format!(
-                "there is nothing to compact: {}",
-                self.plan.reason
-            )));
+            return Err(invalid(format!("nothing to compact: {}", self.plan.reason)));
         };
         let summary = match command.summary.trim() {
             "" => self.plan.extract.clone(),

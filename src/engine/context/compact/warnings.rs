@@ -54,22 +54,22 @@ impl Inner {
         let imported = compacted.trigger == CompactionTrigger::Imported;
         if !imported && compacted.summary.trim().is_empty() {
             warnings.push(format!(
-                "the compaction at revision {at} has no summary: what came before revision {} is \
-                 out of sight for the model",
+                "the compaction at revision {at} has no summary: the model does not see events \
+                 before revision {}",
                 compacted.cut_revision.next()
             ));
         }
         if !imported && (compacted.tokens_before == 0 || compacted.tokens_after == 0) {
             warnings.push(format!(
-                "the compaction at revision {at} does not say its tokens before and after: \
-                 Compact counts them"
+                "the compaction at revision {at} has no token counts before and after: Compact \
+                 sets them"
             ));
         }
         match self.tools_before(namespace, event).await {
             Ok(tools) => warnings.extend(naming(at, &compacted.summary, &tools)),
             // The compaction was appended: a missing warning does not make that a failure.
             Err(error) => {
-                tracing::warn!(error = %with_causes(&error), "a compaction could not be looked through")
+                tracing::warn!(error = %with_causes(&error), "a compaction could not be checked")
             }
         }
         warnings
@@ -154,8 +154,8 @@ fn naming(at: Revision, summary: &str, tools: &BTreeSet<String>) -> Option<Strin
     };
     (!names.is_empty()).then(|| {
         format!(
-            "the summary of the compaction at revision {at} names tools ({told}{more}): discovered \
-             tools are cleared by it, so a summary should tell outcomes instead"
+            "the summary of the compaction at revision {at} names tools ({told}{more}): a \
+             compaction clears discovered tools, so a summary should state outcomes instead"
         )
     })
 }

@@ -70,12 +70,15 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
         .collect()
         .await;
     let told = match (waiting as u64, more) {
-        (0, _) => "no call waits".to_owned(),
+        (0, _) => "no call is waiting".to_owned(),
         (number, false) => format!(
             "{} for a decision",
-            things(number, "call waits", "calls wait")
+            things(number, "call is waiting", "calls are waiting")
         ),
-        (number, true) => format!("more than {} calls wait for a decision", count(number)),
+        (number, true) => format!(
+            "more than {} calls are waiting for a decision",
+            count(number)
+        ),
     };
     let mut room = PENDING_BYTES;
     let body = html! {
@@ -87,12 +90,12 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
             data-status=(told) data-title={ "(" (waiting) ") Approvals · Treering" } {
             p.lead { (told) "." }
             @if let (false, Err(why)) = (waiting == 0, visit.may(KeyRole::Approver)) {
-                p.notice.wait { "You see what waits, and cannot decide. " (shown(&why)) }
+                p.notice.wait { "You can see the waiting calls, but not decide. " (shown(&why)) }
             }
             @if waiting == 0 {
-                (nothing("No call waits for a decision.", &html! {
-                    "A call waits when its agent says that it needs approval. This page is live: \
-                     one that comes appears here."
+                (nothing("No call is waiting for a decision.", &html! {
+                    "A call waits here if its agent says that it needs approval. This page is \
+                     live: new calls appear here."
                 }))
             }
             @for (call, context) in calls.iter().zip(&contexts) {
@@ -199,7 +202,7 @@ fn card(visit: &Visit, call: &pb::ToolCall, context: &CallContext, room: &mut us
             } @else {
                 p.notice.wait {
                     "Its arguments are too long for this list (" (size(bytes as u64)) "). "
-                    a href=(own) { @if may_decide && waits { "Look at them, and decide there" } @else { "Look at them" } }
+                    a href=(own) { @if may_decide && waits { "View them and decide there" } @else { "View them" } }
                 }
             }
             @if !waits { (ended(visit, call, context)) }
@@ -212,7 +215,7 @@ fn card(visit: &Visit, call: &pb::ToolCall, context: &CallContext, room: &mut us
 #[must_use]
 pub fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
     if let Err(why) = visit.may(KeyRole::Approver) {
-        return html! { p.hint { "You cannot decide about it. " (shown(&why)) } };
+        return html! { p.hint { "You cannot decide this call. " (shown(&why)) } };
     }
     let hash = hex(&call.arguments_hash);
     let id = format!(
@@ -229,7 +232,7 @@ pub fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
             input type="hidden" name="at" value=(call.request_revision);
             input type="hidden" name="hash" value=(hash);
             label {
-                span { "Reason " span.dim { "(the agent may read it)" } }
+                span { "Reason " span.dim { "(the agent may see it)" } }
                 input #(id) name="reason" maxlength="2000" autocomplete="off" disabled[is_over];
             }
             div.actions {
@@ -256,15 +259,15 @@ pub async fn decide(form: Form) -> Result<Redirect, PageFailure> {
         Some("denied") => pb::Decision::Denied,
         _ => {
             return Err(PageFailure::asked(
-                "the form says neither to approve nor to deny",
+                "the form has no decision",
                 "use one of its two buttons",
             ));
         }
     };
     let Some(arguments_hash) = fields.text("hash").and_then(unhex) else {
         return Err(PageFailure::asked(
-            "the form does not say for which arguments the decision is",
-            "load the page again, and look at what is asked for",
+            "the form has no hash of the arguments",
+            "reload the page, and check the arguments",
         ));
     };
     let by = if visit.is_known() { "" } else { SOMEBODY };

@@ -68,7 +68,7 @@ async fn page_with(
         (place.heading(visit, "branches"))
         (filters(&choice, number))
         @if page.rows.is_empty() {
-            (nothing("No branch is called that.", &html! { "Take the filter away." }))
+            (nothing("No branch has this name.", &html! { "Remove the filter." }))
         } @else {
             (draw::drawing(visit, &place, &page.rows, &marks))
             (list(visit, &place, &page, &marks, choice.at))
@@ -123,7 +123,7 @@ fn relatives(visit: &Visit, place: &ConversationPlace, children: &[String]) -> M
     html! {
         @if let Some(parent) = &place.summary.parent {
             p.section-hint {
-                @if place.summary.shares_history { "It was forked from " } @else { "It was spawned by " }
+                @if place.summary.shares_history { "Forked from " } @else { "Spawned by " }
                 a href=(moment(visit, &parent.conversation_id, "", parent.revision)) {
                     "another conversation, at #" (count(parent.revision))
                 }
@@ -133,7 +133,7 @@ fn relatives(visit: &Visit, place: &ConversationPlace, children: &[String]) -> M
         @if !children.is_empty() {
             p.section-hint {
                 (things(children.len() as u64, "conversation", "conversations"))
-                " came from it: "
+                " were forked or spawned from it: "
                 @for (index, child) in children.iter().take(BRANCH_CHILDREN).enumerate() {
                     @if index > 0 { ", " }
                     a.mono href=(link(visit, child, "", &[])) { (short_id("", child)) }
@@ -209,7 +209,7 @@ fn filters(choice: &BranchChoice, number: usize) -> Markup {
         form.filters role="search" aria-label="Branches" {
             p.summary {
                 (number)
-                @if is_cut { span.dim { " (there are more: these are drawn)" } }
+                @if is_cut { span.dim { " (only these are drawn)" } }
             }
             label { "Name has " input type="search" name="name" value=(choice.name); }
             label.check {
@@ -382,11 +382,11 @@ fn fork_form(
         section #fork aria-labelledby="fork-title" {
             h2 #fork-title { "Fork" }
             p.hint {
-                "A new branch shares everything up to an event, and goes on from there. \
-                 The branch that is forked stays as it is."
+                "A new branch shares all events up to the fork point and continues from there. The \
+                 original branch does not change."
             }
             @if place.summary.sealed {
-                p { (badge(Mood::Plain, "sealed")) " This conversation takes nothing more." }
+                p { (badge(Mood::Plain, "sealed")) " This conversation accepts no events." }
             } @else if let Err(why) = visit.may(KeyRole::Writer) {
                 p.hint { "You cannot fork it. " (shown(&why)) }
             } @else {
@@ -404,12 +404,12 @@ fn fork_form(
                             value=[typed("name")] autofocus[asked.is_some() || refused.is_some()];
                     }
                     label.wide {
-                        span { "Its system prompt " span.dim { "(empty: as it was)" } }
+                        span { "System prompt " span.dim { "(empty: unchanged)" } }
                         textarea name="system_prompt" rows="2" { (typed("system_prompt").unwrap_or_default()) }
                     }
                     label.check.wide {
                         input type="checkbox" name="activate" value="1" checked[typed("activate").is_some()];
-                        " make it the active branch, which is meant when none is named"
+                        " make it the active branch, which is used when none is named"
                     }
                     button.primary { "Fork" }
                 }
@@ -443,8 +443,8 @@ async fn forked(visit: &Visit, id: &str, fields: &PageQuery) -> Result<Redirect,
     let text = |name| fields.text(name).unwrap_or_default().to_owned();
     let Some(at_revision) = fields.number("at")?.filter(|at| *at > 0) else {
         return Err(PageFailure::asked(
-            "the form does not say after which event the branch is to be forked",
-            "give the number of an event, as in 12",
+            "the form has no fork point",
+            "give the number of an event, for example 12",
         ));
     };
     let request = pb::ForkRequest {

@@ -51,11 +51,8 @@ pub async fn call(
     let calls = history(visit, place, 0, CALLS_OF_BRANCH).await?;
     calls.into_iter().find(is_it).ok_or_else(|| {
         PageFailure::none(
-            format!(
-                "no call {call_id} was asked for at #{}",
-                at.unwrap_or_default()
-            ),
-            "take the number away from the address, or look at the list of calls",
+            format!("no call {call_id} at #{}", at.unwrap_or_default()),
+            "remove the number from the address, or see the list of calls",
         )
     })
 }

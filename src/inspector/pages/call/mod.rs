@@ -114,7 +114,7 @@ pub async fn page(
         (facts(&visit, &place, &call, &happened))
         @if call.status() == CallStatus::PendingApproval {
             section aria-labelledby="decide" {
-                h2 #decide { "It waits for a decision" }
+                h2 #decide { "Waiting for a decision" }
                 (approvals::decision(&visit, &call))
             }
         }
@@ -131,8 +131,9 @@ pub async fn page(
             section aria-labelledby="snapshot" {
                 h2 #snapshot { "Snapshot" }
                 p.hint {
-                    "What stands for it in a request once its turn has ended, if the policy says so"
-                    @if !snapshot.recorded { "; an extract, as nobody recorded another" }
+                    "Replaces the result in requests after its turn has ended, if the policy says \
+                     so"
+                    @if !snapshot.recorded { "; an extract, because no summary was recorded" }
                     "."
                 }
                 (block(&snapshot.result_summary))
@@ -212,7 +213,7 @@ pub fn arguments(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) 
         (block(head))
         p.hint {
             "The first " (size(head.len() as u64)) " of " (size(text.len() as u64)) ". "
-            a href=(file_address(visit, &place.id, call, "arguments")) { "Whole, as a file" }
+            a href=(file_address(visit, &place.id, call, "arguments")) { "Complete, as a file" }
         }
     }
 }
@@ -241,8 +242,8 @@ pub async fn result(
     let call = find::call(&visit, &place, &call_id).await?;
     if call.end_revision == 0 {
         return Err(PageFailure::none(
-            "it has not returned yet",
-            "come back later",
+            "the call has no result yet",
+            "retry later",
         ));
     }
     let request = text::request(&place, &call);

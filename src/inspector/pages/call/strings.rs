@@ -44,9 +44,9 @@ pub fn apart(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> M
         @for (name, markup, is_cut) in &shown_texts {
             h3.of-argument { code { (shown(name)) } }
             pre.text dir="auto" tabindex="0" { (markup) }
-            @if *is_cut { p.hint { "Its beginning; the rest is below." } }
+            @if *is_cut { p.hint { "Truncated; the complete text is below." } }
         }
-        (fold("as-written", false, &html! { "All arguments, as they were written" }, &whole))
+        (fold("as-written", false, &html! { "All arguments, as written" }, &whole))
     }
 }
 

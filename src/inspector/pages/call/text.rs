@@ -139,8 +139,8 @@ pub fn section(
 ) -> Markup {
     let Some(piece) = piece else {
         let said = match call.end_revision {
-            0 => "It has not returned yet.",
-            _ => "It returned no text.",
+            0 => "No result yet.",
+            _ => "The result has no text.",
         };
         return html! { p.hint { (said) } };
     };
@@ -157,7 +157,7 @@ pub fn section(
                 (size(total))
             }
             (links.jump())
-            a href=(super::file_address(visit, &place.id, call, "result")) { "Whole, as a file" }
+            a href=(super::file_address(visit, &place.id, call, "result")) { "Complete, as a file" }
         }
         (parts.markup("above"))
         @if !shown.lines.is_empty() {

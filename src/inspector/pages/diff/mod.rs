@@ -39,10 +39,10 @@ pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure>
         (place.heading(&visit, "diff"))
         (form(&place, &a, &b))
         @match &found {
-            None if place.branches.len() < 2 => (nothing("This conversation has one branch.", &html! {
+            None if place.branches.len() < 2 => (nothing("This conversation has only one branch.", &html! {
                 "Fork it at any event: " a href=(place.link(&visit, "/branches", &[])) { "branches" }
             })),
-            None => (nothing("Choose two branches.", &html! { "Then they stand here side by side." })),
+            None => (nothing("Choose two branches.", &html! { "They are shown side by side." })),
             Some(found) => (beside(&visit, &place, [&a, &b], found)),
         }
     };
@@ -130,9 +130,9 @@ fn beside(visit: &Visit, place: &ConversationPlace, names: [&str; 2], found: &Fo
     html! {
         p.lead {
             @if *revision == 0 {
-                "They share no event."
+                "The branches share no event."
             } @else {
-                "Both share everything up to "
+                "Both branches share everything up to "
                 a href=(moment(visit, conversation, names[0], *revision)) { "#" (count(*revision)) }
                 ". "
                 a href=(place.link(visit, "/diff", &[("a", names[1]), ("b", names[0])])) { "Swap them" }
@@ -141,7 +141,7 @@ fn beside(visit: &Visit, place: &ConversationPlace, names: [&str; 2], found: &Fo
             }
             @if is_later {
                 " " a href=(place.link(visit, "/diff", &[("a", names[0]), ("b", names[1])])) {
-                    "Back to where they part"
+                    "Back to the fork point"
                 }
             }
         }
@@ -150,9 +150,9 @@ fn beside(visit: &Visit, place: &ConversationPlace, names: [&str; 2], found: &Fo
             (head(visit, place, names[1], &found.sides[1], "B"))
         }
         @if found.rows.is_empty() {
-            (nothing("Neither has an event of its own.", &html! { "They are the same so far." }))
+            (nothing("Neither branch has its own events.", &html! { "They are identical so far." }))
         }
-        ol.pairs aria-label="What each of them did" {
+        ol.pairs aria-label="Events of both branches" {
             @for row in &found.rows { (pair(visit, place, names, found, row)) }
         }
         (more(visit, found))

@@ -41,7 +41,7 @@ impl ToldEvent {
     fn of(event: &pb::Event) -> Self {
         let mut said = say(event);
         if event.body.is_none() {
-            "too large to be shown beside others".clone_into(&mut said.note);
+            "too large to compare".clone_into(&mut said.note);
         }
         let mut hasher = DefaultHasher::new();
         // Call ids and times differ even if the same was done, so they are not hashed.
@@ -171,12 +171,8 @@ fn is_of_branches(event: &pb::Event) -> bool {
 pub fn parsed(text: &str) -> Result<(String, u64), PageFailure> {
     let parts = text.rsplit_once('.');
     let parsed = parts.and_then(|(id, revision)| Some((id.to_owned(), revision.parse().ok()?)));
-    parsed.ok_or_else(|| {
-        PageFailure::asked(
-            "the address does not say where to go on",
-            "begin where the branches part",
-        )
-    })
+    parsed
+        .ok_or_else(|| PageFailure::asked("the address has no position", "start at the fork point"))
 }
 
 /// A row, with the index of the event on each side.

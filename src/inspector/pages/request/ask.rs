@@ -15,8 +15,8 @@ use treering_proto::pb;
 pub const RESULTS: [(&str, &str); 4] = [
     ("", "policy’s"),
     ("keep", "kept in full"),
-    ("turn-end", "snapshots at turn’s end"),
-    ("older", "snapshots after 3 turns"),
+    ("turn-end", "digests at turn’s end"),
+    ("older", "digests after 3 turns"),
 ];
 /// The number of turns for the last of them.
 const OLDER_THAN_TURNS: u32 = 3;
@@ -65,7 +65,7 @@ impl RequestAsk {
         let provider = match text("provider").as_str() {
             "" => Provider::default(),
             named => named.parse().map_err(|error| {
-                PageFailure::asked(format!("{error}"), "choose one of those on the page")
+                PageFailure::asked(format!("{error}"), "use one of those on the page")
             })?,
         };
         let named = text("branch");
@@ -143,15 +143,15 @@ impl RequestAsk {
     fn whole_policy(&self) -> Result<Vec<u8>, PageFailure> {
         let unreadable = |what: String| {
             PageFailure::asked(
-                format!("the policy cannot be read: {what}"),
-                r#"write it as a JSON object, as in {"budget_tokens": 16000}"#,
+                format!("invalid policy: {what}"),
+                r#"write it as a JSON object, for example {"budget_tokens": 16000}"#,
             )
         };
         let mut policy = match self.policy.as_str() {
             "" => Map::new(),
             text => match serde_json::from_str(text) {
                 Ok(Value::Object(policy)) => policy,
-                Ok(_) => return Err(unreadable("it is no JSON object".into())),
+                Ok(_) => return Err(unreadable("it must be a JSON object".into())),
                 Err(error) => return Err(unreadable(error.to_string())),
             },
         };

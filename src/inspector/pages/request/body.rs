@@ -22,8 +22,8 @@ pub fn section(body: &Bytes, address: &str) -> Markup {
     let head = html! { strong { "Body" } span.dim { (size(body.len() as u64)) } };
     let inside = html! {
         p.hint {
-            @if !is_whole { "This is the beginning of it. " }
-            a href=(address) { "Whole, as it is sent" }
+            @if !is_whole { "Truncated. " }
+            a href=(address) { "Complete, as sent" }
         }
         (block(shown))
     };

@@ -106,7 +106,7 @@ fn differing_items(
             h2 #different-items {
                 @if !fates.is_empty() { (things(fates.len() as u64, "item differs", "items differ")) }
                 @else if estimates.is_empty() { "The same items" }
-                @else { "The same items, and the same became of them" }
+                @else { "The same items with the same outcome" }
             }
             @if !fates.is_empty() { (table(&fates, ITEMS - ESTIMATES_MIN, "different-items", &link_of)) }
             @if !estimates.is_empty() {
@@ -116,7 +116,7 @@ fn differing_items(
                     &html! {
                         span #other-estimates-title {
                             (things(estimates.len() as u64, "item has", "items have"))
-                            " only another estimate of tokens"
+                            " only a different token estimate"
                         }
                     },
                     &table(&estimates, in_fold, "other-estimates-title", &link_of),
@@ -186,7 +186,7 @@ fn side(item: Option<&pb::ExplainedItem>) -> Markup {
                         br; span.dim.reason { (headline(&item.reason, LABEL_CHARS)) }
                     }
                 }
-                None => span.dim { "not there" },
+                None => span.dim { "missing" },
             }
         }
     }
@@ -204,14 +204,14 @@ fn differing_lines(one: &RequestAnswer, other: &RequestAnswer) -> Markup {
         pretty_json(&text)
     });
     if one == other {
-        return html! { p.notice.good { "Their bodies are the same, byte for byte but for the space between." } };
+        return html! { p.notice.good { "The bodies are equal, except for white space." } };
     }
     let lines = one.lines().count() + other.lines().count();
     if lines > COMPARED_LINES {
         return html! {
             p.notice {
-                "Their bodies are too long to be compared here (" (count(lines as u64))
-                " lines): take both, and compare them with a tool."
+                "The bodies are too long to compare here (" (count(lines as u64))
+                " lines): download both, and compare them with a tool."
             }
         };
     }
@@ -244,14 +244,14 @@ fn differing_lines(one: &RequestAnswer, other: &RequestAnswer) -> Markup {
     }
     html! {
         section aria-labelledby="different-lines" {
-            h2 #different-lines { "Their bodies, laid out" }
+            h2 #different-lines { "Bodies, formatted" }
             div.lines-diff role="group" aria-labelledby="different-lines" tabindex="0" {
                 @for group in &shown {
                     ol.diff { @for line in group { (line_of(line)) } }
                 }
             }
             @if is_cut {
-                p.hint { "These are the first " (count(DIFFERENT_LINES as u64)) " lines; take both bodies for the rest." }
+                p.hint { "Only the first " (count(DIFFERENT_LINES as u64)) " lines are shown; download both bodies for the rest." }
             }
         }
     }

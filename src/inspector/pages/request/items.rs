@@ -62,7 +62,7 @@ pub fn section(
         section #items aria-labelledby="items-title" {
             h2 #items-title { (things(told.items.len() as u64, "item", "items")) }
             @if told.items.is_empty() {
-                (nothing("There is nothing to send.", &html! { "The branch says nothing yet." }))
+                (nothing("There is nothing to send.", &html! { "The branch has no content yet." }))
             } @else {
                 div.table role="group" aria-labelledby="items-title" tabindex="0" {
                     table.items {
@@ -71,7 +71,7 @@ pub fn section(
                                 th.number scope="col" { "Turn" }
                                 th scope="col" { "Item" }
                                 th.number scope="col" { "Tokens" }
-                                th scope="col" { "" span.hidden { "What became of it" } }
+                                th scope="col" { "" span.hidden { "Outcome" } }
                                 th scope="col" { "Event" }
                             }
                         }
@@ -114,7 +114,7 @@ fn alike(item: &pb::ExplainedItem, first: &pb::ExplainedItem) -> bool {
 fn row_of(visit: &Visit, place: &ConversationPlace, ask: &RequestAsk, row: &Row<'_>) -> Markup {
     match row {
         Row::Border => html! {
-            tr.border { td colspan="5" { "from here on the next request may differ" } }
+            tr.border { td colspan="5" { "items below may differ in the next request" } }
         },
         Row::Dropped(run) => dropped(visit, place, run),
         Row::One(item) => one(visit, place, ask, item),

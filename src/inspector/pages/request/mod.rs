@@ -186,7 +186,7 @@ fn fields(place: &ConversationPlace, ask: &RequestAsk, prefix: &str) -> Markup {
                 value=[ask.budget] placeholder="policy’s";
         }
         label {
-            "As it was at"
+            "State at"
             input.short type="number" name=(name("as_of")) min="1" inputmode="numeric"
                 value=[ask.as_of] placeholder="now";
         }
@@ -204,7 +204,7 @@ fn fields(place: &ConversationPlace, ask: &RequestAsk, prefix: &str) -> Markup {
             }
         }
         label.grow {
-            "Policy, JSON over the conversation’s"
+            "Policy (JSON), overrides the conversation’s"
             input.mono name=(name("policy")) value=(ask.policy) autocomplete="off"
                 spellcheck="false" placeholder="{}";
         }
@@ -236,7 +236,7 @@ fn compare_form(
     html! {
         section #compare aria-labelledby="compare-title" {
             h2 #compare-title { "Compare with another request" }
-            p.hint { "Of another branch, for another provider, by another policy, or of another time." }
+            p.hint { "Another branch, provider, policy or time." }
             form.filters aria-label="The other request" {
                 @for (name, value) in kept {
                     @if !value.is_empty() { input type="hidden" name=(name) value=(value); }
@@ -255,8 +255,8 @@ fn notices(told: &pb::Explanation) -> Markup {
     html! {
         @if told.over_budget {
             p.notice.bad {
-                "It is over its budget, and nothing more may be left out: raise the budget, or let \
-                 more go in the policy’s "
+                "The request exceeds its budget, and nothing more may be dropped: raise the \
+                 budget, or allow more to be dropped in the policy’s "
                 code { "drop_order" } "."
             }
         }
@@ -309,7 +309,7 @@ fn budget(told: &pb::Explanation, id: &str) -> Markup {
                 @if !told.model.is_empty() { ", for " (shown(&told.model)) }
                 ", " (told.basis.as_ref().map(token_basis).unwrap_or_default())
                 @if told.tokens_before_budget > told.tokens {
-                    "; " (count(told.tokens_before_budget)) " before anything was left out"
+                    "; " (count(told.tokens_before_budget)) " before the budget"
                 }
             }
             (bar(told, whole))
@@ -410,21 +410,21 @@ fn shared(told: &pb::Explanation) -> Markup {
     let Some(shared) = &told.shared_prefix else {
         return html! {
             p.hint.section-hint {
-                "How much of it equals the last request is known once the agent has asked for one: "
-                "nothing was sent from this branch to this provider and model since the store was \
-                 opened, or it is of the past or by another policy."
+                "It is unknown how much of it equals the last request: "
+                "no request was built for this branch, provider and model since the store was \
+                 opened, or this one is of the past or has another policy."
             }
         };
     };
     html! {
         section aria-labelledby="shared" {
-            h2 #shared { "Beside the last request" }
+            h2 #shared { "Compared with the last request" }
             p {
-                "Its first " strong { (count(shared.tokens)) } " tokens ("
-                (bytes_human(shared.bytes)) ") equal those of the last one, of "
+                "The first " strong { (count(shared.tokens)) } " tokens ("
+                (bytes_human(shared.bytes)) ") equal the last request, of "
                 (count(shared.previous_tokens)) " (at #" (count(shared.previous_revision)) "): "
                 strong { (share(shared.tokens, shared.previous_tokens)) }
-                " of that can be read from a prompt cache."
+                " of them can be read from a prompt cache."
             }
             svg.budget.thin viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true" {
                 rect.free x="0" y="0" width="1000" height="10" {}
@@ -438,7 +438,7 @@ fn shared(told: &pb::Explanation) -> Markup {
 fn steps(told: &pb::Explanation) -> Markup {
     let did = |step: &&pb::EnhancerReport| step.enabled && step.items > 0;
     let number = told.enhancers.iter().filter(did).count() as u64;
-    let head = html! { strong { "Steps" } span.dim { (things(number, "put something in", "put something in")) } };
+    let head = html! { strong { "Steps" } span.dim { (things(number, "applied", "applied")) } };
     let body = html! {
         div.table role="group" aria-label="Steps" tabindex="0" {
             table {
@@ -446,7 +446,7 @@ fn steps(told: &pb::Explanation) -> Markup {
                     tr {
                         th scope="col" { "Step" }
                         th.number scope="col" { "Items" }
-                        th scope="col" { "What it did" }
+                        th scope="col" { "Effect" }
                     }
                 }
                 tbody {

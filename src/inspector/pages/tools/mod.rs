@@ -103,7 +103,7 @@ async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
     });
     Ok(html! {
         p.lead {
-            "Of the " (number) " in which something happened last"
+            "Of the " (number) " with the latest activity"
             @if visit.asked.text("after").is_some() { " before that" }
             ", at most " (CALLS_OF_EACH) " of each."
         }
@@ -129,7 +129,7 @@ pub async fn of_conversation(At(id): At<String>, visit: Visit) -> Result<Respons
             }
         }
         @if as_of > 0 {
-            p.notice { "As it was at #" (count(as_of)) ": calls that ended later are open here." }
+            p.notice { "State at #" (count(as_of)) ": calls that ended later are open here." }
         }
     };
     let (here, title) = (visit.here.clone(), place.titled("Tool calls"));
@@ -153,7 +153,7 @@ async fn of_branch(
             @let query = visit.asked.with("as_of", Some(&(oldest - 1).to_string()), &["page"]);
             p.hint {
                 "These are " (count(calls.len() as u64)) " calls, back to #" (count(oldest)) ". "
-                a href={ (visit.link(&visit.here.path)) "?" (query) } { "Those before them" }
+                a href={ (visit.link(&visit.here.path)) "?" (query) } { "Earlier calls" }
             }
         }
     })
@@ -268,7 +268,7 @@ fn counted(visit: &Visit, calls: &[CountedCall], titles: Option<&Titles>) -> Mar
     if calls.is_empty() {
         return nothing(
             "No tool was called.",
-            &html! { "Agents append their calls with what came of them." },
+            &html! { "Tool calls and their results appear here." },
         );
     }
     let choice = Choice::of(visit);
@@ -283,7 +283,7 @@ fn counted(visit: &Visit, calls: &[CountedCall], titles: Option<&Titles>) -> Mar
             h2 #calls-title { "Calls" }
             (chips(visit, &choice, calls))
             @if chosen.is_empty() {
-                (nothing("No call is like that.", &html! { "Take a filter away." }))
+                (nothing("No call matches.", &html! { "Remove a filter." }))
             } @else {
                 (list(visit, &chosen, titles))
             }

@@ -155,11 +155,11 @@ def _call(call: pb.ToolCallRequested, seed: str, standing: Standing, notes: list
             "call_" + blake2b(seed.encode(errors="replace"), digest_size=STAND_IN_BYTES).hexdigest()
         )
         standing.setdefault(call.call_id, deque()).append(named)
-        notes.append(f"the id of a call is {problem}: {named} stands for it")
+        notes.append(f"a call's id is {problem} and was replaced by {named}")
         call.call_id = named
     if not call.tool:
         call.tool = UNNAMED
-        notes.append(f"a call names no tool: it is `{UNNAMED}`")
+        notes.append(f"a call has no tool name: `{UNNAMED}` is used")
     _bounded(call, ("tool", "item_id"), notes)
 
 
@@ -167,7 +167,7 @@ def _bounded(of: Any, names: Sequence[str], notes: list[str]) -> None:
     for name in names:
         if len(given := getattr(of, name)) > SHORT_BYTES_MAX // 4 and is_odd(given):
             setattr(of, name, cut(given))
-            notes.append(f"its `{name}` is too long, and was cut")
+            notes.append(f"its `{name}` is too long and was truncated")
 
 
 def is_odd(id: str) -> bool:
@@ -238,8 +238,8 @@ class Lessened:
         level = self._levels.get(item, 0)
         if level == 0:
             return []
-        held = "its text alone" if level == TEXT_ONLY else "nothing"
-        return [f"the store refused its events: {held} is said of it"]
+        held = "only its text" if level == TEXT_ONLY else "nothing"
+        return [f"the store refused its events: {held} is stored"]
 
     def refused(
         self, refusal: errors.TreeringError, items: Sequence[tuple[Hashable, int, int]]

@@ -778,7 +778,7 @@ class AsyncConversation:
         )
         found = await lookup.latest(self._transport, request)
         if len(found) != 1:
-            raise ValueError("name a key, a type or a kind, and only one of them")
+            raise ValueError("give exactly one of key, type and kind")
         return found[0]
 
     async def get_events(

@@ -41,7 +41,7 @@ class AsyncReplay:
         if found is None:
             self.missed.append((tool, arguments))
             raise NotRecorded(
-                f"{tool} was not called with these arguments for the {self._asked[asked]}. time"
+                f"{tool} has no recorded call number {self._asked[asked]} with these arguments"
             )
         return found
 

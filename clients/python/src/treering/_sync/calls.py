@@ -101,11 +101,11 @@ class Call:
                 proto = call.proto
                 raise errors.CallDenied(self.call_id, proto.decided_by, proto.decision_reason)
             if call.status == "expired":
-                raise errors.ApprovalExpired(f"the time to decide on {self.call_id} ended")
+                raise errors.ApprovalExpired(f"call {self.call_id} was not decided in time")
             if call.status != "pending_approval":
                 return call
             if end is not None and time.monotonic() >= end:
-                raise errors.NotDecided(f"nobody has decided on {self.call_id} yet")
+                raise errors.NotDecided(f"call {self.call_id} has no decision yet")
 
     def start(self) -> None:
         """Appends the start, once."""
@@ -157,7 +157,7 @@ class Call:
             with self:
                 given = self.arguments or {}
                 if not isinstance(given, dict):
-                    raise TypeError("the arguments are no JSON object")
+                    raise TypeError("the arguments are not a JSON object")
                 value = function(**given)
                 if inspect.isawaitable(value):
                     value = value

@@ -767,7 +767,7 @@ class Conversation:
         )
         found = lookup.latest(self._transport, request)
         if len(found) != 1:
-            raise ValueError("name a key, a type or a kind, and only one of them")
+            raise ValueError("give exactly one of key, type and kind")
         return found[0]
 
     def get_events(

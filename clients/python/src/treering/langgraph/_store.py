@@ -104,7 +104,7 @@ class TreeringStore(BaseStore):
             )
         if isinstance(op, ListNamespacesOp):
             return self._paths(op)
-        raise ValueError(f"{type(op).__name__} is no operation of a store")
+        raise ValueError(f"{type(op).__name__} is not a store operation")
 
     def _path(self, namespace: Sequence[str]) -> list[str]:
         return [self.name, *namespace]

@@ -179,7 +179,7 @@ class GraphThread(ThreadReader):
                 self._read(conversation)
                 for known in self.index.branches.values():
                     known.open = None
-        raise errors.RevisionMismatch(f"others write to the thread {self.id} all the time")
+        raise errors.RevisionMismatch(f"other writers kept writing to thread {self.id}")
 
     def _know(self, ns: str) -> None:
         """Looks up the latest checkpoint, if it is not known; of a new thread reads all."""

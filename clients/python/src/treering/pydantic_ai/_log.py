@@ -127,7 +127,7 @@ def _said(
         for notes in made.notes:
             odd.warn(f"pydantic-ai, conversation {id[:80]}, a message", notes)
         return
-    raise errors.RevisionMismatch(f"others write to the conversation {id} all the time")
+    raise errors.RevisionMismatch(f"other writers kept writing to conversation {id}")
 
 
 class Log:
