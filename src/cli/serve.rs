@@ -102,10 +102,6 @@ pub struct ServeArgs {
     /// hears it, can read and write everything
     #[arg(long, help_heading = "TLS")]
     insecure: bool,
-    /// Of the requests that it builds, read one in so many again, to check it against
-    /// its provider's rules, besides the first of each conversation. 1: all; 0: none
-    #[arg(long, value_name = "N", default_value_t = Limits::default().check_one_in)]
-    check_one_in: u32,
     /// End when standard input ends, too. A program that starts a server keeps the
     /// other end of it: however the program ends, the server ends with it
     #[arg(long)]
@@ -219,7 +215,6 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let heads = args.heads.prepare(&dir)?;
     let summarises = summariser.is_some();
     let mut options = OpenOptions::new(&dir);
-    options.limits.check_one_in = args.check_one_in;
     options.limits.memory_bytes = args.memory;
     options.pseudonyms = args.pseudonyms;
     options.quotas = quotas;

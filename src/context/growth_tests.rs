@@ -146,8 +146,7 @@ fn folding_a_step_of_many_calls() {
     });
 }
 
-// The checker of a finished body looks each result's call up, the adapters count
-// what they leave out: both by the thousand in one message.
+// The adapters count what they leave out, by the thousand in one message.
 #[test]
 fn rendering_a_step_of_many_calls() {
     for provider in Provider::ALL {

@@ -11,8 +11,7 @@
 //! - [`policy`]: what a conversation or a call can choose;
 //! - [`called`]: what calls have shown of tools that nobody defined;
 //! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: how a draft comes to be;
-//! - [`provider`] and [`pairing`]: a draft as a provider's body, and the rules that
-//!   it must keep;
+//! - [`provider`]: a draft as a provider's body;
 //! - [`explain`]: what is told about it;
 //! - [`digest`], [`references`]: a result in a few lines, and how to get it back;
 //! - [`compaction`], [`summary`]: what stands for what was cut;
@@ -30,7 +29,6 @@ pub mod explain;
 #[cfg(test)]
 mod growth_tests;
 pub mod knowledge;
-pub mod pairing;
 pub mod policy;
 pub mod prefix;
 pub mod provider;

@@ -1,13 +1,12 @@
 //! A draft as a provider's request body.
 //!
 //! **One description of each provider.** The table below has a line for each: its number on
-//! the wire, its name and its folder. The folder has its typed body and its writer, its
-//! `DESCRIPTION`, which is all that the rest of the crate asks about a provider, and its
-//! rules, which are checked on the finished body by code that shares nothing with the writer.
-//! Nothing else in the crate names a provider in order to tell it from others.
+//! the wire, its name and its folder. The folder has its typed body, its writer and its
+//! `DESCRIPTION`, which is all that the rest of the crate asks about a provider. Nothing else
+//! in the crate names a provider in order to tell it from others.
 //!
-//! [`render`] writes the body, has [`pairing`](super::pairing) check it, and cuts it into
-//! the units that a prompt cache can share.
+//! [`render`] writes the body and cuts it into the units that a prompt cache can share. The
+//! crate `treering-provider-check` checks bodies in tests.
 
 pub mod anthropic;
 pub mod gemini;
@@ -57,9 +56,6 @@ pub(crate) use self::{
     sent::{Sent, sent, sent_thoughts},
 };
 pub use self::{
-    render::{
-        Adapted, Adapter, CacheUnit, Check, RenderError, Rendered, render, render_checked,
-        render_with,
-    },
+    render::{Adapted, Adapter, CacheUnit, RenderError, Rendered, render, render_with},
     table::UnknownProvider,
 };

@@ -1,9 +1,10 @@
-//! From a draft to a checked body in pieces: what is the same for all providers.
+//! From a draft to a body in pieces: what is the same for all providers. In tests of this crate
+//! each body is checked against the rules of its provider.
 
 use serde::Serialize;
 
 use super::{Provider, outline, units};
-use crate::{draft::Draft, pairing, policy::ContextPolicy, stopping};
+use crate::{draft::Draft, policy::ContextPolicy, stopping};
 
 /// A body, and what it is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,14 +44,14 @@ pub enum RenderError {
         /// What would be taken.
         why: String,
     },
-    /// A body came out that the provider would refuse. A fault of Treering.
+    /// The body does not have the parts that its adapter stated. A fault of Treering.
     #[error(
         "the request for {provider} breaks a rule of it: {message}; this is a fault of Treering, please report it"
     )]
     Illegal {
         /// Whose body.
         provider: Provider,
-        /// The rule, and where.
+        /// What differs.
         message: String,
     },
     /// Nobody waits for the body any more.
@@ -100,33 +101,12 @@ pub trait Adapter {
     ) -> Result<Adapted<Self::Body<'a>>, RenderError>;
 }
 
-/// Whether a finished body is read again, to check it against its provider's rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Check {
-    /// All of it: about as long as making it.
-    Body,
-    /// Not at all: the adapter is trusted.
-    Nothing,
-}
-
-/// The draft as its provider's body, checked against the provider's rules.
+/// The draft as its provider's body.
 ///
 /// # Errors
 /// [`RenderError`].
 pub fn render(draft: &Draft, policy: &ContextPolicy) -> Result<Rendered, RenderError> {
-    render_checked(draft, policy, Check::Body)
-}
-
-/// The draft as its provider's body, checked or not.
-///
-/// # Errors
-/// [`RenderError`].
-pub fn render_checked(
-    draft: &Draft,
-    policy: &ContextPolicy,
-    check: Check,
-) -> Result<Rendered, RenderError> {
-    (draft.provider.description().render)(draft, policy, check)
+    (draft.provider.description().render)(draft, policy)
 }
 
 /// The same with an adapter of the caller's.
@@ -137,7 +117,6 @@ pub fn render_with<A: Adapter>(
     adapter: &A,
     draft: &Draft,
     policy: &ContextPolicy,
-    check: Check,
 ) -> Result<Rendered, RenderError> {
     let provider = adapter.provider();
     let adapted = adapter.adapt(draft, policy);
@@ -150,15 +129,8 @@ pub fn render_with<A: Adapter>(
         message: error.to_string(),
     })?;
     go_on()?;
-    if check == Check::Body
-        && let Some(violation) = pairing::check(provider, &body.json).first()
-    {
-        return Err(RenderError::Illegal {
-            provider,
-            message: violation.to_string(),
-        });
-    }
-    go_on()?;
+    #[cfg(test)]
+    treering_provider_check::assert_legal(provider.as_str(), &body.json);
     let units = units::of_body(provider, &body, adapted.units)?;
     Ok(Rendered {
         body: body.json,

@@ -5,9 +5,9 @@ use super::{
     maker::Vendor,
     media::{MediaPlace, Medium},
     names::Charset,
-    render::{Check, RenderError, Rendered},
+    render::{RenderError, Rendered},
 };
-use crate::{draft::Draft, pairing::Violations, policy::ContextPolicy};
+use crate::{draft::Draft, policy::ContextPolicy};
 
 /// All that the rest of the crate asks about a provider.
 pub(crate) struct Description {
@@ -28,11 +28,7 @@ pub(crate) struct Description {
     /// The pieces of its body that a prompt cache can share.
     pub cutting: Cutting,
     /// Writes the body.
-    pub render: fn(&Draft, &ContextPolicy, Check) -> Result<Rendered, RenderError>,
-    /// Finds what a body breaks.
-    pub check: fn(&[u8], &mut Violations),
-    /// Names of the rules that `check` holds.
-    pub rules: &'static [&'static str],
+    pub render: fn(&Draft, &ContextPolicy) -> Result<Rendered, RenderError>,
 }
 
 /// How what was recorded becomes what a provider takes.

@@ -8,7 +8,6 @@
 //! last two user messages.
 
 mod body;
-mod rules;
 mod thinking;
 
 pub use body::*;
@@ -75,9 +74,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "messages",
         by_block: true,
     },
-    render: |draft, policy, check| render_with(&Anthropic, draft, policy, check),
-    check: rules::check,
-    rules: rules::RULES,
+    render: |draft, policy| render_with(&Anthropic, draft, policy),
 };
 
 const RESHAPING: Reshaping = Reshaping {

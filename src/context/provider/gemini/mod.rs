@@ -7,7 +7,6 @@
 //! `thoughtSignature` stands on the part that it came with.
 
 mod body;
-mod rules;
 
 pub use body::*;
 
@@ -76,9 +75,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "contents",
         by_block: false,
     },
-    render: |draft, policy, check| render_with(&Gemini, draft, policy, check),
-    check: rules::check,
-    rules: rules::RULES,
+    render: |draft, policy| render_with(&Gemini, draft, policy),
 };
 
 const RESHAPING: Reshaping = Reshaping {

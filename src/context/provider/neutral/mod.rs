@@ -26,8 +26,6 @@
 //! carry `data` in base64, or `uri`; signatures are text where they were sent as
 //! text, else base64. Fields that hold nothing are left out.
 
-mod rules;
-
 use std::borrow::Cow;
 
 use serde::Serialize;
@@ -62,9 +60,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "items",
         by_block: false,
     },
-    render: |draft, policy, check| render_with(&Neutral, draft, policy, check),
-    check: rules::check,
-    rules: rules::RULES,
+    render: |draft, policy| render_with(&Neutral, draft, policy),
 };
 
 /// Name and version of the shape.

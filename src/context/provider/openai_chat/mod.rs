@@ -6,7 +6,6 @@
 //! no place for reasoning.
 
 mod body;
-mod rules;
 
 pub use body::*;
 
@@ -63,9 +62,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "messages",
         by_block: false,
     },
-    render: |draft, policy, check| render_with(&OpenAiChat, draft, policy, check),
-    check: rules::check,
-    rules: rules::RULES,
+    render: |draft, policy| render_with(&OpenAiChat, draft, policy),
 };
 
 const RESHAPING: Reshaping = Reshaping {
