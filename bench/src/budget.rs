@@ -12,12 +12,13 @@ use super::{
     turns::{answers, source_files, spread},
 };
 use treering::{
-    context::{Explanation, Provider, Section, pairing},
+    context::{Explanation, Provider, Section},
     domain::{BranchName, Limits, Namespace},
     engine::{BranchAddress, BuildQuery, Built, Engine},
     import::ImportedConversation,
 };
 use treering_client::error::CliError;
+use treering_provider_check as provider_check;
 
 /// Budgets, in tokens.
 const BUDGETS: [u64; 4] = [4_000, 8_000, 16_000, 64_000];
@@ -146,7 +147,8 @@ async fn build(
                 .map_err(|error| failed("building a request", error))?;
             let sum = &mut sums[place];
             sum.count(&built, budget);
-            sum.illegal += u64::from(!pairing::check(*provider, &built.request).is_empty());
+            let broken = provider_check::check(provider.as_str(), &built.request);
+            sum.illegal += u64::from(!broken.is_empty());
             if *provider == PROVIDERS[0] {
                 let body = without_breakpoints(&built.request);
                 let before = last.insert((branch.cloned(), place), body.clone());

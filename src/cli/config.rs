@@ -551,16 +551,16 @@ mod tests {
     fn what_is_typed_beats_the_environment_and_that_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("t.toml");
-        let text = "listen = '127.0.0.1:1'\nmemory = '1GiB'\ncheck-one-in = 7\n";
+        let text = "listen = '127.0.0.1:1'\nmemory = '1GiB'\npseudonyms = true\n";
         fs::write(&file, text).unwrap();
         let file = file.to_str().unwrap();
         let env = [("TREERING_MEMORY", "512MiB"), ("TREERING_CONFIG", file)];
         assert_eq!(
             put("treering serve --listen 127.0.0.1:2", &env).unwrap(),
-            "--check-one-in=7 --memory=512MiB"
+            "--memory=512MiB --pseudonyms"
         );
         let line = format!("treering serve --config {file}");
-        let all = "--listen=127.0.0.1:1 --check-one-in=7 --memory=1GiB";
+        let all = "--listen=127.0.0.1:1 --memory=1GiB --pseudonyms";
         assert_eq!(put(&line, &[]).unwrap(), all);
         assert_eq!(put("treering ls", &env).unwrap(), "");
         assert_eq!(put("treering serve", &[]).unwrap(), "");

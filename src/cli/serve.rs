@@ -100,10 +100,6 @@ pub struct ServeArgs {
     /// in, may read and write everything
     #[arg(long, help_heading = "TLS")]
     insecure: bool,
-    /// Check one in this many requests against its provider's rules, besides the first of each
-    /// conversation. 1: all; 0: none
-    #[arg(long, value_name = "N", default_value_t = Limits::default().check_one_in)]
-    check_one_in: u32,
     /// Also stop when standard input ends. A program that starts a server holds the other end, so
     /// the server ends with it, however it ends
     #[arg(long)]
@@ -216,7 +212,6 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let heads = args.heads.prepare(&dir)?;
     let summarises = summariser.is_some();
     let mut options = OpenOptions::new(&dir);
-    options.limits.check_one_in = args.check_one_in;
     options.limits.memory_bytes = args.memory;
     options.pseudonyms = args.pseudonyms;
     options.quotas = quotas;

@@ -145,8 +145,7 @@ fn folding_a_step_of_many_calls() {
     });
 }
 
-// The body checker looks up the call of each result, and the adapters count what they leave out.
-// One message may have thousands of both.
+// The adapters count what they leave out. One message may leave out thousands of parts.
 #[test]
 fn rendering_a_step_of_many_calls() {
     for provider in Provider::ALL {

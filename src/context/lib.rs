@@ -10,8 +10,7 @@
 //! - [`policy`]: what a conversation or a call can configure;
 //! - [`called`]: tool definitions derived from calls;
 //! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: build a draft;
-//! - [`provider`] and [`pairing`]: render a draft as a provider's body, and check the provider's
-//!   rules;
+//! - [`provider`]: renders a draft as a provider's body;
 //! - [`explain`]: the explanation of a request;
 //! - [`digest`], [`references`]: short forms of results, and how to read the whole;
 //! - [`compaction`], [`summary`]: summaries that replace events;
@@ -29,7 +28,6 @@ pub mod explain;
 #[cfg(test)]
 mod growth_tests;
 pub mod knowledge;
-pub mod pairing;
 pub mod policy;
 pub mod prefix;
 pub mod provider;

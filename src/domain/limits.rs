@@ -138,10 +138,6 @@ pub struct Limits {
     /// Free space on the store's disk below which health reports not ready, in bytes. Appends
     /// continue until the disk is full. `None`: 256 MiB, or 1/50 of a small disk.
     pub disk_floor_bytes: Option<u64>,
-    /// One in this many built requests is parsed again in full to check it against its provider's
-    /// rules, as is the first of each conversation and provider. 1: all; 0: none. A debug build
-    /// checks all.
-    pub check_one_in: u32,
     /// Maximum number of branches (each with a provider and a model) whose last request is
     /// remembered, to tell what the next one repeats.
     pub remembered_requests_max: usize,
@@ -175,7 +171,6 @@ impl Default for Limits {
             page_events_max: 1_000,
             memory_bytes: MEMORY_BYTES,
             disk_floor_bytes: None,
-            check_one_in: 64,
             remembered_requests_max: 4_096,
             sub_context_depth_max: 8,
             knowledge_items_max: 10_000,

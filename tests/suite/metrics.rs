@@ -357,7 +357,10 @@ async fn a_file_sets_what_is_not_typed() {
         of("listen"),
         ("127.0.0.1:1".to_owned(), format!("{name}:2"))
     );
-    assert_eq!(of("check-one-in"), ("64".to_owned(), "default".to_owned()));
+    assert_eq!(
+        of("web-connections"),
+        ("64".to_owned(), "default".to_owned())
+    );
 
     let good = child::run(&["config", "check", name]).await;
     assert!(good.status.success(), "{good:?}");

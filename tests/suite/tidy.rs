@@ -101,28 +101,6 @@ fn adapters_keep_their_crates_to_themselves() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// A checker that shares code with a writer is wrong where the writer is: a provider's
-/// rules read finished bodies, and use nothing else of the context.
-#[test]
-fn rules_share_nothing_with_writers() {
-    let mut checked = 0;
-    for (name, code) in sources() {
-        let Some(provider) = name.strip_prefix("context/provider/") else {
-            continue;
-        };
-        if !provider.ends_with("/rules.rs") {
-            continue;
-        }
-        checked += 1;
-        assert!(!code.contains("super::"), "{name} reaches for its writer");
-        for (at, _) in code.match_indices("crate::") {
-            let used = &code[at + "crate::".len()..];
-            assert!(used.starts_with("pairing::"), "{name}: {used:.40}");
-        }
-    }
-    assert!(checked > 0, "no rules were found");
-}
-
 /// Folders whose types bear the names of the format that they mirror.
 const MIRRORS: [&str; 6] = [
     "cli/append/bodies.rs",

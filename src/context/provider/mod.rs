@@ -1,13 +1,12 @@
 //! Renders a draft as a provider's request body.
 //!
 //! **One description for each provider.** The table below has a line for each: its number on the
-//! wire, its name and its folder. The folder has its typed body, its writer, its `DESCRIPTION` and
-//! its rules. `DESCRIPTION` is all that the rest of the crate knows about a provider; nothing else
-//! distinguishes providers by name. The rules are checked on the finished body by code that shares
-//! nothing with the writer.
+//! wire, its name and its folder. The folder has its typed body, its writer and its `DESCRIPTION`.
+//! `DESCRIPTION` is all that the rest of the crate knows about a provider; nothing else
+//! distinguishes providers by name.
 //!
-//! [`render`] writes the body, lets [`pairing`](super::pairing) check it, and splits it into the
-//! units that a prompt cache can share.
+//! [`render`] writes the body and splits it into the units that a prompt cache can share. The crate
+//! `treering-provider-check` checks bodies in tests.
 
 pub mod anthropic;
 pub mod gemini;
@@ -57,9 +56,6 @@ pub(crate) use self::{
     sent::{Sent, sent, sent_thoughts},
 };
 pub use self::{
-    render::{
-        Adapted, Adapter, CacheUnit, Check, RenderError, Rendered, render, render_checked,
-        render_with,
-    },
+    render::{Adapted, Adapter, CacheUnit, RenderError, Rendered, render, render_with},
     table::UnknownProvider,
 };

@@ -419,7 +419,7 @@ fn typed_bodies_can_be_used_directly() {
     let adapted = anthropic::Anthropic.adapt(&draft, &policy).unwrap();
     assert_eq!(adapted.body.messages.len(), 7);
     assert_eq!(adapted.body.messages[0].role, anthropic::Role::User);
-    let rendered = render_with(&anthropic::Anthropic, &draft, &policy, Check::Body).unwrap();
+    let rendered = render_with(&anthropic::Anthropic, &draft, &policy).unwrap();
     assert_eq!(serde_json::to_vec(&adapted.body).unwrap(), rendered.body);
 }
 

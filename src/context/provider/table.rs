@@ -6,9 +6,9 @@ use super::{
     maker::Vendor,
     media::{MediaPlace, Medium},
     names::Charset,
-    render::{Check, RenderError, Rendered},
+    render::{RenderError, Rendered},
 };
-use crate::{draft::Draft, pairing::Violations, policy::ContextPolicy};
+use crate::{draft::Draft, policy::ContextPolicy};
 
 /// Everything that the rest of the crate knows about a provider.
 pub(crate) struct Description {
@@ -28,12 +28,8 @@ pub(crate) struct Description {
     pub names_authors: bool,
     /// How its body is cut into units that a prompt cache can share.
     pub cutting: Cutting,
-    /// Renders the body.
-    pub render: fn(&Draft, &ContextPolicy, Check) -> Result<Rendered, RenderError>,
-    /// Reports the violations in a body.
-    pub check: fn(&[u8], &mut Violations),
-    /// Names of the rules that `check` checks.
-    pub rules: &'static [&'static str],
+    /// Writes the body.
+    pub render: fn(&Draft, &ContextPolicy) -> Result<Rendered, RenderError>,
 }
 
 /// How recorded content is adapted to what a provider accepts.

@@ -19,7 +19,7 @@ use treering_context::{
     explain::{EnhancerReport, Telling, TokenBasis},
     policy::{CONTEXT_POLICY, ContextPolicy},
     prefix::SentUnits,
-    provider::{self, Check, Rendered, maker},
+    provider::{self, Rendered, maker},
     references, stopping,
     tokens::{Counter, Tally, TokenMemo, calibrate},
     window::WindowInput,
@@ -74,15 +74,7 @@ impl Engine {
         let build = |engine: Self, query: BuildQuery| async move {
             let gathered = engine.gathered(&query).await?;
             let inner = &engine.inner;
-            let check = match inner
-                .contexts
-                .checks
-                .next(query.address.key(), query.provider)
-            {
-                _ if cfg!(debug_assertions) => Check::Body,
-                check => check,
-            };
-            let finished = gathered.assemble(&query)?.finish(check)?;
+            let finished = gathered.assemble(&query)?.finish()?;
             // A request of the past, or with another policy, does not count as the branch's next
             // request.
             let is_next = query.as_of.is_none() && query.policy.trim().is_empty();
@@ -309,11 +301,9 @@ impl Assembled {
         Ok(fitted.without(unused, policy.budget_tokens, draft))
     }
 
-    fn finish(mut self, check: Check) -> Result<Finished, ContextError> {
+    fn finish(mut self) -> Result<Finished, ContextError> {
         let fitted = self.fit()?;
-        let rendered = stopping::until(stops(), || {
-            provider::render_checked(&self.draft, &self.policy, check)
-        });
+        let rendered = stopping::until(stops(), || provider::render(&self.draft, &self.policy));
         work::check()?;
         let mut rendered = rendered?;
         self.draft.warnings.append(&mut rendered.warnings);

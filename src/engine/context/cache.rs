@@ -17,7 +17,6 @@ use treering_context::{
     Provider,
     called::CalledTools,
     prefix::SentUnits,
-    provider::Check,
     tokens::{TextKey, TokenMemo},
     window::{Folded, LongTermEntry, WindowEvent},
 };
@@ -28,9 +27,6 @@ use treering_domain::{
 /// Maximum number of cached token counts: enough for the messages of some thousand windows. About
 /// 64 bytes each.
 const COUNTS_MAX: usize = 1 << 17;
-/// Maximum number of conversations whose first request is known to have been checked. About 64
-/// bytes each. For an evicted one another request is checked.
-const BEGUN_MAX: usize = 1 << 14;
 /// Size of a namespace's entry besides its keys and values, in bytes.
 const ENTRY_BYTES: u64 = 256;
 /// Size of a cached event besides its content, in bytes.
@@ -126,53 +122,12 @@ impl TokenMemo for Counts {
     }
 }
 
-/// Selects the rendered bodies to parse again and check against their provider's rules.
-pub(super) struct Checks {
-    /// Check one in this many; 0 for none.
-    one_in: u64,
-    built: AtomicU64,
-    /// Conversations and providers whose first request was checked.
-    begun: Cache<(ConversationKey, Provider), ()>,
-}
-
-impl Checks {
-    fn new(one_in: u64) -> Self {
-        Self {
-            one_in,
-            built: AtomicU64::new(0),
-            begun: Cache::new(BEGUN_MAX),
-        }
-    }
-
-    /// Returns whether to check the next request of a conversation.
-    pub fn next(&self, conversation: ConversationKey, provider: Provider) -> Check {
-        let to = (conversation, provider);
-        let wanted = match self.one_in {
-            0 => false,
-            1 => true,
-            one_in => {
-                let is_first = self.begun.get(&to).is_none();
-                if is_first {
-                    self.begun.insert(to, ());
-                }
-                is_first
-                    || self
-                        .built
-                        .fetch_add(1, Ordering::Relaxed)
-                        .is_multiple_of(one_in)
-            }
-        };
-        if wanted { Check::Body } else { Check::Nothing }
-    }
-}
-
 /// The caches.
 pub(crate) struct ContextCaches {
     pub(super) windows: Cache<WindowKey, Arc<KeptWindow>, ByBytes>,
     pub(super) sent: Cache<SentTo, Arc<SentUnits>, SentWeight>,
     /// By namespace and number of erasures.
     pub(super) long_term: Cache<(Namespace, u64), Arc<KeptLongTerm>, LongTermWeight>,
-    pub(super) checks: Checks,
     counts: Arc<Counts>,
     erasures: AtomicU64,
 }
@@ -200,7 +155,6 @@ impl ContextCaches {
             windows: Cache::with_weighter(WINDOWS_EXPECTED, shares.windows, ByBytes),
             sent: Cache::with_weighter(WINDOWS_EXPECTED, sent_bytes_max, sent_weight),
             long_term: Cache::with_weighter(WINDOWS_EXPECTED, shares.long_term, LongTermWeight),
-            checks: Checks::new(u64::from(limits.check_one_in)),
             counts: Arc::new(Counts(Cache::new(COUNTS_MAX))),
             erasures: AtomicU64::new(0),
         }
@@ -267,27 +221,6 @@ mod tests {
             items: Vec::new(),
         };
         Arc::new(SentUnits::new(Revision(1), &draft, &vec![unit; units]))
-    }
-
-    // Parsing every body again took half as long as building it. The first body for each
-    // conversation and provider is checked, then one in `one_in`; all or none if configured so.
-    #[test]
-    fn bodies_are_checked_as_the_limit_says() {
-        let checked = |one_in: u32, requests: &[(u128, Provider)]| {
-            let checks = Checks::new(u64::from(one_in));
-            let check = |&(number, provider): &(u128, Provider)| {
-                let id = ConversationId(uuid::Uuid::from_u128(number));
-                checks.next(Namespace::default().key(id), provider) == Check::Body
-            };
-            requests.iter().map(check).collect::<Vec<_>>()
-        };
-        let (a, b) = ((1, Provider::Anthropic), (1, Provider::Gemini));
-        let other = (2, Provider::Anthropic);
-        assert_eq!(checked(64, &[a, b, other]), [true; 3]);
-        let many = checked(64, &[a; 641]);
-        assert_eq!(many.iter().filter(|checked| **checked).count(), 11);
-        assert_eq!(checked(1, &[a; 9]), [true; 9]);
-        assert_eq!(checked(0, &[a; 9]), [false; 9]);
     }
 
     // Memory kept growing under a mixed load: remembered requests were bounded by number, but a

@@ -387,6 +387,7 @@ async fn check_reads(engine: &Engine) {
                 .build(BuildQuery::new(address.clone(), provider))
                 .await
                 .unwrap();
+            treering_provider_check::assert_legal(provider.as_str(), &built.request);
             told.push_str(&String::from_utf8(built.request).unwrap());
         }
     }

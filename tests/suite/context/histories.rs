@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use treering::context::Provider;
+use treering_provider_check::assert_legal;
 
 use super::{super::random::Random, super::store::append, *};
 
@@ -239,6 +240,7 @@ impl History {
                 ..query(self.id)
             };
             let built = self.engine.build(query).await.unwrap();
+            assert_legal(provider.as_str(), &built.request);
             adds_up(&built.explanation);
             all.push((provider, policy, built));
         }

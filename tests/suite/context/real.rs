@@ -5,6 +5,7 @@
 use std::{env, path::Path};
 
 use treering::import::{openai_chat, plan, source::LineSource};
+use treering_provider_check::assert_legal;
 
 use super::*;
 
@@ -89,6 +90,7 @@ async fn look(engine: &Engine, id: ConversationId, at: Revision) -> (Explanation
     for provider in Provider::ALL {
         let built = engine.build(past(provider)).await;
         let built = built.unwrap_or_else(|error| panic!("{provider} {id} as of {at}: {error}"));
+        assert_legal(provider.as_str(), &built.request);
         adds_up(&built.explanation);
     }
     let (draft, explanation) = engine.draft(past(Provider::Neutral)).await.unwrap();

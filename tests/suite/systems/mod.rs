@@ -106,6 +106,7 @@ impl World {
         let answer = self.contexts().build(query).await.unwrap().into_inner();
         let built = self.engine().build(own).await.unwrap();
         assert_eq!(answer.request, built.request, "gRPC and library differ");
+        treering_provider_check::assert_legal(provider.as_str(), &built.request);
         let told = answer.explanation.unwrap();
         assert_eq!(told.tokens, built.explanation.tokens);
         assert_eq!(told.warnings, built.explanation.warnings);

@@ -7,7 +7,6 @@
 //! stable part of the last two user messages.
 
 mod body;
-mod rules;
 mod thinking;
 
 pub use body::*;
@@ -74,9 +73,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "messages",
         by_block: true,
     },
-    render: |draft, policy, check| render_with(&Anthropic, draft, policy, check),
-    check: rules::check,
-    rules: rules::RULES,
+    render: |draft, policy| render_with(&Anthropic, draft, policy),
 };
 
 const RESHAPING: Reshaping = Reshaping {

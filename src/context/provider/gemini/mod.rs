@@ -6,7 +6,6 @@
 //! `thoughtSignature` is on the part with which it was recorded.
 
 mod body;
-mod rules;
 
 pub use body::*;
 
@@ -75,9 +74,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "contents",
         by_block: false,
     },
-    render: |draft, policy, check| render_with(&Gemini, draft, policy, check),
-    check: rules::check,
-    rules: rules::RULES,
+    render: |draft, policy| render_with(&Gemini, draft, policy),
 };
 
 const RESHAPING: Reshaping = Reshaping {

@@ -27,8 +27,6 @@
 //! JSON string. Media have `data` in base64, or `uri`. Signatures are text if they were recorded as
 //! text, else base64. Empty fields are omitted.
 
-mod rules;
-
 use std::borrow::Cow;
 
 use serde::Serialize;
@@ -63,9 +61,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "items",
         by_block: false,
     },
-    render: |draft, policy, check| render_with(&Neutral, draft, policy, check),
-    check: rules::check,
-    rules: rules::RULES,
+    render: |draft, policy| render_with(&Neutral, draft, policy),
 };
 
 /// Name and version of the format.

@@ -5,7 +5,6 @@
 //! results follow in a user message. The format has no field for reasoning.
 
 mod body;
-mod rules;
 
 pub use body::*;
 
@@ -62,9 +61,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "messages",
         by_block: false,
     },
-    render: |draft, policy, check| render_with(&OpenAiChat, draft, policy, check),
-    check: rules::check,
-    rules: rules::RULES,
+    render: |draft, policy| render_with(&OpenAiChat, draft, policy),
 };
 
 const RESHAPING: Reshaping = Reshaping {

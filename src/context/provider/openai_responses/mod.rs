@@ -10,7 +10,6 @@
 //! message gets a generated id, and a call none.
 
 mod body;
-mod rules;
 
 pub use body::*;
 
@@ -78,9 +77,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "input",
         by_block: false,
     },
-    render: |draft, policy, check| render_with(&OpenAiResponses, draft, policy, check),
-    check: rules::check,
-    rules: rules::RULES,
+    render: |draft, policy| render_with(&OpenAiResponses, draft, policy),
 };
 
 const RESHAPING: Reshaping = Reshaping {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use crate::pairing::{
+use crate::{
     Violations,
     ledger::{CALL_ID, CALL_ID_UNIQUE, Ledger, UNANSWERED_CALL, UNMATCHED_RESULT},
     read::{
@@ -13,7 +13,7 @@ use crate::pairing::{
     },
 };
 
-pub(super) const RULES: &[&str] = &[
+pub(crate) const RULES: &[&str] = &[
     SHAPE,
     TOOL_NAME,
     TOOL_SCHEMA,
@@ -141,7 +141,7 @@ struct File<'a> {
     file_id: Option<Cow<'a, str>>,
 }
 
-pub(super) fn check(body: &[u8], report: &mut Violations) {
+pub(crate) fn check(body: &[u8], report: &mut Violations) {
     let Some(body): Option<Body<'_>> = read_body(body, report) else {
         return;
     };

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::HashSet};
 
 use serde::Deserialize;
 
-use crate::pairing::{
+use crate::{
     Violations,
     ledger::{CALL_ID, CALL_ID_UNIQUE, Ledger, UNANSWERED_CALL, UNMATCHED_RESULT},
     read::{
@@ -13,7 +13,7 @@ use crate::pairing::{
     },
 };
 
-pub(super) const RULES: &[&str] = &[
+pub(crate) const RULES: &[&str] = &[
     SHAPE,
     TOOL_NAME,
     TOOL_SCHEMA,
@@ -123,7 +123,7 @@ struct Part<'a> {
 
 const INPUT: [&str; 3] = ["input_text", "input_image", "input_file"];
 
-pub(super) fn check(body: &[u8], report: &mut Violations) {
+pub(crate) fn check(body: &[u8], report: &mut Violations) {
     let Some(body): Option<Body<'_>> = read_body(body, report) else {
         return;
     };

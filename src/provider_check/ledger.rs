@@ -10,7 +10,7 @@ use std::{
     fmt,
 };
 
-use super::{super::steps, Violations};
+use super::Violations;
 
 /// Names of the rules that the ledger checks.
 pub(crate) const CALL_ID: &str = "call-id";
@@ -54,7 +54,6 @@ impl<'a> Ledger<'a> {
 
     /// Records a result.
     pub fn result(&mut self, id: &str, path: fmt::Arguments<'_>, report: &mut Violations) {
-        steps::note(1);
         let Some(places) = self.open.get_mut(id) else {
             report.add(UNMATCHED_RESULT, path, "no open call has this id");
             return;

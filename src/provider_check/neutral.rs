@@ -4,13 +4,13 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use crate::pairing::{
+use crate::{
     Violations,
     ledger::{CALL_ID_UNIQUE, Ledger},
     read::{SHAPE, Value, read, read_body},
 };
 
-pub(super) const RULES: &[&str] = &[SHAPE, "format", "item-type", CALL_ID_UNIQUE, "outcome"];
+pub(crate) const RULES: &[&str] = &[SHAPE, "format", "item-type", CALL_ID_UNIQUE, "outcome"];
 
 #[derive(Deserialize)]
 struct Body<'a> {
@@ -46,7 +46,7 @@ struct Outcome<'a> {
     r#type: Cow<'a, str>,
 }
 
-pub(super) fn check(body: &[u8], report: &mut Violations) {
+pub(crate) fn check(body: &[u8], report: &mut Violations) {
     let Some(body): Option<Body<'_>> = read_body(body, report) else {
         return;
     };

@@ -12,7 +12,7 @@ type Case = (&'static str, fn(&mut Value));
 
 /// A valid body must pass, each change must be reported under its rule's name, and each rule must
 /// have a change.
-fn check_all(provider: Provider, good: &Value, cases: &[Case]) {
+fn check_all(provider: &str, good: &Value, cases: &[Case]) {
     let found = |body: &Value| check(provider, body.to_string().as_bytes());
     assert_eq!(found(good), [], "{provider}: the good body");
     for (place, (rule, break_it)) in cases.iter().enumerate() {
@@ -44,7 +44,7 @@ fn remove(value: &mut Value, key: &str) {
 /// A text that is not JSON or not a body must be reported.
 #[test]
 fn what_is_no_body_is_found() {
-    for provider in Provider::ALL {
+    for provider in PROVIDERS {
         for body in [
             &b""[..],
             b"null",
@@ -71,7 +71,7 @@ fn violations_do_not_quote_the_conversation() {
         json!({"contents": [{"role": "user", "parts": [{"text": 1, "inlineData": secret}]}]}),
         json!({"model": secret, "messages": secret, "contents": secret, "input": secret}),
     ];
-    for provider in Provider::ALL {
+    for provider in PROVIDERS {
         for body in &bodies {
             let violations = check(provider, body.to_string().as_bytes());
             assert!(!violations.is_empty());
@@ -190,7 +190,7 @@ fn openai_chat_rules() {
         }),
         ("tool-choice", |body| remove(body, "tools")),
     ];
-    check_all(Provider::OpenAiChat, &chat(), cases);
+    check_all("openai-chat", &chat(), cases);
 }
 
 fn responses() -> Value {
@@ -290,7 +290,7 @@ fn openai_responses_rules() {
         }),
         ("tool-choice", |body| remove(body, "tools")),
     ];
-    check_all(Provider::OpenAiResponses, &responses(), cases);
+    check_all("openai-responses", &responses(), cases);
 }
 
 fn anthropic() -> Value {
@@ -447,7 +447,7 @@ fn anthropic_rules() {
         }),
         ("tool-choice", |body| body["tools"] = json!([])),
     ];
-    check_all(Provider::Anthropic, &anthropic(), cases);
+    check_all("anthropic", &anthropic(), cases);
 }
 
 fn gemini() -> Value {
@@ -560,7 +560,7 @@ fn gemini_rules() {
             body["contents"][0]["parts"][2]["fileData"]["mimeType"] = json!("");
         }),
     ];
-    check_all(Provider::Gemini, &gemini(), cases);
+    check_all("gemini", &gemini(), cases);
 }
 
 #[test]
@@ -587,5 +587,5 @@ fn neutral_rules() {
             remove(&mut body["items"][1]["blocks"][1], "outcome")
         }),
     ];
-    check_all(Provider::Neutral, &good, cases);
+    check_all("neutral", &good, cases);
 }

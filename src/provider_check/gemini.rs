@@ -4,12 +4,12 @@ use std::{borrow::Cow, fmt};
 
 use serde::Deserialize;
 
-use crate::pairing::{
+use crate::{
     Violations,
     read::{OfferedTools, SHAPE, TOOL_NAME, TOOL_SCHEMA, Value, is_base64, read, read_body},
 };
 
-pub(super) const RULES: &[&str] = &[
+pub(crate) const RULES: &[&str] = &[
     SHAPE,
     TOOL_NAME,
     TOOL_SCHEMA,
@@ -117,7 +117,7 @@ struct State<'a> {
     open: Vec<Cow<'a, str>>,
 }
 
-pub(super) fn check(body: &[u8], report: &mut Violations) {
+pub(crate) fn check(body: &[u8], report: &mut Violations) {
     let Some(body): Option<Body<'_>> = read_body(body, report) else {
         return;
     };
