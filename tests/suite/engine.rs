@@ -133,7 +133,7 @@ async fn a_store_survives_reopening() {
         .await
         .unwrap();
     assert_eq!(answer.hits.len(), 1);
-    assert_eq!(answer.hits[0].revision, Revision(6));
+    assert_eq!(answer.hits[0].found.revision, Revision(6));
     let text = engine
         .result(
             &BranchAddress::active(ns(), id),
