@@ -149,33 +149,39 @@ fn words(random: &mut Random, events: &[SearchableEvent], count: usize) -> (usiz
 }
 
 fn latencies(index: &SearchIndex, events: &[SearchableEvent]) -> Outcome<()> {
-    let none = |_: &SearchableEvent| SearchFilters::default();
-    let tool = |event: &SearchableEvent| SearchFilters {
-        tools: vec![event.tool.clone()],
-        success: Some(true),
-        ..SearchFilters::default()
+    let all = |text: String| SearchQuery::new(Namespace::default(), text);
+    let tool = |event: &SearchableEvent, text| SearchQuery {
+        filters: SearchFilters {
+            tools: vec![event.tool.clone()],
+            success: Some(true),
+            ..SearchFilters::default()
+        },
+        ..all(text)
     };
-    let conversation = |event: &SearchableEvent| SearchFilters {
+    let conversation = |event: &SearchableEvent, text| SearchQuery {
         scope: Some(Scope::Conversations(vec![event.conversation].into())),
-        ..SearchFilters::default()
+        ..all(text)
     };
-    let half = |event: &SearchableEvent| SearchFilters {
-        recorded_to: Some(event.recorded_at),
-        ..SearchFilters::default()
+    let half = |event: &SearchableEvent, text| SearchQuery {
+        filters: SearchFilters {
+            recorded_to: Some(event.recorded_at),
+            ..SearchFilters::default()
+        },
+        ..all(text)
     };
-    let lineage = |event: &SearchableEvent| {
+    let lineage = |event: &SearchableEvent, text| {
         let segment = |branch| LineageSegment {
             conversation: event.conversation,
             branch: BranchId(branch),
             up_to: event.revision,
         };
-        let scope = Some(Scope::Lineage((0..1_000).map(segment).collect()));
-        SearchFilters {
-            scope,
-            ..SearchFilters::default()
+        SearchQuery {
+            scope: Some(Scope::Lineage((0..1_000).map(segment).collect())),
+            ..all(text)
         }
     };
-    type Filter<'a> = &'a dyn Fn(&SearchableEvent) -> SearchFilters;
+    let none = |_: &SearchableEvent, text| all(text);
+    type Filter<'a> = &'a dyn Fn(&SearchableEvent, String) -> SearchQuery;
     let filters: [(&str, Filter<'_>); 5] = [
         ("no filter", &none),
         ("tool and success", &tool),
@@ -190,11 +196,7 @@ fn latencies(index: &SearchIndex, events: &[SearchableEvent]) -> Outcome<()> {
             let mut times = Vec::with_capacity(QUERIES);
             for _ in 0..QUERIES {
                 let (place, text) = words(&mut random, events, count);
-                let filters = filter(&events[place]);
-                let query = SearchQuery {
-                    filters,
-                    ..SearchQuery::new(Namespace::default(), text)
-                };
+                let query = filter(&events[place], text);
                 let started = Instant::now();
                 let results = index.search(&query)?;
                 times.push(started.elapsed());

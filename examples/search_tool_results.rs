@@ -36,25 +36,34 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Indexing goes on beside the appends: `at_least` waits for one's own.
     let answer = engine
         .search(SearchRequest {
-            tools: vec!["read_file".into()],
+            filters: SearchFilters {
+                tools: vec!["read_file".into()],
+                ..SearchFilters::default()
+            },
             at_least: appended.events.last().map(|event| event.position),
             ..SearchRequest::new(namespace.clone(), &query, 3)
         })
         .await?;
     println!("{query}: {} passages", answer.total);
-    for hit in &answer.hits {
+    for SearchHit { found, details, .. } in &answer.hits {
         println!(
             "\n{} {} (revision {}), from line {}, bytes {}..{}, score {:.2}",
-            hit.tool, hit.call_id, hit.revision, hit.line, hit.byte_start, hit.byte_end, hit.score
+            found.tool,
+            details.call_id,
+            found.revision,
+            details.line,
+            details.byte_start,
+            details.byte_end,
+            found.score
         );
-        println!("{}", hit.snippet);
+        println!("{}", details.snippet);
         // The passage itself, from the recorded result.
-        let which = WhichResult::Revision(hit.revision);
+        let which = WhichResult::Revision(found.revision);
         let result = engine
             .result(&BranchAddress::active(namespace.clone(), id), which)
             .await?;
-        let passage =
-            usize::try_from(hit.passage.byte_start)?..usize::try_from(hit.passage.byte_end)?;
+        let passage = usize::try_from(details.passage.byte_start)?
+            ..usize::try_from(details.passage.byte_end)?;
         let passage = result
             .text
             .get(passage)

@@ -97,8 +97,8 @@
 //!         ..SearchRequest::new(namespace, "dependencies redb", 3)
 //!     })
 //!     .await?;
-//! let hit = found.hits.iter().find(|hit| hit.tool == "read_file").expect("it was read");
-//! assert_eq!((hit.conversation, hit.revision), (id, Revision(4)));
+//! let hit = found.hits.iter().find(|hit| hit.found.tool == "read_file").expect("it was read");
+//! assert_eq!((hit.found.conversation, hit.found.revision), (id, Revision(4)));
 //!
 //! engine.close().await;
 //! # Ok(())

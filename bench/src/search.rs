@@ -81,9 +81,9 @@ impl Query {
     fn request(&self) -> SearchRequest {
         let mut request = SearchRequest::new(Namespace::default(), self.words.join(" "), LIMIT);
         match &self.filter {
-            Filter::Tool(tool) => request.tools = vec![tool.clone()],
-            Filter::Results => request.kinds = vec![EventKind::ToolResultRecorded],
-            Filter::Success => request.success = Some(true),
+            Filter::Tool(tool) => request.filters.tools = vec![tool.clone()],
+            Filter::Results => request.filters.kinds = vec![EventKind::ToolResultRecorded],
+            Filter::Success => request.filters.success = Some(true),
         }
         request
     }
@@ -494,8 +494,9 @@ async fn best(engine: &Engine, question: &str) -> Result<Vec<String>, CliError> 
         .map_err(|error| failed("searching", error))?;
     let mut documents: Vec<String> = Vec::new();
     for hit in answer.hits {
-        if !documents.contains(&hit.call_id) {
-            documents.push(hit.call_id);
+        let call_id = hit.details.call_id;
+        if !documents.contains(&call_id) {
+            documents.push(call_id);
         }
     }
     documents.truncate(10);

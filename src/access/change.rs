@@ -176,13 +176,14 @@ fn living<'a>(
     which: &str,
     now: TimestampMicros,
 ) -> Result<&'a mut KeyRecord, KeyFileError> {
-    let named = |key: &&mut KeyRecord| key.id.as_str() == which || key.name == which;
-    let mut named: Vec<_> = file.keys.iter_mut().filter(named).collect();
-    if named.is_empty() {
-        return Err(KeyFileError::NotFound(which.to_owned()));
-    }
+    let keys = &mut file.keys;
+    let of_id = keys.iter().position(|key| key.id.as_str() == which);
     // Only the last key of a name can still live.
-    let key = named.pop().filter(|key| !key.has_ended(now));
+    let of_name = || keys.iter().rposition(|key| key.name == which);
+    let Some(at) = of_id.or_else(of_name) else {
+        return Err(KeyFileError::NotFound(which.to_owned()));
+    };
+    let key = Some(&mut keys[at]).filter(|key| !key.has_ended(now));
     key.ok_or_else(|| KeyFileError::Ended(which.to_owned()))
 }
 

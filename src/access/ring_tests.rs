@@ -192,6 +192,18 @@ fn changes_do_not_undo_each_other() {
     assert!(!text.contains("tr_live"), "a secret is in the file");
 }
 
+// A key may be named like the id of another one: revoking by id took the one with the name.
+#[test]
+fn an_id_comes_before_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = made(dir.path(), "ci");
+    let id = first.record.id.as_str();
+    made(dir.path(), id);
+    assert_eq!(revoke(dir.path(), id, "ada").unwrap().name, "ci");
+    let again = revoke(dir.path(), id, "ada");
+    assert!(matches!(again, Err(KeyFileError::Ended(_))), "{again:?}");
+}
+
 // An unused key can be revoked safely, so times of last use must survive a restart.
 #[test]
 fn last_uses_outlive_a_server() {

@@ -15,10 +15,11 @@ use super::{
     output::{Out, Tone},
     pb,
     safe::tell,
-    text::{ExplanationText, compact_command, count, explanation_lines, pretty_json},
+    text::{ExplanationText, count, explanation_lines, pretty_json},
     text_arg::text_of,
 };
 use treering_context::Provider;
+use treering_present::explanation::compact_command;
 
 /// Build the next request of an agent, in the format of its provider
 ///

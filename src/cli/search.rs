@@ -21,7 +21,7 @@ use super::{
     text_arg::FreeWord,
     time_arg::Moment,
 };
-use treering_present::hit::{about, what};
+use treering_present::hit as hit_text;
 
 use asked::Asked;
 pub(super) use thoughts::{Voice, heading, voices};
@@ -283,7 +283,16 @@ impl SearchArgs {
             count_all: self.count_all || self.count,
             every_copy: self.copies,
             context_lines: self.context.unwrap_or_default(),
-            ..Default::default()
+            // Set by `run`.
+            at_least: None,
+            wait_max: None,
+            // All conversations are counted.
+            conversations_max: 0,
+            // By its own time, which is when it was recorded if nothing else is known.
+            recorded_from: None,
+            recorded_to: None,
+            active_branches_only: false,
+            not_sealed: false,
         }
     }
 }
@@ -448,7 +457,7 @@ fn print(
         place.push("failed".to_owned());
     }
     out.row_around(
-        &paint.text(tone, printable(&what(hit))),
+        &paint.text(tone, printable(&hit_text::what(hit, str::to_owned))),
         &paint.text(
             Tone::Name,
             address(&hit.source_id, &hit.conversation_id, hit.revision),
@@ -458,7 +467,7 @@ fn print(
     if hit.copies > 0 {
         out.note(format!("  {}", copies(hit)))?;
     }
-    for about in about(hit, out.width.saturating_sub(6)) {
+    for about in hit_text::about(hit, out.width.saturating_sub(6)) {
         out.note(format!("  {about}"))?;
     }
     if hit.context.is_empty() {
@@ -521,12 +530,7 @@ fn around_match(line: &str, found: Option<Range<usize>>, columns: usize) -> Cow<
 
 /// Number and places of other events with this text.
 fn copies(hit: &pb::SearchHit) -> String {
-    let mut places: Vec<String> = hit
-        .copies_at
-        .iter()
-        .map(|copy| address(&copy.source_id, &copy.conversation_id, copy.revision))
-        .collect();
-    let others = hit.copies.saturating_sub(places.len() as u64);
+    let (mut places, others) = hit_text::copies(hit, usize::MAX);
     if others > 0 {
         places.push(things(others, "more", "more"));
     }
@@ -535,22 +539,12 @@ fn copies(hit: &pb::SearchHit) -> String {
 
 /// The snippet with its matches in colour.
 fn highlighted(hit: &pb::SearchHit, paint: Paint) -> String {
-    let snippet = &hit.snippet;
-    let mut text = String::new();
-    let mut done = 0;
-    for range in &hit.highlights {
-        let (start, end) = (range.start as usize, range.end as usize);
-        // Ranges are untrusted: skip one that does not fit.
-        let (Some(before), Some(matched)) = (snippet.get(done..start), snippet.get(start..end))
-        else {
-            continue;
-        };
-        text.push_str(&printable_lines(before));
-        text.push_str(&paint.text(Tone::Wait, printable(matched)));
-        done = end;
-    }
-    text.push_str(&printable_lines(snippet.get(done..).unwrap_or("")));
-    text
+    let pieces = hit_text::pieces(&hit.snippet, &hit.highlights);
+    let pieces = pieces.into_iter().map(|(piece, is_match)| match is_match {
+        true => paint.text(Tone::Wait, printable(piece)),
+        false => printable_lines(piece),
+    });
+    pieces.collect()
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use super::{
     branch_args::{AsOfArgs, FoundBranch},
     connect::Connection,
     error::CliError,
-    json::{self, cancel_name, status_name},
+    json::{self, cancel_name},
     output::{Out, Tone},
     pb, read,
-    text::{bytes_human, count, first_line, indent, printable, things},
+    text::{bytes_human, count, first_line, indent, printable, status_text, things},
     tool_stats,
 };
 
@@ -108,15 +108,7 @@ async fn nothing_of(
 /// Prints a call in two lines: the request with its outcome, and the result.
 pub fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
-    let status = status_name(call.status()).replace('_', " ");
-    let tone = match call.status() {
-        pb::CallStatus::Succeeded => Tone::Good,
-        pb::CallStatus::Failed
-        | pb::CallStatus::Cancelled
-        | pb::CallStatus::Denied
-        | pb::CallStatus::Expired => Tone::Bad,
-        _ => Tone::Wait,
-    };
+    let (tone, status) = status_text(call.status());
     let mut facts = Vec::new();
     if let Some(milliseconds) = call.execution_time_ms {
         facts.push(format!("{} ms", count(milliseconds)));

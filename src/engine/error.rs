@@ -2,6 +2,7 @@
 
 use std::{error::Error, path::PathBuf, sync::Arc};
 
+use treering_context::knowledge::KnowledgePolicyError;
 use treering_domain::{
     Cause, ConversationId, Damage, Namespace, Position, QuotaPassed, Rejection, Revision,
     limits::{RETRY_MIN, VIEWS_RETRY},
@@ -103,6 +104,9 @@ pub enum AppendError {
 /// Why a read failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReadError {
+    /// The conversation's stored `knowledge` policy is invalid.
+    #[error(transparent)]
+    KnowledgePolicy(#[from] KnowledgePolicyError),
     /// No such conversation in this namespace.
     #[error("no conversation {id}")]
     ConversationNotFound {

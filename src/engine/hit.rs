@@ -1,7 +1,12 @@
 //! Turns index hits into search hits: the place of the match in the event's text, the text around
 //! it, the author's role, and what the call does.
 
-use super::{Inner, error::ReadError, history::same_event, query::HitPassage};
+use super::{
+    Inner,
+    error::ReadError,
+    history::same_event,
+    query::{HitDetails, HitPassage},
+};
 use treering_domain::{EventBody, EventHeader, Namespace, Position, Role};
 use treering_projections::EventEntry;
 use treering_search::{
@@ -15,22 +20,6 @@ const SNIPPET_BYTES_MAX: usize = 240;
 const CONTEXT_BYTES_MAX: usize = 16 << 10;
 /// Maximum length of a hit's command, in bytes.
 const COMMAND_BYTES_MAX: usize = 400;
-
-/// The details of a hit that come from the event itself.
-#[derive(Default)]
-pub(super) struct HitDetails {
-    pub snippet: Snippet,
-    pub line: u64,
-    pub byte_start: u64,
-    pub byte_end: u64,
-    pub passage: HitPassage,
-    pub role: Option<Role>,
-    pub in_reasoning: bool,
-    pub call_id: String,
-    pub target: CallTarget,
-    pub context: String,
-    pub context_line: u64,
-}
 
 /// The parameters for reading hits.
 pub(super) struct HitReader<'a> {
@@ -80,7 +69,9 @@ impl Inner {
         let first = usize::try_from(found.byte_start).unwrap_or(usize::MAX);
         found.in_reasoning = is_reasoning_at(&body, first);
         found.call_id = call_id(&body).to_owned();
-        found.target = self.target(&header, &body).await?;
+        let target = self.target(&header, &body).await?;
+        found.path = target.paths.into_iter().next().unwrap_or_default();
+        found.command = shortened(&target.command);
         Ok(Some(found))
     }
 
@@ -143,7 +134,8 @@ fn located(text: &str, passage: Passage<'_>, snippet: Snippet, around: u32) -> H
             byte_start: passage.byte_start as u64,
             byte_end: passage.byte_end as u64,
         },
-        snippet,
+        snippet: snippet.text,
+        highlights: snippet.highlights,
         context,
         context_line,
         ..HitDetails::default()
@@ -221,7 +213,7 @@ fn around_line(text: &str, at: usize, line: u64, around: u32) -> (String, u64) {
 }
 
 /// Truncates a command.
-pub(super) fn shortened(command: &str) -> String {
+fn shortened(command: &str) -> String {
     if command.len() <= COMMAND_BYTES_MAX {
         return command.to_owned();
     }

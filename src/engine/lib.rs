@@ -136,7 +136,9 @@ pub use treering_log::{
     HolderSecret, LockHolder, LogIdentity, LogRepair, OpenMode, holder, holder_of,
 };
 /// The text in which search counts bytes and lines, and which parts of it are reasoning.
-pub use treering_search::{Reading, Scores, is_reasoning_at, searchable_text};
+pub use treering_search::{
+    Copies, Hit, QUERY_BYTES_MAX, Reading, Scores, SearchFilters, is_reasoning_at, searchable_text,
+};
 
 /// Options for opening a store.
 #[derive(Clone, Debug)]

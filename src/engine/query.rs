@@ -9,7 +9,7 @@ use treering_domain::{
     ToolResultRecorded, limits::READ_SCAN_EVENTS_MAX,
 };
 pub use treering_projections::{ListOrder, ListPlace};
-use treering_search::{Reading, Scores};
+use treering_search::{Copies, Hit, Reading, SearchFilters};
 
 /// The source of the events of a read or subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -697,57 +697,58 @@ pub struct SearchRequest {
     pub reading: Reading,
     /// `text` is a regular expression, matched against the stored text; hits come newest first.
     pub regex: bool,
-    /// Also count the hits per conversation.
-    pub by_conversation: bool,
-    /// Maximum number of conversations to return with counts, best first. Each costs a look-up of
-    /// its title.
-    pub conversations_max: usize,
     /// Maximum number of hits.
     pub limit: usize,
     /// Number of hits to skip.
     pub offset: usize,
+    /// Which conversations, and which of their branches.
+    pub within: ConversationFilters,
+    /// Which of their events.
+    pub filters: SearchFilters,
+    /// Whether events of one kind with equal text are collapsed duplicates.
+    pub copies: Copies,
+    /// Also count the hits of this many conversations at most, best first. Each costs a look-up of
+    /// its title. `None` for no counts.
+    pub conversations_max: Option<usize>,
+    /// Count all hits, not only the first thousand; this examines every match.
+    pub count_all: bool,
+    /// Number of context lines before and after the match in each hit.
+    pub context_lines: u32,
+    /// Wait until the index has reached this log position.
+    pub at_least: Option<Position>,
+    /// Maximum wait for `at_least`; then answer from what is indexed. `None` for no limit.
+    pub wait_max: Option<std::time::Duration>,
+}
+
+/// The conversations and branches that a search is restricted to. An empty list or `None` sets no
+/// condition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConversationFilters {
     /// Only this conversation.
     pub conversation: Option<ConversationId>,
     /// Only this branch's history; requires `conversation`.
     pub branch: Option<BranchName>,
     /// Also the conversation's sub-contexts; requires `conversation`.
     pub include_sub_contexts: bool,
-    /// Only these tools; empty for all.
-    pub tools: Vec<String>,
-    /// Only successful results, or only failed ones.
-    pub success: Option<bool>,
-    /// Earliest recording time.
-    pub recorded_from: Option<TimestampMicros>,
-    /// Latest recording time.
-    pub recorded_to: Option<TimestampMicros>,
-    /// Earliest time of happening; for imported events, as the source states it.
-    pub happened_from: Option<TimestampMicros>,
-    /// Latest time of happening.
-    pub happened_to: Option<TimestampMicros>,
-    /// Only these kinds; empty for all.
-    pub kinds: Vec<EventKind>,
-    /// Only messages of these roles; empty for all.
-    pub roles: Vec<Role>,
-    /// Only calls, and their results, that name a path matching one of these globs; empty for all.
-    pub paths: Vec<String>,
-    /// Only conversations from one of these sources; empty for all.
+    /// Only conversations from one of these sources.
     pub sources: Vec<String>,
     /// Only conversations that have all of these labels, as `name` or `name=value`.
     pub labels: Vec<String>,
-    /// Number of context lines before and after the match in each hit.
-    pub context_lines: u32,
-    /// Maximum wait for `at_least`; then answer from what is indexed. `None` for no limit.
-    pub wait_max: Option<std::time::Duration>,
-    /// Wait until the index has reached this log position.
-    pub at_least: Option<Position>,
-    /// Count all hits, not only the first thousand; this examines every match.
-    pub count_all: bool,
-    /// Return events of one kind with equal text as separate hits, not as collapsed duplicates.
-    pub every_copy: bool,
     /// Only events in the history of each conversation's active branch.
     pub active_branches_only: bool,
     /// Only conversations that are not sealed.
     pub not_sealed: bool,
+}
+
+impl ConversationFilters {
+    /// Returns filters for one conversation.
+    #[must_use]
+    pub fn only(conversation: ConversationId) -> Self {
+        Self {
+            conversation: Some(conversation),
+            ..Self::default()
+        }
+    }
 }
 
 impl SearchRequest {
@@ -757,19 +758,35 @@ impl SearchRequest {
     /// Returns true when a filter besides the text narrows the search.
     #[must_use]
     pub fn is_narrowed(&self) -> bool {
-        let lists = [&self.tools, &self.paths, &self.sources, &self.labels];
-        let times = [
-            self.recorded_from,
-            self.recorded_to,
-            self.happened_from,
-            self.happened_to,
-        ];
-        self.conversation.is_some()
-            || self.success.is_some()
-            || !self.kinds.is_empty()
-            || !self.roles.is_empty()
+        // Branches, sealed conversations and sub-contexts do not make a listing.
+        let ConversationFilters {
+            conversation,
+            branch: _,
+            include_sub_contexts: _,
+            sources,
+            labels,
+            active_branches_only: _,
+            not_sealed: _,
+        } = &self.within;
+        let SearchFilters {
+            tools,
+            success,
+            recorded_from,
+            recorded_to,
+            happened_from,
+            happened_to,
+            kinds,
+            roles,
+            paths,
+        } = &self.filters;
+        let lists = [tools, paths, sources, labels];
+        let times = [recorded_from, recorded_to, happened_from, happened_to];
+        conversation.is_some()
+            || success.is_some()
+            || !kinds.is_empty()
+            || !roles.is_empty()
             || lists.iter().any(|list| !list.is_empty())
-            || times.iter().any(Option::is_some)
+            || times.iter().any(|time| time.is_some())
     }
 
     /// Turns a search with filters but no text into a listing of what the filters match.
@@ -789,31 +806,16 @@ impl SearchRequest {
             text: text.into(),
             reading: Reading::Guess,
             regex: false,
-            by_conversation: false,
-            conversations_max: usize::MAX,
             limit,
             offset: 0,
-            conversation: None,
-            branch: None,
-            include_sub_contexts: false,
-            tools: Vec::new(),
-            success: None,
-            recorded_from: None,
-            recorded_to: None,
-            happened_from: None,
-            happened_to: None,
-            kinds: Vec::new(),
-            roles: Vec::new(),
-            paths: Vec::new(),
-            sources: Vec::new(),
-            labels: Vec::new(),
-            context_lines: 0,
-            wait_max: None,
-            at_least: None,
+            within: ConversationFilters::default(),
+            filters: SearchFilters::default(),
+            copies: Copies::Folded,
+            conversations_max: None,
             count_all: false,
-            every_copy: false,
-            active_branches_only: false,
-            not_sealed: false,
+            context_lines: 0,
+            at_least: None,
+            wait_max: None,
         }
     }
 }
@@ -821,30 +823,29 @@ impl SearchRequest {
 /// A search hit: an event and the passage that matched.
 #[derive(Clone, Debug)]
 pub struct SearchHit {
-    /// The conversation.
-    pub conversation: ConversationId,
-    /// Its id at its source, or empty.
+    /// The event and its score, from the index.
+    pub found: Hit,
+    /// The place of the match, from the event itself.
+    pub details: HitDetails,
+    /// The id of the conversation at its source, or empty.
     pub source_id: String,
-    /// The event's branch.
-    pub branch: BranchId,
+    /// The conversation's title, or empty.
+    pub title: String,
     /// The branch's name.
     pub branch_name: BranchName,
-    /// The event's revision.
-    pub revision: Revision,
-    /// The event's log position.
-    pub position: Position,
-    /// The event's kind.
-    pub kind: EventKind,
-    /// The call id, for a tool result.
-    pub call_id: String,
-    /// The tool's name, for a tool result.
-    pub tool: String,
-    /// Whether the call succeeded, for a tool result.
-    pub success: Option<bool>,
-    /// The score that orders the hits.
-    pub score: f32,
-    /// The components of the score.
-    pub scores: Scores,
+    /// Number of collapsed duplicates: other events of the same kind with equal text.
+    pub copies: u64,
+    /// The nearest of the collapsed duplicates.
+    pub copies_at: Vec<HitCopy>,
+}
+
+/// The place of a match, and what the event says about itself.
+#[derive(Clone, Debug, Default)]
+pub struct HitDetails {
+    /// Text around the best match.
+    pub snippet: String,
+    /// Byte ranges of the matches in `snippet`.
+    pub highlights: Vec<std::ops::Range<usize>>,
     /// The line of the event's text with the best match, from 1; the first one if several are
     /// equally good. For a pasted line, the line that shares most with it. 0: the text can no
     /// longer be read.
@@ -859,15 +860,8 @@ pub struct SearchHit {
     pub role: Option<Role>,
     /// The match is in the model's reasoning.
     pub in_reasoning: bool,
-    /// The share of the query that matches contiguously in the passage, 0 to 1; 0 for hits after
-    /// the first hundred passages.
-    pub together: f32,
-    /// Number of collapsed duplicates: other events of the same kind with equal text.
-    pub copies: u64,
-    /// The nearest of the collapsed duplicates.
-    pub copies_at: Vec<HitCopy>,
-    /// The conversation's title, or empty.
-    pub title: String,
+    /// The call id, for a call or a tool result.
+    pub call_id: String,
     /// The first file or folder that the call names, or empty.
     pub path: String,
     /// What the call does: its command, query or pattern; or empty.
@@ -876,14 +870,6 @@ pub struct SearchHit {
     pub context: String,
     /// The line of the event's text at which `context` begins, from 1.
     pub context_line: u64,
-    /// Text around the best match.
-    pub snippet: String,
-    /// Byte ranges of the matches in `snippet`.
-    pub highlights: Vec<std::ops::Range<usize>>,
-    /// When the event was recorded.
-    pub recorded_at: TimestampMicros,
-    /// When the event happened; for imported events this is before `recorded_at`.
-    pub happened_at: TimestampMicros,
 }
 
 /// A collapsed duplicate of a hit.

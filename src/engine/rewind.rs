@@ -48,7 +48,7 @@ impl Engine {
             let went = self
                 .what_goes(&command, &place.branch, place.last())
                 .await?;
-            if went.events.is_empty() && key.is_none() {
+            if went.is_nothing() && key.is_none() {
                 // The events were read by the branch's name, which another rewind may have given to
                 // its fork meanwhile. Then the result is about another branch.
                 let now = inner.branch_at(&command.address)?;
@@ -132,7 +132,7 @@ impl Engine {
             false => Vec::new(),
         };
         let truncated = events.len() > limit;
-        events.truncate(limit.max(1));
+        events.truncate(limit);
         events.reverse();
         Ok(Went { events, truncated })
     }
@@ -142,6 +142,12 @@ impl Engine {
 struct Went {
     events: Vec<NamedEvent>,
     truncated: bool,
+}
+
+impl Went {
+    fn is_nothing(&self) -> bool {
+        self.events.is_empty() && !self.truncated
+    }
 }
 
 /// A branch as it was read.

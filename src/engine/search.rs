@@ -14,16 +14,18 @@ use super::{
     Engine,
     error::SearchError,
     grep::{Wanted, best_conversations},
-    hit::{Finds, HitDetails, HitReader, shortened},
-    query::{ConversationHits, HitCopy, SearchAnswer, SearchRequest},
+    hit::{Finds, HitReader},
+    query::{
+        ConversationFilters, ConversationHits, HitCopy, HitDetails, SearchAnswer, SearchRequest,
+    },
     work::{self, Lane},
 };
 use super::{Inner, error::ReadError, query::SearchHit};
 use treering_domain::{Cause, ConversationId, Namespace, Position};
 use treering_search::{
-    AsTyped, Copies, Hit, HitCopies, IndexError, IndexSearchError, Reading, SearchFilters,
-    SearchIndex, SearchMemory, SearchQuery, SearchResults, Snippeter, TooMany, Wholeness,
-    check_globs, passage_at, searchable_text,
+    AsTyped, Copies, Hit, HitCopies, IndexError, IndexSearchError, Reading, SearchIndex,
+    SearchMemory, SearchQuery, SearchResults, Snippeter, TooMany, Wholeness, check_globs,
+    passage_at, searchable_text,
 };
 
 /// Number of hits that determine the order of conversations.
@@ -75,7 +77,7 @@ impl Engine {
         request: SearchRequest,
         at: &Arc<Stages>,
     ) -> Result<SearchAnswer, SearchError> {
-        check_globs(&request.paths).map_err(refused)?;
+        check_globs(&request.filters.paths).map_err(refused)?;
         let request = request.or_listing();
         let inner = &self.inner;
         // After closing, the index is empty and would find nothing.
@@ -134,14 +136,21 @@ impl Engine {
 /// scanning all conversations, all matches, all terms or stored texts may take seconds. For a named
 /// conversation only its own labels are read.
 fn lane_of(request: &SearchRequest) -> Lane {
-    let looks_at_all = request.conversation.is_none()
-        && (!request.sources.is_empty()
-            || !request.labels.is_empty()
-            || request.not_sealed
-            || request.active_branches_only);
-    let looks_at_conversations = looks_at_all || request.include_sub_contexts;
-    let looks_at_matches = request.regex || request.by_conversation || request.count_all;
-    let looks_at_terms = !request.paths.is_empty();
+    let ConversationFilters {
+        conversation,
+        branch: _,
+        include_sub_contexts,
+        sources,
+        labels,
+        active_branches_only,
+        not_sealed,
+    } = &request.within;
+    let looks_at_all = conversation.is_none()
+        && (!sources.is_empty() || !labels.is_empty() || *not_sealed || *active_branches_only);
+    let looks_at_conversations = looks_at_all || *include_sub_contexts;
+    let looks_at_matches =
+        request.regex || request.conversations_max.is_some() || request.count_all;
+    let looks_at_terms = !request.filters.paths.is_empty();
     match looks_at_conversations || looks_at_matches || looks_at_terms {
         true => Lane::Search,
         false => Lane::Short,
@@ -265,43 +274,48 @@ impl Inner {
         head: u64,
         memory: SearchMemory,
     ) -> Result<SearchAnswer, SearchError> {
-        let scope = self.scope(&request, &memory)?;
+        let SearchRequest {
+            namespace,
+            text,
+            reading,
+            regex,
+            limit,
+            offset,
+            within,
+            filters,
+            copies,
+            conversations_max,
+            count_all,
+            context_lines,
+            // Was waited for.
+            at_least: _,
+            wait_max: _,
+        } = request;
+        let scope = self.scope(&namespace, &within, &memory)?;
         // Its memory is accounted for until the end.
         let mut held = memory.holding(TooMany::Branches);
-        let shown = match request.active_branches_only {
-            true => self.shown_by_active_branches(&request, scope.as_ref(), &mut held)?,
+        let shown = match within.active_branches_only {
+            true => self.shown_by_active_branches(&namespace, scope.as_ref(), &mut held)?,
             false => Vec::new(),
         };
         let query = SearchQuery {
-            reading: request.reading,
-            limit: request.limit,
-            offset: request.offset,
-            count_all: request.count_all,
+            namespace,
+            text,
+            reading,
+            limit,
+            offset,
             told_by_text: true,
-            copies: match request.every_copy {
-                true => Copies::Each,
-                false => Copies::Folded,
-            },
-            filters: SearchFilters {
-                scope,
-                shown: shown.into(),
-                tools: request.tools,
-                success: request.success,
-                recorded_from: request.recorded_from,
-                recorded_to: request.recorded_to,
-                happened_from: request.happened_from,
-                happened_to: request.happened_to,
-                kinds: request.kinds,
-                roles: request.roles,
-                paths: request.paths,
-            },
+            copies,
+            count_all,
+            scope,
+            shown: shown.into(),
+            filters,
             memory,
-            ..SearchQuery::new(request.namespace.clone(), request.text)
         };
-        if request.regex {
+        if regex {
             let wanted = Wanted {
-                context_lines: request.context_lines,
-                conversations_max: request.by_conversation.then_some(request.conversations_max),
+                context_lines,
+                conversations_max,
             };
             return self.search_pattern(&query, wanted, head).await;
         }
@@ -316,8 +330,8 @@ impl Inner {
         let mut names = Names::default();
         let mut hits = Vec::with_capacity(results.hits.len());
         let mut reader = HitReader {
-            namespace: &request.namespace,
-            context_lines: request.context_lines,
+            namespace: &query.namespace,
+            context_lines,
             finds: Finds::Words(&mut snippeter),
         };
         for (hit, copies) in results.hits.into_iter().zip(copies) {
@@ -340,8 +354,7 @@ impl Inner {
         answer.total = results.total;
         answer.more_than_total = results.more_than_total;
         answer.read_as = results.read_as;
-        if request.by_conversation {
-            let max = request.conversations_max;
+        if let Some(max) = conversations_max {
             answer.conversations = self.grouped(&index, &query, &mut names, max)?;
         }
         Ok(answer)
@@ -528,7 +541,7 @@ impl Inner {
     pub(super) fn named(
         &self,
         hit: Hit,
-        found: HitDetails,
+        details: HitDetails,
         names: &mut Names,
         query: &SearchQuery,
     ) -> Result<SearchHit, ReadError> {
@@ -537,38 +550,14 @@ impl Inner {
         let branch_name = self
             .history()
             .branch_name(query.namespace.key(hit.conversation), hit.branch)?;
-        let (source_id, title) = (named.source_id.clone(), named.title.clone());
         Ok(SearchHit {
-            conversation: hit.conversation,
-            source_id,
-            branch: hit.branch,
+            source_id: named.source_id.clone(),
+            title: named.title.clone(),
             branch_name,
-            revision: hit.revision,
-            position: hit.position,
-            kind: hit.kind,
-            call_id: found.call_id,
-            tool: hit.tool,
-            success: hit.success,
-            score: hit.score,
-            scores: hit.scores,
-            line: found.line,
-            byte_start: found.byte_start,
-            byte_end: found.byte_end,
-            passage: found.passage,
-            role: found.role,
-            in_reasoning: found.in_reasoning,
-            together: hit.together,
+            found: hit,
+            details,
             copies: 0,
             copies_at: Vec::new(),
-            title,
-            path: found.target.paths.into_iter().next().unwrap_or_default(),
-            command: shortened(&found.target.command),
-            context: found.context,
-            context_line: found.context_line,
-            snippet: found.snippet.text,
-            highlights: found.snippet.highlights,
-            recorded_at: hit.recorded_at,
-            happened_at: hit.happened_at,
         })
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::{
     Inner,
     error::{ReadError, SearchError},
-    query::SearchRequest,
+    query::ConversationFilters,
     search::refused,
     work,
 };
@@ -29,26 +29,27 @@ impl Inner {
     /// Returns the conversations or histories that a search is restricted to.
     pub(super) fn scope(
         &self,
-        request: &SearchRequest,
+        namespace: &Namespace,
+        within: &ConversationFilters,
         memory: &SearchMemory,
     ) -> Result<Option<Scope>, SearchError> {
-        let Some(id) = request.conversation else {
-            if request.branch.is_some() || request.include_sub_contexts {
+        let Some(id) = within.conversation else {
+            if within.branch.is_some() || within.include_sub_contexts {
                 let message = "branch and include_sub_contexts require a conversation".to_owned();
                 return Err(SearchError::Query { message });
             }
-            let chosen = self.chosen_conversations(request, memory)?;
+            let chosen = self.chosen_conversations(namespace, within, memory)?;
             return Ok(chosen.map(Scope::Conversations));
         };
-        self.row(&request.namespace, id)?;
+        self.row(namespace, id)?;
         let mut conversations = BTreeSet::from([id]);
-        if request.include_sub_contexts {
-            self.add_children(&request.namespace, id, &mut conversations)?;
+        if within.include_sub_contexts {
+            self.add_children(namespace, id, &mut conversations)?;
         }
-        if chooses(request) {
+        if chooses(within) {
             for id in conversations.clone() {
                 work::check()?;
-                if !is_chosen(request, &self.row(&request.namespace, id)?) {
+                if !is_chosen(within, &self.row(namespace, id)?) {
                     conversations.remove(&id);
                 }
             }
@@ -56,13 +57,13 @@ impl Inner {
                 return Ok(Some(Scope::Conversations(Vec::new().into())));
             }
         }
-        let Some(name) = &request.branch else {
+        let Some(name) = &within.branch else {
             return Ok(Some(Scope::Conversations(
                 conversations.into_iter().collect(),
             )));
         };
-        let branch = self.branch(&request.namespace, id, Some(name))?;
-        let segments = self.history().lineage(request.namespace.key(id), &branch)?;
+        let branch = self.branch(namespace, id, Some(name))?;
+        let segments = self.history().lineage(namespace.key(id), &branch)?;
         let mut lineage: Vec<_> = segments
             .into_iter()
             .map(|segment| LineageSegment {
@@ -72,7 +73,7 @@ impl Inner {
             })
             .collect();
         for child in conversations.into_iter().filter(|child| *child != id) {
-            let state = self.state(&request.namespace, child)?;
+            let state = self.state(namespace, child)?;
             lineage.extend(state.branches.values().map(|branch| LineageSegment {
                 conversation: child,
                 branch: branch.id,
@@ -86,7 +87,7 @@ impl Inner {
     /// several branches.
     pub(super) fn shown_by_active_branches(
         &self,
-        request: &SearchRequest,
+        namespace: &Namespace,
         scope: Option<&Scope>,
         held: &mut HeldMemory,
     ) -> Result<Vec<LineageSegment>, SearchError> {
@@ -103,12 +104,12 @@ impl Inner {
             Some(Scope::Conversations(chosen)) => {
                 for id in chosen.ids() {
                     work::check()?;
-                    look_at(self.row(&request.namespace, *id)?)?;
+                    look_at(self.row(namespace, *id)?)?;
                 }
             }
             // A named branch already determines what is shown.
             Some(Scope::Lineage(_)) => return Ok(Vec::new()),
-            None => self.each_row(&request.namespace, look_at)?,
+            None => self.each_row(namespace, look_at)?,
         }
         let (history, mut shown) = (self.history(), Vec::new());
         for (id, active) in of_several {
@@ -132,15 +133,16 @@ impl Inner {
     /// `None` without such filters.
     fn chosen_conversations(
         &self,
-        request: &SearchRequest,
+        namespace: &Namespace,
+        within: &ConversationFilters,
         memory: &SearchMemory,
     ) -> Result<Option<ChosenConversations>, SearchError> {
-        if !chooses(request) {
+        if !chooses(within) {
             return Ok(None);
         }
         let (mut chosen, mut held) = (Vec::new(), memory.holding(TooMany::Chosen));
-        self.each_row(&request.namespace, |row| {
-            if is_chosen(request, &row) {
+        self.each_row(namespace, |row| {
+            if is_chosen(within, &row) {
                 held.more(CHOSEN_BYTES).map_err(refused)?;
                 chosen.push(row.id);
             }
@@ -188,18 +190,18 @@ impl Inner {
 }
 
 /// Returns whether the search selects conversations by filters.
-fn chooses(request: &SearchRequest) -> bool {
-    !request.sources.is_empty() || !request.labels.is_empty() || request.not_sealed
+fn chooses(within: &ConversationFilters) -> bool {
+    !within.sources.is_empty() || !within.labels.is_empty() || within.not_sealed
 }
 
 /// Returns whether the filters select this conversation.
-fn is_chosen(request: &SearchRequest, row: &ConversationRow) -> bool {
+fn is_chosen(within: &ConversationFilters, row: &ConversationRow) -> bool {
     let info = &row.info;
     let has_label = |label: &String| match label.split_once('=') {
         Some((name, value)) => info.labels.get(name).is_some_and(|own| own == value),
         None => info.labels.contains_key(label),
     };
-    !(request.not_sealed && row.sealed)
-        && (request.sources.is_empty() || request.sources.contains(&info.source))
-        && request.labels.iter().all(has_label)
+    !(within.not_sealed && row.sealed)
+        && (within.sources.is_empty() || within.sources.contains(&info.source))
+        && within.labels.iter().all(has_label)
 }

@@ -42,7 +42,7 @@ fn asked(text: &str, at_least: Position) -> SearchRequest {
 }
 
 fn revisions(answer: &SearchAnswer) -> Vec<u64> {
-    answer.hits.iter().map(|hit| hit.revision.0).collect()
+    answer.hits.iter().map(|hit| hit.found.revision.0).collect()
 }
 
 // A name that no text contains was answered with texts containing its parts, indistinguishable from
@@ -78,7 +78,9 @@ async fn whole_names_come_first_and_their_lack_is_told() {
         assert!(!answer.hits.is_empty(), "{text}");
         assert_eq!(answer.parts_only, parts_only, "{text}");
         assert!(
-            answer.hits.is_sorted_by(|a, b| a.score >= b.score),
+            answer
+                .hits
+                .is_sorted_by(|a, b| a.found.score >= b.found.score),
             "{text}"
         );
         if first > 0 {
@@ -120,7 +122,10 @@ async fn equal_texts_are_one_hit_that_names_the_others() {
     let answer = engine.search(asked("watcher fixed", last)).await.unwrap();
     assert_eq!((answer.hits.len(), answer.total), (2, 2));
     let hit = &answer.hits[0];
-    assert_eq!((hit.conversation, hit.revision), (one, Revision(2)));
+    assert_eq!(
+        (hit.found.conversation, hit.found.revision),
+        (one, Revision(2))
+    );
     let copies = hit.copies_at.iter();
     let copies: Vec<_> = copies
         .map(|copy| (copy.conversation, copy.revision))
@@ -129,14 +134,14 @@ async fn equal_texts_are_one_hit_that_names_the_others() {
     assert_eq!((hit.copies, answer.hits[1].copies), (2, 0));
     // Filters also apply to the duplicates.
     let within = SearchRequest {
-        conversation: Some(other),
+        within: ConversationFilters::only(other),
         ..asked("watcher fixed", last)
     };
     let answer = engine.search(within).await.unwrap();
     assert_eq!((answer.total, answer.hits[0].copies), (1, 1));
     for regex in [false, true] {
         let all = SearchRequest {
-            every_copy: true,
+            copies: Copies::Each,
             regex,
             ..asked("watcher", last)
         };
@@ -169,8 +174,7 @@ async fn only_the_best_conversations_are_told() {
         let best = |max| {
             let request = SearchRequest {
                 regex,
-                by_conversation: true,
-                conversations_max: max,
+                conversations_max: Some(max),
                 ..asked("watcher", last)
             };
             let engine = engine.clone();
@@ -205,7 +209,7 @@ async fn reasoning_is_told_apart() {
     let (engine, last) = engine_with(vec![created(id), event]).await;
     for (text, in_reasoning) in [("scheduler", true), ("watcher", false)] {
         let answer = engine.search(asked(text, last)).await.unwrap();
-        assert_eq!(answer.hits[0].in_reasoning, in_reasoning, "{text}");
+        assert_eq!(answer.hits[0].details.in_reasoning, in_reasoning, "{text}");
     }
 }
 
@@ -224,12 +228,16 @@ async fn a_filter_says_what_it_hides() {
     ));
     let (engine, last) = engine_with(events).await;
     let failed = |text: &str, success| SearchRequest {
-        success,
+        filters: SearchFilters {
+            success,
+            ..SearchFilters::default()
+        },
         ..asked(text, last)
     };
     let line = "FAIL: TestExplain (0.03s)";
     let answer = engine.search(failed(line, Some(false))).await.unwrap();
     let hidden = answer.hidden.expect("the better one is told");
+    let hidden = hidden.found;
     assert_eq!((hidden.revision, hidden.success), (Revision(3), Some(true)));
     assert!(hidden.together > 0.99);
     for (text, success) in [
@@ -306,10 +314,14 @@ async fn listings_and_patterns_begin_with_what_happened_last() {
     let expected = [(new, 3), (new, 2), (old, 5), (old, 4), (old, 3), (old, 2)];
     let list = |answer: &SearchAnswer| -> Vec<(ConversationId, u64)> {
         let hits = answer.hits.iter();
-        hits.map(|hit| (hit.conversation, hit.revision.0)).collect()
+        hits.map(|hit| (hit.found.conversation, hit.found.revision.0))
+            .collect()
     };
     let listing = SearchRequest {
-        kinds: vec![EventKind::MessageAppended],
+        filters: SearchFilters {
+            kinds: vec![EventKind::MessageAppended],
+            ..SearchFilters::default()
+        },
         ..asked("", last)
     };
     let pattern = SearchRequest {
@@ -374,23 +386,38 @@ async fn long_searches_leave_room_for_short_reads() {
     let held = occupied(&engine, work::Lane::Search, work::LONG_SEARCHES_MAX).await;
     let long = [
         SearchRequest {
-            labels: vec!["team".to_owned()],
+            within: ConversationFilters {
+                labels: vec!["team".to_owned()],
+                ..ConversationFilters::default()
+            },
             ..asked("needle", last)
         },
         SearchRequest {
-            sources: vec!["other".to_owned()],
+            within: ConversationFilters {
+                sources: vec!["other".to_owned()],
+                ..ConversationFilters::default()
+            },
             ..asked("needle", last)
         },
         SearchRequest {
-            active_branches_only: true,
+            within: ConversationFilters {
+                active_branches_only: true,
+                ..ConversationFilters::default()
+            },
             ..asked("needle", last)
         },
         SearchRequest {
-            not_sealed: true,
+            within: ConversationFilters {
+                not_sealed: true,
+                ..ConversationFilters::default()
+            },
             ..asked("needle", last)
         },
         SearchRequest {
-            paths: vec!["*.rs".to_owned()],
+            filters: SearchFilters {
+                paths: vec!["*.rs".to_owned()],
+                ..SearchFilters::default()
+            },
             ..asked("needle", last)
         },
         SearchRequest {
@@ -432,9 +459,11 @@ async fn long_searches_leave_room_for_short_reads() {
     // For a named conversation only its own labels are read.
     for (labels, hits) in [(vec![], 1), (vec!["team".to_owned()], 0)] {
         let own = SearchRequest {
-            labels,
-            conversation: Some(id),
-            not_sealed: true,
+            within: ConversationFilters {
+                labels,
+                not_sealed: true,
+                ..ConversationFilters::only(id)
+            },
             ..asked("needle", last)
         };
         let own = engine.search_within(own, std::time::Duration::from_secs(60));
@@ -461,9 +490,12 @@ async fn too_many_bytes_of_globs_are_refused() {
     let id = ConversationId::generate();
     let (engine, last) = engine_with(vec![created(id), said(id, "needle")]).await;
     let request = |globs: usize| SearchRequest {
-        paths: (0..globs)
-            .map(|at| format!("**/*a*b*c*{at:03}/**"))
-            .collect(),
+        filters: SearchFilters {
+            paths: (0..globs)
+                .map(|at| format!("**/*a*b*c*{at:03}/**"))
+                .collect(),
+            ..SearchFilters::default()
+        },
         ..asked("needle", last)
     };
     assert!(engine.search(request(256)).await.unwrap().hits.is_empty());
@@ -512,8 +544,14 @@ async fn filters_that_choose_too_many_are_refused() {
         last = appended.events.last().unwrap().position;
     }
     let request = |text: &str| SearchRequest {
-        not_sealed: true,
-        kinds: vec![EventKind::MessageAppended],
+        within: ConversationFilters {
+            not_sealed: true,
+            ..ConversationFilters::default()
+        },
+        filters: SearchFilters {
+            kinds: vec![EventKind::MessageAppended],
+            ..SearchFilters::default()
+        },
         ..asked(text, last)
     };
     engine.wait_indexed(last).await.unwrap();

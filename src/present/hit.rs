@@ -2,26 +2,52 @@
 
 use crate::{
     deed, json, pb,
-    text::{first_line, printable},
+    text::{address, first_line, printable},
 };
 
 /// Returns what a hit is: the result or call of a tool, a message of a role, or an event kind.
+/// `called` quotes the name of a tool, which is recorded text.
 #[must_use]
-pub fn what(hit: &pb::SearchHit) -> String {
-    let is = |kind: pb::EventKind| hit.kind == i32::from(kind);
-    if hit.in_reasoning {
-        return format!("{} thought", json::role_name(hit.role));
+pub fn what(hit: &pb::SearchHit, called: impl Fn(&str) -> String) -> String {
+    let role = || json::role_name(hit.role);
+    match hit.tool.as_str() {
+        _ if hit.in_reasoning => format!("{} thought", role()),
+        "" if hit.role != 0 => format!("{} said", role()),
+        "" => json::kind_name(hit.kind).replace('_', " "),
+        tool if hit.kind == i32::from(pb::EventKind::ToolCallRequested) => {
+            format!("call of {}", called(tool))
+        }
+        tool => called(tool),
     }
-    if hit.role != 0 && hit.tool.is_empty() {
-        return format!("{} said", json::role_name(hit.role));
+}
+
+/// Splits a snippet into pieces, and says which of them match. Ranges that do not fit into the text
+/// are skipped, because they come from elsewhere.
+#[must_use]
+pub fn pieces<'a>(text: &'a str, matches: &[pb::Highlight]) -> Vec<(&'a str, bool)> {
+    let mut pieces = Vec::new();
+    let mut done = 0;
+    for range in matches {
+        let (start, end) = (range.start as usize, range.end as usize);
+        let (Some(before), Some(found)) = (text.get(done..start), text.get(start..end)) else {
+            continue;
+        };
+        pieces.extend([(before, false), (found, true)]);
+        done = end;
     }
-    if is(pb::EventKind::ToolCallRequested) {
-        return format!("call of {}", hit.tool);
-    }
-    if hit.tool.is_empty() {
-        return json::kind_name(hit.kind).replace('_', " ");
-    }
-    hit.tool.clone()
+    pieces.push((text.get(done..).unwrap_or_default(), false));
+    pieces
+}
+
+/// Returns the addresses of at most `max` events with the same text, and the number of others.
+#[must_use]
+pub fn copies(hit: &pb::SearchHit, max: usize) -> (Vec<String>, u64) {
+    let places = hit.copies_at.iter().take(max);
+    let places: Vec<_> = places
+        .map(|copy| address(&copy.source_id, &copy.conversation_id, copy.revision))
+        .collect();
+    let more = hit.copies.saturating_sub(places.len() as u64);
+    (places, more)
 }
 
 /// Returns the title of the conversation, and what the call does.

@@ -4,12 +4,14 @@
 //! Nothing here accesses a store. Only [`safe`] writes to a stream: standard error.
 
 pub mod deed;
+pub mod explanation;
 pub mod hit;
 pub mod json;
 mod paint;
 pub mod safe;
 pub mod text;
 pub mod time_arg;
+pub mod tool_stats;
 
 pub use paint::{Paint, Tone};
 use treering_proto::pb;

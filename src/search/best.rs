@@ -23,7 +23,7 @@ use super::{
     index::Published,
     memory::Groups,
     plan::NamespaceStatistics,
-    query::{COUNTED_MAX, Planned, SearchFilters, SearchQuery, Total, Wholeness},
+    query::{COUNTED_MAX, Planned, SearchQuery, Total, Wholeness},
     sweep::StopCheck,
 };
 
@@ -53,7 +53,7 @@ pub(super) struct Best<'a> {
     columns: &'a OpenColumns,
     statistics: &'a NamespaceStatistics<'a>,
     planned: &'a Planned,
-    filters: &'a SearchFilters,
+    query: &'a SearchQuery,
     is_pruned: bool,
 }
 
@@ -62,15 +62,15 @@ impl<'a> Best<'a> {
         published: &'a Published,
         statistics: &'a NamespaceStatistics<'a>,
         planned: &'a Planned,
-        filters: &'a SearchFilters,
+        query: &'a SearchQuery,
     ) -> Result<Self, IndexError> {
         let mut this = Self {
             searcher: &published.searcher,
             columns: &published.columns,
             statistics,
             planned,
-            filters,
-            is_pruned: planned.is_prunable && ColumnFilter::answers(filters),
+            query,
+            is_pruned: planned.is_prunable && ColumnFilter::answers(query),
         };
         if this.is_pruned {
             for tags in &planned.filter_tags {
@@ -164,7 +164,7 @@ impl<'a> Best<'a> {
         let mut top = Top::new(limit);
         for (segment, reader) in (0..).zip(self.searcher.segment_readers()) {
             let columns = self.columns.of_segment(segment)?;
-            let filter = ColumnFilter::new(columns, self.filters)?;
+            let filter = ColumnFilter::new(columns, &self.query.filters)?;
             let alive = reader.alive_bitset();
             let threshold = top.threshold;
             let mut stop = StopCheck::default();

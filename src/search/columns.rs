@@ -12,7 +12,7 @@ use tantivy::{
 use super::{
     error::IndexError,
     hits::{Ranked, damaged, unreadable},
-    query::{Copies, Hit, SearchFilters},
+    query::{Copies, Hit, SearchFilters, SearchQuery},
     schema::{column, outcome_number, outcome_of},
 };
 use treering_domain::{
@@ -238,11 +238,20 @@ pub(super) struct ColumnFilter<'a> {
 
 impl<'a> ColumnFilter<'a> {
     /// Returns whether columns can answer all of these filters.
-    pub fn answers(filters: &SearchFilters) -> bool {
-        filters.scope.is_none()
-            && filters.shown.is_empty()
-            && filters.roles.is_empty()
-            && filters.paths.is_empty()
+    pub fn answers(query: &SearchQuery) -> bool {
+        // The others are answered by `new`.
+        let SearchFilters {
+            tools: _,
+            success: _,
+            recorded_from: _,
+            recorded_to: _,
+            happened_from: _,
+            happened_to: _,
+            kinds: _,
+            roles,
+            paths,
+        } = &query.filters;
+        query.scope.is_none() && query.shown.is_empty() && roles.is_empty() && paths.is_empty()
     }
 
     /// Returns the filters for a segment with these columns.

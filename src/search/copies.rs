@@ -70,7 +70,7 @@ impl SearchIndex {
             }
             if !tags.is_empty() {
                 let planner = self.planner(query);
-                let having = planner.filtered(any_of(tags), &query.filters);
+                let having = planner.filtered(any_of(tags), query);
                 each_match(&published, having.as_ref(), |columns, address| {
                     let doc = address.doc_id;
                     if let Some(near) = found.get_mut(&columns.group(doc, Copies::Folded)?) {

@@ -59,7 +59,7 @@ pub use query::{
 pub use rank::Scores;
 pub use snippet::{Snippet, Snippeter};
 pub use sweep::{CANDIDATES_MAX, Candidates};
-pub use syntax::{QueryError, Reading};
+pub use syntax::{QUERY_BYTES_MAX, QueryError, Reading};
 pub use term_pattern::{GLOBS_BYTES_MAX, check_globs};
 
 #[cfg(test)]

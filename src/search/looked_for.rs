@@ -9,7 +9,7 @@ use super::{
     analyser::{AnalysedTerm, Analysis, DEFINITION_MARK, TermForm},
     names::{TypedName, names_in},
     plan::{Planner, parts, union_of},
-    query::SearchFilters,
+    query::SearchQuery,
     rank::{Name, QueryWord, Words},
     small_words::is_small,
     syntax::{ClauseRole, Node, Reading},
@@ -94,7 +94,7 @@ impl Planner<'_> {
         &mut self,
         node: &Node,
         words: &dyn Query,
-        filters: &SearchFilters,
+        query: &SearchQuery,
     ) -> Option<WholeNames> {
         let Node::Group(clauses) = node else {
             return None;
@@ -132,7 +132,7 @@ impl Planner<'_> {
                 (Occur::Must, union_of(names)),
                 (Occur::Should, words.box_clone()),
             ];
-            self.filtered(Box::new(BooleanQuery::new(clauses)), filters)
+            self.filtered(Box::new(BooleanQuery::new(clauses)), query)
         };
         Some(WholeNames {
             query: having(as_one),

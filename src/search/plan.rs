@@ -24,7 +24,7 @@ use super::{
     chosen::{ChosenConversations, each_number},
     columns::span,
     exclusion::Exclusion,
-    query::{LineageSegment, Scope, SearchFilters},
+    query::{LineageSegment, Scope, SearchFilters, SearchQuery},
     schema::{
         Fields, column, conversation_tag, kind_tag, namespace_tag, path_tag, role_tag, success_tag,
         text_term, tool_tag,
@@ -309,25 +309,37 @@ impl Planner<'_> {
     }
 
     /// Adds filters, which restrict the matches and do not change scores.
-    pub fn filtered(&self, query: Box<dyn Query>, filters: &SearchFilters) -> Box<dyn Query> {
+    pub fn filtered(&self, query: Box<dyn Query>, asked: &SearchQuery) -> Box<dyn Query> {
+        // Tags are the filters that `filter_tags` has.
+        let SearchFilters {
+            tools: _,
+            success: _,
+            recorded_from,
+            recorded_to,
+            happened_from,
+            happened_to,
+            kinds: _,
+            roles: _,
+            paths,
+        } = &asked.filters;
         let mut clauses: Vec<Clause> = Vec::new();
-        for tags in self.filter_tags(filters) {
+        for tags in self.filter_tags(&asked.filters) {
             clauses.push((Occur::Must, constant(any_of(tags), 0.0)));
         }
-        if let Some(scope) = &filters.scope {
+        if let Some(scope) = &asked.scope {
             clauses.push((Occur::Must, constant(self.conversations(scope), 0.0)));
         }
-        if let Some(Scope::Lineage(segments)) = &filters.scope {
+        if let Some(Scope::Lineage(segments)) = &asked.scope {
             let only = only_lineage(segments, Others::Hidden);
             clauses.push((Occur::Must, constant(only, 0.0)));
         }
-        if !filters.shown.is_empty() {
-            let only = || only_lineage(&filters.shown, Others::Shown);
+        if !asked.shown.is_empty() {
+            let only = || only_lineage(&asked.shown, Others::Shown);
             let only = self.only_shown.get_or_init(only).box_clone();
             clauses.push((Occur::Must, constant(only, 0.0)));
         }
-        let recorded = span(filters.recorded_from, filters.recorded_to);
-        let happened = span(filters.happened_from, filters.happened_to);
+        let recorded = span(*recorded_from, *recorded_to);
+        let happened = span(*happened_from, *happened_to);
         for (column, span) in [
             (column::RECORDED_AT, recorded),
             (column::HAPPENED_AT, happened),
@@ -335,8 +347,8 @@ impl Planner<'_> {
             clauses
                 .extend(span.map(|span| (Occur::Must, constant(only_within(column, span), 0.0))));
         }
-        if !filters.paths.is_empty() {
-            let pattern = TermPattern::globs(&path_tag(self.namespace, ""), &filters.paths);
+        if !paths.is_empty() {
+            let pattern = TermPattern::globs(&path_tag(self.namespace, ""), paths);
             let named = pattern.query(self.fields.tags);
             clauses.push((Occur::Must, constant(named, 0.0)));
         }

@@ -56,6 +56,11 @@ pub struct SearchQuery {
     pub copies: Copies,
     /// Counts all matches, not only the first [`COUNTED_MAX`].
     pub count_all: bool,
+    /// The conversations or the branch; `None` for all conversations.
+    pub scope: Option<Scope>,
+    /// Restricts each conversation named here to these segments. Other conversations are
+    /// unrestricted.
+    pub shown: Arc<[LineageSegment]>,
     /// Conditions on the hits.
     pub filters: SearchFilters,
     /// The memory that the search may use.
@@ -75,6 +80,8 @@ impl SearchQuery {
             told_by_text: false,
             copies: Copies::Folded,
             count_all: false,
+            scope: None,
+            shown: Arc::default(),
             filters: SearchFilters::default(),
             memory: SearchMemory::default(),
         }
@@ -95,11 +102,6 @@ pub enum Copies {
 /// Conditions on hits. An empty list or `None` sets no condition.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct SearchFilters {
-    /// The conversations or the branch.
-    pub scope: Option<Scope>,
-    /// Restricts each conversation named here to these segments. Other conversations are
-    /// unrestricted.
-    pub shown: Arc<[LineageSegment]>,
     /// Tool names, one of which must match.
     pub tools: Vec<String>,
     /// Tool results that succeeded (`true`) or failed (`false`).
@@ -248,7 +250,7 @@ impl SearchIndex {
         let published = self.published();
         let statistics =
             NamespaceStatistics::of(&published.searcher, &self.fields, &query.namespace).unwrap();
-        let best = Best::new(&published, &statistics, &planned, &query.filters).unwrap();
+        let best = Best::new(&published, &statistics, &planned, query).unwrap();
         let found = best.find(POOL).unwrap();
         found.into_iter().map(|(score, _)| score).collect()
     }
@@ -261,15 +263,15 @@ impl SearchIndex {
         Ok(Planned {
             read_as,
             looked_for: planner.looked_for(&parsed),
-            query: planner.filtered(words.box_clone(), &query.filters),
+            query: planner.filtered(words.box_clone(), query),
             filter_tags: planner.filter_tags(&query.filters),
             is_prunable: planner.is_flat && way == Way::Shortest,
-            whole: planner.whole_names(&parsed, words.as_ref(), &query.filters),
+            whole: planner.whole_names(&parsed, words.as_ref(), query),
             words,
             counted: {
                 planner.purpose = Purpose::Count;
                 let counted = planner.query(&parsed).ok_or(QueryError::Empty)?;
-                planner.filtered(counted, &query.filters)
+                planner.filtered(counted, query)
             },
         })
     }
@@ -298,7 +300,7 @@ impl SearchIndex {
         let searcher = &published.searcher;
         let statistics = NamespaceStatistics::of(searcher, &self.fields, &query.namespace)
             .map_err(unreadable)?;
-        let best = Best::new(published, &statistics, planned, &query.filters)?;
+        let best = Best::new(published, &statistics, planned, query)?;
         let mut results = SearchResults {
             hits: Vec::new(),
             first: query.offset,
@@ -419,20 +421,31 @@ pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), IndexSearchError> 
     if offset.saturating_add(limit) > max {
         return Err(IndexSearchError::TooFar { offset, limit, max });
     }
-    let filters = &query.filters;
-    let lineage = match &filters.scope {
+    // Times, kinds and outcomes are few.
+    let SearchFilters {
+        tools,
+        success: _,
+        recorded_from: _,
+        recorded_to: _,
+        happened_from: _,
+        happened_to: _,
+        kinds,
+        roles,
+        paths,
+    } = &query.filters;
+    let lineage = match &query.scope {
         Some(Scope::Lineage(segments)) => segments.len(),
         // Conversations are looked up, so there may be many: a source's, for example.
         None | Some(Scope::Conversations(_)) => 0,
     };
     let max = FILTER_VALUES_MAX;
-    check_globs(&filters.paths)?;
+    check_globs(paths)?;
     for (what, count) in [
         ("branches", lineage),
-        ("tools", filters.tools.len()),
-        ("kinds", filters.kinds.len()),
-        ("roles", filters.roles.len()),
-        ("paths", filters.paths.len()),
+        ("tools", tools.len()),
+        ("kinds", kinds.len()),
+        ("roles", roles.len()),
+        ("paths", paths.len()),
     ] {
         if count > max {
             return Err(IndexSearchError::FilterTooLarge { what, count, max });

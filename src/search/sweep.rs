@@ -93,7 +93,7 @@ impl SearchIndex {
             let having =
                 |piece: &str| events_of(&published, planner.piece(piece).as_ref(), &query.memory);
             let wanted = having_needs(pattern.needs(), &having)?;
-            let all = planner.filtered(planner.all(), &query.filters);
+            let all = planner.filtered(planner.all(), query);
             let held = query.memory.holding(TooMany::Candidates);
             let mut newest = Newest::new(CANDIDATES_MAX, held);
             each_match(&published, all.as_ref(), |columns, address| {
@@ -137,7 +137,7 @@ impl SearchIndex {
         planner.prepare(&parsed, reading);
         planner.purpose = Purpose::Count;
         let words = planner.query(&parsed).ok_or(QueryError::Empty)?;
-        let matching = planner.filtered(words, &query.filters);
+        let matching = planner.filtered(words, query);
         let published = self.published();
         let count = || {
             let mut counts: HashMap<ConversationId, u64> = HashMap::new();

@@ -23,8 +23,9 @@ use std::ops::Range;
 
 use super::small_words::is_small;
 
-/// Longest query, in bytes. An error message with its stack trace fits.
-pub const QUERY_BYTES_MAX: usize = 8 * 1024;
+/// Longest query, in bytes. An error message with its stack trace fits; longer ones are pasted
+/// texts, not queries.
+pub const QUERY_BYTES_MAX: usize = 16 << 10;
 /// Most words, phrases and prefixes of a query.
 pub const QUERY_CLAUSES_MAX: usize = 512;
 /// Deepest nesting of groups.

@@ -252,27 +252,18 @@ fn filters_narrow() {
         &[1, 2],
     );
     let one = Scope::Conversations(vec![conversation(2), conversation(9)].into());
-    check(
-        SearchFilters {
-            scope: Some(one),
-            ..all.clone()
-        },
-        &[5],
-    );
-    check(
-        SearchFilters {
-            scope: Some(Scope::Conversations(Vec::new().into())),
-            ..all.clone()
-        },
-        &[],
-    );
-    check(
-        SearchFilters {
-            scope: Some(Scope::Lineage(Vec::new())),
-            ..all
-        },
-        &[],
-    );
+    let no_conversation = Scope::Conversations(Vec::new().into());
+    for (scope, expected) in [
+        (one, &[5][..]),
+        (no_conversation, &[]),
+        (Scope::Lineage(Vec::new()), &[]),
+    ] {
+        let query = SearchQuery {
+            scope: Some(scope),
+            ..query("needle")
+        };
+        assert_eq!(found(&index, &query), expected);
+    }
 }
 
 // A result is found by the file that its call named.
@@ -675,12 +666,8 @@ fn lineage_of_a_thousand_forks() {
         });
     }
     let index = index_of(&events);
-    let filters = SearchFilters {
-        scope: Some(Scope::Lineage(lineage)),
-        ..SearchFilters::default()
-    };
     let query = SearchQuery {
-        filters,
+        scope: Some(Scope::Lineage(lineage)),
         limit: 5_000,
         ..query("needle")
     };

@@ -83,7 +83,7 @@ impl ContextsService {
         };
         tokio::select! {
             answer = built_within(BUILD_WAIT_MAX, reached, answer) => {
-                Ok(answer.map_err(|late| Status::deadline_exceeded(late.to_string()))?.or_status()?)
+                Ok(answer.or_status()?.or_status()?)
             }
             () = self.0.stop.reached(Phase::Draining) => Err(shutting_down()),
         }
@@ -92,7 +92,7 @@ impl ContextsService {
 
 /// Why a request was not built in time.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-enum BuildLate {
+pub(super) enum BuildLate {
     #[error(
         "the log did not reach the position within {} s: retry without at_least to read what is \
          there",

@@ -12,9 +12,12 @@ use super::{
     guard::Caller,
 };
 use treering_domain::limits::{ITEM_OPS_MAX, ITEM_PATH_LABELS_MAX, SHORT_TEXT_BYTES_MAX};
-use treering_engine::items::{
-    Comparison, ItemAnswer, ItemAnswers, ItemBatch, ItemCondition, ItemName, ItemOp, ItemSearch,
-    PathMatch, PathsQuery, RememberedItem,
+use treering_engine::{
+    QUERY_BYTES_MAX,
+    items::{
+        Comparison, ItemAnswer, ItemAnswers, ItemBatch, ItemCondition, ItemName, ItemOp,
+        ItemSearch, PathMatch, PathsQuery, RememberedItem,
+    },
 };
 use treering_proto::{
     envelope::{position_to_pb, timestamp_to_pb},
@@ -22,8 +25,6 @@ use treering_proto::{
     pb::{self, items_server::Items},
 };
 
-/// Longest query, in bytes.
-const QUERY_BYTES_MAX: usize = 16 << 10;
 /// Most conditions of a search, and parts of a list of paths: each item is compared with all.
 const CONDITIONS_MAX: usize = 64;
 

@@ -6,7 +6,7 @@ use super::{
     to_proto,
 };
 use treering_context::knowledge::{FileVariables, KnownFile, Suggested, Suggestion};
-use treering_engine::{ContextError, KnowledgeAnswer, ReadError, ToolSnapshot};
+use treering_engine::{KnowledgeAnswer, ToolSnapshot};
 use treering_proto::pb;
 
 /// Recent results in an answer, unless the client chooses.
@@ -130,15 +130,5 @@ pub(super) fn snapshot(snapshot: ToolSnapshot) -> pb::ToolSnapshot {
         success: snapshot.success,
         recorded: snapshot.recorded,
         request: Some(to_proto::event_ref(snapshot.request)),
-    }
-}
-
-/// Snapshots are only read, so an error other than of reading is an error of the request.
-pub(super) fn snapshots_refused(error: ContextError) -> ReadError {
-    match error {
-        ContextError::Read(error) => error,
-        other => ReadError::Invalid {
-            message: other.to_string(),
-        },
     }
 }

@@ -6,7 +6,7 @@ use futures::{Stream, StreamExt};
 use prost::Message;
 use tonic::Status;
 
-use super::status::OrStatus;
+use super::status::{OrStatus, Refusal};
 use super::{
     bounds::RESULT_CHUNK_BYTES,
     from_proto::{self, Malformed},
@@ -116,11 +116,8 @@ pub(super) fn messages(
     range: Range,
 ) -> Result<impl Iterator<Item = Result<pb::GetResultResponse, Status>> + Send, Status> {
     let total = recorded.text.len();
-    let range = range.bytes_of(&recorded.text).ok_or_else(|| {
-        Status::out_of_range(format!(
-            "the range starts beyond the end of the result, which has {total} bytes"
-        ))
-    })?;
+    let range = range.bytes_of(&recorded.text);
+    let range = range.ok_or_else(|| Refusal::range_after_end(total))?;
     let mut info = Some(pb::ResultInfo {
         conversation_id: recorded.event.header.conversation.to_string(),
         revision: recorded.event.header.revision.0,

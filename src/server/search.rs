@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use prost_types::Timestamp;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
 
@@ -13,14 +14,14 @@ use super::{
     to_proto,
 };
 use treering_domain::{Role, limits::SHORT_TEXT_BYTES_MAX};
-use treering_engine::{Reading, SearchRequest};
+use treering_engine::{
+    ConversationFilters, Copies, QUERY_BYTES_MAX, Reading, SearchFilters, SearchRequest,
+};
 use treering_proto::{
     body, envelope,
     pb::{self, search_server::Search},
 };
 
-/// Longest query, in bytes: longer ones are pasted texts, not queries.
-const QUERY_BYTES_MAX: usize = 16 << 10;
 /// Most tools in a filter.
 const TOOLS_MAX: usize = 256;
 /// Most lines around a match, each way.
@@ -39,51 +40,86 @@ impl SearchService {
     ) -> Result<SearchRequest, Status> {
         check(&request)?;
         let limits = self.0.engine.limits();
-        let branch = from_proto::branch("branch", &request.branch)?;
-        let conversation = if request.conversation_id.is_empty() {
-            None
-        } else {
-            let id = &request.conversation_id;
-            Some(self.0.conversation(&call, "conversation_id", id).await?)
+        let pb::SearchRequest {
+            query,
+            limit,
+            offset,
+            conversation_id,
+            branch,
+            include_sub_contexts,
+            tools,
+            success,
+            recorded_from,
+            recorded_to,
+            kinds,
+            at_least,
+            count_all,
+            mode,
+            paths,
+            sources,
+            labels,
+            roles,
+            context_lines,
+            wait_max,
+            happened_from,
+            happened_to,
+            regex,
+            by_conversation,
+            conversations_max,
+            every_copy,
+            active_branches_only,
+            not_sealed,
+        } = request;
+        let branch = from_proto::branch("branch", &branch)?;
+        let conversation = match conversation_id.as_str() {
+            "" => None,
+            id => Some(self.0.conversation(&call, "conversation_id", id).await?),
         };
+        let time = |field, time: Option<Timestamp>| from_proto::time(field, time.as_ref());
         Ok(SearchRequest {
             namespace: call.namespace,
-            text: request.query,
-            reading: mode(request.mode)?,
-            regex: request.regex,
-            by_conversation: request.by_conversation,
-            conversations_max: match request.conversations_max {
+            text: query,
+            reading: reading(mode)?,
+            regex,
+            limit: from_proto::page(limit, SEARCH_HITS_DEFAULT, limits.page_events_max),
+            offset: usize::try_from(offset).unwrap_or(usize::MAX),
+            within: ConversationFilters {
+                conversation,
+                branch,
+                include_sub_contexts,
+                sources,
+                labels,
+                active_branches_only,
+                not_sealed,
+            },
+            filters: SearchFilters {
+                tools,
+                success,
+                recorded_from: time("recorded_from", recorded_from)?,
+                recorded_to: time("recorded_to", recorded_to)?,
+                happened_from: time("happened_from", happened_from)?,
+                happened_to: time("happened_to", happened_to)?,
+                kinds: from_proto::kinds(&kinds)?,
+                roles: read_roles(&roles)?,
+                paths,
+            },
+            copies: match every_copy {
+                true => Copies::Each,
+                false => Copies::Folded,
+            },
+            conversations_max: by_conversation.then_some(match conversations_max {
                 0 => usize::MAX,
                 max => max as usize,
-            },
-            limit: from_proto::page(request.limit, SEARCH_HITS_DEFAULT, limits.page_events_max),
-            offset: usize::try_from(request.offset).unwrap_or(usize::MAX),
-            conversation,
-            branch,
-            include_sub_contexts: request.include_sub_contexts,
-            tools: request.tools,
-            success: request.success,
-            recorded_from: from_proto::time("recorded_from", request.recorded_from.as_ref())?,
-            recorded_to: from_proto::time("recorded_to", request.recorded_to.as_ref())?,
-            happened_from: from_proto::time("happened_from", request.happened_from.as_ref())?,
-            happened_to: from_proto::time("happened_to", request.happened_to.as_ref())?,
-            kinds: from_proto::kinds(&request.kinds)?,
-            roles: roles(&request.roles)?,
-            paths: request.paths,
-            sources: request.sources,
-            labels: request.labels,
-            context_lines: request.context_lines.min(CONTEXT_LINES_MAX),
-            wait_max: wait_max(request.wait_max)?,
-            at_least: request.at_least.as_ref().map(envelope::position_from_pb),
-            count_all: request.count_all,
-            every_copy: request.every_copy,
-            active_branches_only: request.active_branches_only,
-            not_sealed: request.not_sealed,
+            }),
+            count_all,
+            context_lines: context_lines.min(CONTEXT_LINES_MAX),
+            at_least: at_least.as_ref().map(envelope::position_from_pb),
+            wait_max: longest_wait(wait_max)?,
         })
     }
 }
 
-fn mode(mode: i32) -> Result<Reading, Malformed> {
+fn reading(mode: i32) -> Result<Reading, Malformed> {
     match pb::QueryMode::try_from(mode) {
         Ok(pb::QueryMode::Unspecified) => Ok(Reading::Guess),
         Ok(pb::QueryMode::Plain) => Ok(Reading::Plain),
@@ -92,13 +128,13 @@ fn mode(mode: i32) -> Result<Reading, Malformed> {
     }
 }
 
-fn roles(roles: &[i32]) -> Result<Vec<Role>, Malformed> {
+fn read_roles(roles: &[i32]) -> Result<Vec<Role>, Malformed> {
     let known = |&role: &i32| body::role_from_pb(role);
     let read: Option<Vec<Role>> = roles.iter().map(known).collect();
     read.ok_or_else(|| Malformed::new("roles", "has an unknown role"))
 }
 
-fn wait_max(max: Option<prost_types::Duration>) -> Result<Option<Duration>, Malformed> {
+fn longest_wait(max: Option<prost_types::Duration>) -> Result<Option<Duration>, Malformed> {
     let read = max.map(Duration::try_from).transpose();
     read.map_err(|_| Malformed::new("wait_max", "is not a valid duration"))
 }
@@ -155,12 +191,9 @@ impl Search for SearchService {
             .engine
             .search_within(request, SEARCH_WAIT_MAX)
             .instrument(treering_base::traced!("search.query"));
-        let answer = searched
-            .await
-            .map_err(|late| Status::deadline_exceeded(late.to_string()))?
-            .or_status()?;
+        let answer = searched.await.or_status()?.or_status()?;
         let hits = answer.hits.iter().chain(answer.hidden.as_deref());
-        caller.reads(hits.map(|hit| hit.conversation));
+        caller.reads(hits.map(|hit| hit.found.conversation));
         Ok(Response::new(to_proto::search_response(answer)))
     }
 }

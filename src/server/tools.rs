@@ -340,11 +340,7 @@ impl Tools for ToolsService {
             .address(&call, &request.conversation_id, &request.branch)
             .await?;
         let engine = &self.0.engine;
-        let snapshots = engine
-            .snapshots(&address, as_of, limit)
-            .await
-            .map_err(knowledge::snapshots_refused)
-            .or_status()?;
+        let snapshots = engine.snapshots(&address, as_of, limit).await.or_status()?;
         Ok(Response::new(pb::SnapshotsResponse {
             snapshots: snapshots.into_iter().map(knowledge::snapshot).collect(),
         }))

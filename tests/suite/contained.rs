@@ -215,7 +215,7 @@ async fn rebuild(engine: &Engine, views: bool, index: bool) -> Result<RebuildOut
 async fn hits(engine: &Engine) -> usize {
     let request = SearchRequest {
         at_least: Some(engine.head()),
-        every_copy: true,
+        copies: Copies::Each,
         ..SearchRequest::new(store::ns(), "needle", 1_000)
     };
     let found = timeout(PATIENCE, engine.search(request)).await;
@@ -510,7 +510,7 @@ async fn an_index_is_found_again_after_a_swap_that_did_not_end() {
     std::fs::create_dir(dir.join("index.rebuild")).unwrap();
     let engine = open(dir).await;
     let request = SearchRequest {
-        every_copy: true,
+        copies: Copies::Each,
         ..SearchRequest::new(store::ns(), "needle", 1_000)
     };
     assert_eq!(

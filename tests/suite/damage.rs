@@ -112,7 +112,13 @@ async fn look(engine: &Engine, ids: &[ConversationId]) -> Seen {
         let hits = answer.hits.into_iter();
         let mut hits: Vec<_> = hits
             // Line 0: the text cannot be read any more. All needles are on the first.
-            .map(|hit| (hit.conversation, hit.revision, hit.line.max(1)))
+            .map(|hit| {
+                (
+                    hit.found.conversation,
+                    hit.found.revision,
+                    hit.details.line.max(1),
+                )
+            })
             .collect();
         hits.sort();
         Ok(hits)

@@ -133,7 +133,7 @@ async fn a_store_survives_reopening() {
         .await
         .unwrap();
     assert_eq!(answer.hits.len(), 1);
-    assert_eq!(answer.hits[0].revision, Revision(6));
+    assert_eq!(answer.hits[0].found.revision, Revision(6));
     let text = engine
         .result(
             &BranchAddress::active(ns(), id),
@@ -518,6 +518,26 @@ async fn a_slow_subscriber_loses_nothing() {
         }
     }
     assert_eq!(caught_up, 1);
+}
+
+// A rewind that was asked for no events returned one.
+#[tokio::test]
+async fn a_rewind_returns_no_more_than_its_limit() {
+    let engine = Engine::in_memory(Limits::default()).await.unwrap();
+    let id = ConversationId::generate();
+    let texts = ["one", "two", "three"].map(|text| message(id, Role::User, text));
+    append(&engine, [vec![created(id)], texts.to_vec()].concat()).await;
+    let rewind = |to: u64, limit| RewindCommand {
+        limit,
+        ..RewindCommand::new(BranchAddress::active(ns(), id), Revision(to))
+    };
+    let one = engine.rewind(rewind(3, 0)).await.unwrap();
+    assert!(one.went.is_empty() && one.truncated && one.kept.is_some());
+    let two = engine.rewind(rewind(1, 1)).await.unwrap();
+    assert_eq!((two.went.len(), two.truncated), (1, true));
+    let none = engine.rewind(rewind(1, 0)).await.unwrap();
+    assert!(none.went.is_empty() && !none.truncated && none.kept.is_none());
+    engine.close().await;
 }
 
 /// Nothing of one namespace can be seen, counted or found from another.

@@ -435,6 +435,41 @@ async fn tool_context_management_over_the_wire() {
     server.stop().done().await;
 }
 
+// A stored policy that is invalid is no fault of the call, whichever policy it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_stored_policies_have_one_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    for name in ["knowledge", "context"] {
+        let id = ConversationId::generate().to_string();
+        let policies = BTreeMap::from([(name.to_owned(), r#"{"rulez": {}}"#.to_owned())]);
+        let created = EventBody::ConversationCreated(ConversationCreated {
+            policies,
+            ..Default::default()
+        });
+        server.append(batch(&id, [created])).await;
+        let status = match name {
+            "knowledge" => {
+                let request = pb::KnowledgeRequest {
+                    conversation_id: id,
+                    ..Default::default()
+                };
+                server.tools().knowledge(request).await.unwrap_err()
+            }
+            _ => {
+                let request = pb::SnapshotsRequest {
+                    conversation_id: id,
+                    ..Default::default()
+                };
+                server.tools().snapshots(request).await.unwrap_err()
+            }
+        };
+        assert_eq!(reason(&status), "CONVERSATION_POLICY", "{name}: {status}");
+        assert_eq!(status.code(), Code::FailedPrecondition);
+    }
+    server.stop().done().await;
+}
+
 // A policy that nobody can read must not pass for one that says nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unusable_policy_is_told() {

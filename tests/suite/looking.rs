@@ -324,11 +324,14 @@ async fn views_and_index_of_another_store_are_not_believed() {
         assert_eq!(listed(engine.clone()).await, expected, "{part}");
         let request = SearchRequest {
             at_least: Some(engine.head()),
-            every_copy: true,
+            copies: Copies::Each,
             ..SearchRequest::new(store::ns(), "hello", 100)
         };
         let hits = engine.search(request).await.unwrap().hits;
-        assert!(hits.iter().all(|hit| expected.contains(&hit.conversation)));
+        assert!(
+            hits.iter()
+                .all(|hit| expected.contains(&hit.found.conversation))
+        );
         assert_eq!(hits.len(), expected.len());
         store::assert_sound(&engine).await;
         engine.close().await;

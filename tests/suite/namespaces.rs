@@ -179,19 +179,22 @@ async fn answers(engine: &Engine, namespace: &Namespace) -> Vec<String> {
     }
     for (label, branch, by_conversation) in [(true, false, true), (false, true, false)] {
         let mut request = SearchRequest::new(namespace.clone(), "common words", 10);
-        request.labels = match label {
+        request.within.labels = match label {
             true => vec![format!("team={}", &namespace.as_str()[..4])],
             false => Vec::new(),
         };
         if branch {
-            request.conversation = Some(PARENT);
-            request.branch = Some(side.clone());
+            request.within.conversation = Some(PARENT);
+            request.within.branch = Some(side.clone());
         }
-        request.by_conversation = by_conversation;
+        request.conversations_max = by_conversation.then_some(usize::MAX);
         request.at_least = Some(engine.head());
         let answer = engine.search(request).await.unwrap();
         let hits = answer.hits.iter();
-        all.extend(hits.map(|hit| format!("{} {} {}", hit.conversation, hit.revision, hit.title)));
+        all.extend(hits.map(|hit| {
+            let found = &hit.found;
+            format!("{} {} {}", found.conversation, found.revision, hit.title)
+        }));
         let counts = answer.conversations.iter();
         all.extend(counts.map(|of| format!("{} {} {}", of.conversation, of.hits, of.title)));
     }

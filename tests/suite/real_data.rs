@@ -163,36 +163,40 @@ async fn is_found(engine: &Engine, imported: &importer::ImportedConversation) ->
         return false;
     };
     let request = SearchRequest {
-        conversation: Some(imported.conversation),
-        kinds: vec![EventKind::ToolResultRecorded],
+        within: ConversationFilters::only(imported.conversation),
+        filters: SearchFilters {
+            kinds: vec![EventKind::ToolResultRecorded],
+            ..SearchFilters::default()
+        },
         at_least: Some(engine.head()),
-        every_copy: true,
+        copies: Copies::Each,
         ..SearchRequest::new(ns(), format!("\"{phrase}\""), 100)
     };
     let hits = engine.search(request).await.unwrap().hits;
     for hit in &hits {
-        let which = WhichResult::Revision(hit.revision);
+        let (found, details) = (&hit.found, &hit.details);
+        let which = WhichResult::Revision(found.revision);
         let branch = Some(&hit.branch_name);
         let stored = engine
             .result(
                 &BranchAddress {
                     branch: branch.cloned(),
-                    ..BranchAddress::active(ns(), hit.conversation)
+                    ..BranchAddress::active(ns(), found.conversation)
                 },
                 which,
             )
             .await
             .unwrap();
         assert_eq!(
-            (&hit.call_id, &hit.tool),
+            (&details.call_id, &found.tool),
             (&stored.result.call_id, &stored.tool)
         );
-        let (start, end) = (hit.byte_start as usize, hit.byte_end as usize);
+        let (start, end) = (details.byte_start as usize, details.byte_end as usize);
         let before = &stored.text[..start];
-        assert_eq!(before.matches('\n').count() as u64 + 1, hit.line);
+        assert_eq!(before.matches('\n').count() as u64 + 1, details.line);
         let here = stored.text[start..end].contains(phrase);
-        if hit.revision == revision && here {
-            assert_eq!(hit.call_id, result.call_id);
+        if found.revision == revision && here {
+            assert_eq!(details.call_id, result.call_id);
             return true;
         }
     }

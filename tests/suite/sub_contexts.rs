@@ -150,13 +150,15 @@ async fn a_task_is_spawned_by_a_call_and_returns_its_summary() {
     assert!(now.branch.sub_contexts.is_empty() && now.branch.open_calls.is_empty());
 
     let search = SearchRequest {
-        conversation: Some(id),
-        include_sub_contexts: true,
+        within: ConversationFilters {
+            include_sub_contexts: true,
+            ..ConversationFilters::only(id)
+        },
         at_least: Some(engine.head()),
         ..SearchRequest::new(ns(), "tides Lisbon", 5)
     };
     let hits = engine.search(search).await.unwrap().hits;
-    assert!(hits.iter().any(|hit| hit.conversation == child));
+    assert!(hits.iter().any(|hit| hit.found.conversation == child));
     engine.close().await;
 }
 

@@ -182,7 +182,8 @@ pub fn check_secret(path: &Path, file: &File) -> io::Result<()> {
             let path = path.display();
             let what = format!(
                 "it has mode {mode:04o}, with which others than its owner can read it: run \
-                 `chmod 600 {path}`"
+                 `chmod 600 {path}`; for a service, mode 0440 or 0640 is accepted too if root owns \
+                 the file"
             );
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
         }
@@ -278,7 +279,9 @@ mod tests {
             let told = error.to_string();
             let mend = format!("`chmod 600 {}`", path.display());
             let mode = format!("mode {mode:04o}");
-            assert!(told.contains(&mode) && told.contains(&mend), "{told}");
+            for part in [&mode, &mend, "root", "0440"] {
+                assert!(told.contains(part), "{told}");
+            }
         }
     }
 

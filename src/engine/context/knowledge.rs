@@ -173,8 +173,8 @@ impl Engine {
     /// Returns a branch's knowledge, and its last results.
     ///
     /// # Errors
-    /// [`ReadError`] when the branch or the revision does not exist; [`ReadError::Invalid`] when
-    /// the conversation's `knowledge` policy is invalid.
+    /// [`ReadError`] when the branch or the revision does not exist;
+    /// [`ReadError::KnowledgePolicy`] when the conversation's `knowledge` policy is invalid.
     pub async fn knowledge(&self, query: KnowledgeQuery) -> Result<KnowledgeAnswer, ReadError> {
         let asked = self.inner.asked(&query.address)?;
         let (revision, knowledge) = self.known(&asked, query.as_of).await?;
@@ -376,14 +376,11 @@ impl Inner {
         let info = self.row(&address.namespace, address.conversation)?.info;
         let text = info.policies.get(KNOWLEDGE_POLICY);
         let policy = KnowledgePolicy::merged(text.map_or("", String::as_str));
-        let policy = policy.map_err(|error| ReadError::Invalid {
-            message: error.to_string(),
-        })?;
         Ok(Asked {
             namespace: address.namespace.clone(),
             conversation: address.conversation,
             branch: self.branch_at(address)?,
-            policy: Arc::new(policy),
+            policy: Arc::new(policy?),
         })
     }
 

@@ -13,7 +13,7 @@ use crate::{
     error::ReadError,
     history::History,
     lookup::record_of,
-    query::SearchRequest,
+    query::{ConversationFilters, SearchRequest},
     work::{self, Lane},
 };
 use treering_domain::{
@@ -24,6 +24,7 @@ use treering_domain::{
 use treering_log::Record;
 use treering_projections::{EventEntry, Finding, KeyAfter, Within};
 use treering_proto as codec;
+use treering_search::Copies;
 
 /// Number of hits per index query.
 const HITS_PAGE: usize = 100;
@@ -182,9 +183,9 @@ impl Engine {
     ) -> Result<(Vec<(ItemName, Found)>, bool), ItemsError> {
         let mut page = Page::of(search, *room);
         let mut request = SearchRequest::new(namespace.clone(), search.query.clone(), HITS_PAGE);
-        request.conversation = Some(items_conversation(namespace));
-        request.kinds = vec![EventKind::Custom];
-        request.every_copy = true;
+        request.within = ConversationFilters::only(items_conversation(namespace));
+        request.filters.kinds = vec![EventKind::Custom];
+        request.copies = Copies::Each;
         // A caller finds what it has just put.
         request.at_least = Some(self.published());
         request.wait_max = Some(ITEMS_INDEX_WAIT_MAX);
@@ -198,7 +199,7 @@ impl Engine {
                     break 'looking;
                 }
                 let (namespace, asked) = (namespace.clone(), search.clone());
-                let (id, revision) = (hit.conversation, hit.revision);
+                let (id, revision) = (hit.found.conversation, hit.found.revision);
                 let read = |engine: Self| async move {
                     let inner = &engine.inner;
                     let newest = inner.still_newest(&namespace, id, revision).await?;
@@ -213,7 +214,7 @@ impl Engine {
                 let (looked, added) = self.on(Lane::Short, read).await?;
                 page = looked;
                 if let Some((_, found)) = added.and_then(|at| page.found.get_mut(at)) {
-                    found.score = Some(hit.score);
+                    found.score = Some(hit.found.score);
                 }
             }
             if count < HITS_PAGE {

@@ -15,7 +15,7 @@ use crate::{
     },
     visit::{Visit, path_part, query},
 };
-use treering_present::{deed, text::address, time_arg::Moment};
+use treering_present::{deed, hit as hit_text, text::address, time_arg::Moment};
 use treering_proto::pb;
 
 /// Where to search: value in the address, label, kinds.
@@ -110,7 +110,22 @@ async fn answer(visit: &Visit, text: &str) -> Result<pb::SearchResponse, PageFai
         active_branches_only: asked.is_set("active"),
         by_conversation: !asked.is_set("regex"),
         conversations_max: CHIPS as u32,
-        ..Default::default()
+        mode: pb::QueryMode::Unspecified.into(),
+        // The page has no fields for these.
+        branch: String::new(),
+        paths: Vec::new(),
+        sources: Vec::new(),
+        labels: Vec::new(),
+        roles: Vec::new(),
+        happened_to: None,
+        recorded_from: None,
+        recorded_to: None,
+        not_sealed: false,
+        every_copy: false,
+        count_all: false,
+        context_lines: 0,
+        at_least: None,
+        wait_max: None,
     };
     Ok(visit.store.search().search(request).await?.into_inner())
 }
@@ -226,7 +241,7 @@ fn hit(visit: &Visit, hit: &pb::SearchHit) -> Markup {
     );
     let around = query(&[branch[0], ("around", &hit.revision.to_string())]);
     let around = format!("{}?{around}#e{}", visit.link(&path), hit.revision);
-    let what = treering_present::hit::what(hit);
+    let what = hit_text::what(hit, str::to_owned);
     let deed = match (hit.command.as_str(), hit.path.as_str()) {
         ("", "") => None,
         ("", path) => Some(path.to_owned()),
@@ -262,19 +277,13 @@ fn conversation(hit: &pb::SearchHit) -> Markup {
 /// Renders text with highlights. Ranges are bytes of the text before escaping.
 fn highlighted(text: &str, ranges: &[pb::Highlight]) -> PreEscaped<String> {
     let mut out = String::with_capacity(text.len() * 2);
-    let mut done = 0;
-    for range in ranges {
-        let (start, end) = (range.start as usize, range.end as usize);
-        let (Some(before), Some(found)) = (text.get(done..start), text.get(start..end)) else {
-            continue;
-        };
-        out.push_str(&escaped(before).0);
-        out.push_str("<mark>");
-        out.push_str(&escaped(found).0);
-        out.push_str("</mark>");
-        done = end;
+    for (piece, is_match) in hit_text::pieces(text, ranges) {
+        let piece = escaped(piece).0;
+        match is_match {
+            true => out.extend(["<mark>", &piece, "</mark>"]),
+            false => out.push_str(&piece),
+        }
     }
-    out.push_str(&escaped(text.get(done..).unwrap_or_default()).0);
     PreEscaped(out)
 }
 

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::hostile::escaped;
+use treering_present::Tone;
 
 /// The colour of a badge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,19 @@ pub enum Mood {
 }
 
 impl Mood {
+    /// Returns the colour for the tone of a text.
+    #[must_use]
+    pub fn of(tone: Tone) -> Self {
+        match tone {
+            Tone::Good => Self::Good,
+            Tone::Bad => Self::Bad,
+            Tone::Wait => Self::Wait,
+            Tone::Name | Tone::Dim | Tone::User | Tone::Assistant | Tone::Tool | Tone::Strong => {
+                Self::Plain
+            }
+        }
+    }
+
     /// Returns the CSS class.
     #[must_use]
     pub fn class(self) -> &'static str {

@@ -12,13 +12,12 @@ use super::{
 };
 use crate::{
     bounds::{ARGUMENT_BYTES, HEAD_BYTES, TITLE_CHARS},
-    pages::{call::address_of as call_address, tools},
+    pages::call::address_of as call_address,
     parts::{
         hostile::{block, first, headline, shown},
         json::pretty,
         numbers::{bytes_human, count},
         pieces::{Mood, badge},
-        time,
     },
     recorded::Piece,
     visit::Visit,
@@ -26,7 +25,7 @@ use crate::{
 use treering_present::{
     deed,
     json::{cancel_name, moment},
-    text::{parts_text, printable},
+    text::{decision_text, duration, parts_text, printable},
 };
 use treering_proto::pb;
 
@@ -139,7 +138,7 @@ fn lasted(call: &ThreadCall) -> Markup {
     if let Some(Ended::Result(_, Some(result))) = &call.ended
         && let Some(milliseconds) = result.execution_time_ms
     {
-        return html! { span.dim.number { (time::took(milliseconds)) } };
+        return html! { span.dim.number { (duration(Duration::from_millis(milliseconds))) } };
     }
     let between = || {
         let (asked, _) = call.asked.as_ref()?;
@@ -150,7 +149,7 @@ fn lasted(call: &ThreadCall) -> Markup {
     };
     html! {
         @if let Some(took) = between() {
-            span.dim.number title=(BETWEEN) { "within " (tools::told(took)) }
+            span.dim.number title=(BETWEEN) { "within " (duration(took)) }
         }
     }
 }
@@ -235,15 +234,10 @@ pub fn deed_of(tool: &str, arguments: &str) -> String {
 }
 
 fn decision(event: &pb::Event, decided: &pb::ApprovalDecided) -> Markup {
-    let (mood, word) = match decided.decision() {
-        pb::Decision::Approved => (Mood::Good, "approved"),
-        pb::Decision::Denied => (Mood::Bad, "denied"),
-        pb::Decision::Expired => (Mood::Bad, "expired"),
-        pb::Decision::Unspecified => (Mood::Plain, "decided"),
-    };
+    let (tone, word) = decision_text(decided.decision());
     html! {
         p.why id={ "e" (event.revision) } {
-            (badge(mood, word))
+            (badge(Mood::of(tone), word))
             @if !decided.decided_by.is_empty() { " by " (shown(&decided.decided_by)) }
             @if !decided.reason.is_empty() { ": " (shown(&decided.reason)) }
         }

@@ -13,7 +13,10 @@ use crate::{
 };
 use treering_client::Connection;
 use treering_context::{Provider, tokens::Counter};
-use treering_present::{json::section_name, text::count};
+use treering_present::{
+    explanation::{dropped_tokens, sections_line},
+    text::count,
+};
 use treering_proto::pb;
 
 /// How often a request is built until it fits.
@@ -132,24 +135,7 @@ fn provider(name: Option<&str>) -> Result<i32, Failure> {
 }
 
 fn summary(called: &str, told: &pb::Explanation, tokens: u64, budget: u64) -> String {
-    let sections: Vec<_> = told
-        .sections
-        .iter()
-        .filter(|section| section.tokens > 0 || section.dropped_tokens > 0)
-        .map(|section| {
-            let name = section_name(section.section()).replace('_', " ");
-            match section.dropped_tokens {
-                0 => format!("{name} {}", count(section.tokens)),
-                left => format!(
-                    "{name} {} ({} left out)",
-                    count(section.tokens),
-                    count(left)
-                ),
-            }
-        })
-        .collect();
-    let left = told.tokens_before_budget.saturating_sub(told.tokens);
-    let left = match left {
+    let left = match dropped_tokens(told) {
         0 => String::new(),
         left => format!(
             " {} tokens were dropped or shortened: a larger budget_tokens includes more, and \
@@ -163,7 +149,7 @@ fn summary(called: &str, told: &pb::Explanation, tokens: u64, budget: u64) -> St
         told.revision,
         count(tokens),
         count(budget),
-        sections.join(", ")
+        sections_line(told)
     )
 }
 

@@ -12,8 +12,7 @@ use crate::{
 };
 use treering_client::{Connection, read::search as answer};
 use treering_present::{
-    hit::about,
-    json,
+    hit as hit_text,
     text::{Zone, address, count},
     time_arg::Moment,
 };
@@ -156,7 +155,21 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
         regex: input.regex.unwrap_or(false),
         at_least: stats.head,
         wait_max: INDEX_WAIT.try_into().ok(),
-        ..Default::default()
+        mode: pb::QueryMode::Unspecified.into(),
+        // A model has few filters, to be told of in few words.
+        branch: String::new(),
+        sources: Vec::new(),
+        labels: Vec::new(),
+        kinds: Vec::new(),
+        roles: Vec::new(),
+        recorded_from: None,
+        recorded_to: None,
+        active_branches_only: false,
+        not_sealed: false,
+        count_all: false,
+        context_lines: 0,
+        by_conversation: false,
+        conversations_max: 0,
     })
 }
 
@@ -173,11 +186,11 @@ pub fn hits_text(hits: &[pb::SearchHit], before: u32) -> String {
         };
         text.push_str(&format!(
             "\n{number}. {place}  {}{failed}  {}  line {}\n",
-            what(hit),
+            hit_text::what(hit, called),
             Zone::Utc.day_clock(hit.happened_at.as_ref()),
             hit.line,
         ));
-        for line in about(hit, TITLE_CHARS) {
+        for line in hit_text::about(hit, TITLE_CHARS) {
             text.push_str(&format!("   {}\n", named(&line, TITLE_CHARS + 10)));
         }
         text.push_str(&quoted(&hit.snippet, SNIPPET_LINES, SNIPPET_CHARS));
@@ -188,27 +201,9 @@ pub fn hits_text(hits: &[pb::SearchHit], before: u32) -> String {
     text
 }
 
-/// Returns what a hit is: the result or call of a tool, a message of a role, or an event kind.
-fn what(hit: &pb::SearchHit) -> String {
-    let role = || json::role_name(hit.role);
-    match hit.tool.as_str() {
-        _ if hit.in_reasoning => format!("{} thought", role()),
-        "" if hit.role != 0 => format!("{} said", role()),
-        "" => json::kind_name(hit.kind).replace('_', " "),
-        tool if hit.kind == i32::from(pb::EventKind::ToolCallRequested) => {
-            format!("call of {}", called(tool))
-        }
-        tool => called(tool),
-    }
-}
-
 /// Returns how many other events have the same text, and which.
 fn copies(hit: &pb::SearchHit) -> String {
-    let places = hit.copies_at.iter().take(COPIES_NAMED);
-    let places: Vec<_> = places
-        .map(|copy| address(&copy.source_id, &copy.conversation_id, copy.revision))
-        .collect();
-    let more = hit.copies.saturating_sub(places.len() as u64);
+    let (places, more) = hit_text::copies(hit, COPIES_NAMED);
     match (places.is_empty(), more) {
         (true, more) => format!("{more} more copies: copies=true"),
         (false, 0) => format!("at {}", places.join(", ")),

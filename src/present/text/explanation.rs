@@ -2,8 +2,15 @@
 //! items.
 
 use super::{
-    super::{Paint, Tone, json::section_name, pb},
-    bytes_human, count, first_line, printable, short_id, things,
+    super::{
+        Paint, Tone,
+        explanation::{
+            self, Advice, BudgetTokens, DroppedRun, ItemRow, border_text, dropped_tokens,
+            fate_text, section_text, sections, token_basis, token_share,
+        },
+        pb,
+    },
+    bytes_human, count, first_line, printable, things,
 };
 use treering_context::Provider;
 
@@ -13,8 +20,6 @@ const BAR_CELLS_MAX: usize = 76;
 const ITEM_COLUMNS: usize = 32;
 /// Columns before the description of a step.
 const STEP_COLUMNS: usize = 32;
-/// This many consecutive items that were dropped for the same reason are merged into one line.
-const RUN_MIN: usize = 3;
 
 /// How an explanation is shown.
 #[derive(Clone, Copy, Debug)]
@@ -77,18 +82,6 @@ fn header(told: &pb::Explanation, paint: Paint) -> Vec<String> {
     lines
 }
 
-/// Returns a share in whole percent; `<1%` for one that is not zero and below 1 %.
-fn token_share(part: u64, whole: u64) -> String {
-    if whole == 0 {
-        return String::new();
-    }
-    let percent = u128::from(part) * 100 / u128::from(whole);
-    match (percent, part) {
-        (0, 1..) => "<1%".to_owned(),
-        (percent, _) => format!("{percent}%"),
-    }
-}
-
 fn tokens_line(told: &pb::Explanation, paint: Paint) -> String {
     let of = match told.budget_tokens {
         0 => " tokens, no budget".to_owned(),
@@ -104,25 +97,6 @@ fn tokens_line(told: &pb::Explanation, paint: Paint) -> String {
         Tone::Strong
     };
     format!("{}{of}", paint.text(tone, count(told.tokens)))
-}
-
-/// Returns how a request's tokens were counted: the encoding, and the calibration if there is one.
-#[must_use]
-pub fn token_basis(basis: &pb::TokenBasis) -> String {
-    let kind = if basis.estimate {
-        "estimated with"
-    } else {
-        "counted with"
-    };
-    let calibrated = match basis.calibrated_on {
-        0 => String::new(),
-        usages => format!(
-            " × {:.2}, calibrated on {}",
-            basis.factor,
-            things(u64::from(usages), "recorded usage", "recorded usages")
-        ),
-    };
-    format!("{kind} {}{calibrated}", basis.encoding)
 }
 
 fn basis_lines(basis: &pb::TokenBasis) -> Vec<String> {
@@ -170,8 +144,7 @@ fn budget(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
     let paint = how.paint;
     let used: Vec<_> = told.sections.iter().filter(|s| s.tokens > 0).collect();
     let tokens: Vec<u64> = used.iter().map(|section| section.tokens).collect();
-    let sum: u64 = tokens.iter().sum();
-    let whole = sum.max(told.budget_tokens);
+    let BudgetTokens { whole, free } = BudgetTokens::of(told);
     let width = how.width.saturating_sub(4).min(BAR_CELLS_MAX);
     let shares = apportion(&tokens, whole, width);
     let filled: usize = shares.iter().sum();
@@ -182,15 +155,8 @@ fn budget(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
         .collect();
     bar.push_str(&paint.text(Tone::Dim, "·".repeat(width.saturating_sub(filled))));
     let mut lines = vec![format!("  {bar}")];
-    for section in told
-        .sections
-        .iter()
-        .filter(|s| s.tokens > 0 || s.dropped_tokens > 0)
-    {
-        lines.push(legend(section, whole, paint));
-    }
-    if told.budget_tokens > sum {
-        let free = told.budget_tokens - sum;
+    lines.extend(sections(told).map(|section| legend(section, whole, paint)));
+    if free > 0 {
         let name = format!("  · {:<18}{:>10}", "free", count(free));
         let share = token_share(free, whole);
         lines.push(paint.text(Tone::Dim, format!("{name}  {share:>5}")));
@@ -199,7 +165,7 @@ fn budget(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
 }
 
 fn legend(section: &pb::SectionTokens, whole: u64, paint: Paint) -> String {
-    let name = section_name(section.section()).replace('_', " ");
+    let name = section_text(section.section());
     let dropped = match section.dropped_tokens {
         0 => String::new(),
         dropped => paint.text(Tone::Wait, format!("  {} left out", count(dropped))),
@@ -243,11 +209,11 @@ fn apportion(tokens: &[u64], whole: u64, cells: usize) -> Vec<usize> {
 fn notices(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
     let paint = how.paint;
     let mut lines = Vec::new();
-    if told.tokens_before_budget > told.tokens {
+    if let dropped @ 1.. = dropped_tokens(told) {
         lines.push(format!(
             "Before the budget: {} tokens; {} were shortened away or left out.",
             count(told.tokens_before_budget),
-            count(told.tokens_before_budget - told.tokens)
+            count(dropped)
         ));
     }
     if let Some(shared) = &told.shared_prefix {
@@ -260,23 +226,16 @@ fn notices(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
             bytes_human(shared.bytes)
         ));
     }
-    if told.over_budget {
-        let text = "It is over its budget, and nothing more may be dropped.";
-        lines.push(paint.text(Tone::Bad, text));
-    }
-    if told.compaction_due {
-        let text = paint.text(Tone::Wait, "A compaction is due.");
-        lines.push(format!("{text} This shows where it would cut:"));
-        lines.push(format!("  {}", compact_command(told)));
-    }
-    if !told.guidance_missing.is_empty() {
-        let names = told.guidance_missing.join(", ");
-        let names = first_line(&names, how.width);
-        lines.push(format!("No guidance was given yet for: {names}"));
-    }
-    for warning in &told.warnings {
-        let mark = paint.text(Tone::Wait, "!");
-        lines.push(format!("{mark} {}", first_line(warning, how.width * 2)));
+    for notice in explanation::notices(told, usize::MAX) {
+        let text = |columns| first_line(&notice.text, columns);
+        lines.push(match notice.tone {
+            Tone::Strong => text(how.width),
+            tone => format!("{} {}", paint.text(tone, "!"), text(how.width * 2)),
+        });
+        lines.extend(notice.advice.map(|advice| match advice {
+            Advice::Text(text) => format!("  {text}"),
+            Advice::Command(command) => format!("  {command}"),
+        }));
     }
     if !lines.is_empty() {
         lines.insert(0, String::new());
@@ -341,57 +300,30 @@ fn items(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
         "turn", "item", "tokens"
     );
     let mut lines = vec![paint.text(Tone::Strong, title)];
-    let mut is_volatile = false;
-    let mut rest = told.items.as_slice();
-    while let Some(first) = rest.first() {
-        let run = rest.iter().take_while(|item| alike(item, first)).count();
-        let told_together = !how.all && run >= RUN_MIN;
-        if first.is_volatile != is_volatile && first.fate() != pb::Fate::Dropped {
-            is_volatile = first.is_volatile;
-            lines.push(border(is_volatile, paint));
+    let rows = explanation::item_rows(&told.items, how.all).into_iter();
+    lines.extend(rows.map(|row| match row {
+        ItemRow::One(item) => item_line(item, how),
+        ItemRow::Dropped(run) => dropped_run(run, how),
+        ItemRow::Border { is_volatile } => {
+            let text = format!("  ┄┄  {}  ┄┄", border_text(is_volatile));
+            paint.text(Tone::Dim, text)
         }
-        let taken = if told_together { run } else { 1 };
-        if told_together {
-            lines.push(dropped_run(&rest[..run], how));
-        } else {
-            lines.push(item_line(first, how));
-        }
-        rest = &rest[taken..];
-    }
+    }));
     lines
 }
 
-/// Returns the line that marks where the prefix of a prompt cache can end.
-fn border(is_volatile: bool, paint: Paint) -> String {
-    let text = if is_volatile {
-        "  ┄┄  from here on the next request may differ  ┄┄"
-    } else {
-        "  ┄┄  from here on it stays until a compaction  ┄┄"
+fn dropped_run(run: DroppedRun<'_>, how: ExplanationText) -> String {
+    let turns = match run.turns {
+        Some((first, last)) if first == last => format!("{first}"),
+        Some((first, last)) => format!("{first}-{last}"),
+        None => String::new(),
     };
-    paint.text(Tone::Dim, text)
-}
-
-/// True when both were dropped for the same reason.
-fn alike(item: &pb::ExplainedItem, first: &pb::ExplainedItem) -> bool {
-    let dropped = pb::Fate::Dropped;
-    item.fate() == dropped && first.fate() == dropped && item.reason == first.reason
-}
-
-fn dropped_run(run: &[pb::ExplainedItem], how: ExplanationText) -> String {
-    let tokens: u64 = run.iter().map(|item| item.whole_tokens).sum();
-    let turns = run.iter().map(|item| item.turn).filter(|turn| *turn > 0);
-    let turns = match (turns.clone().min(), turns.max()) {
-        (Some(first), Some(last)) if first == last => format!("{first}"),
-        (Some(first), Some(last)) => format!("{first}-{last}"),
-        _ => String::new(),
-    };
-    let reason = run.first().map_or("", |item| item.reason.as_str());
-    let what = format!("{} items left out", run.len());
+    let what = format!("{} items left out", run.items);
     let columns = how.label_columns();
     let line = format!(
         "{turns:>4}  {what:<columns$}  {:>8} ✗ {}",
-        count(tokens),
-        first_line(reason, how.head_columns() + 8),
+        count(run.tokens),
+        first_line(run.reason, how.head_columns() + 8),
     );
     how.paint.text(Tone::Dim, line)
 }
@@ -405,10 +337,11 @@ fn item_line(item: &pb::ExplainedItem, how: ExplanationText) -> String {
     let columns = how.label_columns();
     let label = first_line(&item.label, columns - 2);
     let (mark, tokens) = match item.fate() {
-        pb::Fate::Dropped => (paint.text(Tone::Bad, "✗"), item.whole_tokens),
-        pb::Fate::Shortened => (paint.text(Tone::Wait, "~"), item.tokens),
-        pb::Fate::Kept | pb::Fate::Unspecified => (" ".to_owned(), item.tokens),
+        pb::Fate::Dropped => ("✗", item.whole_tokens),
+        pb::Fate::Shortened => ("~", item.tokens),
+        pb::Fate::Kept | pb::Fate::Unspecified => (" ", item.tokens),
     };
+    let mark = paint.text(fate_text(item.fate()).0, mark);
     let said = match item.fate() {
         pb::Fate::Kept | pb::Fate::Unspecified => item.head.clone(),
         pb::Fate::Shortened => format!("of {}: {}", count(item.whole_tokens), item.reason),
@@ -442,16 +375,6 @@ fn tone(item: &pb::ExplainedItem) -> Tone {
         (_, "assistant") => Tone::Assistant,
         (_, "tool") => Tone::Tool,
         _ => Tone::Strong,
-    }
-}
-
-/// Returns the command that plans the due compaction, with the budget for which it is due: with
-/// another budget, the plan could say that none is due.
-pub fn compact_command(told: &pb::Explanation) -> String {
-    let id = short_id("", &told.conversation_id);
-    match told.budget_tokens {
-        0 => format!("treering compact {id}"),
-        budget => format!("treering compact {id} --budget {budget}"),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Formats small pieces of text: sizes, counts, shortened contents, short ids.
 
+use std::time::Duration;
+
 use prost_types::Timestamp;
 use unicode_width::UnicodeWidthChar;
 
@@ -183,6 +185,20 @@ pub fn bytes_human(bytes: u64) -> String {
     format!("{size:.1} {}", UNITS[unit])
 }
 
+/// Formats a duration in a fitting unit, in at most 7 characters: `1.5 s`.
+#[must_use]
+#[allow(clippy::cast_precision_loss)] // Three digits are shown.
+pub fn duration(time: Duration) -> String {
+    let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    match milliseconds {
+        0..1_000 => format!("{milliseconds} ms"),
+        1_000..100_000 => format!("{:.1} s", milliseconds as f64 / 1_000.0),
+        100_000..594_000 => format!("{:.1} min", milliseconds as f64 / 60_000.0),
+        594_000..6_000_000 => format!("{:.0} min", milliseconds as f64 / 60_000.0),
+        _ => format!("{:.1} h", milliseconds as f64 / 3_600_000.0),
+    }
+}
+
 /// True for conversations from a source without times: their times are those of the import.
 #[must_use]
 pub fn is_undated(summary: &pb::ConversationSummary) -> bool {
@@ -303,6 +319,22 @@ mod tests {
             short_id(path, "7ad31c26-9708-4bd2-bbd5-9a3c977380c2"),
             "7ad31c26"
         );
+    }
+
+    // A call that waited for a person over night took "45,654 s", which was wider than its column.
+    #[test]
+    fn durations_fit_their_column() {
+        for (milliseconds, text) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_500, "1.5 s"),
+            (160_000, "2.7 min"),
+            (599_000, "10 min"),
+            (45_654_000, "12.7 h"),
+        ] {
+            assert_eq!(duration(Duration::from_millis(milliseconds)), text);
+            assert!(text.len() <= 7);
+        }
     }
 
     #[test]

@@ -12,12 +12,13 @@ mod zone;
 
 pub use address::{address, row_around};
 pub use event::{EventText, EventWords, event_lines, parts_text};
-pub use explanation::{ExplanationText, compact_command, explanation_lines, token_basis};
+pub use explanation::{ExplanationText, explanation_lines};
 use format::columns_of;
 pub use format::{
-    bytes_human, count, cut, first_line, happened, indent, is_undated, short_id, things, wrapped,
+    bytes_human, count, cut, duration, first_line, happened, indent, is_undated, short_id, things,
+    wrapped,
 };
 pub use pretty::pretty_json;
 pub use sign::{is_unseen, picture, printable, printable_json, printable_lines, push_escape};
-pub use words::say;
+pub use words::{decision_text, say, status_text};
 pub use zone::Zone;

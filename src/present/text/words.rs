@@ -5,7 +5,7 @@ use prost::Message;
 use super::{
     super::{
         Tone,
-        json::{cancel_name, kind_name, role_name},
+        json::{cancel_name, kind_name, role_name, status_name},
         pb::{self, event::Body},
     },
     bytes_human,
@@ -27,6 +27,35 @@ pub fn say(event: &pb::Event) -> EventWords {
         true => said.note("its content was erased").content(""),
         false => said,
     }
+}
+
+/// Describes a decision about a call.
+#[must_use]
+pub fn decision_text(decision: pb::Decision) -> (Tone, &'static str) {
+    match decision {
+        pb::Decision::Approved => (Tone::Good, "approved"),
+        pb::Decision::Denied => (Tone::Bad, "denied"),
+        pb::Decision::Expired => (Tone::Bad, "approval expired"),
+        pb::Decision::Unspecified => (Tone::Wait, "decided"),
+    }
+}
+
+/// Describes the status of a call.
+#[must_use]
+pub fn status_text(status: pb::CallStatus) -> (Tone, String) {
+    use pb::CallStatus;
+    let tone = match status {
+        CallStatus::Succeeded => Tone::Good,
+        CallStatus::Failed | CallStatus::Denied | CallStatus::Expired | CallStatus::Cancelled => {
+            Tone::Bad
+        }
+        CallStatus::PendingApproval => Tone::Wait,
+        CallStatus::Unspecified
+        | CallStatus::Requested
+        | CallStatus::Approved
+        | CallStatus::Started => Tone::Strong,
+    };
+    (tone, status_name(status).replace('_', " "))
 }
 
 macro_rules! words {
@@ -112,12 +141,7 @@ impl InWords for pb::ToolResultRecorded {
 
 impl InWords for pb::ApprovalDecided {
     fn said(self) -> EventWords {
-        let (tone, title) = match self.decision() {
-            pb::Decision::Approved => (Tone::Good, "approved"),
-            pb::Decision::Denied => (Tone::Bad, "denied"),
-            pb::Decision::Expired => (Tone::Bad, "approval expired"),
-            pb::Decision::Unspecified => (Tone::Wait, "decided"),
-        };
+        let (tone, title) = decision_text(self.decision());
         let by = pair(&self.call_id, &self.decided_by);
         EventWords::new(tone, title)
             .note(by)

@@ -30,10 +30,13 @@ use std::{
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::{bounds::ERROR_TEXT_BYTES_MAX, from_proto::Malformed, guard::Denied};
+use super::{
+    bounds::ERROR_TEXT_BYTES_MAX, context::BuildLate, from_proto::Malformed, guard::Denied,
+};
 use treering_access::{KeyRefusal, KeyRole, TokenError};
 use treering_context::{
     RenderError,
+    knowledge::KNOWLEDGE_POLICY,
     policy::{CONTEXT_POLICY, PolicyError},
 };
 use treering_domain::{
@@ -42,7 +45,7 @@ use treering_domain::{
     with_causes,
 };
 use treering_engine::{
-    AppendError, ContextError, EraseError, ReadError, SearchError, items::ItemsError,
+    AppendError, ContextError, EraseError, ReadError, SearchError, SearchLate, items::ItemsError,
 };
 use treering_proto::pb;
 
@@ -93,6 +96,13 @@ impl Refusal {
     /// Returns an error for a request that can and should be sent again.
     pub fn unable(message: &str) -> Self {
         Self::new(Code::Unavailable, "NOT_READY", message)
+    }
+
+    /// Returns an error for a range that starts after the end of a text of this size.
+    pub fn range_after_end(bytes: usize) -> Self {
+        let message =
+            format!("the range starts after the end of the result, which has {bytes} bytes");
+        Self::new(Code::OutOfRange, "RANGE_AFTER_END", message).fact("bytes", bytes)
     }
 
     /// Returns an error for a key that has exceeded a rate limit.
@@ -337,6 +347,9 @@ impl From<ReadError> for Refusal {
             ReadError::Invalid { .. } => {
                 of(Code::InvalidArgument, "INVALID_REQUEST").field("request")
             }
+            ReadError::KnowledgePolicy(_) => {
+                of(Code::FailedPrecondition, "CONVERSATION_POLICY").fact("policy", KNOWLEDGE_POLICY)
+            }
             // Only reads with a filter return this, in their last message.
             ReadError::ScanBound { .. } => {
                 of(Code::InvalidArgument, "INVALID_REQUEST").field("filter")
@@ -382,6 +395,18 @@ impl From<SearchError> for Refusal {
             }
             SearchError::Index { .. } => of(Code::Internal, "INDEX"),
         }
+    }
+}
+
+impl From<SearchLate> for Refusal {
+    fn from(late: SearchLate) -> Self {
+        Self::new(Code::DeadlineExceeded, "SEARCH_LATE", late)
+    }
+}
+
+impl From<BuildLate> for Refusal {
+    fn from(late: BuildLate) -> Self {
+        Self::new(Code::DeadlineExceeded, "BUILD_LATE", late)
     }
 }
 

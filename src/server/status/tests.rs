@@ -538,6 +538,33 @@ fn failures_of_requests() {
     }
 }
 
+// Programs act on reasons: an answer that is late for us, and a stored policy that is invalid, had
+// none of their own.
+#[test]
+fn late_answers_and_stored_policies_have_reasons() {
+    let late = SearchLate {
+        stage: treering_engine::SearchStage::Run,
+        waited: Duration::from_secs(30),
+    };
+    let policy = treering_context::knowledge::KnowledgePolicy::merged("[]").unwrap_err();
+    let refused = [
+        (Refusal::from(late), Code::DeadlineExceeded, "SEARCH_LATE"),
+        (
+            BuildLate::Build.into(),
+            Code::DeadlineExceeded,
+            "BUILD_LATE",
+        ),
+        (
+            ReadError::KnowledgePolicy(policy).into(),
+            Code::FailedPrecondition,
+            "CONVERSATION_POLICY",
+        ),
+    ];
+    for (refusal, code, reason) in refused {
+        assert_eq!((refusal.code, refusal.reason), (code, reason));
+    }
+}
+
 // Errors travel in headers, which clients limit to some KiB: a long name must not make the error
 // unreadable.
 #[test]

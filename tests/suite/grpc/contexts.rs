@@ -257,8 +257,18 @@ async fn a_conversation_is_compacted_and_expanded() {
             .iter()
             .any(|warning| warning.contains("read_file"))
     );
-    let again = contexts.compact(request).await.unwrap().into_inner();
+    let again = contexts
+        .compact(request.clone())
+        .await
+        .unwrap()
+        .into_inner();
     assert!(again.repeated_key && again.event == first.event);
+    let other = pb::CompactRequest {
+        summary: "another summary".into(),
+        ..request
+    };
+    let status = contexts.compact(other).await.unwrap_err();
+    assert_eq!(reason(&status), "IDEMPOTENCY_CONFLICT");
     let answer = contexts.build(build(&id, pb::Provider::OpenaiChat)).await;
     let text = body(&answer.unwrap().into_inner()).to_string();
     assert!(text.contains("Twelve boats were counted") && text.contains("Boat 4"));

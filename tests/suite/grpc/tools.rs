@@ -244,6 +244,7 @@ async fn large_results_go_in_and_out_in_pieces() {
     };
     let status = server.tools().get_result(past).await.unwrap_err();
     assert_eq!(status.code(), Code::OutOfRange);
+    assert_eq!(reason(&status), "RANGE_AFTER_END");
     server.stop().done().await;
 }
 

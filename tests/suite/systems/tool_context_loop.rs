@@ -421,13 +421,13 @@ async fn full_results_are_searched_for_retrieval() {
     let near = 3_001_u64.abs_diff(hit.line);
     assert!(near < 200, "the passage begins at line {}", hit.line);
     let own = SearchRequest {
-        conversation: Some(conversation(&id)),
+        within: ConversationFilters::only(conversation(&id)),
         at_least: Some(world.engine().head()),
         ..SearchRequest::new(ns(), "\"ledger drift\"", 10)
     };
     let own = world.engine().search(own).await.unwrap().hits;
-    assert_eq!(own[0].revision.0, hit.revision);
-    assert_eq!(own[0].line, hit.line);
+    assert_eq!(own[0].found.revision.0, hit.revision);
+    assert_eq!(own[0].details.line, hit.line);
 
     let failed = pb::SearchRequest {
         success: Some(false),

@@ -7,7 +7,7 @@ mod warnings;
 use self::tokens::WindowTokens;
 pub(crate) use self::warnings::compactions_of;
 use super::{BuildQuery, ContextError, build::Assembled, recorded::RecordedBatch};
-use crate::{Engine, Inner, query::BranchAddress};
+use crate::{Engine, Inner, error::AppendError, query::BranchAddress};
 use treering_context::{
     compaction::{self, PlannedCompaction, threshold_tokens},
     policy::{CompactionPolicy, ContextPolicy},
@@ -17,7 +17,7 @@ use treering_context::{
 };
 use treering_domain::{
     AppendCommand, Appended, BranchName, Compacted, CompactionTrigger, ConversationId, EventBody,
-    Expectation, ExpectedRevision, NewEvent, Revision,
+    Expectation, ExpectedRevision, NewEvent, Rejection, Revision, Rule,
 };
 
 /// A query for a compaction plan.
@@ -283,11 +283,9 @@ impl Inner {
         command: &CompactCommand,
         batch: RecordedBatch,
     ) -> Result<CompactOutcome, ContextError> {
-        let other = || {
-            invalid("the idempotency key was used for another request: use a new key".to_owned())
-        };
+        let other = || AppendError::from(Rejection::batch(Rule::IdempotencyConflict));
         let [(event, EventBody::Compacted(compacted))] = &batch.events[..] else {
-            return Err(other());
+            return Err(other().into());
         };
         let named = command.address.branch.as_ref();
         let branch = self.branch(&command.address.namespace, event.conversation, named);
@@ -297,7 +295,7 @@ impl Inner {
             || (!command.summary.is_empty() && command.summary != compacted.summary)
             || command.cut.is_some_and(|cut| cut != compacted.cut_revision);
         if differs {
-            return Err(other());
+            return Err(other().into());
         }
         let warning = self.compaction_warning(&command.address.namespace, event, compacted);
         let warnings = warning.await;

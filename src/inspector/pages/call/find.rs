@@ -5,12 +5,12 @@ use prost::Message;
 use crate::{
     bounds::{CALLS_BESIDE, CALLS_OF_BRANCH},
     failure::PageFailure,
-    pages::tools::stats::HappenedAt,
     parts::place::ConversationPlace,
     recorded::TextPlace,
     visit::Visit,
 };
 use treering_domain::EventKind;
+use treering_present::tool_stats::HappenedAt;
 use treering_proto::pb::{self, event::Body};
 
 /// Finds the call in an address: by its start (`at`) and end (`end`) if they are given, else the

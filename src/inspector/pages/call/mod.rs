@@ -21,13 +21,7 @@ use crate::{
     bounds::{ARGUMENTS_BYTES, MARKUP_BYTES},
     failure::PageFailure,
     frame::{Page, Tab},
-    pages::{
-        approvals,
-        tools::{
-            stats::{self, HappenedAt},
-            told,
-        },
-    },
+    pages::approvals,
     parts::{
         hostile::{block, shown},
         json::pretty,
@@ -40,7 +34,11 @@ use crate::{
     visit::{At, Visit, path_part},
 };
 use treering_domain::hex;
-use treering_present::json::{approval_name, cancel_name, status_name};
+use treering_present::{
+    json::{approval_name, cancel_name},
+    text::{duration, status_text},
+    tool_stats::{self, HappenedAt},
+};
 use treering_proto::pb::{self, CallStatus};
 
 /// Bytes of markup of arguments and result together.
@@ -77,18 +75,8 @@ pub fn address_of(
 /// Renders the outcome as a badge.
 #[must_use]
 pub fn outcome(call: &pb::ToolCall) -> Markup {
-    let mood = match call.status() {
-        CallStatus::Succeeded => Mood::Good,
-        CallStatus::Failed | CallStatus::Denied | CallStatus::Expired | CallStatus::Cancelled => {
-            Mood::Bad
-        }
-        CallStatus::PendingApproval => Mood::Wait,
-        CallStatus::Unspecified
-        | CallStatus::Requested
-        | CallStatus::Approved
-        | CallStatus::Started => Mood::Plain,
-    };
-    badge(mood, &status_name(call.status()).replace('_', " "))
+    let (tone, text) = status_text(call.status());
+    badge(Mood::of(tone), &text)
 }
 
 /// Returns the page.
@@ -153,7 +141,7 @@ fn facts(
 ) -> Markup {
     let asked = happened.get(&(call.conversation_id.clone(), call.request_revision));
     let asked = asked.or(call.requested_at.as_ref());
-    let took = stats::took(call, &place.id, happened);
+    let took = tool_stats::took(call, &place.id, happened);
     let to = |revision| moment(visit, &place.id, &call.branch, revision);
     let at = |revision: u64| {
         html! { a href=(to(revision)) title="in the transcript" { "#" (count(revision)) } }
@@ -180,7 +168,7 @@ fn facts(
             @if call.started_revision > 0 { dt { "Started" } dd { "at " (at(call.started_revision)) } }
             @if let Some(took) = took {
                 dt { "Took" }
-                dd { (told(took)) @if call.execution_time_ms.is_none() { span.dim { ", " (BETWEEN) } } }
+                dd { (duration(took)) @if call.execution_time_ms.is_none() { span.dim { ", " (BETWEEN) } } }
             }
             @if call.end_revision > 0 { dt { "Returned" } dd { (size(call.result_bytes)) } }
             dt { "Seen" } dd { a href=(to(seen)) { "in the transcript" } }

@@ -28,8 +28,12 @@ use crate::{
 };
 use treering_context::Provider;
 use treering_present::{
+    explanation::{
+        self, Advice, BudgetTokens, dropped_tokens, section_text, sections, token_basis,
+        token_share,
+    },
     json::section_name,
-    text::{printable_json, token_basis},
+    text::printable_json,
 };
 use treering_proto::pb;
 
@@ -253,25 +257,15 @@ fn compare_form(
 
 fn notices(told: &pb::Explanation) -> Markup {
     html! {
-        @if told.over_budget {
-            p.notice.bad {
-                "The request exceeds its budget, and nothing more may be dropped: raise the \
-                 budget, or allow more to be dropped in the policy’s "
-                code { "drop_order" } "."
+        @for notice in explanation::notices(told, WARNINGS) {
+            p class={ "notice " (Mood::of(notice.tone).class()) } {
+                (shown(&notice.text))
+                @match &notice.advice {
+                    Some(Advice::Text(text)) => { " " (text) }
+                    Some(Advice::Command(command)) => { " " code { (shown(command)) } }
+                    None => {}
+                }
             }
-        }
-        @if told.compaction_due {
-            p.notice.wait {
-                "A compaction is due. "
-                code { (shown(&treering_present::text::compact_command(told))) }
-                " shows where it would cut."
-            }
-        }
-        @if !told.guidance_missing.is_empty() {
-            p.notice { "No guidance was given yet for " (shown(&told.guidance_missing.join(", "))) "." }
-        }
-        @for warning in told.warnings.iter().take(WARNINGS) {
-            p.notice.wait { (shown(warning)) }
         }
     }
 }
@@ -281,19 +275,9 @@ const WARNINGS: usize = 20;
 /// Steps that are shown at most.
 const STEPS: usize = 60;
 
-/// Returns the name of a section.
-fn name_of(section: pb::Section) -> String {
-    section_name(section).replace('_', " ")
-}
-
 /// Renders the budget as a bar, and its sections as a table.
 fn budget(told: &pb::Explanation, id: &str) -> Markup {
-    let sum: u64 = told.sections.iter().map(|section| section.tokens).sum();
-    let whole = sum.max(told.budget_tokens);
-    let there = told
-        .sections
-        .iter()
-        .filter(|one| one.tokens > 0 || one.dropped_tokens > 0);
+    let BudgetTokens { whole, free } = BudgetTokens::of(told);
     let title = format!("{id}-title");
     html! {
         section aria-labelledby=(title) {
@@ -308,7 +292,7 @@ fn budget(told: &pb::Explanation, id: &str) -> Markup {
                 "at #" (count(told.revision)) " of " (shown(&told.branch))
                 @if !told.model.is_empty() { ", for " (shown(&told.model)) }
                 ", " (told.basis.as_ref().map(token_basis).unwrap_or_default())
-                @if told.tokens_before_budget > told.tokens {
+                @if dropped_tokens(told) > 0 {
                     "; " (count(told.tokens_before_budget)) " before the budget"
                 }
             }
@@ -325,27 +309,27 @@ fn budget(told: &pb::Explanation, id: &str) -> Markup {
                         }
                     }
                     tbody {
-                        @for one in there {
+                        @for one in sections(told) {
                             tr {
                                 th scope="row" {
                                     svg.swatch width="10" height="10" aria-hidden="true" {
                                         rect class=(class(one.section())) width="10" height="10" rx="2" {}
                                     }
-                                    " " (name_of(one.section()))
+                                    " " (section_text(one.section()))
                                 }
                                 td.number { (count(one.tokens)) }
-                                td.number { (share(one.tokens, whole)) }
+                                td.number { (token_share(one.tokens, whole)) }
                                 td.number { (count(u64::from(one.items))) }
                                 td.number {
                                     @if one.dropped_tokens > 0 { (count(one.dropped_tokens)) }
                                 }
                             }
                         }
-                        @if told.budget_tokens > sum {
+                        @if free > 0 {
                             tr.free {
                                 th scope="row" { "free" }
-                                td.number { (count(told.budget_tokens - sum)) }
-                                td.number { (share(told.budget_tokens - sum, whole)) }
+                                td.number { (count(free)) }
+                                td.number { (token_share(free, whole)) }
                                 td {} td {}
                             }
                         }
@@ -372,7 +356,7 @@ fn bar(told: &pb::Explanation, whole: u64) -> Markup {
                 @if one.tokens > 0 {
                     @let width = part(one.tokens, whole) * BAR;
                     rect class=(class(one.section())) x=(px(x)) y="0" width=(px(width)) height="26" {
-                        title { (name_of(one.section())) ": " (count(one.tokens)) }
+                        title { (section_text(one.section())) ": " (count(one.tokens)) }
                     }
                     @let () = x += width;
                 }
@@ -394,17 +378,6 @@ fn px(length: f64) -> String {
     format!("{length:.1}")
 }
 
-/// Returns whole percent; `<1%` for a share above zero and below 1 %.
-fn share(some: u64, whole: u64) -> String {
-    if whole == 0 {
-        return String::new();
-    }
-    match (u128::from(some) * 100 / u128::from(whole), some) {
-        (0, 1..) => "<1%".to_owned(),
-        (percent, _) => format!("{percent}%"),
-    }
-}
-
 /// Renders how much equals the last request that was sent.
 fn shared(told: &pb::Explanation) -> Markup {
     let Some(shared) = &told.shared_prefix else {
@@ -423,7 +396,7 @@ fn shared(told: &pb::Explanation) -> Markup {
                 "The first " strong { (count(shared.tokens)) } " tokens ("
                 (bytes_human(shared.bytes)) ") equal the last request, of "
                 (count(shared.previous_tokens)) " (at #" (count(shared.previous_revision)) "): "
-                strong { (share(shared.tokens, shared.previous_tokens)) }
+                strong { (token_share(shared.tokens, shared.previous_tokens)) }
                 " of them can be read from a prompt cache."
             }
             svg.budget.thin viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true" {

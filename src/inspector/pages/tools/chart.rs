@@ -5,19 +5,12 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 
-use super::stats::ToolNumbers;
-use crate::parts::time;
+use treering_present::tool_stats::ToolNumbers;
 
 /// Length of a bar in pixels.
 const BAR_PX: f64 = 120.0;
 /// The shortest duration with a visible length, in milliseconds.
 const LEAST_MS: f64 = 1.0;
-
-/// Formats a duration.
-#[must_use]
-pub fn told(took: Duration) -> String {
-    time::took(u64::try_from(took.as_millis()).unwrap_or(u64::MAX))
-}
 
 /// Renders the number of calls relative to the tool with the most, and their outcomes.
 #[must_use]

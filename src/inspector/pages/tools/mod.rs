@@ -2,14 +2,13 @@
 //! branch.
 
 mod chart;
-pub mod stats;
 
-pub use chart::told;
+use std::time::Duration;
 
 use axum::response::Response;
 use futures::{StreamExt, TryStreamExt, stream};
 use maud::{Markup, html};
-use stats::{CallOutcome, CountedCall, HappenedAt, ToolNumbers, ToolOrder};
+use prost_types::Timestamp;
 
 use crate::{
     bounds::{
@@ -32,12 +31,28 @@ use crate::{
 };
 use treering_client::read;
 use treering_domain::EventKind;
+use treering_present::{
+    text::duration,
+    tool_stats::{self, CallOutcome, HappenedAt, ToolNumbers, ToolOrder},
+};
 use treering_proto::pb;
 
 /// Characters of a tool's name.
 const TOOL_CHARS: usize = 60;
 /// Characters of arguments and results in a list.
 const HEAD_CHARS: usize = 140;
+
+/// A call with the values for its statistics.
+struct CountedCall {
+    /// The call, from the store.
+    call: pb::ToolCall,
+    /// The conversation that was queried; the events of the call may be inherited.
+    conversation: String,
+    /// When it was requested.
+    at: Timestamp,
+    /// Its duration, if known.
+    took: Option<Duration>,
+}
 
 /// Titles of conversations by id.
 type Titles = std::collections::HashMap<String, String>;
@@ -185,8 +200,8 @@ async fn calls_of(
     };
     let (calls, happened) = tokio::try_join!(history, happened(visit, id, branch, as_of, limit))?;
     let calls = calls.into_iter().map(|call| CountedCall {
-        at: stats::asked_at(&call, id, &happened),
-        took: stats::took(&call, id, &happened),
+        at: tool_stats::asked_at(&call, id, &happened),
+        took: tool_stats::took(&call, id, &happened),
         conversation: id.to_owned(),
         call,
     });
@@ -272,7 +287,8 @@ fn counted(visit: &Visit, calls: &[CountedCall], titles: Option<&Titles>) -> Mar
         );
     }
     let choice = Choice::of(visit);
-    let tools = stats::by_tool(calls, choice.order);
+    let timed = calls.iter().map(|one| (&one.call, one.took));
+    let tools = tool_stats::by_tool(timed, choice.order);
     let chosen: Vec<&CountedCall> = calls.iter().filter(|call| choice.has(call)).collect();
     html! {
         section aria-labelledby="by-tool" {
@@ -340,7 +356,7 @@ fn tool_row(
     choice: &Choice,
     of: &ToolNumbers,
     most: u64,
-    slowest: std::time::Duration,
+    slowest: Duration,
 ) -> Markup {
     let is_on = choice.tool == Some(of.tool.as_str());
     let to = with(
@@ -348,7 +364,7 @@ fn tool_row(
         "tool",
         Some(&of.tool).filter(|_| !is_on).map(String::as_str),
     );
-    let took = |percent| of.percentile(percent).map(chart::told);
+    let took = |percent| of.percentile(percent).map(duration);
     html! {
         tr.at[is_on] {
             th scope="row" {
@@ -433,8 +449,8 @@ fn took(one: &CountedCall) -> Markup {
     let is_measured = one.call.execution_time_ms.is_some();
     html! {
         @match one.took {
-            Some(took) if is_measured => (told(took)),
-            Some(took) => span title=(BETWEEN) { "within " (told(took)) },
+            Some(took) if is_measured => (duration(took)),
+            Some(took) => span title=(BETWEEN) { "within " (duration(took)) },
             None => "—",
         }
     }
