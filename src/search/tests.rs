@@ -471,7 +471,7 @@ fn a_filter_takes_all_conversations_of_a_source() {
         let mut asked = query("needle");
         asked.limit = 1_000;
         let chosen = (1..=wanted).map(|at| conversation(u128::from(2 * at)));
-        asked.filters.scope = Some(Scope::Conversations(chosen.collect()));
+        asked.scope = Some(Scope::Conversations(chosen.collect()));
         let mut places = found(&index, &asked);
         places.sort_unstable();
         let expected: Vec<u64> = (1..=wanted.min(300)).map(|at| 2 * at).collect();
