@@ -188,7 +188,7 @@ async fn what_is_no_conversation_is_refused_by_name() {
         (
             "README.md",
             "# A title\n\n- not a conversation\n",
-            "no JSON",
+            "not JSON",
         ),
         ("gemini.json", gemini, "--format gemini-cli"),
         (

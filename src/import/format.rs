@@ -64,7 +64,7 @@ impl Format {
             Self::OtherJson => "other-json",
             Self::NoJson => "no-json",
             Self::Binary => "binary",
-            Self::Empty => "empty",
+            Self::Empty => "nothing",
         }
     }
 
@@ -96,9 +96,9 @@ impl fmt::Display for Format {
             Self::Pi => "a session of pi (pi)",
             Self::ChatDocument => "one JSON document with messages",
             Self::OtherJson => "JSON of an unknown format",
-            Self::NoJson => "not JSON (text, for example Markdown)",
-            Self::Binary => "not text (for example a program, a database or an image)",
-            Self::Empty => "empty",
+            Self::NoJson => "text that is not JSON, for example Markdown",
+            Self::Binary => "a binary file (for example a program, a database or an image)",
+            Self::Empty => "nothing",
         })
     }
 }
