@@ -150,7 +150,7 @@ async fn a_store_of_a_newer_version_says_so() {
     // As the command line shows it.
     let text = with_causes(&error).to_string();
     assert!(
-        text.contains("version 3") && text.contains("up to 2"),
+        text.contains("version 3") && text.contains("supported version 2"),
         "{text}"
     );
 }

@@ -409,7 +409,7 @@ mod tests {
         };
         assert_eq!(used("fork", writing), Some(Use::Appends));
         assert_eq!(used("decide", writing), None);
-        assert!(missing("decide", true).contains("by HTTP"));
+        assert!(missing("decide", true).contains("over HTTP"));
         assert_eq!(used("pending", ALL), Some(Use::Looks));
         assert_eq!(names(ALL).len(), OFFERS.len());
         assert_eq!(used("nothing", ALL), None);

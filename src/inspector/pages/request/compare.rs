@@ -366,7 +366,7 @@ mod tests {
         assert!(
             differing_lines(&one, &one)
                 .into_string()
-                .contains("the same")
+                .contains("are equal")
         );
     }
 }
