@@ -1,7 +1,7 @@
 //! Reading events from a store: requests that several commands make.
 
 use prost::Message;
-use tonic::{Code, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::{connect::Connection, error::CliError, pb};
 use treering_domain::EventKind;
@@ -198,6 +198,40 @@ pub async fn search(
     Ok(store.search().search(request.clone()).await?.into_inner())
 }
 
+/// Reads the beginning of a range of a recorded text: a little more than `bytes_max` bytes if there
+/// is more, however large it is.
+///
+/// # Errors
+/// Those of the store.
+pub async fn beginning_of_result(
+    store: &Connection,
+    request: pb::GetResultRequest,
+    bytes_max: usize,
+) -> Result<(pb::ResultInfo, Vec<u8>), Status> {
+    let mut answers = store.tools().get_result(request).await?.into_inner();
+    let (mut info, mut bytes) = (pb::ResultInfo::default(), Vec::new());
+    while bytes.len() <= bytes_max
+        && let Some(answer) = answers.message().await?
+    {
+        info = answer.info.unwrap_or(info);
+        bytes.extend_from_slice(&answer.chunk);
+    }
+    Ok((info, bytes))
+}
+
+/// Returns the complete characters of a byte range, and the number of bytes before them.
+#[must_use]
+pub fn whole_chars(bytes: &[u8]) -> (usize, &str) {
+    let is_inside = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
+    let skipped = bytes.iter().take(3).take_while(is_inside).count();
+    let rest = &bytes[skipped..];
+    let text = match std::str::from_utf8(rest) {
+        Ok(text) => text,
+        Err(error) => std::str::from_utf8(&rest[..error.valid_up_to()]).unwrap_or_default(),
+    };
+    (skipped, text)
+}
+
 /// Returns the error for a query with nothing to search for.
 fn without_words() -> CliError {
     CliError::Usage {
@@ -205,5 +239,22 @@ fn without_words() -> CliError {
         hint: "give at least one letter, digit or sign; or a filter such as --path or --tool, to \
                list everything that matches it"
             .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A part that begins or ends inside a character is not valid text; bytes that are left out must
+    // be in the next part.
+    #[test]
+    fn parts_are_whole_characters() {
+        let text = "aé日本".as_bytes();
+        assert_eq!(whole_chars(&text[..2]), (0, "a"));
+        assert_eq!(whole_chars(&text[2..]), (1, "日本"));
+        assert_eq!(whole_chars(&text[4..]), (2, "本"));
+        assert_eq!(whole_chars(&text[..8]), (0, "aé日"));
+        assert_eq!(whole_chars(b""), (0, ""));
     }
 }

@@ -4,7 +4,10 @@ use futures::StreamExt;
 use tonic::Code;
 
 use super::{bounds::LINES, failure::PageFailure, parts::hostile::fitting};
-use treering_client::Connection;
+use treering_client::{
+    Connection,
+    read::{self as reading, whole_chars},
+};
 use treering_proto::pb;
 
 /// Most bytes of markup per requested byte.
@@ -96,20 +99,8 @@ impl Piece {
                 (first == 0).then_some(1)
             }
         };
-        let mut answers = store
-            .tools()
-            .get_result(request)
-            .await
-            .map_err(not_there)?
-            .into_inner();
-        let (mut info, mut bytes) = (pb::ResultInfo::default(), Vec::new());
-        while bytes.len() <= bytes_max
-            && let Some(answer) = answers.next().await
-        {
-            let answer = answer.map_err(not_there)?;
-            info = answer.info.unwrap_or(info);
-            bytes.extend_from_slice(&answer.chunk);
-        }
+        let read = reading::beginning_of_result(store, request, bytes_max).await;
+        let (info, bytes) = read.map_err(not_there)?;
         let start = info.byte_start;
         let piece = Self {
             info,
@@ -144,14 +135,8 @@ impl Piece {
     }
 
     fn with(mut self, bytes: &[u8], bytes_max: usize) -> Self {
-        let is_inside = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
-        let skipped = bytes.iter().take(3).take_while(is_inside).count();
-        let rest = &bytes[skipped..];
-        let is_cut = rest.len() > bytes_max;
-        let whole = match std::str::from_utf8(rest) {
-            Ok(text) => text,
-            Err(error) => std::str::from_utf8(&rest[..error.valid_up_to()]).unwrap_or_default(),
-        };
+        let (skipped, whole) = whole_chars(bytes);
+        let is_cut = bytes.len() - skipped > bytes_max;
         let end = whole.floor_char_boundary(bytes_max.min(whole.len()));
         // Text whose markup is larger than usual is shown in smaller parts.
         let mut end = fitting(&whole[..end], bytes_max.saturating_mul(MARKUP_PER_BYTE));
@@ -191,8 +176,7 @@ impl Tail {
 
     /// Returns the last lines that fit on a page.
     fn piece(mut self, info: pb::ResultInfo, bytes_max: usize) -> Piece {
-        let is_inside = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
-        let inside = self.bytes.iter().take(3).take_while(is_inside).count();
+        let inside = whole_chars(&self.bytes).0;
         self.skip(if self.start > 0 { inside } else { 0 });
         let mut begins_line = self.start == 0;
         let markup_max = bytes_max.saturating_mul(MARKUP_PER_BYTE);

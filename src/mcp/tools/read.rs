@@ -1,6 +1,5 @@
 //! `read`: returns a recorded text in small parts.
 
-use futures::StreamExt;
 use prost::Message;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,7 +14,7 @@ use crate::{
 };
 use treering_client::{
     Connection, names,
-    read::{self as reading, result_of_call},
+    read::{self as reading, result_of_call, whole_chars},
 };
 use treering_domain::EventKind;
 use treering_present::text::count;
@@ -240,21 +239,8 @@ impl Piece {
             Range::Unsaid => Some(1),
         };
         let failed = |status| not_given(status, place);
-        let mut answers = store
-            .tools()
-            .get_result(request)
-            .await
-            .map_err(failed)?
-            .into_inner();
-        let (mut info, mut bytes) = (pb::ResultInfo::default(), Vec::new());
-        // A result may have megabytes: read no more than will be shown.
-        while bytes.len() <= max
-            && let Some(answer) = answers.next().await
-        {
-            let answer = answer.map_err(failed)?;
-            info = answer.info.unwrap_or(info);
-            bytes.extend_from_slice(&answer.chunk);
-        }
+        let read = reading::beginning_of_result(store, request, max).await;
+        let (info, mut bytes) = read.map_err(failed)?;
         let is_cut = bytes.len() > max;
         bytes.truncate(max);
         let (skipped, text) = whole_chars(&bytes);
@@ -376,22 +362,6 @@ impl Piece {
     }
 }
 
-/// Returns the complete characters of a byte range, and the number of bytes before them.
-fn whole_chars(bytes: &[u8]) -> (usize, &str) {
-    let is_inside = |byte: &u8| byte & 0b1100_0000 == 0b1000_0000;
-    let skipped = bytes
-        .iter()
-        .take(3)
-        .take_while(|byte| is_inside(byte))
-        .count();
-    let rest = &bytes[skipped..];
-    let text = match std::str::from_utf8(rest) {
-        Ok(text) => text,
-        Err(error) => std::str::from_utf8(&rest[..error.valid_up_to()]).unwrap_or_default(),
-    };
-    (skipped, text)
-}
-
 fn not_given(status: tonic::Status, place: &EventPlace) -> Failure {
     match status.code() {
         Code::NotFound => Failure::new(
@@ -451,18 +421,6 @@ mod tests {
             line,
             text: text.into(),
         }
-    }
-
-    // A part that begins or ends inside a character is not valid text; bytes that are left out must
-    // be in the next part.
-    #[test]
-    fn parts_are_whole_characters() {
-        let text = "aé日本".as_bytes();
-        assert_eq!(whole_chars(&text[..2]), (0, "a"));
-        assert_eq!(whole_chars(&text[2..]), (1, "日本"));
-        assert_eq!(whole_chars(&text[4..]), (2, "本"));
-        assert_eq!(whole_chars(&text[..8]), (0, "aé日"));
-        assert_eq!(whole_chars(b""), (0, ""));
     }
 
     // The arguments of a call could not be read at all: the answer was its result, and a line
