@@ -38,6 +38,7 @@ __all__ = [
     "BranchNameTaken",
     "BranchNotFound",
     "BrokenMessage",
+    "BuildLate",
     "Busy",
     "BytesInFlight",
     "CallAlreadyDecided",
@@ -100,6 +101,7 @@ __all__ = [
     "ParentIncomplete",
     "PermissionDenied",
     "QuotaExceeded",
+    "RangeAfterEnd",
     "RateLimited",
     "ReadOnly",
     "RebuildRuns",
@@ -110,6 +112,7 @@ __all__ = [
     "RevisionNotFound",
     "RoleMissing",
     "Sealed",
+    "SearchLate",
     "SecondMessage",
     "ServerNotStarted",
     "StorageFailed",
@@ -705,6 +708,18 @@ class MessageTooLarge(Invalid):
         return self._int("max")
 
 
+class RangeAfterEnd(Invalid):
+    """The range begins after the end of the result."""
+
+    reason = "RANGE_AFTER_END"
+    advice = "Begin earlier."
+
+    @property
+    def size(self) -> int:
+        """The size of the result, in bytes."""
+        return self._int("bytes")
+
+
 class TooManyElements(Invalid):
     """The request has too many elements."""
 
@@ -767,6 +782,20 @@ class QuotaExceeded(Refused):
 
     reason = "QUOTA_EXCEEDED"
     advice = "`metadata` shows the usage; erase data, or ask for a larger quota."
+
+
+class SearchLate(DeadlineExceeded):
+    """The search took too long."""
+
+    reason = "SEARCH_LATE"
+    advice = "Narrow the search, or retry later."
+
+
+class BuildLate(DeadlineExceeded):
+    """The request was not built in time, or the log did not reach `at_least`."""
+
+    reason = "BUILD_LATE"
+    advice = "Retry later, or without `at_least`."
 
 
 class TooSlow(Unavailable):

@@ -3,6 +3,7 @@
 import {
   Conflict,
   Damaged,
+  DeadlineExceeded,
   Failed,
   Invalid,
   NotFound,
@@ -340,6 +341,17 @@ export class SecondMessage extends Invalid {
   static override readonly advice: string = "Send one message.";
 }
 
+/** The range begins after the end of the result. */
+export class RangeAfterEnd extends Invalid {
+  static override readonly reason = "RANGE_AFTER_END";
+  static override readonly advice: string = "Begin earlier.";
+
+  /** The size of the result, in bytes. */
+  get size(): number {
+    return this.number("bytes");
+  }
+}
+
 /** The request exceeds the maximum size of a message. */
 export class MessageTooLarge extends Invalid {
   static override readonly reason = "MESSAGE_TOO_LARGE";
@@ -405,6 +417,18 @@ export class QuotaExceeded extends Refused {
   static override readonly reason = "QUOTA_EXCEEDED";
   static override readonly advice: string =
     "`metadata` shows the usage; erase data, or ask for a larger quota.";
+}
+
+/** The search took too long. */
+export class SearchLate extends DeadlineExceeded {
+  static override readonly reason = "SEARCH_LATE";
+  static override readonly advice: string = "Narrow the search, or retry later.";
+}
+
+/** The request was not built in time, or the log did not reach `atLeast`. */
+export class BuildLate extends DeadlineExceeded {
+  static override readonly reason = "BUILD_LATE";
+  static override readonly advice: string = "Retry later, or without `atLeast`.";
 }
 
 /** The request did not arrive in time. */
