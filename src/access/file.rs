@@ -353,27 +353,32 @@ mod rfc3339_text {
     use treering_proto::rfc3339::{read, text};
 
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives references")]
-    pub fn serialize<S: Serializer>(time: &TimestampMicros, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(
+        time: &TimestampMicros,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         text(*time).serialize(to)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<TimestampMicros, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<TimestampMicros, D::Error> {
         let text = String::deserialize(from)?;
         read(&text).ok_or_else(|| D::Error::custom("a time is not in RFC 3339 format"))
     }
 
-    pub mod maybe {
+    pub(super) mod maybe {
         use super::{Deserialize, Deserializer, Error, Serialize, Serializer, TimestampMicros};
 
         #[expect(clippy::ref_option, reason = "serde gives references")]
-        pub fn serialize<S: Serializer>(
+        pub(crate) fn serialize<S: Serializer>(
             time: &Option<TimestampMicros>,
             to: S,
         ) -> Result<S::Ok, S::Error> {
             time.and_then(super::text).serialize(to)
         }
 
-        pub fn deserialize<'de, D: Deserializer<'de>>(
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
             from: D,
         ) -> Result<Option<TimestampMicros>, D::Error> {
             let Some(text) = Option::<String>::deserialize(from)? else {

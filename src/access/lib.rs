@@ -9,6 +9,8 @@
 //!
 //! A folder without keys is open to everyone. One whose keys have all ended is not.
 
+#![warn(unreachable_pub)]
+
 mod change;
 mod file;
 mod proof;

@@ -137,7 +137,7 @@ impl Grant {
 
     /// Returns true for an admin of the whole store.
     #[must_use]
-    pub fn is_of_store(&self) -> bool {
+    pub(crate) fn is_of_store(&self) -> bool {
         self.role == KeyRole::Admin && self.namespace == GrantReach::Every
     }
 }

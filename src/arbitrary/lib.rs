@@ -1,6 +1,8 @@
 //! `proptest` strategies for event bodies of every kind that `body::decode` accepts.
 //! They do not consider whether an event may be appended to a conversation.
 
+#![warn(unreachable_pub)]
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

@@ -14,7 +14,7 @@ const BLOB: u8 = 2;
 /// The content of an object under construction.
 #[derive(Debug, Default)]
 pub(super) struct Content {
-    pub raw: Vec<u8>,
+    pub(crate) raw: Vec<u8>,
     /// Homes of the large bodies in it.
     homes: Vec<u64>,
     /// Homes that its records refer to and that came with other records.
@@ -22,11 +22,11 @@ pub(super) struct Content {
 }
 
 impl Content {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.raw.is_empty()
     }
 
-    pub fn block(&mut self, block: &ShippedBlock) {
+    pub(crate) fn block(&mut self, block: &ShippedBlock) {
         self.raw.push(BLOCK);
         self.raw.extend_from_slice(&block.first.to_le_bytes());
         self.raw.extend_from_slice(&block.count.to_le_bytes());
@@ -34,7 +34,7 @@ impl Content {
         self.needs.extend_from_slice(&block.needs);
     }
 
-    pub fn blob(&mut self, home: u64, bytes: &[u8]) {
+    pub(crate) fn blob(&mut self, home: u64, bytes: &[u8]) {
         if self.homes.contains(&home) {
             return;
         }
@@ -51,7 +51,7 @@ impl Content {
     }
 
     /// Returns the homes that earlier objects must hold.
-    pub fn needs(&self) -> Vec<u64> {
+    pub(crate) fn needs(&self) -> Vec<u64> {
         let mut needs = self.needs.clone();
         needs.sort_unstable();
         needs.dedup();
@@ -63,9 +63,9 @@ impl Content {
 /// The parsed content of an object.
 #[derive(Debug, Default)]
 pub(super) struct Read {
-    pub blocks: Vec<EncodedFrame>,
+    pub(crate) blocks: Vec<EncodedFrame>,
     /// Large bodies by home.
-    pub blobs: HashMap<u64, Bytes>,
+    pub(crate) blobs: HashMap<u64, Bytes>,
 }
 
 impl Read {
@@ -73,7 +73,7 @@ impl Read {
     ///
     /// # Errors
     /// A description of what is wrong with it.
-    pub fn of(raw: Vec<u8>) -> Result<Self, String> {
+    pub(crate) fn of(raw: Vec<u8>) -> Result<Self, String> {
         let cut_off = || "its content is truncated".to_owned();
         let mut rest = Bytes::from(raw);
         let mut read = Self::default();
@@ -108,7 +108,7 @@ impl Read {
     ///
     /// # Errors
     /// A description of what is wrong with them.
-    pub fn records(&self, first: u64, last: u64) -> Result<Vec<(u64, Record)>, String> {
+    pub(crate) fn records(&self, first: u64, last: u64) -> Result<Vec<(u64, Record)>, String> {
         let mut records = Vec::new();
         let mut next = first;
         for block in &self.blocks {

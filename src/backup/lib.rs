@@ -5,6 +5,8 @@
 //! [`verify`], [`prune`]), and [`restore`]. It reads the store through [`BackupSource`]: an engine,
 //! or a server. `docs/BACKUP.md` gives the layout and the reasons.
 
+#![warn(unreachable_pub)]
+
 #[cfg(feature = "cloud")]
 mod cloud;
 mod content;

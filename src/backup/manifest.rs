@@ -20,38 +20,38 @@ const FORMAT: u32 = 1;
 /// A generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
-    pub format: u32,
+    pub(crate) format: u32,
     /// Number within the store's backups, from 1.
-    pub generation: u64,
-    pub store: Uuid,
+    pub(crate) generation: u64,
+    pub(crate) store: Uuid,
     /// See [`treering_log::LogIdentity`].
-    pub timeline: Uuid,
+    pub(crate) timeline: Uuid,
     /// Identifies histories that only grew: of generations with the same last line, a later one
     /// contains all of an earlier one. A new line begins when the log has regressed. All lines are
     /// listed; the last one is this generation's.
-    pub lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
     /// Microseconds since 1970-01-01 UTC, like all times here.
-    pub made_at: i64,
+    pub(crate) made_at: i64,
     /// Version of the program that wrote it.
-    pub made_by: String,
+    pub(crate) made_by: String,
     /// The last record; `None`: the log was empty.
-    pub mark: Option<Mark>,
+    pub(crate) mark: Option<Mark>,
     /// In order and without gaps, from offset 1.
-    pub objects: Vec<Object>,
+    pub(crate) objects: Vec<Object>,
     /// All recorded erasures, in order.
-    pub erasures: Vec<Erased>,
+    pub(crate) erasures: Vec<Erased>,
     /// Whether earlier generations may hold erased content and may still be there: then the next
     /// backup looks for them.
     #[serde(default)]
-    pub to_clean: bool,
+    pub(crate) to_clean: bool,
 }
 
 /// A history that only grew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Line {
-    pub id: Uuid,
+    pub(crate) id: Uuid,
     /// The last offset of it in this generation; `None`: it is still growing.
-    pub to: Option<u64>,
+    pub(crate) to: Option<u64>,
 }
 
 impl Line {
@@ -66,46 +66,46 @@ impl Line {
 /// A record's position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mark {
-    pub offset: u64,
-    pub chain_hash: String,
-    pub recorded_at: i64,
+    pub(crate) offset: u64,
+    pub(crate) chain_hash: String,
+    pub(crate) recorded_at: i64,
 }
 
 /// An object that holds records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Object {
-    pub first: u64,
+    pub(crate) first: u64,
     /// Its last record, which ends a batch.
-    pub last: Mark,
+    pub(crate) last: Mark,
     /// BLAKE3 of the stored bytes except the last 32, which are this hash.
-    pub blake3: String,
+    pub(crate) blake3: String,
     /// Stored size.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Size before compression.
-    pub raw_bytes: u64,
+    pub(crate) raw_bytes: u64,
     /// Homes of large bodies that its records refer to and that earlier objects hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub needs: Vec<u64>,
+    pub(crate) needs: Vec<u64>,
 }
 
 /// An event that records an erasure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Erased {
-    pub position: u64,
-    pub recorded_at: i64,
-    pub namespace: String,
-    pub conversation: Uuid,
-    pub branch: u64,
+    pub(crate) position: u64,
+    pub(crate) recorded_at: i64,
+    pub(crate) namespace: String,
+    pub(crate) conversation: Uuid,
+    pub(crate) branch: u64,
     /// First and last revision of each range.
-    pub revisions: Vec<[u64; 2]>,
+    pub(crate) revisions: Vec<[u64; 2]>,
     /// First and last log offset of each range.
-    pub offsets: Vec<[u64; 2]>,
-    pub reason: String,
-    pub actor: String,
+    pub(crate) offsets: Vec<[u64; 2]>,
+    pub(crate) reason: String,
+    pub(crate) actor: String,
 }
 
 impl Mark {
-    pub fn new(mark: ShipMark, recorded_at: TimestampMicros) -> Self {
+    pub(crate) fn new(mark: ShipMark, recorded_at: TimestampMicros) -> Self {
         Self {
             offset: mark.offset,
             chain_hash: mark.chain.to_string(),
@@ -113,22 +113,22 @@ impl Mark {
         }
     }
 
-    pub fn is(&self, mark: &ShipMark) -> bool {
+    pub(crate) fn is(&self, mark: &ShipMark) -> bool {
         self.offset == mark.offset && self.chain_hash == mark.chain.to_string()
     }
 
-    pub fn chain(&self) -> Option<ContentHash> {
+    pub(crate) fn chain(&self) -> Option<ContentHash> {
         unhex(self.chain_hash.as_bytes()).map(ContentHash)
     }
 }
 
 impl Object {
-    pub fn name(&self, store: Uuid) -> String {
+    pub(crate) fn name(&self, store: Uuid) -> String {
         let (first, last) = (self.first, self.last.offset);
         format!("{store}/records/{first:016x}-{last:016x}-{}", self.blake3)
     }
 
-    pub fn place(&self, store: Uuid) -> Place {
+    pub(crate) fn place(&self, store: Uuid) -> Place {
         Place {
             kind: Kind::Records,
             store,
@@ -137,7 +137,7 @@ impl Object {
     }
 
     /// True when it holds any of these offsets, or refers to a large body whose home is among them.
-    pub fn is_touched(&self, offsets: &[[u64; 2]]) -> bool {
+    pub(crate) fn is_touched(&self, offsets: &[[u64; 2]]) -> bool {
         let holds = |first: u64, last: u64| {
             let mut ranges = offsets.iter();
             ranges.any(|[from, to]| *from <= last && first <= *to)
@@ -147,7 +147,7 @@ impl Object {
 }
 
 impl Erased {
-    pub fn new(erasure: ShippedErasure) -> Self {
+    pub(crate) fn new(erasure: ShippedErasure) -> Self {
         let revisions = erasure.revisions.iter().map(|revision| revision.0);
         Self {
             position: erasure.position,
@@ -166,7 +166,7 @@ impl Erased {
     ///
     /// # Errors
     /// [`BackupError`] when the name is not a valid namespace.
-    pub fn namespace(&self) -> Result<Namespace, BackupError> {
+    pub(crate) fn namespace(&self) -> Result<Namespace, BackupError> {
         Namespace::new(&self.namespace)
             .map_err(|error| BackupError::internal("reading erased content", error))
     }
@@ -175,11 +175,11 @@ impl Erased {
     ///
     /// # Errors
     /// As [`Self::namespace`].
-    pub fn key(&self) -> Result<ConversationKey, BackupError> {
+    pub(crate) fn key(&self) -> Result<ConversationKey, BackupError> {
         Ok(self.namespace()?.key(ConversationId(self.conversation)))
     }
 
-    pub fn revisions(&self) -> impl Iterator<Item = Revision> {
+    pub(crate) fn revisions(&self) -> impl Iterator<Item = Revision> {
         let ranges = self.revisions.iter();
         ranges.flat_map(|[first, last]| (*first..=*last).map(Revision))
     }
@@ -200,7 +200,7 @@ fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<[u64; 2]> {
 }
 
 impl Manifest {
-    pub fn first(store: Uuid, timeline: Uuid) -> Self {
+    pub(crate) fn first(store: Uuid, timeline: Uuid) -> Self {
         Self {
             format: FORMAT,
             generation: 0,
@@ -217,17 +217,17 @@ impl Manifest {
     }
 
     /// Returns the last offset; 0 if there is none.
-    pub fn head(&self) -> u64 {
+    pub(crate) fn head(&self) -> u64 {
         self.mark.as_ref().map_or(0, |mark| mark.offset)
     }
 
     /// Returns the offset of the last event that records an erasure.
-    pub fn clean_to(&self) -> u64 {
+    pub(crate) fn clean_to(&self) -> u64 {
         self.erasures.last().map_or(0, |erased| erased.position)
     }
 
     /// Begins a new line, and ends the earlier ones at the common history.
-    pub fn begin_line(&mut self) {
+    pub(crate) fn begin_line(&mut self) {
         let head = self.head();
         for line in &mut self.lines {
             line.to = Some(line.to.map_or(head, |to| to.min(head)));
@@ -236,7 +236,7 @@ impl Manifest {
     }
 
     /// True when this contains everything of an older generation.
-    pub fn contains(&self, older: &Self) -> bool {
+    pub(crate) fn contains(&self, older: &Self) -> bool {
         let of = older.lines.last().map(|line| line.id);
         let mut lines = self.lines.iter().filter(|line| Some(line.id) == of);
         lines.any(|line| line.to.is_none_or(|to| older.head() <= to))
@@ -251,7 +251,7 @@ impl Manifest {
     }
 
     /// Returns the erasures known to a newer generation whose content this one may still hold.
-    pub fn holds_of<'a>(&'a self, newest: &'a Self) -> impl Iterator<Item = &'a Erased> {
+    pub(crate) fn holds_of<'a>(&'a self, newest: &'a Self) -> impl Iterator<Item = &'a Erased> {
         let known = self.clean_to();
         newest.erasures.iter().filter(move |erased| {
             erased.position > known
@@ -265,7 +265,7 @@ impl Manifest {
     /// Writes the manifest if the previous generation is still the newest. A number is never
     /// reused: only generations older than an existing one are removed, so the newest one has the
     /// highest number ever used. Returns its size in bytes, and its entry in a listing.
-    pub async fn put(
+    pub(crate) async fn put(
         &self,
         target: &BackupTarget,
         key: Option<&Key>,
@@ -311,7 +311,7 @@ impl Manifest {
     }
 
     /// Reads a generation.
-    pub async fn get(
+    pub(crate) async fn get(
         target: &BackupTarget,
         store: Uuid,
         generation: u64,
@@ -362,8 +362,8 @@ pub(super) fn range_of(name: &str) -> Option<[u64; 2]> {
 /// A generation in a listing.
 #[derive(Clone, Debug)]
 pub(super) struct Generation {
-    pub number: u64,
-    pub object: Listed,
+    pub(crate) number: u64,
+    pub(crate) object: Listed,
 }
 
 fn folder_of(store: Uuid) -> String {

@@ -40,10 +40,10 @@ pub(super) enum Kind {
 /// Identity of an object, which the key authenticates together with the content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    pub kind: Kind,
-    pub store: Uuid,
+    pub(crate) kind: Kind,
+    pub(crate) store: Uuid,
     /// First and last offset; for a manifest, its generation twice.
-    pub range: (u64, u64),
+    pub(crate) range: (u64, u64),
 }
 
 /// A 32-byte key that encrypts objects.
@@ -95,8 +95,8 @@ impl Key {
 
 /// Wrapped content, with the hash that names it.
 pub(super) struct Sealed {
-    pub bytes: Bytes,
-    pub sum: blake3::Hash,
+    pub(crate) bytes: Bytes,
+    pub(crate) sum: blake3::Hash,
 }
 
 /// Wraps content.
@@ -162,7 +162,7 @@ impl From<&str> for Unopened {
 
 impl Unopened {
     /// Makes the error for an object with this address.
-    pub fn of(self, object: String) -> BackupError {
+    pub(crate) fn of(self, object: String) -> BackupError {
         match self {
             Self::Changed(what) => BackupError::Damaged { object, what },
             Self::Locked(what) => BackupError::Locked { object, what },

@@ -33,9 +33,9 @@ pub struct BackupTarget {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     /// Relative to the target.
-    pub name: String,
-    pub bytes: u64,
-    pub modified: TimestampMicros,
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    pub(crate) modified: TimestampMicros,
 }
 
 /// What a put does if the object exists.

@@ -26,7 +26,7 @@ pub(super) struct Uploads {
 }
 
 impl Uploads {
-    pub fn new(target: &BackupTarget, store: Uuid, key: Option<&Key>) -> Self {
+    pub(crate) fn new(target: &BackupTarget, store: Uuid, key: Option<&Key>) -> Self {
         Self {
             target: target.clone(),
             store,
@@ -37,7 +37,7 @@ impl Uploads {
     }
 
     /// Starts an upload; waits while too many are in progress.
-    pub async fn put(
+    pub(crate) async fn put(
         &mut self,
         first: u64,
         last: Mark,
@@ -53,7 +53,7 @@ impl Uploads {
     }
 
     /// Waits for all uploads.
-    pub async fn take(&mut self) -> Result<Vec<Object>, BackupError> {
+    pub(crate) async fn take(&mut self) -> Result<Vec<Object>, BackupError> {
         while !self.under_way.is_empty() {
             self.wait_for_one().await?;
         }

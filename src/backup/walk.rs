@@ -17,13 +17,13 @@ use treering_log::{Record, RecordBody};
 
 /// Reader of the objects of a store's backup.
 pub(super) struct Objects<'a> {
-    pub target: &'a BackupTarget,
-    pub store: Uuid,
-    pub key: Option<&'a Key>,
+    pub(crate) target: &'a BackupTarget,
+    pub(crate) store: Uuid,
+    pub(crate) key: Option<&'a Key>,
 }
 
 impl Objects<'_> {
-    pub fn damaged(&self, object: &Object, what: impl Into<String>) -> BackupError {
+    pub(crate) fn damaged(&self, object: &Object, what: impl Into<String>) -> BackupError {
         BackupError::Damaged {
             object: self.target.address_of(&object.name(self.store)),
             what: what.into(),
@@ -31,7 +31,7 @@ impl Objects<'_> {
     }
 
     /// Returns the content of an object.
-    pub async fn read(&self, object: &Object) -> Result<Read, BackupError> {
+    pub(crate) async fn read(&self, object: &Object) -> Result<Read, BackupError> {
         let name = object.name(self.store);
         let bytes = self.target.get(&name).await?;
         if bytes.len() as u64 != object.bytes {
@@ -61,14 +61,14 @@ impl Objects<'_> {
 /// The last known state of a conversation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
-    pub head: Revision,
-    pub chain: ContentHash,
+    pub(crate) head: Revision,
+    pub(crate) chain: ContentHash,
 }
 
 /// State of the check.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
-    pub conversations: HashMap<ConversationKey, Known>,
+    pub(crate) conversations: HashMap<ConversationKey, Known>,
     /// By home: the hash of the large body.
     bodies: HashMap<u64, ContentHash>,
 }
@@ -78,7 +78,12 @@ impl Walk {
     ///
     /// # Errors
     /// A description of what is wrong with it.
-    pub fn record(&mut self, offset: u64, record: &Record, read: &Read) -> Result<(), String> {
+    pub(crate) fn record(
+        &mut self,
+        offset: u64,
+        record: &Record,
+        read: &Read,
+    ) -> Result<(), String> {
         let header = &record.header;
         let known = self.conversations.entry(header.key()).or_default();
         if header.revision != known.head.next() {

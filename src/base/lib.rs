@@ -1,6 +1,8 @@
 //! Utilities for every layer: files and folders, caught panics, cancellation, trace spans,
 //! measurements.
 
+#![warn(unreachable_pub)]
+
 pub mod contained;
 pub mod disk;
 pub mod measure;

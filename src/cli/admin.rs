@@ -21,7 +21,7 @@ use super::{
 /// Reads the whole log and checks checksums, hash chains, revisions and large bodies, and that
 /// views and index agree with it. Exits with 0 only if there is no fault.
 #[derive(Args, Debug, Clone)]
-pub struct VerifyArgs {
+pub(crate) struct VerifyArgs {
     /// Also compare views and index with a rebuild (slower)
     #[arg(long)]
     deep: bool,
@@ -38,7 +38,7 @@ pub struct VerifyArgs {
 /// rebuilt. The old ones stay if a rebuild fails. Conversations that cannot be read from the log
 /// are marked as damaged.
 #[derive(Args, Debug, Clone)]
-pub struct RebuildArgs {
+pub(crate) struct RebuildArgs {
     /// Only the views
     #[arg(long)]
     views: bool,
@@ -51,7 +51,7 @@ pub struct RebuildArgs {
 ///
 /// # Errors
 /// [`CliError::Outcome`] if there is a fault; errors of the store or the output.
-pub async fn verify(
+pub(crate) async fn verify(
     args: &VerifyArgs,
     common: &Common,
     store: &Connection,
@@ -144,7 +144,7 @@ fn print_outcome(outcome: &pb::VerifyOutcome, out: &mut Out) -> Result<(), CliEr
 }
 
 /// Rebuilds views and index.
-pub async fn rebuild(
+pub(crate) async fn rebuild(
     args: &RebuildArgs,
     store: &Connection,
     out: &mut Out,
@@ -199,7 +199,7 @@ pub async fn rebuild(
 }
 
 /// Prints statistics of the store.
-pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if out.json {
         return Ok(out.line(json::of(&stats))?);

@@ -20,7 +20,7 @@ Examples:
   treering annotate CONVERSATION --score 0.8 --label solved
   treering annotate CONVERSATION --branch retry --revision 57 --comment 'read the wrong file'")]
 #[command(group = clap::ArgGroup::new("judgement").required(true).multiple(true))]
-pub struct AnnotateArgs {
+pub(crate) struct AnnotateArgs {
     #[command(flatten)]
     place: BranchArgs,
     /// Revision to judge [default: the whole branch]
@@ -53,7 +53,11 @@ fn finite(text: &str) -> Result<f64, String> {
 }
 
 /// Adds the annotation.
-pub async fn run(args: AnnotateArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: AnnotateArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let event = RevisionArg::Event(args.revision.unwrap_or_default());
     let place = args.place.find(store, event).await?;
     let body = pb::AnnotationAdded {

@@ -25,7 +25,7 @@ const LINES: usize = 40;
 Examples:
   treering pending
   treering pending CONVERSATION --json")]
-pub struct PendingArgs {
+pub(crate) struct PendingArgs {
     /// Only in this conversation: an id or its beginning, @last, or words of its title
     conversation: Option<String>,
     /// Only on this branch
@@ -35,7 +35,7 @@ pub struct PendingArgs {
 
 // The help of each command is at its name in `lib.rs`.
 #[derive(Args, Debug, Clone)]
-pub struct DecideArgs {
+pub(crate) struct DecideArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// The call's id, as `treering pending` shows it
@@ -53,7 +53,11 @@ pub struct DecideArgs {
 }
 
 /// Prints the pending calls.
-pub async fn pending(args: PendingArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn pending(
+    args: PendingArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
     let place = find_if_named(store, conversation, branch).await?;
     let request = pb::PendingRequest {
@@ -79,7 +83,7 @@ pub async fn pending(args: PendingArgs, store: &Connection, out: &mut Out) -> Re
 ///
 /// # Errors
 /// [`CliError::NotFound`] if no such call waits; errors of the store or the output.
-pub async fn decide(
+pub(crate) async fn decide(
     args: DecideArgs,
     decision: pb::Decision,
     store: &Connection,
@@ -182,7 +186,7 @@ fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
 }
 
 /// The actor: the given name, else the account's.
-pub fn person(given: Option<String>) -> String {
+pub(crate) fn person(given: Option<String>) -> String {
     given
         .or_else(|| env::var("USER").ok())
         .or_else(|| env::var("USERNAME").ok())

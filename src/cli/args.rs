@@ -6,79 +6,79 @@ use clap::{Args, ValueEnum};
 use directories::ProjectDirs;
 
 use super::{error::CliError, time_arg::length};
-pub use treering_client::{ConnectOptions, Credentials, KeyArgument, Target};
+pub(crate) use treering_client::{ConnectOptions, Credentials, KeyArgument, Target};
 
 /// Environment variable for the default of `--data`.
-pub const DATA_ENV: &str = "TREERING_DATA";
+pub(crate) const DATA_ENV: &str = "TREERING_DATA";
 /// Environment variable for the default of `--server`.
-pub const SERVER_ENV: &str = "TREERING_SERVER";
+pub(crate) const SERVER_ENV: &str = "TREERING_SERVER";
 
 /// Options of every command.
 #[derive(Args, Clone, Debug)]
-pub struct Common {
+pub(crate) struct Common {
     /// Use the store in this folder, in this process
     ///
     /// Default: $TREERING_DATA, else the platform's data folder.
     #[arg(long, global = true, value_name = "DIR", conflicts_with = "server")]
     #[arg(help_heading = "Store")]
-    pub data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// Use the server at this URL, for example http://127.0.0.1:7171
     ///
     /// Default: $TREERING_SERVER, unless --data is given.
     #[arg(long, global = true, value_name = "URL", help_heading = "Store")]
-    pub server: Option<String>,
+    pub(crate) server: Option<String>,
     /// How long to wait for another command that has the folder open: 10s, 500ms, 0
     ///
     /// If a server has the folder open, the command goes through that server. With 0 the command
     /// fails at once in both cases, with an error that names the process.
     #[arg(long, global = true, value_name = "TIME", help_heading = "Store")]
     #[arg(value_parser = length, default_value = "10s")]
-    pub wait: Duration,
+    pub(crate) wait: Duration,
     /// The tenant: no namespace sees another
     #[arg(long, global = true, value_name = "NAME", help_heading = "Store")]
     #[arg(env = "TREERING_NAMESPACE", default_value = "default")]
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// Credentials for a server.
     #[command(flatten)]
-    pub credentials: CredentialArgs,
+    pub(crate) credentials: CredentialArgs,
     /// Print JSON, one object on each line
     #[arg(long, global = true, help_heading = "Output")]
-    pub json: bool,
+    pub(crate) json: bool,
     /// Print times as dates, not as how long ago
     ///
     /// On a terminal, times are in the time zone of TZ or the machine, with the offset; in pipes
     /// and files they are UTC.
     #[arg(long, global = true, help_heading = "Output")]
-    pub absolute: bool,
+    pub(crate) absolute: bool,
     /// Do not page long output on a terminal ($PAGER, else less)
     #[arg(long, global = true, help_heading = "Output")]
-    pub no_pager: bool,
+    pub(crate) no_pager: bool,
     /// When to use colour
     #[arg(long, global = true, value_name = "WHEN", help_heading = "Output")]
     #[arg(value_enum, default_value_t)]
-    pub color: Color,
+    pub(crate) color: Color,
 }
 
 /// Credentials for a server, and how the server is verified.
 #[derive(Args, Clone, Debug, Default)]
-pub struct CredentialArgs {
+pub(crate) struct CredentialArgs {
     /// API key for the server, or @FILE with it
     #[arg(long, global = true, value_name = "KEY", help_heading = "Server")]
     #[arg(env = "TREERING_TOKEN", hide_env_values = true)]
-    pub token: Option<KeyArgument>,
+    pub(crate) token: Option<KeyArgument>,
     /// Trust only the certificate authorities in this file (PEM), for a server at an https://
     /// address with a private CA
     #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
     #[arg(env = "TREERING_CA")]
-    pub ca: Option<PathBuf>,
+    pub(crate) ca: Option<PathBuf>,
     /// Client certificate (PEM), for a server that requires one
     #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
     #[arg(env = "TREERING_CLIENT_CERT", requires = "client_key")]
-    pub client_cert: Option<PathBuf>,
+    pub(crate) client_cert: Option<PathBuf>,
     /// Private key of the client certificate (PEM)
     #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
     #[arg(env = "TREERING_CLIENT_KEY", requires = "client_cert")]
-    pub client_key: Option<PathBuf>,
+    pub(crate) client_key: Option<PathBuf>,
 }
 
 /// When to use colour.
@@ -98,13 +98,13 @@ impl Common {
     ///
     /// # Errors
     /// [`CliError::Usage`] if no folder was given and the platform has no default.
-    pub fn target(&self) -> Result<Target, CliError> {
+    pub(crate) fn target(&self) -> Result<Target, CliError> {
         let set = |name| env::var_os(name).filter(|value| !value.is_empty());
         self.target_from(set(SERVER_ENV), set(DATA_ENV))
     }
 
     /// The store of this command, with the credentials.
-    pub fn connect_options(&self) -> Result<ConnectOptions, CliError> {
+    pub(crate) fn connect_options(&self) -> Result<ConnectOptions, CliError> {
         Ok(ConnectOptions {
             target: self.target()?,
             wait: self.wait,
@@ -114,7 +114,7 @@ impl Common {
     }
 
     /// Credentials for a server.
-    pub fn credentials(&self) -> Credentials {
+    pub(crate) fn credentials(&self) -> Credentials {
         let given = self.credentials.clone();
         Credentials {
             token: given.token,
@@ -125,7 +125,7 @@ impl Common {
     }
 
     /// The folder of the store; none if the command uses a server.
-    pub fn folder(&self) -> Result<Option<PathBuf>, CliError> {
+    pub(crate) fn folder(&self) -> Result<Option<PathBuf>, CliError> {
         Ok(match self.target()? {
             Target::Data(dir) => Some(dir),
             Target::Server(_) => None,
@@ -133,7 +133,7 @@ impl Common {
     }
 
     /// Whether the command uses a server and not a folder.
-    pub fn is_for_a_server(&self) -> Result<bool, CliError> {
+    pub(crate) fn is_for_a_server(&self) -> Result<bool, CliError> {
         Ok(self.folder()?.is_none())
     }
 
@@ -141,7 +141,7 @@ impl Common {
     ///
     /// # Errors
     /// [`CliError::Usage`] if no folder was given and the platform has no default.
-    pub fn data_dir(&self) -> Result<PathBuf, CliError> {
+    pub(crate) fn data_dir(&self) -> Result<PathBuf, CliError> {
         let from_env = env::var_os(DATA_ENV).filter(|value| !value.is_empty());
         self.data
             .clone()
@@ -154,7 +154,7 @@ impl Common {
     ///
     /// # Errors
     /// [`CliError::Usage`] for a server; as [`Common::data_dir`].
-    pub fn folder_here(&self, done: &str, hint: &str) -> Result<PathBuf, CliError> {
+    pub(crate) fn folder_here(&self, done: &str, hint: &str) -> Result<PathBuf, CliError> {
         match &self.server {
             None => self.data_dir(),
             Some(_) => Err(CliError::Usage {
@@ -166,7 +166,7 @@ impl Common {
 
     /// Default options.
     #[cfg(test)]
-    pub fn for_tests() -> Self {
+    pub(crate) fn for_tests() -> Self {
         Self {
             data: None,
             server: None,
@@ -202,7 +202,7 @@ impl Common {
 }
 
 /// Parses a number of tokens: `16000`, `16_000`, `16k`, `1M`.
-pub fn tokens(text: &str) -> Result<u64, String> {
+pub(crate) fn tokens(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (number, unit) = match text.chars().last() {
         Some('k' | 'K') => (&text[..text.len() - 1], 1_000),
@@ -217,7 +217,7 @@ pub fn tokens(text: &str) -> Result<u64, String> {
 }
 
 /// Parses `NAME=VALUE`.
-pub fn pair(text: &str) -> Result<(String, String), String> {
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("give NAME=VALUE".into()),

@@ -27,19 +27,23 @@ use treering_server::audit::{AUDIT_TYPE, SYSTEM_NAMESPACE, audit_conversation};
 Examples:
   treering audit --data ./store
   treering audit --server https://db:7171 | jq 'select(.deed == \"decide\")'")]
-pub struct AuditArgs {
+pub(crate) struct AuditArgs {
     /// First revision to print: one more than the last one that you know
     #[arg(long, value_name = "REVISION")]
     from: Option<u64>,
 }
 
 /// The namespace that it reads, regardless of `--namespace`.
-pub fn namespace() -> String {
+pub(crate) fn namespace() -> String {
     SYSTEM_NAMESPACE.to_owned()
 }
 
 /// Prints the audit log.
-pub async fn run(args: &AuditArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: &AuditArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let request = pb::ReadRequest {
         from_revision: args.from.unwrap_or_default(),
         ..read::of_conversation(&audit_conversation().to_string())

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-pub use self::remote::{Remote, ShipRefusal};
+pub(crate) use self::remote::{Remote, ShipRefusal};
 use super::{
     connect::Connection,
     error::{CliError, Exit},
@@ -45,7 +45,7 @@ Examples:
   treering backup verify /mnt/backups
   treering backup prune /mnt/backups --keep 7         show what would be removed; --yes removes it
   treering restore /mnt/backups --to ./restored --at '2026-01-31 08:00'")]
-pub struct BackupArgs {
+pub(crate) struct BackupArgs {
     /// Where to keep the copy: a folder, which is created, or a bucket
     #[arg(required = true, value_name = "TO")]
     to: Option<String>,
@@ -60,7 +60,7 @@ pub struct BackupArgs {
 
 /// The key of an encrypted backup.
 #[derive(Args, Debug, Clone, Default)]
-pub struct KeyArg {
+pub(crate) struct KeyArg {
     /// Encrypt with the key in this file (64 hexadecimal digits). Without the key, nobody can read
     /// the copy, including you
     #[arg(long, value_name = "FILE", env = "TREERING_BACKUP_KEY_FILE")]
@@ -72,7 +72,7 @@ impl KeyArg {
     ///
     /// # Errors
     /// [`CliError::Outcome`] if it cannot be read.
-    pub fn read(&self) -> Result<Option<Key>, CliError> {
+    pub(crate) fn read(&self) -> Result<Option<Key>, CliError> {
         let key = self.key_file.as_deref().map(Key::from_file);
         key.transpose().map_err(|error| refused(&error))
     }
@@ -80,7 +80,7 @@ impl KeyArg {
 
 /// Commands on a backup, without a store.
 #[derive(Subcommand, Debug, Clone)]
-pub enum About {
+pub(crate) enum About {
     /// List the generations, and show which of them still hold erased content
     Ls(FromArgs),
     /// Read and check all of it: every object, its records and their hash chain
@@ -94,7 +94,7 @@ pub enum About {
 
 /// An existing backup.
 #[derive(Args, Debug, Clone)]
-pub struct FromArgs {
+pub(crate) struct FromArgs {
     /// The backup: a folder or a bucket
     #[arg(value_name = "FROM")]
     from: String,
@@ -110,7 +110,7 @@ impl FromArgs {
 }
 
 #[derive(Args, Debug, Clone)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     #[command(flatten)]
     from: FromArgs,
     /// Id of the store, if there are backups of several
@@ -119,7 +119,7 @@ pub struct CheckArgs {
 }
 
 #[derive(Args, Debug, Clone)]
-pub struct PruneArgs {
+pub(crate) struct PruneArgs {
     #[command(flatten)]
     from: FromArgs,
     /// Id of the store, if there are backups of several
@@ -140,7 +140,7 @@ pub struct PruneArgs {
 ///
 /// # Errors
 /// [`CliError::Outcome`].
-pub async fn about(about: &About, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn about(about: &About, out: &mut Out) -> Result<(), CliError> {
     match about {
         About::Ls(args) => ls(args, out).await,
         About::Verify(args) => verify(args, out).await,
@@ -152,7 +152,11 @@ pub async fn about(about: &About, out: &mut Out) -> Result<(), CliError> {
 ///
 /// # Errors
 /// [`CliError::Outcome`]; errors of the store.
-pub async fn run(args: BackupArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: BackupArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let to = args.to.unwrap_or_default();
     if args.follow && store.is_embedded() {
         return Err(CliError::Usage {
@@ -505,7 +509,7 @@ fn tell_pruned(pruned: &Pruned, is_done: bool, out: &mut Out) -> Result<(), CliE
 }
 
 /// The error for people, with its exit code.
-pub fn refused(error: &BackupError) -> CliError {
+pub(crate) fn refused(error: &BackupError) -> CliError {
     let what = with_causes(error).to_string();
     let (hint, exit) = match error {
         BackupError::Address { .. } => (
@@ -576,7 +580,7 @@ const LAST_WITHIN: Duration = Duration::from_secs(10);
 
 /// A backup that a server is to follow.
 #[derive(Debug)]
-pub struct Following {
+pub(crate) struct Following {
     target: BackupTarget,
     options: BackupOptions,
 }
@@ -586,7 +590,7 @@ impl Following {
     ///
     /// # Errors
     /// [`CliError::Outcome`] for an unusable address or key.
-    pub fn prepare(to: &str, key_file: Option<PathBuf>) -> Result<Self, CliError> {
+    pub(crate) fn prepare(to: &str, key_file: Option<PathBuf>) -> Result<Self, CliError> {
         let key = KeyArg { key_file }.read()?;
         Ok(Self {
             target: BackupTarget::to_write(to).map_err(|error| refused(&error))?,
@@ -595,7 +599,7 @@ impl Following {
     }
 
     /// Follows a store in this process.
-    pub fn start(self, engine: &Engine) -> Followed {
+    pub(crate) fn start(self, engine: &Engine) -> Followed {
         let (target, options, store) = (self.target.clone(), self.options.clone(), engine.clone());
         let reached = Arc::new(BackupReached::default());
         let told = Arc::clone(&reached);
@@ -617,7 +621,7 @@ impl Following {
 }
 
 /// A backup that is followed.
-pub struct Followed {
+pub(crate) struct Followed {
     following: Following,
     engine: Engine,
     reached: Arc<BackupReached>,
@@ -626,12 +630,12 @@ pub struct Followed {
 
 impl Followed {
     /// Progress of the backup.
-    pub fn reached(&self) -> Arc<BackupReached> {
+    pub(crate) fn reached(&self) -> Arc<BackupReached> {
         Arc::clone(&self.reached)
     }
 
     /// Stops, after backing up the last events if that does not take long.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         let is_over = self.task.is_finished();
         self.task.abort();
         if is_over {

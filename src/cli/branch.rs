@@ -25,7 +25,7 @@ Examples:
   treering branch rename CONVERSATION retry with-tests
   treering branch activate CONVERSATION with-tests
   treering branch archive CONVERSATION retry --reason 'led nowhere'")]
-pub struct BranchesArgs {
+pub(crate) struct BranchesArgs {
     #[command(subcommand)]
     what: BranchCommand,
 }
@@ -72,13 +72,17 @@ struct NamedBranch {
 
 impl BranchesArgs {
     /// Whether it appends events.
-    pub fn appends(&self) -> bool {
+    pub(crate) fn appends(&self) -> bool {
         !matches!(self.what, BranchCommand::Ls { .. })
     }
 }
 
 /// Lists branches, or changes one.
-pub async fn run(args: BranchesArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: BranchesArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let (place, change, did) = match args.what {
         BranchCommand::Ls { conversation } => return list(&conversation, store, out).await,
         BranchCommand::Rename { place, to } => {

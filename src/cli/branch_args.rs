@@ -6,17 +6,17 @@ use super::{connect::Connection, error::CliError, names, safe::tell};
 
 /// A conversation, and one of its branches.
 #[derive(Args, Clone, Debug)]
-pub struct BranchArgs {
+pub(crate) struct BranchArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title
-    pub conversation: String,
+    pub(crate) conversation: String,
     /// The branch [default: the active one]
     #[arg(long, short, value_name = "NAME", global = true)]
-    pub branch: Option<String>,
+    pub(crate) branch: Option<String>,
 }
 
 /// A branch as of a revision.
 #[derive(Args, Clone, Debug)]
-pub struct AsOfArgs {
+pub(crate) struct AsOfArgs {
     #[command(flatten)]
     branch: BranchArgs,
     /// Show the branch as of this revision
@@ -27,7 +27,7 @@ pub struct AsOfArgs {
 /// The revision of a command, from the option or the conversation argument. An option of 0 means
 /// none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RevisionArg {
+pub(crate) enum RevisionArg {
     /// The command takes no revision.
     None,
     /// The branch as of this revision.
@@ -45,15 +45,15 @@ pub enum RevisionArg {
 
 /// The branch that was found, in the form that calls use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FoundBranch {
+pub(crate) struct FoundBranch {
     /// The conversation's UUID.
-    pub conversation: String,
+    pub(crate) conversation: String,
     /// Name of the branch; empty for the active one.
-    pub branch: String,
+    pub(crate) branch: String,
     /// The revision, from the conversation argument or an option; 0 for none.
-    pub revision: u64,
+    pub(crate) revision: u64,
     /// Name of the conversation for messages.
-    pub called: String,
+    pub(crate) called: String,
 }
 
 impl BranchArgs {
@@ -62,7 +62,7 @@ impl BranchArgs {
     /// # Errors
     /// As [`names::find`], [`names::check_branch`] and [`names::branch_of`]; [`CliError::Usage`]
     /// for two revisions, or a revision that the command does not take.
-    pub async fn find(
+    pub(crate) async fn find(
         &self,
         store: &Connection,
         revision: RevisionArg,
@@ -100,7 +100,7 @@ impl AsOfArgs {
     ///
     /// # Errors
     /// As [`BranchArgs::find`].
-    pub async fn find(&self, store: &Connection) -> Result<FoundBranch, CliError> {
+    pub(crate) async fn find(&self, store: &Connection) -> Result<FoundBranch, CliError> {
         let as_of = RevisionArg::AsOf(self.as_of.unwrap_or_default());
         self.branch.find(store, as_of).await
     }
@@ -110,7 +110,10 @@ impl AsOfArgs {
 ///
 /// # Errors
 /// As [`BranchArgs::find`].
-pub async fn find_conversation(store: &Connection, text: &str) -> Result<FoundBranch, CliError> {
+pub(crate) async fn find_conversation(
+    store: &Connection,
+    text: &str,
+) -> Result<FoundBranch, CliError> {
     find_if_named(store, Some(text), None).await
 }
 
@@ -118,7 +121,7 @@ pub async fn find_conversation(store: &Connection, text: &str) -> Result<FoundBr
 ///
 /// # Errors
 /// As [`BranchArgs::find`].
-pub async fn find_if_named(
+pub(crate) async fn find_if_named(
     store: &Connection,
     conversation: Option<&str>,
     branch: Option<&str>,
@@ -139,7 +142,7 @@ pub async fn find_if_named(
 
 impl RevisionArg {
     /// The revision of an option or of `NAME#REVISION`; 0 for none.
-    pub fn with(self, typed: Option<u64>, text: &str) -> Result<u64, CliError> {
+    pub(crate) fn with(self, typed: Option<u64>, text: &str) -> Result<u64, CliError> {
         let option = match self {
             Self::None => None,
             Self::AsOf(revision) | Self::Event(revision) => Some(revision),

@@ -39,7 +39,7 @@ Examples:
   treering compact CONVERSATION apply --summary @summary.md
   my-model < material.txt | treering compact CONVERSATION apply --summary -
   treering compact CONVERSATION expand                the events that the summary replaces")]
-pub struct CompactArgs {
+pub(crate) struct CompactArgs {
     #[command(flatten)]
     place: BranchArgs,
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub struct CompactArgs {
 
 impl CompactArgs {
     /// Whether it appends events.
-    pub fn appends(&self) -> bool {
+    pub(crate) fn appends(&self) -> bool {
         matches!(self.what, Some(CompactionCommand::Apply(_)))
     }
 }
@@ -138,7 +138,11 @@ struct ExpandArgs {
 }
 
 /// Plans, applies or expands a compaction.
-pub async fn run(args: CompactArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: CompactArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let revision = match &args.what {
         Some(CompactionCommand::Expand(args)) => {
             RevisionArg::Event(args.revision.unwrap_or_default())

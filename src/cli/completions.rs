@@ -49,13 +49,13 @@ For zsh, in ~/.zshrc:
   source <(treering completions zsh)
 For fish, in ~/.config/fish/config.fish:
   treering completions fish | source")]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// Name of the shell
     shell: clap_complete::Shell,
 }
 
 /// Prints the script.
-pub fn script(args: &CompletionsArgs, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn script(args: &CompletionsArgs, out: &mut Out) -> Result<(), CliError> {
     let shells = Shells::builtins();
     let name = args.shell.to_string();
     let mut script = Vec::new();
@@ -66,7 +66,7 @@ pub fn script(args: &CompletionsArgs, out: &mut Out) -> Result<(), CliError> {
 }
 
 /// Answers a completion request of the shell and exits. Returns if there is none.
-pub fn answer() {
+pub(crate) fn answer() {
     CompleteEnv::with_factory(command).var(VAR).complete();
 }
 

@@ -22,7 +22,7 @@ const SERVE: &str = "serve";
 /// Prefix of the environment variable of an option, followed by its name in capitals.
 const ENV_PREFIX: &str = "TREERING_";
 /// Environment variable with the path of the file.
-pub const CONFIG_ENV: &str = "TREERING_CONFIG";
+pub(crate) const CONFIG_ENV: &str = "TREERING_CONFIG";
 /// Options that are valid on the command line only: output and target of a single run.
 const ONLY_TYPED: [&str; 9] = [
     "absolute",
@@ -52,7 +52,7 @@ Examples:
   treering config check /etc/treering/treering.toml
   treering config print /etc/treering/treering.toml
   TREERING_MEMORY=1GiB treering config print -- --listen 127.0.0.1:9000")]
-pub struct ConfigArgs {
+pub(crate) struct ConfigArgs {
     #[command(subcommand)]
     what: What,
 }
@@ -78,7 +78,7 @@ enum What {
 ///
 /// # Errors
 /// [`CliError::Usage`] for invalid options, [`CliError::ReadFile`].
-pub fn run(args: &ConfigArgs, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn run(args: &ConfigArgs, out: &mut Out) -> Result<(), CliError> {
     match &args.what {
         What::Check { file } => check(file.as_deref(), out),
         What::Print { file, options } => print(file.as_deref(), options, out),
@@ -159,7 +159,7 @@ fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(),
 ///
 /// # Errors
 /// [`CliError::Usage`] with all invalid options, [`CliError::ReadFile`].
-pub fn with_settings(mut words: Vec<OsString>) -> Result<Vec<OsString>, CliError> {
+pub(crate) fn with_settings(mut words: Vec<OsString>) -> Result<Vec<OsString>, CliError> {
     if let Some(put) = Put::together(&words, &os_env)? {
         words.extend(put.words());
     }

@@ -42,7 +42,7 @@ One fork, two providers:
   treering fork CONVERSATION --at 41 --name retry
   treering context CONVERSATION -b retry --provider openai-chat --model gpt-4o
   treering context CONVERSATION -b retry --provider anthropic --model claude-sonnet-4-5")]
-pub struct ContextArgs {
+pub(crate) struct ContextArgs {
     #[command(flatten)]
     place: AsOfArgs,
     /// Provider of the request body
@@ -103,7 +103,11 @@ fn tool_results(text: &str) -> Result<Value, String> {
 /// # Errors
 /// Errors of the store or the output; [`CliError::Usage`] for a policy that is not a JSON object;
 /// [`CliError::Outcome`] for a request above its budget.
-pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: ContextArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let policy = policy(&args)?;
     let (explain, allow_over) = (args.explain, args.allow_over);
     let how = ExplanationText {

@@ -22,7 +22,7 @@ const LINES: usize = 6;
 Examples:
   treering diff CONVERSATION main retry
   treering diff CONVERSATION main retry --json | jq -r '.side + \" \" + .event.kind'")]
-pub struct DiffArgs {
+pub(crate) struct DiffArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// One branch
@@ -38,7 +38,11 @@ pub struct DiffArgs {
 }
 
 /// Prints the difference.
-pub async fn run(args: &DiffArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: &DiffArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let found = names::find(store, &args.conversation).await?;
     RevisionArg::None.with(found.revision, &args.conversation)?;
     names::check_branch(&found, &args.left)?;
@@ -55,7 +59,7 @@ pub async fn run(args: &DiffArgs, store: &Connection, out: &mut Out) -> Result<(
 }
 
 /// Prints the difference of two sides with these names.
-pub fn print(
+pub(crate) fn print(
     diff: &pb::DiffResponse,
     [left, right]: [&str; 2],
     full: bool,

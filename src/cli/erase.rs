@@ -45,7 +45,7 @@ Examples:
   treering erase --keep-days 365 --dry-run         conversations unused for a year
   treering erase --whole-namespace --namespace old --yes --receipt old.json
   treering verify --erased old.json                check the erasure")]
-pub struct EraseArgs {
+pub(crate) struct EraseArgs {
     /// What to erase: CONVERSATION#REVISION, CONVERSATION#FIRST-LAST, or a whole CONVERSATION
     #[arg(required_unless_present_any = ["literal_from", "whole_namespace", "keep_days", "keep_sealed_days"])]
     #[arg(conflicts_with_all = ["literal_from", "whole_namespace"])]
@@ -80,7 +80,7 @@ pub struct EraseArgs {
 
 impl EraseArgs {
     /// Whether it may erase, rather than only show.
-    pub fn erases(&self) -> bool {
+    pub(crate) fn erases(&self) -> bool {
         !self.dry_run
     }
 }
@@ -113,7 +113,11 @@ struct Told {
 ///
 /// # Errors
 /// [`CliError::Usage`] without a terminal to ask for confirmation; errors of the store.
-pub async fn run(args: EraseArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: EraseArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     if !args.dry_run && !args.yes && !std::io::stdin().is_terminal() {
         return Err(CliError::Usage {
             what: "there is no terminal to ask for confirmation".into(),

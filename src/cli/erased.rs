@@ -65,7 +65,7 @@ struct Recorded {
 ///
 /// # Errors
 /// [`CliError::Outcome`] if a check fails.
-pub async fn check(path: &Path, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn check(path: &Path, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let text = fs::read_to_string(path).map_err(|cause| CliError::ReadFile {
         path: path.to_owned(),
         cause,

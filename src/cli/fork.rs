@@ -24,7 +24,7 @@ Examples:
   treering fork CONVERSATION#41                   the same, named at-41
   treering fork CONVERSATION --at 41 --name \"another model\" --new-conversation
   treering fork CONVERSATION --branch retry --at 57 --name again --activate")]
-pub struct ForkArgs {
+pub(crate) struct ForkArgs {
     #[command(flatten)]
     place: BranchArgs,
     /// Last revision that both share [default: the branch's head]
@@ -73,7 +73,7 @@ async fn own_name(
 }
 
 /// Forks, and prints the new place.
-pub async fn run(args: ForkArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(args: ForkArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let at = RevisionArg::Event(args.at.unwrap_or_default());
     let place = args.place.find(store, at).await?;
     let name = match args.name {

@@ -7,7 +7,7 @@ use super::{args::pair, pb};
 /// Options that filter events.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Found by")]
-pub struct FilterArgs {
+pub(crate) struct FilterArgs {
     /// Only events with this event key
     #[arg(long, value_name = "KEY", conflicts_with = "key_prefix")]
     key: Option<String>,
@@ -27,7 +27,7 @@ pub struct FilterArgs {
 
 impl FilterArgs {
     /// The filter of a read; none for all events.
-    pub fn filter(&self) -> Option<pb::EventFilter> {
+    pub(crate) fn filter(&self) -> Option<pb::EventFilter> {
         let filter = pb::EventFilter {
             key: self.key.clone().unwrap_or_default(),
             key_prefix: self.key_prefix.clone().unwrap_or_default(),
@@ -42,7 +42,7 @@ impl FilterArgs {
 
 /// Options that set an event's key and attributes.
 #[derive(Args, Debug, Clone, Default)]
-pub struct TagsArgs {
+pub(crate) struct TagsArgs {
     /// Event key to find the event by (see `log --key`); it is erased with the event
     #[arg(long, value_name = "KEY", global = true)]
     event_key: Option<String>,
@@ -53,7 +53,7 @@ pub struct TagsArgs {
 
 impl TagsArgs {
     /// Sets them on an event.
-    pub fn give(&self, event: &mut pb::NewEvent) {
+    pub(crate) fn give(&self, event: &mut pb::NewEvent) {
         event.key = self.event_key.clone().unwrap_or_default();
         event.attributes = self.attributes.iter().cloned().collect();
     }

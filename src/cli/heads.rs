@@ -40,7 +40,7 @@ Examples:
   treering heads --key head.key --out /mnt/other/head.json --data ./store
   treering verify --since /mnt/other/head.json --signer PUBLIC_KEY --data ./store
   treering serve --data ./store --heads 60s --heads-to s3://bucket/heads --heads-key head.key")]
-pub struct HeadsArgs {
+pub(crate) struct HeadsArgs {
     /// Write the head to this file, replacing it; `-` for standard output
     #[arg(long, value_name = "FILE", default_value = "-")]
     out: PathBuf,
@@ -54,7 +54,7 @@ pub struct HeadsArgs {
 
 /// Options of `verify` for a head.
 #[derive(Args, Debug, Clone)]
-pub struct SinceArgs {
+pub(crate) struct SinceArgs {
     /// Check instead that nothing before this head was changed, removed or rolled back. The head is
     /// a file of `treering heads` or `serve --heads`
     #[arg(long, value_name = "HEAD", conflicts_with_all = ["deep", "erased"])]
@@ -90,7 +90,7 @@ const OWN_KEY: &str = "the store's key";
 
 impl HeadsArgs {
     /// Whether the store's own key may have to be created in the folder.
-    pub fn makes_own_key(&self, common: &Common) -> Result<bool, CliError> {
+    pub(crate) fn makes_own_key(&self, common: &Common) -> Result<bool, CliError> {
         let data = common.folder()?.filter(|_| self.key.is_none());
         Ok(data.is_some_and(|data| matches!(Signer::found_in_store(&data), Ok(None))))
     }
@@ -115,7 +115,7 @@ impl HeadsArgs {
 ///
 /// # Errors
 /// [`CliError::Outcome`] if it cannot be created.
-pub fn make_key(path: &Path, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn make_key(path: &Path, out: &mut Out) -> Result<(), CliError> {
     let made = Signer::make(path).map_err(|error| CliError::Outcome {
         what: format!("no key was created in {}: {error}", path.display()),
         hint: "name a new file in an existing folder".into(),
@@ -136,7 +136,7 @@ pub fn make_key(path: &Path, out: &mut Out) -> Result<(), CliError> {
 ///
 /// # Errors
 /// [`CliError::Outcome`]; errors of the store.
-pub async fn run(
+pub(crate) async fn run(
     args: &HeadsArgs,
     common: &Common,
     store: &Connection,
@@ -178,7 +178,7 @@ pub async fn run(
 
 impl SinceArgs {
     /// Path of the head to check against.
-    pub fn head(&self) -> Option<&Path> {
+    pub(crate) fn head(&self) -> Option<&Path> {
         self.since.as_deref()
     }
 
@@ -207,7 +207,7 @@ impl SinceArgs {
 ///
 /// # Errors
 /// [`CliError::Outcome`] if the store differs from it.
-pub async fn check(
+pub(crate) async fn check(
     path: &Path,
     args: &SinceArgs,
     common: &Common,
@@ -319,7 +319,7 @@ fn refused(error: &HeadError) -> CliError {
 /// Signed heads of a server.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Signed heads")]
-pub struct KeepHeadsArgs {
+pub(crate) struct KeepHeadsArgs {
     /// Sign a head at this interval if something was appended (see `treering heads --help`), and
     /// write it to --heads-to. At least 1s
     #[arg(long, value_name = "EVERY", value_parser = every, requires = "heads_to")]
@@ -343,7 +343,7 @@ fn every(text: &str) -> Result<Duration, String> {
 }
 
 /// Heads that a server is to sign.
-pub struct HeadsToKeep {
+pub(crate) struct HeadsToKeep {
     every: Duration,
     target: HeadTarget,
     /// None for the store's own key, which is known once the store is open.
@@ -355,7 +355,7 @@ impl KeepHeadsArgs {
     ///
     /// # Errors
     /// [`CliError::Usage`]; [`CliError::Outcome`] for an unusable target or key.
-    pub fn prepare(&self, data: &Path) -> Result<Option<HeadsToKeep>, CliError> {
+    pub(crate) fn prepare(&self, data: &Path) -> Result<Option<HeadsToKeep>, CliError> {
         let (Some(every), Some(to)) = (self.heads, &self.heads_to) else {
             return Ok(None);
         };
@@ -384,7 +384,7 @@ impl HeadsToKeep {
     ///
     /// # Errors
     /// [`CliError::Usage`] if the store cannot have a key.
-    pub fn start(self, engine: &Engine, data: &Path) -> Result<HeadsKept, CliError> {
+    pub(crate) fn start(self, engine: &Engine, data: &Path) -> Result<HeadsKept, CliError> {
         let signer = match self.signer {
             Some(signer) => signer,
             None => {

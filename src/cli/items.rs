@@ -35,7 +35,7 @@ Examples:
   treering items search users --where 'level>=3' --where 'answers=\"short\"'
   treering items ls --depth 1
   treering items rm users/ada likes")]
-pub struct ItemsArgs {
+pub(crate) struct ItemsArgs {
     #[command(subcommand)]
     what: ItemsCommand,
 }
@@ -113,7 +113,7 @@ enum ItemsCommand {
 
 impl ItemsArgs {
     /// Whether it changes something.
-    pub fn changes(&self) -> bool {
+    pub(crate) fn changes(&self) -> bool {
         matches!(
             self.what,
             ItemsCommand::Put { .. } | ItemsCommand::Rm { .. }
@@ -121,12 +121,12 @@ impl ItemsArgs {
     }
 
     /// Whether it may append the first events of a store.
-    pub fn begins(&self) -> bool {
+    pub(crate) fn begins(&self) -> bool {
         matches!(self.what, ItemsCommand::Put { .. })
     }
 
     /// Whether it waits for the index, which is then kept.
-    pub fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         matches!(&self.what, ItemsCommand::Search { query: Some(query), .. } if !query.is_empty())
     }
 }
@@ -182,7 +182,11 @@ fn labels(path: &str) -> Vec<String> {
 ///
 /// # Errors
 /// Errors of the store or the output; [`CliError::Usage`] for invalid JSON.
-pub async fn run(args: ItemsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: ItemsArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let changes = args.changes();
     let (op, actor) = op(args.what)?;
     let ops = vec![pb::ItemOp {

@@ -44,7 +44,7 @@ Examples:
   treering keys ls
   treering keys rotate agent --grace 24h
   treering keys revoke agent")]
-pub struct KeysArgs {
+pub(crate) struct KeysArgs {
     #[command(subcommand)]
     what: What,
 }
@@ -108,7 +108,7 @@ struct RotateArgs {
 ///
 /// # Errors
 /// [`CliError::Usage`] for a server and for impossible changes.
-pub fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
     let hint =
         "run on the server's machine: treering keys ls --data DIR (the server may be running)";
     let dir = common.folder_here("keys are managed", hint)?;
@@ -305,7 +305,7 @@ fn json(key: &KeyRecord, used: Option<TimestampMicros>, token: Option<&str>) -> 
 ///
 /// # Errors
 /// [`CliError::Outcome`], also if this cannot be determined.
-pub async fn check_are_there(
+pub(crate) async fn check_are_there(
     engine: &Engine,
     keys: &KeyRing,
     opens_all_the_same: bool,
@@ -350,7 +350,7 @@ pub async fn check_are_there(
 }
 
 /// The error for keys that cannot be read or changed, with advice.
-pub fn refused(error: KeyFileError) -> CliError {
+pub(crate) fn refused(error: KeyFileError) -> CliError {
     let what = error.to_string();
     let outcome = |hint: &str, exit| CliError::Outcome {
         what: what.clone(),

@@ -6,7 +6,7 @@ use treering_domain::EventKind;
 
 /// An event kind on the command line, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KindArg(pub EventKind);
+pub(crate) struct KindArg(pub(crate) EventKind);
 
 impl clap::ValueEnum for KindArg {
     fn value_variants<'a>() -> &'a [Self] {
@@ -22,7 +22,7 @@ impl clap::ValueEnum for KindArg {
 
 impl KindArg {
     /// The number on the wire.
-    pub fn number(self) -> i32 {
+    pub(crate) fn number(self) -> i32 {
         i32::from(self.0.number())
     }
 }

@@ -34,7 +34,7 @@ Examples:
   treering knowledge CONVERSATION prerequisites plot_map
   treering knowledge CONVERSATION guidance --branch retry
   treering knowledge CONVERSATION --json | jq -r 'select(.item == \"file\").path'")]
-pub struct KnowledgeArgs {
+pub(crate) struct KnowledgeArgs {
     #[command(flatten)]
     place: AsOfArgs,
     /// Only recent results of this tool
@@ -70,7 +70,11 @@ enum KnowledgeCommand {
 }
 
 /// Prints what is known.
-pub async fn run(args: KnowledgeArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: KnowledgeArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let place = args.place.find(store).await?;
     let Some(what) = &args.what else {
         return show(&args, place, store, out).await;

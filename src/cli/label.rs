@@ -23,7 +23,7 @@ Examples:
   treering label CONVERSATION --remove stage --title 'Where the port is set'
   treering label CONVERSATION --metadata owner='{\"name\": \"ada\"}' --remove-metadata draft")]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
-pub struct LabelArgs {
+pub(crate) struct LabelArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// Label to set
@@ -100,7 +100,11 @@ fn unusable(what: &str) -> CliError {
 /// # Errors
 /// Errors of the store or the output; [`CliError::Usage`] if a name is given twice or metadata is
 /// not JSON.
-pub async fn run(args: LabelArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: LabelArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let place = find_conversation(store, &args.conversation).await?;
     let change = args.change()?;
     let body = pb::new_event::Body::ConversationChanged(encode(&change));

@@ -5,6 +5,8 @@
 //! (the connection), `output`, `text` and `json` (formatting), and `error` (messages and exit
 //! codes).
 
+#![warn(unreachable_pub)]
+
 mod admin;
 mod annotate;
 mod append;

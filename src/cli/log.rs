@@ -32,7 +32,7 @@ Examples:
   treering log CONVERSATION --branch retry --kind tool_call_requested,tool_result_recorded
   treering log CONVERSATION --key-prefix checkpoint/ --reverse --limit 1
   treering log CONVERSATION --json | jq -r 'select(.kind == \"message_appended\") | .body.role'")]
-pub struct LogArgs {
+pub(crate) struct LogArgs {
     #[command(flatten)]
     place: BranchArgs,
     /// All branches, in the order in which events were recorded
@@ -119,7 +119,7 @@ struct Reading<'a> {
 ///
 /// # Errors
 /// Errors of the store or the output; [`CliError::Usage`] for an empty range.
-pub async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let reading = args.find(store).await?;
     if args.limit == Some(0) {
         return Ok(());
@@ -317,7 +317,7 @@ impl Printer {
 }
 
 /// Prints one event in the format of the options.
-pub fn print(event: &pb::Event, how: EventText, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn print(event: &pb::Event, how: EventText, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return Ok(out.line(json::event(event))?);
     }

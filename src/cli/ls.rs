@@ -32,7 +32,7 @@ Examples:
   treering ls --by recorded -n 5                  # the last imports
   treering ls --label team=blue --title port
   treering ls --json | jq -r 'select(.branches > 1) | .conversation'")]
-pub struct LsArgs {
+pub(crate) struct LsArgs {
     /// Only those imported from this source
     #[arg(long, value_name = "SOURCE")]
     source: Option<String>,
@@ -74,7 +74,7 @@ impl From<By> for pb::ListOrder {
 }
 
 /// Prints the list.
-pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     if args.limit == Some(0) {
         return Ok(());
     }
@@ -132,16 +132,16 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
 
 /// Sources and labels in a namespace.
 #[derive(Debug, Default)]
-pub struct Names {
+pub(crate) struct Names {
     /// Sources of its conversations.
-    pub sources: BTreeSet<String>,
+    pub(crate) sources: BTreeSet<String>,
     /// Their labels: `NAME=VALUE`, or `NAME` without a value.
-    pub labels: BTreeSet<String>,
+    pub(crate) labels: BTreeSet<String>,
 }
 
 impl Names {
     /// Whether a conversation has a label; its value may be omitted.
-    pub fn has_label(&self, label: &str) -> bool {
+    pub(crate) fn has_label(&self, label: &str) -> bool {
         let begun = format!("{label}=");
         let mut from = self.labels.range(begun.clone()..);
         self.labels.contains(label) || from.next().is_some_and(|next| next.starts_with(&begun))
@@ -149,7 +149,7 @@ impl Names {
 }
 
 /// Sources and labels of all conversations.
-pub async fn names(store: &Connection) -> Result<Names, CliError> {
+pub(crate) async fn names(store: &Connection) -> Result<Names, CliError> {
     let mut names = Names::default();
     let mut page_token = String::new();
     loop {
@@ -179,7 +179,7 @@ pub async fn names(store: &Connection) -> Result<Names, CliError> {
 }
 
 /// A message that nothing came from a source, with the known sources.
-pub fn none_from(source: &str, sources: &BTreeSet<String>) -> String {
+pub(crate) fn none_from(source: &str, sources: &BTreeSet<String>) -> String {
     let there_is = match some_of(sources) {
         some if some.is_empty() => "nothing was imported".to_owned(),
         some => format!("the sources are {some}"),
@@ -188,7 +188,7 @@ pub fn none_from(source: &str, sources: &BTreeSet<String>) -> String {
 }
 
 /// The first of many names.
-pub fn some_of(names: &BTreeSet<String>) -> String {
+pub(crate) fn some_of(names: &BTreeSet<String>) -> String {
     let first = names.iter().take(NAMED_MAX).map(|name| printable(name));
     let mut some = first.collect::<Vec<_>>().join(", ");
     if names.len() > NAMED_MAX {

@@ -12,13 +12,13 @@ use treering_base::disk;
 /// One page for each command, for packages.
 #[derive(Args, Debug, Clone)]
 #[command(hide = true)]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// The folder; created if it does not exist
     dir: PathBuf,
 }
 
 /// Writes the pages.
-pub fn run(args: &ManArgs, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn run(args: &ManArgs, out: &mut Out) -> Result<(), CliError> {
     disk::make_folder(&args.dir)?;
     let command = Cli::command().disable_help_subcommand(true);
     clap_mangen::generate_to(command, &args.dir)?;

@@ -27,7 +27,7 @@ Examples:
 
 Tools: search, around, read, conversations, branches, request, recall; with --writable remember
 and fork; with --allow-approvals pending and decide. docs/MCP.md has more.")]
-pub struct McpArgs {
+pub(crate) struct McpArgs {
     /// Let the agent store memories and fork conversations
     #[arg(long)]
     writable: bool,
@@ -43,7 +43,7 @@ pub struct McpArgs {
 ///
 /// # Errors
 /// [`CliError::Outcome`] if the input is not the protocol.
-pub async fn run(args: &McpArgs, common: &Common) -> Result<(), CliError> {
+pub(crate) async fn run(args: &McpArgs, common: &Common) -> Result<(), CliError> {
     // Report wrong options at once, not at the first call.
     let options = common.connect_options()?;
     let allowed = Allowed {
@@ -57,7 +57,7 @@ pub async fn run(args: &McpArgs, common: &Common) -> Result<(), CliError> {
 /// MCP over HTTP on a server.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Agents")]
-pub struct McpServeArgs {
+pub(crate) struct McpServeArgs {
     /// Do not serve agents on the port of the services (/mcp, the Model Context Protocol over
     /// HTTP). Otherwise, a key as bearer token gives the same access as over gRPC
     #[arg(long)]
@@ -77,7 +77,7 @@ pub struct McpServeArgs {
 
 impl McpServeArgs {
     /// The options for agents; none if they are not served.
-    pub fn wanted(&self) -> Option<HttpOptions> {
+    pub(crate) fn wanted(&self) -> Option<HttpOptions> {
         (!self.no_mcp).then(|| HttpOptions {
             allowed: Allowed {
                 writing: self.writable,

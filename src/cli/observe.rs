@@ -33,7 +33,7 @@ use treering_summariser::SummariserMeasures;
 /// Monitoring of a server.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Watching it")]
-pub struct ObserveArgs {
+pub(crate) struct ObserveArgs {
     /// Serve Prometheus metrics (/metrics), /live and /ready over HTTP at this address. They show
     /// the load, but no stored content
     #[arg(long, value_name = "ADDR")]
@@ -67,7 +67,7 @@ fn part(text: &str) -> Result<f64, String> {
 
 /// Monitoring before the store is open.
 #[derive(Debug)]
-pub struct Observer {
+pub(crate) struct Observer {
     listener: Option<TcpListener>,
     server: Arc<ServerMeasures>,
 }
@@ -77,7 +77,7 @@ impl ObserveArgs {
     ///
     /// # Errors
     /// [`CliError::Listen`].
-    pub async fn observer(&self, traces: Option<Arc<Traces>>) -> Result<Observer, CliError> {
+    pub(crate) async fn observer(&self, traces: Option<Arc<Traces>>) -> Result<Observer, CliError> {
         let listener = match self.metrics {
             Some(addr) => Some(
                 TcpListener::bind(addr)
@@ -100,7 +100,7 @@ impl ObserveArgs {
     ///
     /// # Errors
     /// [`CliError::Usage`] for an invalid address.
-    pub fn traces(&self) -> Result<Option<Arc<Traces>>, CliError> {
+    pub(crate) fn traces(&self) -> Result<Option<Arc<Traces>>, CliError> {
         let env = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let Some(options) = self.trace_options(&env)? else {
             return Ok(None);
@@ -142,7 +142,7 @@ impl ObserveArgs {
     }
 
     /// See [`treering_domain::Limits::disk_floor_bytes`].
-    pub fn disk_floor(&self) -> Option<u64> {
+    pub(crate) fn disk_floor(&self) -> Option<u64> {
         self.disk_floor
     }
 }
@@ -190,7 +190,7 @@ fn gauge(
 }
 
 /// Metrics of the spans that were sent.
-pub fn of_traces(measures: Arc<TraceMeasures>) -> Vec<NamedMetric> {
+pub(crate) fn of_traces(measures: Arc<TraceMeasures>) -> Vec<NamedMetric> {
     let lost = Arc::clone(&measures);
     vec![
         counter(
@@ -208,12 +208,12 @@ pub fn of_traces(measures: Arc<TraceMeasures>) -> Vec<NamedMetric> {
 
 impl Observer {
     /// The server's counters.
-    pub fn measures(&self) -> Arc<ServerMeasures> {
+    pub(crate) fn measures(&self) -> Arc<ServerMeasures> {
         Arc::clone(&self.server)
     }
 
     /// URL of the metrics.
-    pub fn url(&self) -> Option<String> {
+    pub(crate) fn url(&self) -> Option<String> {
         let addr = self.listener.as_ref()?.local_addr().ok()?;
         let host = match addr.ip() {
             ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -224,7 +224,7 @@ impl Observer {
     }
 
     /// Starts the monitoring of a served store, and notifies systemd.
-    pub fn start(self, engine: &Engine, more: Vec<NamedMetric>) -> Observed {
+    pub(crate) fn start(self, engine: &Engine, more: Vec<NamedMetric>) -> Observed {
         let mut tasks = Vec::new();
         if let Some(listener) = self.listener {
             let exporter = Exporter::new(engine.clone(), self.server, more);
@@ -236,7 +236,7 @@ impl Observer {
 }
 
 /// Metrics of a summariser.
-pub fn of_summariser(measures: Arc<SummariserMeasures>) -> Vec<NamedMetric> {
+pub(crate) fn of_summariser(measures: Arc<SummariserMeasures>) -> Vec<NamedMetric> {
     let failures = Arc::clone(&measures);
     vec![
         counter(
@@ -253,7 +253,7 @@ pub fn of_summariser(measures: Arc<SummariserMeasures>) -> Vec<NamedMetric> {
 }
 
 /// Expiry time of the server's certificate.
-pub fn of_certificate(tls: Arc<ServerTls>) -> NamedMetric {
+pub(crate) fn of_certificate(tls: Arc<ServerTls>) -> NamedMetric {
     gauge(
         "treering_tls_certificate_end_time_seconds",
         "End of validity of the TLS certificate in use, in seconds since 1970.",
@@ -262,7 +262,7 @@ pub fn of_certificate(tls: Arc<ServerTls>) -> NamedMetric {
 }
 
 /// Metrics of a followed backup.
-pub fn of_backup(reached: Arc<BackupReached>) -> Vec<NamedMetric> {
+pub(crate) fn of_backup(reached: Arc<BackupReached>) -> Vec<NamedMetric> {
     let (up, lag) = (Arc::clone(&reached), Arc::clone(&reached));
     vec![
         gauge(
@@ -284,7 +284,7 @@ pub fn of_backup(reached: Arc<BackupReached>) -> Vec<NamedMetric> {
 }
 
 /// Metrics of a server's signed heads.
-pub fn of_heads(measures: Arc<HeadMeasures>) -> Vec<NamedMetric> {
+pub(crate) fn of_heads(measures: Arc<HeadMeasures>) -> Vec<NamedMetric> {
     let (failures, lag) = (Arc::clone(&measures), Arc::clone(&measures));
     vec![
         gauge(
@@ -307,7 +307,7 @@ pub fn of_heads(measures: Arc<HeadMeasures>) -> Vec<NamedMetric> {
 
 /// Progress of a backup.
 #[derive(Debug, Default)]
-pub struct BackupReached {
+pub(crate) struct BackupReached {
     /// The last offset plus one; 0 if unknown.
     next: AtomicU64,
     has_ended: AtomicBool,
@@ -315,31 +315,31 @@ pub struct BackupReached {
 
 impl BackupReached {
     /// Records that the backup has stopped.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
     /// Whether the backup has stopped.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }
 
     /// Records a step.
-    pub fn note(&self, step: BackupStep) {
+    pub(crate) fn note(&self, step: BackupStep) {
         if let BackupStep::Found { head } | BackupStep::Generation { head, .. } = step {
             self.next.store(head.saturating_add(1), Ordering::Relaxed);
         }
     }
 
     /// The last offset in the backup. None if unknown.
-    pub fn get(&self) -> Option<u64> {
+    pub(crate) fn get(&self) -> Option<u64> {
         self.next.load(Ordering::Relaxed).checked_sub(1)
     }
 }
 
 /// The monitoring of a store. Ends on drop.
 #[derive(Debug)]
-pub struct Observed {
+pub(crate) struct Observed {
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -359,7 +359,7 @@ mod systemd {
 
     /// Notifies that the service is ready, and then sends watchdog messages at the requested
     /// interval. If the process hangs, the messages stop and systemd restarts it.
-    pub fn ready(engine: &Engine) -> Option<JoinHandle<()>> {
+    pub(crate) fn ready(engine: &Engine) -> Option<JoinHandle<()>> {
         tell(&[NotifyState::Ready]);
         let every = sd_notify::watchdog_enabled()? / 3;
         let engine = engine.clone();
@@ -376,7 +376,7 @@ mod systemd {
         }))
     }
 
-    pub fn stopping() {
+    pub(crate) fn stopping() {
         tell(&[NotifyState::Stopping]);
     }
 
@@ -389,9 +389,9 @@ mod systemd {
 
 #[cfg(not(target_os = "linux"))]
 mod systemd {
-    pub fn ready(_: &super::Engine) -> Option<super::JoinHandle<()>> {
+    pub(crate) fn ready(_: &super::Engine) -> Option<super::JoinHandle<()>> {
         None
     }
 
-    pub fn stopping() {}
+    pub(crate) fn stopping() {}
 }

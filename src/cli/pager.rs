@@ -12,13 +12,13 @@ const LESS: &str = "FRX";
 
 /// A running pager.
 #[derive(Debug)]
-pub struct Pager {
+pub(crate) struct Pager {
     child: Child,
 }
 
 impl Pager {
     /// Starts the user's pager. None if there is none or none is wanted.
-    pub fn start() -> Option<(Self, ChildStdin)> {
+    pub(crate) fn start() -> Option<(Self, ChildStdin)> {
         let command = wanted(|name| env::var(name).ok())?;
         let mut child = shell(&command).stdin(Stdio::piped()).spawn().ok()?;
         let to = child.stdin.take()?;
@@ -26,7 +26,7 @@ impl Pager {
     }
 
     /// Waits until the user quits it.
-    pub fn wait(mut self) {
+    pub(crate) fn wait(mut self) {
         // The exit code does not matter: the output was shown, or was not wanted.
         let _ = self.child.wait();
     }
@@ -65,7 +65,7 @@ fn shell(command: &str) -> Command {
 }
 
 /// While a pager runs, Ctrl-C goes to the pager, and the command ends with it.
-pub async fn leave_interrupts() -> io::Result<()> {
+pub(crate) async fn leave_interrupts() -> io::Result<()> {
     loop {
         tokio::signal::ctrl_c().await?;
     }

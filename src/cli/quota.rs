@@ -15,7 +15,7 @@ const NONE: &str = "none";
 
 /// A quota on the command line: `NAMESPACE=BYTES[,CONVERSATIONS]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuotaArg {
+pub(crate) struct QuotaArg {
     /// None for all namespaces that are not named.
     namespace: Option<Namespace>,
     quota: Quota,
@@ -71,7 +71,7 @@ fn bound(
 ///
 /// # Errors
 /// [`CliError::Usage`] if a namespace has two.
-pub fn quotas(typed: &[QuotaArg]) -> Result<Quotas, CliError> {
+pub(crate) fn quotas(typed: &[QuotaArg]) -> Result<Quotas, CliError> {
     let mut quotas = Quotas::default();
     let mut others = None;
     for QuotaArg { namespace, quota } in typed {

@@ -29,7 +29,7 @@ const CONVERSATIONS_SHOWN_MAX: usize = 20;
 Examples:
   treering repair --data ./store                  # show what is lost
   treering repair --data ./store --accept-loss    # continue without it")]
-pub struct RepairArgs {
+pub(crate) struct RepairArgs {
     /// Continue without what is lost. Keep a copy of the folder first
     #[arg(long)]
     accept_loss: bool,
@@ -40,7 +40,7 @@ pub struct RepairArgs {
 /// # Errors
 /// [`CliError::Usage`] for a server; [`CliError::Outcome`] if something is lost and that was not
 /// accepted.
-pub async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
     let hint = "stop the server, then run: treering repair --data DIR";
     let dir = common.folder_here("repairs run", hint)?;
     let mut waiting = Waiting::new(common.wait);

@@ -2,7 +2,7 @@
 //! a fork with recorded results instead of tools ([`serve_tools`]).
 
 mod player;
-pub mod serve_tools;
+pub(crate) mod serve_tools;
 
 #[cfg(test)]
 mod again_tests;
@@ -39,7 +39,7 @@ Examples:
   treering replay CONVERSATION --as-of 41      the state and branch at that time
   treering replay CONVERSATION --serve-tools --fork-at 41 --name again --listen 127.0.0.1:0
   treering replay CONVERSATION --serve-tools --branch again --approve recorded --until-idle 30")]
-pub struct ReplayArgs {
+pub(crate) struct ReplayArgs {
     #[command(flatten)]
     place: AsOfArgs,
     /// Keep the original timing, multiplied by this speed
@@ -60,7 +60,7 @@ pub struct ReplayArgs {
 
 impl ReplayArgs {
     /// Whether events come with pauses, or live.
-    pub fn is_timed(&self) -> bool {
+    pub(crate) fn is_timed(&self) -> bool {
         self.speed.is_some() || self.again.serve_tools
     }
 }
@@ -73,7 +73,11 @@ fn speed(text: &str) -> Result<f64, String> {
 }
 
 /// Prints the branch.
-pub async fn run(args: &ReplayArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: &ReplayArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let mut place = args.place.find(store).await?;
     if args.again.serve_tools {
         return serve_tools::run(args, place, store, out).await;

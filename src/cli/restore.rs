@@ -35,7 +35,7 @@ Examples:
   treering restore s3://bucket/treering --to ./restored --at '2026-01-31 08:00'
   treering restore /mnt/backups --to ./restored --position 41200
   treering verify --data ./restored && treering serve --data ./restored")]
-pub struct RestoreArgs {
+pub(crate) struct RestoreArgs {
     /// The backup: a folder or a bucket
     #[arg(value_name = "FROM")]
     from: String,
@@ -63,7 +63,7 @@ pub struct RestoreArgs {
 ///
 /// # Errors
 /// [`CliError::Outcome`] names the object that is missing or changed.
-pub async fn run(args: &RestoreArgs, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(args: &RestoreArgs, out: &mut Out) -> Result<(), CliError> {
     let target = BackupTarget::to_read(&args.from).map_err(|error| refused(&error))?;
     let options = RestoreOptions {
         key: args.key.read()?,

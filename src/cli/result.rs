@@ -29,7 +29,7 @@ Examples:
   treering result treering:CONVERSATION/14 --lines 120-160
   treering result CONVERSATION --call call_7 --branch retry > result.txt
   treering result treering:CONVERSATION/14 --bytes 0-4095 --json")]
-pub struct ResultArgs {
+pub(crate) struct ResultArgs {
     /// CONVERSATION#REVISION of a result or of its call; a reference from a request
     /// (treering:CONVERSATION/REVISION), which for a call means its arguments; with --call, a
     /// conversation
@@ -98,7 +98,11 @@ fn is_path_to_event(text: &str) -> bool {
 /// # Errors
 /// Errors of the store or the output; [`CliError::Usage`] for an invalid reference,
 /// [`CliError::NotFound`] for an event without a result.
-pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: ResultArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let named = args.find(store).await?;
     let request = request(&named, store).await?;
     let mut answers = match store.tools().get_result(request).await {

@@ -19,7 +19,7 @@ const ACTOR: &str = "retention";
 
 /// Retention options of `erase`.
 #[derive(Args, Debug, Clone)]
-pub struct RetentionArgs {
+pub(crate) struct RetentionArgs {
     /// Erase conversations without new events for this many days. A conversation with forks stays
     /// as long as they do
     #[arg(long, value_name = "DAYS", conflicts_with_all = ["what", "literal_from", "whole_namespace"])]
@@ -35,7 +35,7 @@ pub struct RetentionArgs {
 
 impl RetentionArgs {
     /// The policy; none if no option is given.
-    pub fn policy(&self) -> Option<pb::Retention> {
+    pub(crate) fn policy(&self) -> Option<pb::Retention> {
         if self.keep_days.is_none() && self.keep_sealed_days.is_none() {
             return None;
         }
@@ -49,7 +49,7 @@ impl RetentionArgs {
 
 /// Retention policy of a server for one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RetentionPolicy {
+pub(crate) struct RetentionPolicy {
     namespace: Namespace,
     retention: Retention,
 }
@@ -100,7 +100,7 @@ impl FromStr for RetentionPolicy {
 }
 
 /// Erases what is due, once a day, until it is dropped.
-pub async fn keep_to(engine: Engine, policies: Vec<RetentionPolicy>) {
+pub(crate) async fn keep_to(engine: Engine, policies: Vec<RetentionPolicy>) {
     if policies.is_empty() {
         return std::future::pending().await;
     }

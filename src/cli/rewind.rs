@@ -24,7 +24,7 @@ Examples:
   treering rewind CONVERSATION#41                 the same, as search prints it
   treering rewind CONVERSATION --to 41 --keep-as first-try
   treering rewind CONVERSATION --clear            keep only the conversation itself")]
-pub struct RewindArgs {
+pub(crate) struct RewindArgs {
     #[command(flatten)]
     place: BranchArgs,
     /// Last revision that stays
@@ -42,7 +42,11 @@ pub struct RewindArgs {
 }
 
 /// Rewinds, and prints what was removed.
-pub async fn run(args: RewindArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: RewindArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let to = RevisionArg::Event(args.to.unwrap_or_default());
     let place = args.place.find(store, to).await?;
     if place.revision == 0 && !args.clear {

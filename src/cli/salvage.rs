@@ -27,7 +27,7 @@ use treering_engine::{SalvageError, Salvaged, salvage};
 Examples:
   treering salvage --data ./store --to ./sound
   treering verify --data ./sound --deep")]
-pub struct SalvageArgs {
+pub(crate) struct SalvageArgs {
     /// Folder of the new store: it is created, or must be empty
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
@@ -37,7 +37,11 @@ pub struct SalvageArgs {
 ///
 /// # Errors
 /// [`CliError::Outcome`] if the folders cannot be used; errors of the output.
-pub async fn run(args: &SalvageArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: &SalvageArgs,
+    common: &Common,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let Target::Data(from) = common.target()? else {
         return Err(CliError::Usage {
             what: "a store cannot be salvaged through a server".into(),

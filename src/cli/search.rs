@@ -57,7 +57,7 @@ Examples:
   treering search '--- FAIL: TestExplain (0.03s)'
   treering search --conversation ID --branch retry 'parse* AND config'
   treering search --json -n 20 timeout | jq -r '[.conversation, .revision, .line] | @tsv'")]
-pub struct SearchArgs {
+pub(crate) struct SearchArgs {
     /// What to search for; several words are one query. Without words but with a filter: everything
     /// that passes it, newest first
     #[arg(value_name = "QUERY", value_hint = ValueHint::Other)]
@@ -189,7 +189,7 @@ impl Role {
 
 impl SearchArgs {
     /// Whether it waits for the whole index, and keeps it.
-    pub fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         self.complete
     }
 
@@ -298,7 +298,11 @@ impl SearchArgs {
 }
 
 /// Prints the hits, best first.
-pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: SearchArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     args.check()?;
     let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
     let place = find_if_named(store, conversation, branch).await?;

@@ -44,7 +44,7 @@ use treering_summariser::SummariserConfig;
 const PORT: u16 = 7171;
 
 /// The default address: this machine only.
-pub fn listen_default() -> SocketAddr {
+pub(crate) fn listen_default() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, PORT).into()
 }
 
@@ -82,7 +82,7 @@ Examples:
   treering serve --config /etc/treering/treering.toml
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// Address to listen on; port 0 takes any free one. A non-loopback address requires keys and
     /// TLS, or --insecure
     #[arg(long, value_name = "ADDR", default_value_t = listen_default())]
@@ -152,7 +152,7 @@ pub struct ServeArgs {
 const MEMORY_MIN: usize = MEMORY_OF_FILES_BYTES + (4 << 20);
 
 /// Parses a size in bytes, MiB or GiB.
-pub fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let takes = || "expected bytes, MiB or GiB, for example 256MiB".to_owned();
     let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
         Some(at) => text.split_at(at),
@@ -181,7 +181,7 @@ fn memory(text: &str) -> Result<usize, String> {
 ///
 /// # Errors
 /// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
-pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
     let traces = args.observe.traces()?;
     log_to_stderr(Logging::Served {
         traces: traces.as_deref(),
@@ -320,7 +320,7 @@ impl ServeArgs {
     ///
     /// # Errors
     /// [`CliError::Usage`] for the first error.
-    pub fn check(&self) -> Result<(), CliError> {
+    pub(crate) fn check(&self) -> Result<(), CliError> {
         quotas(&self.quota)?;
         self.certificates()?;
         if self.insecure {
@@ -505,7 +505,7 @@ struct ServedParts {
 
 /// A store that this process serves on a network address.
 #[derive(Debug)]
-pub struct Served {
+pub(crate) struct Served {
     engine: Embedded,
     web: Web,
     url: String,
@@ -516,7 +516,7 @@ impl Served {
     ///
     /// # Errors
     /// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
-    pub async fn start(
+    pub(crate) async fn start(
         options: OpenOptions,
         listener: TcpListener,
         web: WebOptions,
@@ -559,19 +559,19 @@ impl Served {
     }
 
     /// URL of the inspector on this machine, if it is served.
-    pub fn inspector(&self) -> Option<String> {
+    pub(crate) fn inspector(&self) -> Option<String> {
         self.web.has_pages().then(|| format!("{}/", self.url))
     }
 
     /// URL for agents on this machine, if they are served.
-    pub fn agents(&self) -> Option<String> {
+    pub(crate) fn agents(&self) -> Option<String> {
         self.web
             .has_agents()
             .then(|| format!("{}{MCP_PATH}", self.url))
     }
 
     /// URL for clients on this machine.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         self.url.clone()
     }
 
@@ -579,7 +579,7 @@ impl Served {
     ///
     /// # Errors
     /// [`CliError::Outcome`] if it ends with an error.
-    pub async fn stop(self) -> Result<(), CliError> {
+    pub(crate) async fn stop(self) -> Result<(), CliError> {
         self.web.end_streams();
         let stopped = self.engine.stop().await;
         self.web.close().await;
@@ -617,7 +617,7 @@ fn url_of(addr: SocketAddr, tls: bool) -> String {
 ///
 /// # Errors
 /// [`CliError::Listen`] if that fails as well.
-pub async fn bind_or_any(addr: SocketAddr) -> Result<(TcpListener, bool), CliError> {
+pub(crate) async fn bind_or_any(addr: SocketAddr) -> Result<(TcpListener, bool), CliError> {
     match TcpListener::bind(addr).await {
         Ok(listener) => Ok((listener, false)),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {

@@ -25,7 +25,7 @@ Examples:
   treering set CONVERSATION workspace @workspace.json
   treering set CONVERSATION --remove open_file
   treering set --long-term preferences '{\"language\": \"de\"}'")]
-pub struct SetArgs {
+pub(crate) struct SetArgs {
     /// The conversation (not with --long-term), then keys and JSON values alternately
     #[arg(value_name = "CONVERSATION KEY JSON", num_args = 0..)]
     #[arg(allow_negative_numbers = true, value_hint = ValueHint::Other)]
@@ -54,7 +54,7 @@ Examples:
   treering watch CONVERSATION --once                     show the current keys
   treering --server URL watch CONVERSATION --key open_file
   treering --server URL watch --long-term --json")]
-pub struct WatchArgs {
+pub(crate) struct WatchArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title
     #[arg(required_unless_present = "long_term", conflicts_with = "long_term")]
     conversation: Option<String>,
@@ -76,7 +76,7 @@ pub struct WatchArgs {
 ///
 /// # Errors
 /// Errors of the store or the output; [`CliError::Usage`] if a key has no value.
-pub async fn set(args: SetArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn set(args: SetArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let mut words = args.words.into_iter();
     let conversation = match args.long_term {
         true => None,
@@ -141,7 +141,11 @@ fn unusable(what: &str) -> CliError {
 }
 
 /// Shows the keys, then every change.
-pub async fn watch(args: WatchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn watch(
+    args: WatchArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     use pb::watch_context_response::Item;
     let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
     let place = find_if_named(store, conversation, branch).await?;

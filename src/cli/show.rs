@@ -23,7 +23,7 @@ Examples:
   treering show CONVERSATION --branch retry
   treering show CONVERSATION --as-of 41
   treering show CONVERSATION --json | jq '.branch_list[] | {name, head, fork_revision}'")]
-pub struct ShowArgs {
+pub(crate) struct ShowArgs {
     #[command(flatten)]
     place: AsOfArgs,
 }
@@ -38,7 +38,11 @@ struct Counts {
 }
 
 /// Prints the conversation.
-pub async fn run(args: &ShowArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: &ShowArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let place = args.place.find(store).await?;
     let as_of = place.revision;
     let mut state = read::state(store, &place.conversation, &place.branch, as_of).await?;

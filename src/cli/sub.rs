@@ -30,14 +30,14 @@ Examples:
   treering sub return CHILD --summary 'high tide at 18:15'
   treering sub return CHILD --failed --summary 'no table for that port'
   treering sub ls CONVERSATION")]
-pub struct SubArgs {
+pub(crate) struct SubArgs {
     #[command(subcommand)]
     what: SubContextCommand,
 }
 
 impl SubArgs {
     /// Whether it appends events.
-    pub fn appends(&self) -> bool {
+    pub(crate) fn appends(&self) -> bool {
         !matches!(self.what, SubContextCommand::Ls(_))
     }
 }
@@ -110,7 +110,7 @@ struct LsArgs {
 }
 
 /// Spawns, returns or lists.
-pub async fn run(args: SubArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(args: SubArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     match args.what {
         SubContextCommand::Spawn(args) => spawn(args, store, out).await,
         SubContextCommand::Return(args) => end(args, store, out).await,

@@ -14,7 +14,7 @@ const MARKS_DIR: &str = "summariser";
 /// A model that writes summaries in the background; off without `--summariser-url`.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Summaries by a model (off without --summariser-url)")]
-pub struct SummariserArgs {
+pub(crate) struct SummariserArgs {
     /// URL of an OpenAI-compatible endpoint, up to `/chat/completions`
     #[arg(long, value_name = "URL", requires = "summariser_model")]
     summariser_url: Option<String>,
@@ -75,7 +75,7 @@ impl SummariserArgs {
     ///
     /// # Errors
     /// [`CliError::Usage`] for an invalid URL.
-    pub fn config(&self, data_dir: &Path) -> Result<Option<SummariserConfig>, CliError> {
+    pub(crate) fn config(&self, data_dir: &Path) -> Result<Option<SummariserConfig>, CliError> {
         let (Some(url), Some(model)) = (&self.summariser_url, &self.summariser_model) else {
             return Ok(None);
         };

@@ -17,7 +17,7 @@ use super::error::CliError;
 ///
 /// # Errors
 /// A single word that begins with a dash.
-pub fn free_text(text: &str) -> Result<String, String> {
+pub(crate) fn free_text(text: &str) -> Result<String, String> {
     match is_option_like(text) {
         true => Err("a single word that begins with a dash looks like an option".into()),
         false => Ok(text.to_owned()),
@@ -27,7 +27,7 @@ pub fn free_text(text: &str) -> Result<String, String> {
 /// Parses a positional word of text (`allow_hyphen_values`). Words after `--` belong to another
 /// argument, which accepts anything.
 #[derive(Clone, Debug)]
-pub struct FreeWord;
+pub(crate) struct FreeWord;
 
 impl TypedValueParser for FreeWord {
     type Value = String;
@@ -60,7 +60,7 @@ impl TypedValueParser for FreeWord {
 }
 
 /// Whether a text is JSON.
-pub fn is_json(text: &str) -> bool {
+pub(crate) fn is_json(text: &str) -> bool {
     serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
@@ -73,7 +73,7 @@ fn is_option_like(text: &str) -> bool {
 ///
 /// # Errors
 /// [`CliError::ReadFile`] if it names a file that cannot be read as text.
-pub fn text_of(argument: &str) -> Result<String, CliError> {
+pub(crate) fn text_of(argument: &str) -> Result<String, CliError> {
     if argument == "-" {
         let mut text = String::new();
         let read = std::io::stdin().read_to_string(&mut text);

@@ -15,7 +15,7 @@ use super::{
 use treering_present::tool_stats::{BranchCalls, ToolNumbers, ToolOrder, by_tool};
 
 /// Prints a line for each tool, most used first.
-pub async fn run(
+pub(crate) async fn run(
     place: &FoundBranch,
     tool: Option<&str>,
     store: &Connection,

@@ -29,7 +29,7 @@ Examples:
   treering tools CONVERSATION --offered
   treering tools CONVERSATION --stats
   treering tools CONVERSATION --json | jq -r 'select(.status == \"failed\").error_message'")]
-pub struct ToolsArgs {
+pub(crate) struct ToolsArgs {
     #[command(flatten)]
     place: AsOfArgs,
     /// Only this tool
@@ -52,7 +52,11 @@ pub struct ToolsArgs {
 }
 
 /// Prints calls, digests or tools.
-pub async fn run(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: &ToolsArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let place = args.place.find(store).await?;
     if args.stats {
         return tool_stats::run(&place, args.tool.as_deref(), store, out).await;
@@ -106,7 +110,7 @@ async fn nothing_of(
 }
 
 /// Prints a call in two lines: the request with its outcome, and the result.
-pub fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
     let (tone, status) = status_text(call.status());
     let mut facts = Vec::new();

@@ -29,7 +29,7 @@ use treering_engine::{ErasingAtOpen, OpenOptions, StoreFormats, store_formats};
 Examples:
   treering upgrade --check --data ./store
   treering upgrade --data ./store")]
-pub struct UpgradeArgs {
+pub(crate) struct UpgradeArgs {
     /// Only report what would be done
     #[arg(long)]
     check: bool,
@@ -39,7 +39,11 @@ pub struct UpgradeArgs {
 ///
 /// # Errors
 /// [`CliError::Usage`] for a server; errors of opening the store.
-pub async fn run(args: &UpgradeArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: &UpgradeArgs,
+    common: &Common,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let hint = "stop the server, then run: treering upgrade --data DIR";
     let dir = common.folder_here("upgrades run", hint)?;
     let mut waiting = Waiting::new(common.wait);

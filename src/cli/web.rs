@@ -14,7 +14,7 @@ use treering_server::{WebPlace, WebService};
 
 /// HTTP options.
 #[derive(Args, Debug, Clone, Default)]
-pub struct WebArgs {
+pub(crate) struct WebArgs {
     /// Do not serve web pages on the port of the services
     #[arg(long, help_heading = "Inspector")]
     no_inspector: bool,
@@ -28,7 +28,7 @@ pub struct WebArgs {
 
 impl WebArgs {
     /// The settings from these options.
-    pub fn options(&self) -> WebOptions {
+    pub(crate) fn options(&self) -> WebOptions {
         WebOptions {
             pages: !self.no_inspector,
             agents: self.mcp.wanted(),
@@ -39,18 +39,18 @@ impl WebArgs {
 
 /// HTTP settings.
 #[derive(Clone, Debug, Default)]
-pub struct WebOptions {
+pub(crate) struct WebOptions {
     /// Serve web pages.
-    pub pages: bool,
+    pub(crate) pages: bool,
     /// Serve agents.
-    pub agents: Option<HttpOptions>,
+    pub(crate) agents: Option<HttpOptions>,
     /// Allowed hosts of requests, besides the server's own names.
-    pub hosts: Vec<String>,
+    pub(crate) hosts: Vec<String>,
 }
 
 /// The HTTP services of a running server.
 #[derive(Debug)]
-pub struct Web {
+pub(crate) struct Web {
     pages: Option<Inspector>,
     agents: Option<HttpDoor>,
 }
@@ -60,7 +60,7 @@ impl Web {
     ///
     /// # Errors
     /// If the engine cannot be reached.
-    pub async fn open(
+    pub(crate) async fn open(
         engine: Engine,
         keys: Arc<KeyRing>,
         address: SocketAddr,
@@ -83,17 +83,17 @@ impl Web {
     }
 
     /// Whether web pages are served.
-    pub fn has_pages(&self) -> bool {
+    pub(crate) fn has_pages(&self) -> bool {
         self.pages.is_some()
     }
 
     /// Whether agents are served.
-    pub fn has_agents(&self) -> bool {
+    pub(crate) fn has_agents(&self) -> bool {
         self.agents.is_some()
     }
 
     /// The service; none if there is nothing to serve.
-    pub fn service(&self) -> Option<WebService> {
+    pub(crate) fn service(&self) -> Option<WebService> {
         let pages = self.pages.as_ref().map(Inspector::web);
         let agents = self.agents.as_ref().map(HttpDoor::web);
         match (pages, agents) {
@@ -109,14 +109,14 @@ impl Web {
     }
 
     /// Ends live streams, so that connections can close.
-    pub fn end_streams(&self) {
+    pub(crate) fn end_streams(&self) {
         if let Some(pages) = &self.pages {
             pages.end_streams();
         }
     }
 
     /// Closes it, after the server.
-    pub async fn close(self) {
+    pub(crate) async fn close(self) {
         if let Some(pages) = self.pages {
             pages.close().await;
         }

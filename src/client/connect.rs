@@ -111,7 +111,7 @@ impl Waiting {
     ///
     /// # Errors
     /// Returns `error` itself if it is not [`CliError::Locked`], or if the wait is over.
-    pub async fn for_holder(&mut self, error: CliError) -> Result<(), CliError> {
+    pub(crate) async fn for_holder(&mut self, error: CliError) -> Result<(), CliError> {
         let is_locked = matches!(error, CliError::Locked { .. });
         if !is_locked || self.began.elapsed() >= self.wait {
             return Err(error);
@@ -124,11 +124,11 @@ impl Waiting {
         Ok(())
     }
 
-    /// Like [`Waiting::for_holder`], for work that cannot go through a server. Does not wait while
+    /// Like `Waiting::for_holder`, for work that cannot go through a server. Does not wait while
     /// a server holds the folder, because servers do not end by themselves.
     ///
     /// # Errors
-    /// As [`Waiting::for_holder`], and when a server has the folder.
+    /// As `Waiting::for_holder`, and when a server has the folder.
     pub async fn for_command(&mut self, error: CliError) -> Result<(), CliError> {
         match error {
             CliError::Locked {

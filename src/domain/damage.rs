@@ -8,7 +8,7 @@ use super::id::{Position, Revision};
 
 /// Maximum length of a damage description, in bytes. The projections hold one for each damaged
 /// conversation.
-pub const DAMAGE_TEXT_BYTES_MAX: usize = 256;
+pub(crate) const DAMAGE_TEXT_BYTES_MAX: usize = 256;
 
 /// What is wrong with the first event that cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Creates a damage mark; the description is truncated to [`DAMAGE_TEXT_BYTES_MAX`].
+    /// Creates a damage mark; the description is truncated to `DAMAGE_TEXT_BYTES_MAX`.
     #[must_use]
     pub fn new(kind: DamageKind, revision: Revision, position: Position, what: &str) -> Self {
         let fits = |end: &usize| what.is_char_boundary(*end);

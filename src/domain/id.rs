@@ -291,7 +291,7 @@ impl fmt::Display for BranchId {
 }
 
 /// Initial name of a conversation's first branch.
-pub const MAIN_BRANCH_NAME: &str = "main";
+pub(crate) const MAIN_BRANCH_NAME: &str = "main";
 
 /// The name of a branch: 1 to 200 bytes, no control characters, no leading or trailing
 /// whitespace.

@@ -4,6 +4,8 @@
 //! This crate does no I/O, makes no decision by the clock, and does not know how events are
 //! encoded, stored or sent. It depends only on std, serde, uuid, bytes, blake3 and thiserror.
 
+#![warn(unreachable_pub)]
+
 mod cause;
 mod chain;
 mod changed;
@@ -29,7 +31,7 @@ mod tool;
 pub use cause::{Cause, NotDone, WithCauses, with_causes};
 pub use chain::{ChainHash, ChainHashes};
 pub use changed::ChangedConversation;
-pub use damage::{DAMAGE_TEXT_BYTES_MAX, Damage, DamageKind};
+pub use damage::{Damage, DamageKind};
 pub use decide::{Decided, Lookup, Need, PastBranch, Placed, Undecided, decide, decide_erasure};
 pub use event::*;
 pub use hex::{hex, unhex};

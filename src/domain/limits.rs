@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of a namespace name, in bytes.
-pub const NAMESPACE_BYTES_MAX: usize = 64;
+pub(crate) const NAMESPACE_BYTES_MAX: usize = 64;
 /// Maximum length of a branch name, in bytes.
 pub const BRANCH_NAME_BYTES_MAX: usize = 200;
 /// Maximum length of a call id, tool name, key, actor or other short text, in bytes.
@@ -15,12 +15,12 @@ pub const SHORT_TEXT_BYTES_MAX: usize = 512;
 /// Maximum length of an event key, in bytes. Each key takes a row of its own in the index.
 pub const EVENT_KEY_BYTES_MAX: usize = 512;
 /// Maximum number of attributes of an event.
-pub const ATTRIBUTES_MAX: usize = 32;
+pub(crate) const ATTRIBUTES_MAX: usize = 32;
 /// Maximum length of an attribute's name, in bytes.
-pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 128;
+pub(crate) const ATTRIBUTE_NAME_BYTES_MAX: usize = 128;
 /// Maximum length of all attribute names and values of an event together, in bytes. They are
 /// read with every header, so they must stay small.
-pub const ATTRIBUTES_BYTES_MAX: usize = 8 * 1024;
+pub(crate) const ATTRIBUTES_BYTES_MAX: usize = 8 * 1024;
 /// Maximum number of events that one read scans when no index covers its filter: some hundred
 /// milliseconds.
 pub const READ_SCAN_EVENTS_MAX: u64 = 50_000;
@@ -29,7 +29,7 @@ pub const READ_SCAN_EVENTS_MAX: u64 = 50_000;
 pub const READ_INDEX_ROWS_MAX: usize = 100_000;
 /// Room in a 64 MiB message that holds one event for the header, the tags and the enclosing
 /// messages, in bytes.
-pub const BODY_ENVELOPE_BYTES: usize = 64 << 10;
+pub(crate) const BODY_ENVELOPE_BYTES: usize = 64 << 10;
 /// Maximum number of labels in an item's path.
 pub const ITEM_PATH_LABELS_MAX: usize = 32;
 /// Maximum number of item operations in one batch. Each is a look-up or an event.
@@ -48,7 +48,7 @@ pub const ITEMS_LOOKED_AT_MAX: usize = 50_000;
 pub const ITEMS_INDEX_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Maximum size of a conversation's labels and metadata together, in bytes. They are held in
 /// memory with the conversation.
-pub const CONVERSATION_DESCRIBED_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const CONVERSATION_DESCRIBED_BYTES_MAX: usize = 64 * 1024;
 /// Maximum length of an idempotency key, in bytes. The index holds it once per batch.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 /// A larger body is stored in the blob table, once for each distinct content. In bytes.
@@ -64,7 +64,7 @@ pub const JSON_VALUES_MAX: usize = 1 << 20;
 
 /// What an event counts against a quota in addition to its body, in bytes: about the size of its
 /// header and its projection rows, so that events without bodies are not free.
-pub const QUOTA_EVENT_BYTES: u64 = 128;
+pub(crate) const QUOTA_EVENT_BYTES: u64 = 128;
 
 /// Pauses before asking the log about the outcome of an in-doubt group while callers are
 /// waiting: 1.76 s together. Most disk or network troubles are over by then; a caller should
@@ -101,7 +101,7 @@ pub const VIEWS_RETRY: Duration = Duration::from_millis(250);
 pub const INDEX_RETRY: Duration = Duration::from_secs(5);
 
 /// Default of [`Limits::memory_bytes`].
-pub const MEMORY_BYTES: usize = 256 << 20;
+pub(crate) const MEMORY_BYTES: usize = 256 << 20;
 /// The part of [`Limits::memory_bytes`] for pages of the log's files (24 MiB), pages of the
 /// projections' file (32), the index writer (32), and events queued for it (4). In bytes.
 pub const MEMORY_OF_FILES_BYTES: usize = 92 << 20;

@@ -122,7 +122,7 @@ impl Quotas {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceUse {
     /// For each event the length of its body, as sent and before compression, plus
-    /// [`QUOTA_EVENT_BYTES`]. A large body counts each time it is appended, although it is stored
+    /// `QUOTA_EVENT_BYTES`. A large body counts each time it is appended, although it is stored
     /// once. An erased event counts with its stub.
     pub bytes: u64,
     /// Conversations, including sealed and erased ones.

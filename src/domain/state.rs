@@ -26,7 +26,7 @@ use super::{
 pub const SNAPSHOT_EVERY_EVENTS: u64 = 64;
 
 /// Maximum number of opening system and developer messages that a branch state refers to.
-pub const PREAMBLE_MAX: usize = 16;
+pub(crate) const PREAMBLE_MAX: usize = 16;
 
 /// A reference to an event. A fork into a new conversation inherits events of another
 /// conversation, so a revision alone is ambiguous.
@@ -160,7 +160,7 @@ pub struct BranchState {
     /// Model settings.
     pub config: Config,
     /// The system and developer messages that opened the history. They survive compaction. At
-    /// most [`PREAMBLE_MAX`].
+    /// most `PREAMBLE_MAX`.
     pub preamble: Vec<EventRef>,
     /// The current system prompt.
     pub system_prompt: Option<EventRef>,
@@ -452,7 +452,7 @@ impl ConversationInfo {
 
     /// Returns the size of labels and metadata, names included, in bytes.
     #[must_use]
-    pub fn described_bytes(&self) -> usize {
+    pub(crate) fn described_bytes(&self) -> usize {
         let all = self.labels.iter().chain(&self.metadata);
         all.map(|(name, value)| name.len() + value.len()).sum()
     }

@@ -29,10 +29,10 @@ pub(super) enum Stretch {
 /// Unreadable offsets, both ends inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lost {
-    pub first: u64,
-    pub last: u64,
+    pub(crate) first: u64,
+    pub(crate) last: u64,
     /// The fault.
-    pub what: String,
+    pub(crate) what: String,
 }
 
 /// Reads from an offset that is at most `head`: returns the records there, or how far the log is
@@ -123,14 +123,14 @@ pub(super) struct Marks {
 
 impl Marks {
     /// Loads the marks from the projections.
-    pub fn of(views: &Views) -> Result<Self, ViewsError> {
+    pub(crate) fn of(views: &Views) -> Result<Self, ViewsError> {
         let marks = Self::default();
         marks.replace(views)?;
         Ok(marks)
     }
 
     /// Replaces the marks with those of other projections, and returns their number.
-    pub fn replace(&self, views: &Views) -> Result<usize, ViewsError> {
+    pub(crate) fn replace(&self, views: &Views) -> Result<usize, ViewsError> {
         let rows = views.damaged()?.into_iter();
         let found: HashMap<_, _> = rows
             .filter_map(|row| Some((row.key(), row.damage?)))
@@ -143,13 +143,13 @@ impl Marks {
     }
 
     /// Returns the number of marks.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         let marks = self.marks.read().unwrap_or_else(PoisonError::into_inner);
         marks.len() as u64
     }
 
     /// Returns a conversation's mark.
-    pub fn get(&self, id: ConversationKey) -> Option<Arc<Damage>> {
+    pub(crate) fn get(&self, id: ConversationKey) -> Option<Arc<Damage>> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
@@ -158,7 +158,7 @@ impl Marks {
     }
 
     /// Returns true when an event cannot be served.
-    pub fn covers(&self, id: ConversationKey, revision: Revision) -> bool {
+    pub(crate) fn covers(&self, id: ConversationKey, revision: Revision) -> bool {
         self.get(id)
             .is_some_and(|damage| revision >= damage.revision)
     }

@@ -28,12 +28,12 @@ pub(super) struct DeltaBuilder {
 
 impl DeltaBuilder {
     /// Returns the number of events collected so far.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.delta.events.len()
     }
 
     /// Records an event, with the size of its stored body in bytes.
-    pub fn event(
+    pub(crate) fn event(
         &mut self,
         (header, body_bytes): (&EventHeader, u64),
         offset: u64,
@@ -75,7 +75,7 @@ impl DeltaBuilder {
     }
 
     /// Records the tags and type of the last recorded event.
-    pub fn found_by(&mut self, body: &EventBody, tags: &Tags, is_large: bool) {
+    pub(crate) fn found_by(&mut self, body: &EventBody, tags: &Tags, is_large: bool) {
         let Some((_, event)) = self.delta.events.last() else {
             return;
         };
@@ -95,7 +95,7 @@ impl DeltaBuilder {
     }
 
     /// Records an idempotency key, after its event's header.
-    pub fn key(&mut self, entry: KeyEntry) {
+    pub(crate) fn key(&mut self, entry: KeyEntry) {
         let at = self.delta.keys.len();
         let of = |ends_at| (entry.namespace.clone(), ends_at, at);
         self.ending.extend(entry.ends_at.map(of));
@@ -103,7 +103,7 @@ impl DeltaBuilder {
     }
 
     /// Records an event's recording time, and its id, unless the id encodes the offset.
-    pub fn header(&mut self, header: &EventHeader, offset: u64) {
+    pub(crate) fn header(&mut self, header: &EventHeader, offset: u64) {
         let recorded_to = &mut self.delta.recorded_to;
         match recorded_to.get_mut(&header.namespace) {
             Some(time) => *time = header.recorded_at.max(*time),
@@ -130,12 +130,12 @@ impl DeltaBuilder {
     }
 
     /// Records an unreadable stretch; one that begins where a recorded one does replaces it.
-    pub fn lost(&mut self, stretch: Option<(u64, u64)>) {
+    pub(crate) fn lost(&mut self, stretch: Option<(u64, u64)>) {
         self.delta.lost.extend(stretch);
     }
 
     /// Records that a conversation was marked as damaged without other changes.
-    pub fn damaged(&mut self, state: &ConversationState, is_new: bool) {
+    pub(crate) fn damaged(&mut self, state: &ConversationState, is_new: bool) {
         let id = state.row.key();
         self.rows.insert(id, state.row.clone());
         if is_new {
@@ -146,12 +146,12 @@ impl DeltaBuilder {
     }
 
     /// Records the home of a large body.
-    pub fn blob(&mut self, namespace: Namespace, hash: ContentHash, home_offset: u64) {
+    pub(crate) fn blob(&mut self, namespace: Namespace, hash: ContentHash, home_offset: u64) {
         self.delta.blobs.push((namespace, hash, home_offset));
     }
 
     /// Records a changed conversation, and returns the resulting state.
-    pub fn absorb(
+    pub(crate) fn absorb(
         &mut self,
         state: Option<ConversationState>,
         changed: ChangedConversation,
@@ -217,7 +217,7 @@ impl DeltaBuilder {
     }
 
     /// Returns all changes up to an offset.
-    pub fn finish(self, reached: u64) -> ViewDelta {
+    pub(crate) fn finish(self, reached: u64) -> ViewDelta {
         let keys = self.delta.keys.into_iter().enumerate();
         let keys = keys.filter(|(at, _)| !self.ended.contains(at));
         ViewDelta {

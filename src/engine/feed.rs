@@ -41,7 +41,7 @@ fn last_offset(group: &CommittedGroup) -> u64 {
 
 impl Feed {
     /// Creates a queue of about this many bytes.
-    pub fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
             bytes_max,
             groups: Mutex::default(),
@@ -49,7 +49,7 @@ impl Feed {
     }
 
     /// Adds a published group. The oldest ones are dropped if there is no room.
-    pub fn push(&self, group: &Arc<CommittedGroup>) {
+    pub(crate) fn push(&self, group: &Arc<CommittedGroup>) {
         let bytes = group.records.iter().map(record_bytes).sum();
         let mut groups = lock(&self.groups);
         groups.bytes += bytes;
@@ -58,13 +58,13 @@ impl Feed {
     }
 
     /// Drops everything; the log has it.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         *lock(&self.groups) = Groups::default();
     }
 
     /// Returns about `records_max` records from an offset on, none after `last`. Empty if they must
     /// be read from the log.
-    pub fn take(&self, from: u64, last: u64, records_max: usize) -> Vec<(u64, Record)> {
+    pub(crate) fn take(&self, from: u64, last: u64, records_max: usize) -> Vec<(u64, Record)> {
         let mut records = Vec::new();
         let mut next = from;
         while next <= last && records.len() < records_max {

@@ -87,7 +87,7 @@ impl From<LogError> for Stop {
 
 impl ViewFold {
     /// Continues where the projections are.
-    pub fn new(views: Arc<Views>, reader: Arc<LogReader>) -> Result<Self, ReadError> {
+    pub(crate) fn new(views: Arc<Views>, reader: Arc<LogReader>) -> Result<Self, ReadError> {
         witness::sign(&views, reader.log().identity())?;
         let reached = views.reached()?;
         let lost = views.lost()?;
@@ -106,19 +106,19 @@ impl ViewFold {
     }
 
     /// Uses earlier projections of the same log to find conversations whose end is lost.
-    pub fn after(mut self, before: Views) -> Self {
+    pub(crate) fn after(mut self, before: Views) -> Self {
         self.before = Some(before);
         self
     }
 
     /// Ends with an error once this flag is set.
-    pub fn stop_when(mut self, stop: Arc<AtomicBool>) -> Self {
+    pub(crate) fn stop_when(mut self, stop: Arc<AtomicBool>) -> Self {
         self.stop = Some(stop);
         self
     }
 
     /// Returns true after an error that was caused by damaged projections.
-    pub fn views_are_unsound(&self) -> bool {
+    pub(crate) fn views_are_unsound(&self) -> bool {
         self.unsound
     }
 
@@ -126,7 +126,11 @@ impl ViewFold {
     ///
     /// # Errors
     /// When projections or log fail. Damage in the log is not an error: see [`Views::damaged`].
-    pub async fn run(&mut self, head: u64, mut report: impl FnMut(u64)) -> Result<(), ReadError> {
+    pub(crate) async fn run(
+        &mut self,
+        head: u64,
+        mut report: impl FnMut(u64),
+    ) -> Result<(), ReadError> {
         while self.reached < head {
             self.go_on()?;
             let next = self.reached + 1;

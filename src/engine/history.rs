@@ -32,13 +32,13 @@ pub(super) const PAGE_BYTES: usize = 1 << 20;
 /// A part of a branch's history: own events of one branch, both ends inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    pub conversation: ConversationKey,
-    pub branch: BranchId,
-    pub name: BranchName,
-    pub first: Revision,
-    pub last: Revision,
+    pub(crate) conversation: ConversationKey,
+    pub(crate) branch: BranchId,
+    pub(crate) name: BranchName,
+    pub(crate) first: Revision,
+    pub(crate) last: Revision,
     /// The point where this branch forked from the next segment's branch.
-    pub fork: Option<ForkPoint>,
+    pub(crate) fork: Option<ForkPoint>,
 }
 
 /// A branch's own events that are to be applied.
@@ -53,13 +53,13 @@ struct Tail {
 /// Reads the past from the projections and the log.
 #[derive(Clone)]
 pub(super) struct History {
-    pub views: Arc<Views>,
-    pub reader: Arc<LogReader>,
+    pub(crate) views: Arc<Views>,
+    pub(crate) reader: Arc<LogReader>,
 }
 
 impl History {
     /// Returns the segments of a branch's history, from the branch up to the root.
-    pub fn lineage(
+    pub(crate) fn lineage(
         &self,
         conversation: ConversationKey,
         branch: &BranchState,
@@ -68,7 +68,7 @@ impl History {
     }
 
     /// Like [`Self::lineage`], but stops after the first segment for which `go_on` returns false.
-    pub fn lineage_while(
+    pub(crate) fn lineage_while(
         &self,
         conversation: ConversationKey,
         branch: &BranchState,
@@ -96,7 +96,7 @@ impl History {
     }
 
     /// Like [`Self::lineage`], up to a revision, without reading the branch's state.
-    pub fn lineage_to(
+    pub(crate) fn lineage_to(
         &self,
         conversation: ConversationKey,
         branch: BranchId,
@@ -113,7 +113,7 @@ impl History {
     }
 
     /// Returns the tags of a record's event; a headers-only read returns nothing else of the body.
-    pub fn found_by(&self, record: &Record) -> Result<Bytes, ReadError> {
+    pub(crate) fn found_by(&self, record: &Record) -> Result<Bytes, ReadError> {
         let header = &record.header;
         match &record.body {
             RecordBody::Inline(bytes) => Ok(tags::alone(header.kind, bytes)),
@@ -147,7 +147,7 @@ impl History {
 
     /// Returns a branch's state just after a revision, and whether a tool call came next; `None` if
     /// the revision is not in its history.
-    pub async fn branch_at(
+    pub(crate) async fn branch_at(
         &self,
         conversation: ConversationKey,
         branch: BranchId,
@@ -194,7 +194,7 @@ impl History {
 
     /// Returns the branch that a revision in another branch's history was appended to, and the
     /// revision where that history leaves it.
-    pub fn owner_of(
+    pub(crate) fn owner_of(
         &self,
         conversation: ConversationKey,
         branch: BranchId,
@@ -330,7 +330,7 @@ impl History {
 
     /// Returns the records of the first entries, in order: about `bytes_max` bytes including
     /// bodies, and at least one record. Each is checked to be the event that the projections name.
-    pub async fn records(
+    pub(crate) async fn records(
         &self,
         namespace: &Namespace,
         entries: &[EventEntry],
@@ -365,7 +365,7 @@ impl History {
     }
 
     /// Returns the record of one event; `None` if the projections lack it.
-    pub async fn event(
+    pub(crate) async fn event(
         &self,
         namespace: &Namespace,
         at: EventRef,
@@ -386,13 +386,17 @@ impl History {
     }
 
     /// Decodes a record's body. An unknown kind decodes as an empty custom event.
-    pub async fn decode(&self, offset: u64, record: &Record) -> Result<EventBody, ReadError> {
+    pub(crate) async fn decode(
+        &self,
+        offset: u64,
+        record: &Record,
+    ) -> Result<EventBody, ReadError> {
         let bytes = self.reader.body(record).await?;
         decode_body(offset, record.header.kind, &bytes)
     }
 
     /// Returns the branch's row.
-    pub fn branch(
+    pub(crate) fn branch(
         &self,
         conversation: ConversationKey,
         branch: BranchId,
@@ -406,7 +410,7 @@ impl History {
     ///
     /// # Errors
     /// [`ReadError`] when the branch does not exist.
-    pub fn branch_name(
+    pub(crate) fn branch_name(
         &self,
         conversation: ConversationKey,
         branch: BranchId,

@@ -23,9 +23,9 @@ const COMMAND_BYTES_MAX: usize = 400;
 
 /// The parameters for reading hits.
 pub(super) struct HitReader<'a> {
-    pub namespace: &'a Namespace,
-    pub context_lines: u32,
-    pub finds: Finds<'a>,
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) context_lines: u32,
+    pub(crate) finds: Finds<'a>,
 }
 
 /// How the match is found in a text.

@@ -129,7 +129,11 @@ impl Indexer {
     /// # Errors
     /// [`IndexRefused::WentBack`] when the index belongs to this log and has events that the log
     /// lacks.
-    pub fn open(place: IndexPlace, identity: LogIdentity, head: u64) -> Result<Self, IndexRefused> {
+    pub(crate) fn open(
+        place: IndexPlace,
+        identity: LogIdentity,
+        head: u64,
+    ) -> Result<Self, IndexRefused> {
         reindex::tidy(&place);
         let opened = open_index(&place, identity);
         let unusable = |reason: String| {
@@ -169,22 +173,22 @@ impl Indexer {
         })
     }
 
-    pub fn index(&self) -> Arc<SearchIndex> {
+    pub(crate) fn index(&self) -> Arc<SearchIndex> {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&index)
     }
 
-    pub fn reached(&self) -> u64 {
+    pub(crate) fn reached(&self) -> u64 {
         *self.reached.borrow()
     }
 
     /// Returns the number of events that cannot be read and therefore are not indexed.
-    pub fn not_indexed(&self) -> u64 {
+    pub(crate) fn not_indexed(&self) -> u64 {
         self.not_indexed.load(Ordering::Acquire)
     }
 
     /// Returns why the index does not cover the log up to `head`; `None` if it does.
-    pub fn lagging(&self, head: u64) -> Option<String> {
+    pub(crate) fn lagging(&self, head: u64) -> Option<String> {
         if self.reached() >= head {
             let left = self.not_indexed.load(Ordering::Acquire);
             return (left > 0).then(|| format!("{left} events cannot be read and are not indexed"));
@@ -203,7 +207,7 @@ impl Indexer {
     /// # Errors
     /// [`SearchError::Index`] when indexing keeps failing, for example because the disk is full or
     /// there are too many open files.
-    pub async fn wait_for(&self, offset: u64) -> Result<(), SearchError> {
+    pub(crate) async fn wait_for(&self, offset: u64) -> Result<(), SearchError> {
         let mut reached = self.reached.subscribe();
         let mut failures = self.failures.subscribe();
         let failed = |message: String| {
@@ -270,7 +274,7 @@ impl Indexer {
     }
 
     /// Waits until the task has committed and ended, and releases the folder.
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.hurry.notify_one();
         let mut ended = self.ended.subscribe();
         while !*ended.borrow_and_update() {
@@ -297,7 +301,7 @@ impl Indexer {
     }
 
     /// Marks an index as damaged, after a search found it so: it is rebuilt.
-    pub fn condemn(&self, index: &Arc<SearchIndex>, reason: &str) {
+    pub(crate) fn condemn(&self, index: &Arc<SearchIndex>, reason: &str) {
         let mut doing = lock(&self.doing);
         // Another search was first, or the index has been replaced.
         if *doing != Doing::Following || !Arc::ptr_eq(index, &self.index()) {
@@ -603,9 +607,9 @@ async fn step(inner: &Arc<Inner>) -> Result<bool, Failure> {
 
 /// The result of adding records.
 pub(super) struct Added {
-    pub committed: bool,
+    pub(crate) committed: bool,
     /// Events that could not be read.
-    pub not_indexed: u64,
+    pub(crate) not_indexed: u64,
 }
 
 /// Adds the next records of the log to an index that has not reached `head`.

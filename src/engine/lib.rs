@@ -9,6 +9,8 @@
 //!
 //! The code calls the projections `views`.
 
+#![warn(unreachable_pub)]
+
 mod append;
 mod backups;
 mod catch_up;
@@ -110,10 +112,9 @@ pub use self::{
     formats::{StoreFormats, store_formats},
     health::{DamageMet, Health},
     measures::{CacheUse, Measures},
-    pseudonyms::Pseudonyms,
     query::*,
     repair::{Repair, repair},
-    salvage::{CutConversation, SALVAGE_NAMESPACE, SalvageError, Salvaged, salvage},
+    salvage::{CutConversation, SalvageError, Salvaged, salvage},
     search::{SearchLate, SearchStage},
     sequencer::Companion,
     ship::{BackupNote, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure},
@@ -122,6 +123,7 @@ pub use self::{
 pub use self::{erase::hash_of_stubs, ship::last_batch};
 use self::{
     history::History,
+    pseudonyms::Pseudonyms,
     sequencer::EngineSequencer,
     states::{HotSet, SharedViews},
 };
@@ -154,7 +156,7 @@ pub struct OpenOptions {
     /// Build the projections from the log, whatever is in the folder: for projections that were
     /// found damaged ([`ReadError::ViewsDamaged`]).
     pub views_anew: bool,
-    /// From now on, store [`Pseudonyms`] in place of actors, correlation ids and idempotency keys.
+    /// From now on, store `Pseudonyms` in place of actors, correlation ids and idempotency keys.
     /// The store then does so at every later opening, whatever this field says. If the key was
     /// lost, a new one is created only where this is set.
     pub pseudonyms: bool,

@@ -189,7 +189,7 @@ impl Inner {
 pub(super) struct Refusals(Mutex<BTreeMap<&'static str, u64>>);
 
 impl Refusals {
-    pub fn note(&self, error: &AppendError) {
+    pub(crate) fn note(&self, error: &AppendError) {
         *lock(&self.0).entry(reason(error)).or_default() += 1;
     }
 
@@ -231,12 +231,12 @@ pub(super) struct Follower {
 
 impl Follower {
     /// Records that the event at this offset was delivered.
-    pub fn saw(&self, offset: u64) {
+    pub(crate) fn saw(&self, offset: u64) {
         self.seen.store(offset, Ordering::Relaxed);
     }
 
     /// Records whether it is up to date and waits.
-    pub fn waits(&self, waits: bool) {
+    pub(crate) fn waits(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }
 }
@@ -244,7 +244,7 @@ impl Follower {
 impl Followers {
     /// Adds a subscription that has seen everything up to `offset`; it is removed when the returned
     /// value is dropped.
-    pub fn join(&self, offset: u64) -> Arc<Follower> {
+    pub(crate) fn join(&self, offset: u64) -> Arc<Follower> {
         let follower = Arc::new(Follower::default());
         follower.saw(offset);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -45,11 +45,11 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub fn note_used(&self, bytes: usize) {
+    pub(crate) fn note_used(&self, bytes: usize) {
         self.used.store(bytes as u64, Ordering::Relaxed);
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         usize::try_from(self.bytes.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 }
@@ -71,12 +71,12 @@ impl Cache for Room {
 /// The initial capacity of each cache, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shares {
-    pub states: u64,
-    pub frames: u64,
-    pub windows: u64,
-    pub remembered_requests: u64,
-    pub long_term: u64,
-    pub knowledge: u64,
+    pub(crate) states: u64,
+    pub(crate) frames: u64,
+    pub(crate) windows: u64,
+    pub(crate) remembered_requests: u64,
+    pub(crate) long_term: u64,
+    pub(crate) knowledge: u64,
 }
 
 /// Returns the total for all caches, in bytes.
@@ -85,7 +85,7 @@ fn shared(limits: &Limits) -> u64 {
 }
 
 impl Shares {
-    pub fn of(limits: &Limits) -> Self {
+    pub(crate) fn of(limits: &Limits) -> Self {
         let sixteenth = shared(limits) / 16;
         Self {
             states: 4 * sixteenth,

@@ -39,7 +39,7 @@ pub(super) fn channel(reached: u64) -> (Sender, News) {
 
 impl Sender {
     /// Announces that reads see the log up to this offset, and that these conversations have grown.
-    pub fn tell(&self, reached: u64, conversations: impl Iterator<Item = ConversationKey>) {
+    pub(crate) fn tell(&self, reached: u64, conversations: impl Iterator<Item = ConversationKey>) {
         let mut told = [false; CHANNELS];
         for conversation in conversations {
             let channel = channel_of(conversation);
@@ -53,12 +53,12 @@ impl Sender {
 
 impl News {
     /// Returns a receiver for every append. Notifications from before this call count as unseen.
-    pub fn of_log(&self) -> watch::Receiver<u64> {
+    pub(crate) fn of_log(&self) -> watch::Receiver<u64> {
         self.all.clone()
     }
 
     /// Returns a receiver for later appends to this conversation, and to some others.
-    pub fn of(&self, conversation: ConversationKey) -> watch::Receiver<u64> {
+    pub(crate) fn of(&self, conversation: ConversationKey) -> watch::Receiver<u64> {
         let mut news = self.shared[channel_of(conversation)].clone();
         news.mark_unchanged();
         news

@@ -25,22 +25,22 @@ use treering_proto::{
 #[derive(Clone, Debug)]
 pub(super) struct PreparedBody {
     /// The body preceded by its tags.
-    pub bytes: Bytes,
-    pub hash: ContentHash,
+    pub(crate) bytes: Bytes,
+    pub(crate) hash: ContentHash,
     /// Event key of a similar event, or empty.
-    pub delta_of: String,
+    pub(crate) delta_of: String,
     /// The difference from another body, once that was looked up.
-    pub patch: Option<PreparedPatch>,
+    pub(crate) patch: Option<PreparedPatch>,
     /// Content hash and salt for the event's own idempotency key, if it has one. Each event has its
     /// own salt, which is erased with that event and no other.
-    pub own_key: Option<(ContentHash, KeySalt)>,
+    pub(crate) own_key: Option<(ContentHash, KeySalt)>,
 }
 
 /// The difference of a body from another one.
 #[derive(Clone, Debug)]
 pub(super) struct PreparedPatch {
-    pub base: PatchBase,
-    pub bytes: Bytes,
+    pub(crate) base: PatchBase,
+    pub(crate) bytes: Bytes,
 }
 
 /// The base of a patch.
@@ -69,7 +69,7 @@ impl PreparedBody {
 
     /// Returns false when another event was appended with this event's own key. See
     /// [`Prepared::may_be`].
-    pub fn may_be(&self, used: &KeyEntry) -> bool {
+    pub(crate) fn may_be(&self, used: &KeyEntry) -> bool {
         let Some((content_hash, _)) = self.own_key else {
             return false;
         };
@@ -78,14 +78,14 @@ impl PreparedBody {
     }
 
     /// Returns whether the body is stored in the blob table, once for each distinct content.
-    pub fn is_blob(&self) -> bool {
+    pub(crate) fn is_blob(&self) -> bool {
         let is_like_another =
             !self.delta_of.is_empty() && self.bytes.len() >= PATCHED_BODY_BYTES_MIN;
         is_like_another || self.bytes.len() > INLINE_BODY_BYTES_MAX
     }
 
     /// Returns the reference of a record to this body stored at `home_offset`.
-    pub fn reference(&self, home_offset: u64) -> BlobRef {
+    pub(crate) fn reference(&self, home_offset: u64) -> BlobRef {
         BlobRef {
             hash: self.hash,
             bytes_len: self.bytes.len() as u64,
@@ -97,16 +97,16 @@ impl PreparedBody {
 /// A validated batch, complete except for what must be looked up.
 #[derive(Clone, Debug)]
 pub(super) struct Prepared {
-    pub command: AppendCommand<EncodedBody>,
-    pub bodies: Vec<PreparedBody>,
+    pub(crate) command: AppendCommand<EncodedBody>,
+    pub(crate) bodies: Vec<PreparedBody>,
     /// Hash over everything that the caller chose. Only set for batches with a key.
-    pub content_hash: ContentHash,
+    pub(crate) content_hash: ContentHash,
     /// The salt with which the log hashes `content_hash`.
-    pub key_salt: KeySalt,
+    pub(crate) key_salt: KeySalt,
     /// Size of all bodies, in bytes.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// The engine's own record of an erasure.
-    pub by_eraser: bool,
+    pub(crate) by_eraser: bool,
     /// The first event of the conversation, for the case that it does not exist.
     creation: Option<Creation>,
     /// The batch currently begins with `creation`.
@@ -134,7 +134,10 @@ struct Creation {
 
 impl Prepared {
     /// Checks the limits and encodes what is not encoded yet.
-    pub fn new<B: Encode>(command: AppendCommand<B>, limits: &Limits) -> Result<Self, AppendError> {
+    pub(crate) fn new<B: Encode>(
+        command: AppendCommand<B>,
+        limits: &Limits,
+    ) -> Result<Self, AppendError> {
         within(
             "the number of events",
             command.events.len(),
@@ -215,7 +218,7 @@ impl Prepared {
     }
 
     /// Marks the batch as the engine's own record of an erasure.
-    pub fn of_eraser(self) -> Self {
+    pub(crate) fn of_eraser(self) -> Self {
         Self {
             by_eraser: true,
             ..self
@@ -223,12 +226,12 @@ impl Prepared {
     }
 
     /// Returns the conversation that the batch may create.
-    pub fn may_create(&self) -> Option<ConversationId> {
+    pub(crate) fn may_create(&self) -> Option<ConversationId> {
         self.creation.as_ref().map(|of| of.event.conversation)
     }
 
     /// Adds the conversation's first event to the batch, or removes it.
-    pub fn set_creates(&mut self, creates: bool) {
+    pub(crate) fn set_creates(&mut self, creates: bool) {
         let Some(creation) = &self.creation else {
             return;
         };
@@ -244,7 +247,7 @@ impl Prepared {
 
     /// Removes the caller's events with these indexes (in order) from the batch, because they are
     /// already stored. Events removed by an earlier call and not named now are put back.
-    pub fn skip(&mut self, known: &[usize]) {
+    pub(crate) fn skip(&mut self, known: &[usize]) {
         if known.is_empty() && self.skipped.is_empty() {
             return;
         }
@@ -270,7 +273,7 @@ impl Prepared {
     }
 
     /// Returns the caller's events, including removed ones, with their indexes and bodies.
-    pub fn own_events(&self) -> Vec<(usize, &NewEvent<EncodedBody>, &PreparedBody)> {
+    pub(crate) fn own_events(&self) -> Vec<(usize, &NewEvent<EncodedBody>, &PreparedBody)> {
         let first = usize::from(self.creates);
         let here = self.command.events.iter().zip(&self.bodies).skip(first);
         let here = here
@@ -284,14 +287,14 @@ impl Prepared {
     }
 
     /// Returns true when an event has a chosen id or an idempotency key of its own.
-    pub fn has_names(&self) -> bool {
+    pub(crate) fn has_names(&self) -> bool {
         let named =
             |event: &NewEvent<EncodedBody>| event.id.is_some() || event.idempotency_key.is_some();
         !self.skipped.is_empty() || self.command.events.iter().any(named)
     }
 
     /// Returns true when all of the caller's events were removed.
-    pub fn is_all_known(&self) -> bool {
+    pub(crate) fn is_all_known(&self) -> bool {
         !self.skipped.is_empty() && self.command.events.len() == usize::from(self.creates)
     }
 
@@ -308,21 +311,21 @@ impl Prepared {
     }
 
     /// Returns the index in the batch of one of the caller's events; `None` if it was removed.
-    pub fn index_of_own(&self, own: usize) -> Option<usize> {
+    pub(crate) fn index_of_own(&self, own: usize) -> Option<usize> {
         let before = self.skipped.partition_point(|skipped| skipped.own < own);
         let is_here = self.skipped.get(before).is_none_or(|at| at.own != own);
         is_here.then(|| own - before + usize::from(self.creates))
     }
 
     /// Returns the caller's index of an event in the batch; `None` for the creation.
-    pub fn own_index(&self, index: usize) -> Option<usize> {
+    pub(crate) fn own_index(&self, index: usize) -> Option<usize> {
         let at = index.checked_sub(usize::from(self.creates))?;
         Some(self.own_of(at))
     }
 
     /// Returns the idempotency key stored with an event that is appended now: the batch's key with
     /// the first event, or the event's own.
-    pub fn key_of(&self, index: usize, now: TimestampMicros) -> Option<AppendKey> {
+    pub(crate) fn key_of(&self, index: usize, now: TimestampMicros) -> Option<AppendKey> {
         let life_us = |seconds: NonZeroU32| i64::from(seconds.get()) * 1_000_000;
         let life_us = self.command.key_life_seconds.map(life_us);
         let ends_at = life_us.map(|life_us| TimestampMicros(now.0.saturating_add(life_us)));
@@ -350,13 +353,13 @@ impl Prepared {
     /// Returns false when another batch was appended with this batch's key. Once something of that
     /// batch was erased, its salt is gone and the two cannot be compared: a retry then gets that
     /// batch's answer.
-    pub fn may_be(&self, used: &KeyEntry) -> bool {
+    pub(crate) fn may_be(&self, used: &KeyEntry) -> bool {
         let salt = used.salt.map(KeySalt);
         salt.is_none_or(|salt| salt.hash(self.content_hash) == used.content_hash)
     }
 
     /// Returns the conversations that the decision needs.
-    pub fn conversations(&self) -> Vec<ConversationId> {
+    pub(crate) fn conversations(&self) -> Vec<ConversationId> {
         let mut ids = Vec::new();
         let mut note = |id| {
             if !ids.contains(&id) {

@@ -33,7 +33,7 @@ const HASH_BYTES: usize = 16;
 
 /// The key that replaces header texts.
 #[derive(Clone)]
-pub struct Pseudonyms([u8; 32]);
+pub(crate) struct Pseudonyms([u8; 32]);
 
 /// Does not print the key.
 impl std::fmt::Debug for Pseudonyms {
@@ -47,7 +47,7 @@ impl Pseudonyms {
     ///
     /// # Errors
     /// The I/O error, or [`io::ErrorKind::InvalidData`] for a file that holds no key.
-    pub fn of_store(data: &Path) -> io::Result<Option<Self>> {
+    pub(crate) fn of_store(data: &Path) -> io::Result<Option<Self>> {
         let read = secret::read(&data.join(KEY_FILE), PUT_BACK)?;
         Ok(read.map(Self))
     }
@@ -56,7 +56,7 @@ impl Pseudonyms {
     ///
     /// # Errors
     /// As [`Self::of_store`].
-    pub fn begin(data: &Path) -> io::Result<Self> {
+    pub(crate) fn begin(data: &Path) -> io::Result<Self> {
         if let Some(there) = Self::of_store(data)? {
             return Ok(there);
         }
@@ -70,7 +70,7 @@ impl Pseudonyms {
 
     /// Returns the pseudonym of a text in a namespace. An empty text stays empty.
     #[must_use]
-    pub fn of(&self, namespace: &Namespace, text: &str) -> String {
+    pub(crate) fn of(&self, namespace: &Namespace, text: &str) -> String {
         if text.is_empty() {
             return String::new();
         }

@@ -30,18 +30,18 @@ pub(super) type ReopenViews = Box<dyn Fn() -> Result<Views, ViewsError> + Send>;
 
 /// Applies committed groups to the projections.
 pub(super) struct EnginePublisher {
-    pub views: SharedViews,
-    pub deltas: Deltas,
-    pub published: Arc<AtomicU64>,
-    pub notify: news::Sender,
-    pub feed: Arc<Feed>,
-    pub reader: Arc<LogReader>,
-    pub reopen: ReopenViews,
-    pub views_path: Option<PathBuf>,
-    pub marks: Arc<Marks>,
-    pub closing: Arc<AtomicBool>,
+    pub(crate) views: SharedViews,
+    pub(crate) deltas: Deltas,
+    pub(crate) published: Arc<AtomicU64>,
+    pub(crate) notify: news::Sender,
+    pub(crate) feed: Arc<Feed>,
+    pub(crate) reader: Arc<LogReader>,
+    pub(crate) reopen: ReopenViews,
+    pub(crate) views_path: Option<PathBuf>,
+    pub(crate) marks: Arc<Marks>,
+    pub(crate) closing: Arc<AtomicBool>,
     /// Held while the projections change; a rebuild holds it to swap them.
-    pub gate: Arc<std::sync::Mutex<()>>,
+    pub(crate) gate: Arc<std::sync::Mutex<()>>,
 }
 
 impl Publisher for EnginePublisher {

@@ -17,30 +17,30 @@ use treering_projections::{KeyEntry, Views};
 #[derive(Debug, Default)]
 pub(super) struct NameFacts {
     /// The offset that the projections had reached before the look-ups.
-    pub reached: u64,
+    pub(crate) reached: u64,
     /// Stored events with an id of the batch.
-    pub ids: HashMap<EventId, EventWithId>,
+    pub(crate) ids: HashMap<EventId, EventWithId>,
     /// Used idempotency keys of single events.
-    pub keys: HashMap<String, KeyEntry>,
+    pub(crate) keys: HashMap<String, KeyEntry>,
     /// One fact per expected key, in order.
-    pub newest: Vec<NewestFact>,
+    pub(crate) newest: Vec<NewestFact>,
 }
 
 /// A stored event.
 #[derive(Clone, Debug)]
 pub(super) struct EventWithId {
-    pub offset: u64,
-    pub header: EventHeader,
+    pub(crate) offset: u64,
+    pub(crate) header: EventHeader,
     /// The unsalted hash of its body; `None` if it was erased.
-    pub body: Option<ContentHash>,
+    pub(crate) body: Option<ContentHash>,
 }
 
 /// The newest event with a key, according to the projections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewestFact {
     /// The branch that was searched; `None` if the projections did not have it.
-    pub branch: Option<BranchId>,
-    pub newest: Option<NewestWithKey>,
+    pub(crate) branch: Option<BranchId>,
+    pub(crate) newest: Option<NewestWithKey>,
 }
 
 /// The events of a batch that are already stored: index and offset of each, in order.
@@ -76,7 +76,7 @@ pub(super) struct Recent {
 
 impl Recent {
     /// Creates an empty memory; the projections have reached `published`.
-    pub fn new(published: u64) -> Self {
+    pub(crate) fn new(published: u64) -> Self {
         Self {
             keys: HashMap::new(),
             ids: HashMap::new(),
@@ -86,29 +86,29 @@ impl Recent {
     }
 
     /// Returns a recently used idempotency key.
-    pub fn key(&self, namespace: &Namespace, key: &str) -> Option<&KeyEntry> {
+    pub(crate) fn key(&self, namespace: &Namespace, key: &str) -> Option<&KeyEntry> {
         self.keys.get(&(namespace.clone(), key.to_owned()))
     }
 
     /// Returns whether look-ups made when the projections had reached `reached`, together with this
     /// memory, are complete.
-    pub fn completes(&self, reached: u64) -> bool {
+    pub(crate) fn completes(&self, reached: u64) -> bool {
         reached >= self.pruned_to
     }
 
-    pub fn used_key(&mut self, entry: KeyEntry) {
+    pub(crate) fn used_key(&mut self, entry: KeyEntry) {
         let key = (entry.namespace.clone(), entry.key.clone());
         self.keys.insert(key, entry);
     }
 
     /// Records an event whose author chose its id.
-    pub fn used_id(&mut self, event: EventWithId) {
+    pub(crate) fn used_id(&mut self, event: EventWithId) {
         let id = (event.header.namespace.clone(), event.header.id);
         self.ids.insert(id, event);
     }
 
     /// Records an event that may have an event key.
-    pub fn tagged(&mut self, header: &EventHeader, tags: &Tags, offset: u64) {
+    pub(crate) fn tagged(&mut self, header: &EventHeader, tags: &Tags, offset: u64) {
         if tags.key.is_empty() {
             return;
         }
@@ -125,13 +125,13 @@ impl Recent {
     }
 
     /// Forgets names up to an offset that the projections have reached.
-    pub fn published(&mut self, offset: u64) {
+    pub(crate) fn published(&mut self, offset: u64) {
         self.keep(|at| at > offset);
         self.pruned_to = offset;
     }
 
     /// Forgets names that were staged after an offset and not written.
-    pub fn aborted(&mut self, committed: u64) {
+    pub(crate) fn aborted(&mut self, committed: u64) {
         self.keep(|at| at <= committed);
     }
 
@@ -148,7 +148,7 @@ impl Recent {
     ///
     /// # Errors
     /// [`AppendError::Rejected`] when an event conflicts with a stored one, or must not be skipped.
-    pub fn names(
+    pub(crate) fn names(
         &self,
         prepared: &Prepared,
         facts: &NameFacts,
@@ -200,7 +200,7 @@ impl Recent {
     }
 
     /// Returns true when an event of a batch was recently staged or committed.
-    pub fn may_have(&self, prepared: &Prepared) -> bool {
+    pub(crate) fn may_have(&self, prepared: &Prepared) -> bool {
         let namespace = &prepared.command.namespace;
         prepared.own_events().iter().any(|(_, event, _)| {
             let key = event.idempotency_key.as_ref();
@@ -215,7 +215,7 @@ impl Recent {
     ///
     /// # Errors
     /// [`OutOfDate`] when the look-up is too old to tell.
-    pub fn newest(
+    pub(crate) fn newest(
         &self,
         (namespace, expected): (&Namespace, &ExpectedKey),
         branch: BranchId,

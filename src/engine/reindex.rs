@@ -26,9 +26,9 @@ const REMAKING_THREADS: usize = 2;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Remade {
     /// Number of passages in the index.
-    pub documents: u64,
+    pub(crate) documents: u64,
     /// Number of events that could not be read.
-    pub not_indexed: u64,
+    pub(crate) not_indexed: u64,
 }
 
 /// Returns the folder in which a new index is built.

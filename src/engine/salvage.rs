@@ -40,7 +40,7 @@ use treering_projections::Views;
 use treering_proto::{self, tags};
 
 /// The namespace of the placeholders for omitted events.
-pub const SALVAGE_NAMESPACE: &str = "treering-salvage";
+pub(crate) const SALVAGE_NAMESPACE: &str = "treering-salvage";
 /// Type name of the placeholders.
 const LEFT_OUT: &str = "treering.salvage.left_out";
 

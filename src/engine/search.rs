@@ -263,8 +263,8 @@ pub(super) struct Names(BTreeMap<ConversationId, Named>);
 
 #[derive(Default)]
 pub(super) struct Named {
-    pub source_id: String,
-    pub title: String,
+    pub(crate) source_id: String,
+    pub(crate) title: String,
 }
 
 impl Inner {

@@ -19,11 +19,11 @@ const RECORDS_BYTES_MAX: usize = 4 << 20;
 
 /// The indexable content of a part of the log.
 pub(super) struct Searchable {
-    pub events: Vec<SearchableEvent>,
+    pub(crate) events: Vec<SearchableEvent>,
     /// The last offset that it covers.
-    pub reached: u64,
+    pub(crate) reached: u64,
     /// Events that could not be read or cannot be served.
-    pub not_indexed: u64,
+    pub(crate) not_indexed: u64,
 }
 
 /// Extracts the indexable content of the records from offset `from` on. Damaged records are

@@ -41,18 +41,18 @@ use treering_projections::{KeyEntry, ViewDelta};
 /// A batch with everything that was looked up for it.
 #[derive(Debug)]
 pub(super) struct WriteRequest {
-    pub prepared: Prepared,
-    pub loaded: Vec<LoadedState>,
-    pub past: BTreeMap<(ConversationId, BranchId, Revision), Option<PastBranch>>,
-    pub key: Option<KeyFacts>,
+    pub(crate) prepared: Prepared,
+    pub(crate) loaded: Vec<LoadedState>,
+    pub(crate) past: BTreeMap<(ConversationId, BranchId, Revision), Option<PastBranch>>,
+    pub(crate) key: Option<KeyFacts>,
     /// Facts about the ids and keys of its events.
-    pub names: NameFacts,
+    pub(crate) names: NameFacts,
     /// Home offsets of bodies that are already stored, by content.
-    pub blob_homes: HashMap<ContentHash, u64>,
+    pub(crate) blob_homes: HashMap<ContentHash, u64>,
     /// [`HotSet::erasures`] at the time of the look-ups.
-    pub erasures: u64,
+    pub(crate) erasures: u64,
     /// Makes the batch that is appended atomically with this one.
-    pub companion: Option<Companion>,
+    pub(crate) companion: Option<Companion>,
 }
 
 impl WriteRequest {
@@ -134,7 +134,7 @@ pub(super) struct EngineSequencer {
 const RECENT_BLOBS_MAX: usize = 4_096;
 
 impl EngineSequencer {
-    pub fn new(
+    pub(crate) fn new(
         (limits, quotas): (Limits, Quotas),
         views: SharedViews,
         hot: Arc<HotSet>,

@@ -48,7 +48,7 @@ pub struct ShippedBlock {
     pub first: u64,
     /// Number of records.
     pub count: u32,
-    /// The block, in the format of [`treering_log::block`].
+    /// The block, in the format of `treering_log::block`.
     pub bytes: Bytes,
     /// Home offsets of large bodies that its records refer to and that are shipped with the record
     /// at that offset.

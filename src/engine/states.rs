@@ -20,18 +20,18 @@ pub(super) type SharedViews = Arc<ArcSwap<Views>>;
 /// A conversation according to the projections.
 #[derive(Debug)]
 pub(super) struct LoadedState {
-    pub id: ConversationKey,
+    pub(crate) id: ConversationKey,
     /// The offset that the projections had reached.
-    pub reached: u64,
-    pub state: Option<ConversationState>,
+    pub(crate) reached: u64,
+    pub(crate) state: Option<ConversationState>,
 }
 
 /// An idempotency key according to the projections.
 #[derive(Debug)]
 pub(super) struct KeyFacts {
     /// The offset that the projections had reached.
-    pub reached: u64,
-    pub entry: Option<KeyEntry>,
+    pub(crate) reached: u64,
+    pub(crate) entry: Option<KeyEntry>,
 }
 
 /// The conversations in the writer's cache: a hint that saves callers the loading. If it is
@@ -40,7 +40,7 @@ pub(super) struct KeyFacts {
 pub(super) struct HotSet {
     conversations: RwLock<HashSet<ConversationKey>>,
     /// The memory for their states.
-    pub room: Room,
+    pub(crate) room: Room,
     /// Number of erasures; each invalidates everything known before.
     erasures: AtomicU64,
     /// Large bodies with homes up to this offset are being erased: new events must not refer to
@@ -49,12 +49,12 @@ pub(super) struct HotSet {
 }
 
 impl HotSet {
-    pub fn contains(&self, id: ConversationKey) -> bool {
+    pub(crate) fn contains(&self, id: ConversationKey) -> bool {
         self.read().contains(&id)
     }
 
     /// Returns how often everything was invalidated.
-    pub fn erasures(&self) -> u64 {
+    pub(crate) fn erasures(&self) -> u64 {
         self.erasures.load(Ordering::Acquire)
     }
 
@@ -62,7 +62,7 @@ impl HotSet {
     /// because content was erased. The caller must keep appends out, with none in flight. Large
     /// bodies with homes up to `erased_to` are no longer referred to; `None` lifts this
     /// restriction.
-    pub fn forget_all(&self, erased_to: Option<u64>) {
+    pub(crate) fn forget_all(&self, erased_to: Option<u64>) {
         self.erased_to
             .store(erased_to.unwrap_or_default(), Ordering::Release);
         self.write().clear();
@@ -70,7 +70,7 @@ impl HotSet {
     }
 
     /// Returns whether new events may refer to the large body with this home.
-    pub fn may_refer_to(&self, home_offset: u64) -> bool {
+    pub(crate) fn may_refer_to(&self, home_offset: u64) -> bool {
         home_offset > self.erased_to.load(Ordering::Acquire)
     }
 
@@ -122,7 +122,12 @@ struct Cached {
 
 impl StateCache {
     /// Creates an empty cache; the log has reached `committed`.
-    pub fn new(views: SharedViews, hot: Arc<HotSet>, marks: Arc<Marks>, committed: u64) -> Self {
+    pub(crate) fn new(
+        views: SharedViews,
+        hot: Arc<HotSet>,
+        marks: Arc<Marks>,
+        committed: u64,
+    ) -> Self {
         let states = HashMap::new();
         Self {
             views,
@@ -135,11 +140,11 @@ impl StateCache {
         }
     }
 
-    pub fn views(&self) -> Arc<Views> {
+    pub(crate) fn views(&self) -> Arc<Views> {
         self.views.load_full()
     }
 
-    pub fn get(&self, id: ConversationKey) -> Option<&ConversationState> {
+    pub(crate) fn get(&self, id: ConversationKey) -> Option<&ConversationState> {
         self.states.get(&id).map(|cached| &cached.state)
     }
 
@@ -149,7 +154,7 @@ impl StateCache {
     /// # Errors
     /// [`AppendError::Unready`] while the projections lack committed events: a decision based on
     /// them would assign revisions again.
-    pub fn ensure(
+    pub(crate) fn ensure(
         &mut self,
         id: ConversationKey,
         loaded: Option<LoadedState>,
@@ -186,21 +191,21 @@ impl StateCache {
     }
 
     /// Removes a state, to change it and put it back.
-    pub fn take(&mut self, id: ConversationKey) -> Option<ConversationState> {
+    pub(crate) fn take(&mut self, id: ConversationKey) -> Option<ConversationState> {
         let cached = self.states.remove(&id)?;
         self.bytes -= cached.bytes;
         Some(cached.state)
     }
 
     /// Adds a state that was not cached.
-    pub fn put(&mut self, state: ConversationState) {
+    pub(crate) fn put(&mut self, state: ConversationState) {
         self.hot.insert(state.row.key());
         self.put_back(state);
     }
 
     /// Puts back a state that was taken out. The hint for callers still lists it, so this needs no
     /// lock on the hint.
-    pub fn put_back(&mut self, state: ConversationState) {
+    pub(crate) fn put_back(&mut self, state: ConversationState) {
         self.clock += 1;
         let bytes = state.estimated_bytes();
         self.bytes += bytes;
@@ -216,7 +221,7 @@ impl StateCache {
 
     /// Drops the least recently used states until usage is somewhat below the limit, but none with
     /// events that the projections lack.
-    pub fn shrink(&mut self, published: u64) {
+    pub(crate) fn shrink(&mut self, published: u64) {
         let bytes_max = self.hot.room.bytes();
         self.hot.room.note_used(self.bytes);
         if self.bytes <= bytes_max {
@@ -238,7 +243,7 @@ impl StateCache {
     }
 
     /// Drops states whose last changes were not written.
-    pub fn forget(&mut self, ids: impl Iterator<Item = ConversationKey>, committed: u64) {
+    pub(crate) fn forget(&mut self, ids: impl Iterator<Item = ConversationKey>, committed: u64) {
         for id in ids {
             self.hot.remove(id);
             if let Some(cached) = self.states.remove(&id) {
@@ -249,7 +254,7 @@ impl StateCache {
     }
 
     /// Drops all states; the projections must have all of their events.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         let ids: Vec<_> = self.states.keys().copied().collect();
         for id in ids {
             self.drop_state(id);
@@ -257,7 +262,7 @@ impl StateCache {
     }
 
     /// See [`HotSet::erasures`].
-    pub fn erasures(&self) -> u64 {
+    pub(crate) fn erasures(&self) -> u64 {
         self.hot.erasures()
     }
 

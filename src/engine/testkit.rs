@@ -38,7 +38,7 @@ impl Store {
     }
 
     /// Creates a store over this log, with a quota for its namespace.
-    pub async fn with_quota(log: Fallible, quota: Quota) -> Self {
+    pub(crate) async fn with_quota(log: Fallible, quota: Quota) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let log = Arc::new(log);
         let mut options = OpenOptions::new(dir.path());

@@ -31,7 +31,7 @@ pub(super) struct Usage {
 
 impl Usage {
     /// Creates an empty count; the projections have reached `committed`.
-    pub fn new(quotas: Quotas, views: SharedViews, committed: u64) -> Self {
+    pub(crate) fn new(quotas: Quotas, views: SharedViews, committed: u64) -> Self {
         Self {
             quotas,
             views,
@@ -46,7 +46,7 @@ impl Usage {
     ///
     /// # Errors
     /// [`AppendError::OverQuota`]; [`AppendError::Unready`] while the projections cannot tell.
-    pub fn check(&mut self, prepared: &Prepared) -> Result<(), AppendError> {
+    pub(crate) fn check(&mut self, prepared: &Prepared) -> Result<(), AppendError> {
         let namespace = &prepared.command.namespace;
         let quota = self.quotas.of(namespace);
         if quota.is_none() || prepared.by_eraser {
@@ -63,7 +63,7 @@ impl Usage {
     }
 
     /// Counts a batch that was added to the staged group.
-    pub fn took(&mut self, prepared: &Prepared, last_offset: u64) {
+    pub(crate) fn took(&mut self, prepared: &Prepared, last_offset: u64) {
         let namespace = &prepared.command.namespace;
         if self.quotas.of(namespace).is_none() {
             return;
@@ -80,7 +80,7 @@ impl Usage {
     }
 
     /// Forgets batches up to an offset that the projections have reached.
-    pub fn published(&mut self, offset: u64) {
+    pub(crate) fn published(&mut self, offset: u64) {
         // In the order in which they were staged.
         let old = self
             .recent
@@ -90,14 +90,14 @@ impl Usage {
     }
 
     /// Forgets batches that were staged after an offset and not written.
-    pub fn aborted(&mut self, committed: u64) {
+    pub(crate) fn aborted(&mut self, committed: u64) {
         self.known.clear();
         self.recent.retain(|taken| taken.last_offset <= committed);
     }
 
     /// Resets the counts after the projections were rebuilt with less content and have reached
     /// `published`.
-    pub fn forget(&mut self, published: u64) {
+    pub(crate) fn forget(&mut self, published: u64) {
         self.known.clear();
         self.recent.clear();
         self.pruned_to = published;

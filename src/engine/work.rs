@@ -74,7 +74,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub fn new(limits: &Limits, closing: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(limits: &Limits, closing: Arc<AtomicBool>) -> Self {
         let lane = |permits: usize| Arc::new(Semaphore::new(permits.max(1)));
         Self {
             threads: Threads::default(),
@@ -93,7 +93,7 @@ impl Work {
     /// # Errors
     /// [`ReadError::Storage`] when the work panicked; [`ReadError::Stopped`] when the store was
     /// closed meanwhile.
-    pub async fn run<T, F>(&self, lane: Lane, work: F) -> Result<T, ReadError>
+    pub(crate) async fn run<T, F>(&self, lane: Lane, work: F) -> Result<T, ReadError>
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
@@ -140,7 +140,10 @@ impl Work {
     ///
     /// # Errors
     /// [`ReadError::Busy`] when another one is running and does not end within a second.
-    pub async fn verify<F>(&self, work: impl FnOnce(Stop) -> F) -> Result<StopGuard, ReadError>
+    pub(crate) async fn verify<F>(
+        &self,
+        work: impl FnOnce(Stop) -> F,
+    ) -> Result<StopGuard, ReadError>
     where
         F: Future<Output = ()> + Send + 'static,
     {

@@ -113,7 +113,7 @@ impl HeadKeeping {
     ///
     /// # Errors
     /// When the log cannot be read or the head cannot be stored. The call can be repeated.
-    pub async fn put_if_new(&mut self) -> Result<bool, HeadError> {
+    pub(crate) async fn put_if_new(&mut self) -> Result<bool, HeadError> {
         let position = self.engine.head().offset;
         if position == self.measures.position() {
             return Ok(false);

@@ -7,6 +7,8 @@
 //! log, never projections. `docs/FORMAT.md` gives the format, `docs/decisions/0012-signed-heads.md`
 //! the reasons.
 
+#![warn(unreachable_pub)]
+
 mod check;
 mod error;
 mod file;

@@ -17,7 +17,7 @@ const PAGE: usize = 65_536;
 /// The head of each conversation in a log. Uses a few megabytes of memory, however many there are:
 /// the rest is in an unnamed file.
 #[derive(Default)]
-pub struct LogHeads {
+pub(crate) struct LogHeads {
     heads: Heads,
     reached: u64,
 }
@@ -25,7 +25,7 @@ pub struct LogHeads {
 impl LogHeads {
     /// Returns the position of the last record taken.
     #[must_use]
-    pub fn reached(&self) -> u64 {
+    pub(crate) fn reached(&self) -> u64 {
         self.reached
     }
 
@@ -34,7 +34,7 @@ impl LogHeads {
     ///
     /// # Errors
     /// [`HeadError::Broken`] when the record does not follow from those before it.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         dir: Option<&Path>,
         position: u64,
@@ -71,7 +71,7 @@ impl LogHeads {
     ///
     /// # Errors
     /// [`HeadError::Failed`].
-    pub fn root(&mut self) -> Result<(ContentHash, u64), HeadError> {
+    pub(crate) fn root(&mut self) -> Result<(ContentHash, u64), HeadError> {
         let mut tree = MerkleTree::default();
         let mut last = None;
         loop {

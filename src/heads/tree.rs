@@ -9,7 +9,7 @@ const NODE: u8 = 1;
 
 /// A tree that grows by appending leaves.
 #[derive(Clone, Debug, Default)]
-pub struct MerkleTree {
+pub(crate) struct MerkleTree {
     /// Heights and roots of complete subtrees from left to right, with decreasing heights.
     roots: Vec<(u32, [u8; 32])>,
 }
@@ -17,7 +17,7 @@ pub struct MerkleTree {
 impl MerkleTree {
     /// Appends a conversation: its key, its last revision (`u64`, big-endian) and the chain hash
     /// there.
-    pub fn push(&mut self, key: ConversationKey, revision: Revision, chain: ContentHash) {
+    pub(crate) fn push(&mut self, key: ConversationKey, revision: Revision, chain: ContentHash) {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&[LEAF]);
         hasher.update(&key.to_bytes());
@@ -36,7 +36,7 @@ impl MerkleTree {
 
     /// Returns the root; without leaves, the hash of no bytes.
     #[must_use]
-    pub fn root(&self) -> ContentHash {
+    pub(crate) fn root(&self) -> ContentHash {
         let mut roots = self.roots.iter().rev().map(|(_, root)| *root);
         let Some(last) = roots.next() else {
             return ContentHash(*blake3::hash(&[]).as_bytes());

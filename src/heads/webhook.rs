@@ -21,7 +21,7 @@ pub(super) struct Webhook {
 
 impl Webhook {
     /// Returns `None` if it is not an HTTP address.
-    pub fn of(url: &str) -> Option<Self> {
+    pub(crate) fn of(url: &str) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
         let scheme = uri.scheme_str()?;
         let host = uri.host()?.trim_matches(['[', ']']);
@@ -47,12 +47,12 @@ impl Webhook {
         })
     }
 
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.shown
     }
 
     /// Sends a head. Dropping the future does not wait for the answer.
-    pub async fn post(&self, text: &str) -> Result<(), HeadError> {
+    pub(crate) async fn post(&self, text: &str) -> Result<(), HeadError> {
         let (webhook, text) = (self.clone(), text.to_owned());
         let (tell, told) = oneshot::channel();
         // A dedicated thread, because the shutdown of a runtime waits for its blocking tasks.

@@ -3,7 +3,7 @@
 //!
 //! The tree becomes branches, compact boundaries become compactions, and side chains (sub-agents,
 //! in the same file or in `<session>/subagents/`) become separate conversations with the session as
-//! parent. Lines without a typed form are kept as custom events. [`session_lines`] restores every
+//! parent. Lines without a typed form are kept as custom events. `session_lines` restores every
 //! line.
 //!
 //! A session that has grown is imported as the same events followed by new ones: no later line
@@ -28,7 +28,8 @@ use std::{
 use bytes::Bytes;
 use serde_json::Value;
 
-pub use super::whole_lines::{SESSION_BYTES_MAX, SessionFault};
+pub(crate) use super::whole_lines::SESSION_BYTES_MAX;
+pub use super::whole_lines::SessionFault;
 use super::{
     ImportedConversation, Oddity,
     openai_chat::conversation_id,
@@ -133,7 +134,7 @@ pub fn project_folder(config: &Path, cwd: &str) -> PathBuf {
 
 /// Returns the sessions below a configuration folder, sorted by path.
 #[must_use]
-pub fn find_sessions_in(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn find_sessions_in(folder: &Path) -> Vec<PathBuf> {
     let mut sessions: Vec<_> = entries(&folder.join("projects"))
         .iter()
         .flat_map(|project| entries(project))
@@ -217,7 +218,7 @@ pub(super) fn is_line(custom: &Custom) -> bool {
 
 /// True for a line of a session. Other JSON lines have other marks.
 #[must_use]
-pub fn is_session_line(value: &Value) -> bool {
+pub(crate) fn is_session_line(value: &Value) -> bool {
     const TYPES: [&str; 12] = [
         "user",
         "assistant",
@@ -257,7 +258,7 @@ pub fn read_session(path: &Path) -> Result<Session, SessionFault> {
     read_session_from(path, open(path)?)
 }
 
-/// Like [`read_session`], with the session's own file already open.
+/// Like `read_session`, with the session's own file already open.
 ///
 /// # Errors
 /// [`SessionFault`] names the file, and the line if one is at fault.

@@ -20,7 +20,7 @@ use treering_domain::{
 use treering_proto::body::{self, BodyFault};
 
 /// The source name of conversations that were not imported.
-pub const OWN_SOURCE: &str = "treering";
+pub(crate) const OWN_SOURCE: &str = "treering";
 
 /// Why a conversation was not exported. Never quotes its content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -10,6 +10,8 @@
 //! Imports are lossless: a message is stored as typed events, and whatever they cannot express
 //! (unknown fields, odd shapes) as a JSON Patch beside them, so that text is stored once.
 
+#![warn(unreachable_pub)]
+
 mod canonical;
 pub mod content;
 mod kept;

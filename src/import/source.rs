@@ -17,7 +17,7 @@ pub const LINE_BYTES_MAX: usize = 256 << 20;
 
 /// Most JSON values in a line: a conversation of a hundred thousand messages. Parsed, a line within
 /// the length limit could otherwise take many times its size in memory.
-pub const LINE_VALUES_MAX: usize = 4 << 20;
+pub(crate) const LINE_VALUES_MAX: usize = 4 << 20;
 
 const BUFFER_BYTES: usize = 256 * 1024;
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
@@ -28,7 +28,7 @@ const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 ///
 /// # Errors
 /// When it is not a regular file or cannot be opened.
-pub fn open_regular(path: &Path) -> io::Result<File> {
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true);
     // Opening a pipe blocks as well.
@@ -107,7 +107,7 @@ impl LineSource {
         }
     }
 
-    /// Opens a file that was discovered, not named by the user: see [`open_regular`].
+    /// Opens a file that was discovered, not named by the user: see `open_regular`.
     ///
     /// # Errors
     /// When it is not a regular file, cannot be opened, or its first bytes cannot be read.

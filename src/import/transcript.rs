@@ -47,7 +47,7 @@ struct Spoken {
 
 /// Index of a branch by order of creation; 0 is the first branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct BranchIndex(pub usize);
+pub(super) struct BranchIndex(pub(crate) usize);
 
 impl BranchIndex {
     pub(super) const MAIN: Self = Self(0);

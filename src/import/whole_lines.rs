@@ -18,7 +18,7 @@ use treering_domain::NameError;
 
 /// Limit for a session with its sub-agents, in bytes, as all of it is in memory. The largest real
 /// ones have some tens of megabytes.
-pub const SESSION_BYTES_MAX: usize = 512 << 20;
+pub(crate) const SESSION_BYTES_MAX: usize = 512 << 20;
 
 /// Why a session was not imported.
 #[derive(Debug, thiserror::Error)]

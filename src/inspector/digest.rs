@@ -22,15 +22,15 @@ const FIRST_MESSAGES: u64 = 4;
 
 /// Statistics of a conversation.
 #[derive(Clone, Debug, Default)]
-pub struct Digest {
+pub(crate) struct Digest {
     /// Messages of the user.
-    pub turns: u64,
+    pub(crate) turns: u64,
     /// Tool calls.
-    pub calls: u64,
+    pub(crate) calls: u64,
     /// Failed ones among them.
-    pub failures: u64,
+    pub(crate) failures: u64,
     /// The first question, when there is no title.
-    pub question: String,
+    pub(crate) question: String,
 }
 
 /// Namespace, conversation id and head.
@@ -38,7 +38,7 @@ type Key = (String, String, u64);
 
 /// The cache.
 #[derive(Debug)]
-pub struct Digests {
+pub(crate) struct Digests {
     known: Cache<Key, Digest>,
     counting: Arc<Semaphore>,
 }
@@ -55,7 +55,7 @@ impl Default for Digests {
 impl Digests {
     /// Returns those of a page by conversation: the cached ones, and those that can be counted
     /// within `wait`. The others are counted for the next request.
-    pub async fn of(
+    pub(crate) async fn of(
         self: &Arc<Self>,
         store: &Connection,
         summaries: &[pb::ConversationSummary],

@@ -14,7 +14,7 @@ use treering_client::CliError;
 
 /// An error. As a response it is an error page, made by [`told`].
 #[derive(Clone, Debug)]
-pub struct PageFailure {
+pub(crate) struct PageFailure {
     status: StatusCode,
     what: String,
     hint: String,
@@ -25,7 +25,11 @@ pub struct PageFailure {
 impl PageFailure {
     /// Makes an error with a hint.
     #[must_use]
-    pub fn new(status: StatusCode, what: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        status: StatusCode,
+        what: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
         Self {
             status,
             what: what.into(),
@@ -36,19 +40,19 @@ impl PageFailure {
 
     /// Makes an error for an invalid request.
     #[must_use]
-    pub fn asked(what: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub(crate) fn asked(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, what, hint)
     }
 
     /// Makes an error for something that does not exist.
     #[must_use]
-    pub fn none(what: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub(crate) fn none(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, what, hint)
     }
 
     /// Makes an error for a request that requires a login.
     #[must_use]
-    pub fn no_key(what: impl Into<String>) -> Self {
+    pub(crate) fn no_key(what: impl Into<String>) -> Self {
         Self {
             asks_for_key: true,
             ..Self::new(
@@ -61,7 +65,7 @@ impl PageFailure {
 
     /// Makes an error for a page that took too long.
     #[must_use]
-    pub fn too_long() -> Self {
+    pub(crate) fn too_long() -> Self {
         Self::new(
             StatusCode::GATEWAY_TIMEOUT,
             "the page took too long",
@@ -71,7 +75,7 @@ impl PageFailure {
 
     /// Makes an error for a fault of this program.
     #[must_use]
-    pub fn ours(what: impl Into<String>) -> Self {
+    pub(crate) fn ours(what: impl Into<String>) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             what,
@@ -81,19 +85,19 @@ impl PageFailure {
 
     /// True when logging in may help.
     #[must_use]
-    pub fn asks_for_key(&self) -> bool {
+    pub(crate) fn asks_for_key(&self) -> bool {
         self.asks_for_key
     }
 
     /// Returns the status of the response.
     #[must_use]
-    pub fn status(&self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
         self.status
     }
 
     /// Renders the error within a page, beside the form that was sent.
     #[must_use]
-    pub fn notice(&self) -> Markup {
+    pub(crate) fn notice(&self) -> Markup {
         html! {
             div.notice.bad role="alert" {
                 p.what { strong { (heading(self.status)) ": " } (shown(&self.what)) }
@@ -104,7 +108,7 @@ impl PageFailure {
 
     /// Renders the error.
     #[must_use]
-    pub fn markup(&self) -> Markup {
+    pub(crate) fn markup(&self) -> Markup {
         html! {
             section.failure role="alert" {
                 h1 { (heading(self.status)) }
@@ -149,7 +153,7 @@ impl IntoResponse for PageFailure {
 
 /// Returns the error page for a failed request.
 #[must_use]
-pub fn told(here: &Here, failure: &PageFailure) -> Response {
+pub(crate) fn told(here: &Here, failure: &PageFailure) -> Response {
     let page: Page = frame::page(here, heading(failure.status), Tab::None, failure.markup());
     let mut answer = page.into_response();
     *answer.status_mut() = failure.status;

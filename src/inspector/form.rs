@@ -20,11 +20,11 @@ use super::{
 /// A form of one of our pages, with the visit that sends it: `async fn decide(form: Form) ->
 /// Result<Redirect, PageFailure>`.
 #[derive(Debug)]
-pub struct Form {
+pub(crate) struct Form {
     /// The visitor who sends it.
-    pub visit: Visit,
+    pub(crate) visit: Visit,
     /// Its fields.
-    pub fields: PageQuery,
+    pub(crate) fields: PageQuery,
 }
 
 impl FromRequest<Arc<Site>> for Form {
@@ -40,7 +40,7 @@ impl FromRequest<Arc<Site>> for Form {
 
 /// A form of a visitor who need not be logged in; its fields are in `asked`.
 #[derive(Debug)]
-pub struct StrangerForm(pub Stranger);
+pub(crate) struct StrangerForm(pub(crate) Stranger);
 
 impl FromRequest<Arc<Site>> for StrangerForm {
     type Rejection = PageFailure;

@@ -19,7 +19,7 @@ use super::{
 
 /// The navigation tab of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tab {
+pub(crate) enum Tab {
     /// No tab.
     None,
     /// Conversations, and the pages of one.
@@ -35,7 +35,7 @@ pub enum Tab {
 }
 
 /// The tabs in order: tab, path, label.
-pub const TABS: [(Tab, &str, &str); 5] = [
+pub(crate) const TABS: [(Tab, &str, &str); 5] = [
     (Tab::Conversations, "/", "Conversations"),
     (Tab::Search, "/search", "Search"),
     (Tab::Approvals, "/approvals", "Approvals"),
@@ -45,7 +45,7 @@ pub const TABS: [(Tab, &str, &str); 5] = [
 
 /// A rendered page.
 #[derive(Debug)]
-pub struct Page(Markup);
+pub(crate) struct Page(Markup);
 
 impl IntoResponse for Page {
     fn into_response(self) -> Response {
@@ -59,7 +59,7 @@ impl IntoResponse for Page {
 
 /// Returns a page in its frame, or only the body if a part was requested.
 #[must_use]
-pub fn page(here: &Here, title: &str, tab: Tab, body: Markup) -> Page {
+pub(crate) fn page(here: &Here, title: &str, tab: Tab, body: Markup) -> Page {
     match here.is_fragment {
         true => Page(body),
         false => Page(framed(here, title, tab, &body)),
@@ -73,7 +73,7 @@ const REST: &str = "<!--rest-->";
 ///
 /// # Errors
 /// If a part was requested, errors of the rest; else these are shown on the page.
-pub async fn page_in_parts(
+pub(crate) async fn page_in_parts(
     here: &Here,
     title: &str,
     tab: Tab,
@@ -166,7 +166,7 @@ fn bar(here: &Here, tab: Tab) -> Markup {
 
 /// Renders the token that each form that changes something must contain.
 #[must_use]
-pub fn token(here: &Here) -> Markup {
+pub(crate) fn token(here: &Here) -> Markup {
     html! { input type="hidden" name="token" value=(here.token); }
 }
 

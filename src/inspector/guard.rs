@@ -30,7 +30,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      frame-ancestors 'none'";
 
 /// Answers a request after these checks.
-pub async fn answer(site: &Site, routes: Router, request: Request) -> Response {
+pub(crate) async fn answer(site: &Site, routes: Router, request: Request) -> Response {
     let (request, here) = match entered(site, request) {
         Ok(entered) => entered,
         Err(refused) => return hardened(told(&refused.0, &refused.1)),

@@ -11,6 +11,8 @@
 //! apply. Recorded text is hostile: it is output through `parts::hostile`, and all markup is our
 //! own.
 
+#![warn(unreachable_pub)]
+
 mod bounds;
 mod digest;
 mod failure;

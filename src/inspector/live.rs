@@ -20,7 +20,7 @@ use treering_proto::pb;
 ///
 /// # Errors
 /// When there are too many, and those of the store.
-pub async fn stream(visit: Visit) -> Result<Response, PageFailure> {
+pub(crate) async fn stream(visit: Visit) -> Result<Response, PageFailure> {
     use pb::subscribe_request::Source;
     let Ok(permit) = visit.site.streams.clone().try_acquire_owned() else {
         return Err(PageFailure::new(

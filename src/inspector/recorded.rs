@@ -15,18 +15,18 @@ const MARKUP_PER_BYTE: usize = 3;
 
 /// Identifies a text.
 #[derive(Clone, Debug)]
-pub struct TextPlace {
+pub(crate) struct TextPlace {
     /// Its conversation.
-    pub conversation: String,
+    pub(crate) conversation: String,
     /// A branch that has it; empty: the active one.
-    pub branch: String,
+    pub(crate) branch: String,
     /// Its event's revision.
-    pub revision: u64,
+    pub(crate) revision: u64,
 }
 
 /// The requested part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TextPart {
+pub(crate) enum TextPart {
     /// From a line on, counted from 1.
     Lines {
         /// The first line.
@@ -45,27 +45,27 @@ pub enum TextPart {
 
 /// A part of a text.
 #[derive(Clone, Debug, Default)]
-pub struct Piece {
+pub(crate) struct Piece {
     /// The whole text.
-    pub info: pb::ResultInfo,
+    pub(crate) info: pb::ResultInfo,
     /// Offset of its first byte in the whole text.
-    pub start: u64,
+    pub(crate) start: u64,
     /// The number of its first line, if known.
-    pub line: Option<u64>,
+    pub(crate) line: Option<u64>,
     /// Its text, in complete characters.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 impl Piece {
     /// Returns the offset of the byte after it.
     #[must_use]
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.start + self.text.len() as u64
     }
 
     /// True when nothing follows it.
     #[must_use]
-    pub fn is_to_end(&self) -> bool {
+    pub(crate) fn is_to_end(&self) -> bool {
         self.end() >= self.info.total_bytes
     }
 
@@ -73,7 +73,7 @@ impl Piece {
     ///
     /// # Errors
     /// [`PageFailure`] when there is no such text, or no such part of it.
-    pub async fn read(
+    pub(crate) async fn read(
         store: &Connection,
         place: &TextPlace,
         part: TextPart,

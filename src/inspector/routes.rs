@@ -11,7 +11,7 @@ use axum::{
 use super::{failure::PageFailure, live, pages, site::Site};
 
 /// Returns the table of routes.
-pub fn routes(site: Arc<Site>) -> Router {
+pub(crate) fn routes(site: Arc<Site>) -> Router {
     Router::new()
         // conversations
         .route("/", get(pages::conversations::page))

@@ -13,12 +13,12 @@ use treering_engine::{Engine, Measures};
 
 /// The last samples, oldest first.
 #[derive(Debug, Default)]
-pub struct StoreSamples(Mutex<VecDeque<Arc<Measures>>>);
+pub(crate) struct StoreSamples(Mutex<VecDeque<Arc<Measures>>>);
 
 impl StoreSamples {
     /// Returns all samples.
     #[must_use]
-    pub fn all(&self) -> Vec<Arc<Measures>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Measures>> {
         let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         samples.iter().cloned().collect()
     }
@@ -33,7 +33,7 @@ impl StoreSamples {
 }
 
 /// Takes samples until the receiver is dropped.
-pub async fn sample(engine: Engine, samples: Weak<StoreSamples>) {
+pub(crate) async fn sample(engine: Engine, samples: Weak<StoreSamples>) {
     let mut ticks = tokio::time::interval(SAMPLE_EVERY);
     loop {
         ticks.tick().await;

@@ -9,9 +9,9 @@ use super::bounds::{SESSION_AGE_MAX, SESSION_IDLE_MAX, SESSIONS_MAX};
 use treering_domain::hex;
 
 /// Name of the cookie.
-pub const COOKIE: &str = "treering_session";
+pub(crate) const COOKIE: &str = "treering_session";
 /// Life of the cookie in seconds.
-pub const SESSION_COOKIE_SECONDS: u64 = SESSION_AGE_MAX.as_secs();
+pub(crate) const SESSION_COOKIE_SECONDS: u64 = SESSION_AGE_MAX.as_secs();
 /// Length of a secret in bytes.
 const SECRET_BYTES: usize = 32;
 
@@ -19,7 +19,7 @@ const SECRET_BYTES: usize = 32;
 ///
 /// # Errors
 /// When the system has no randomness.
-pub fn secret() -> io::Result<String> {
+pub(crate) fn secret() -> io::Result<String> {
     let mut bytes = [0; SECRET_BYTES];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
     Ok(hex(&bytes))
@@ -27,14 +27,14 @@ pub fn secret() -> io::Result<String> {
 
 /// Compares two secrets in constant time.
 #[must_use]
-pub fn same(one: &str, other: &str) -> bool {
+pub(crate) fn same(one: &str, other: &str) -> bool {
     // Comparing hashes takes constant time.
     blake3::hash(one.as_bytes()) == blake3::hash(other.as_bytes())
 }
 
 /// All sessions.
 #[derive(Debug, Default)]
-pub struct Sessions(HashMap<blake3::Hash, Session>);
+pub(crate) struct Sessions(HashMap<blake3::Hash, Session>);
 
 struct Session {
     key: String,
@@ -64,7 +64,7 @@ impl Sessions {
     ///
     /// # Errors
     /// When the system has no randomness.
-    pub fn begin(&mut self, key: &str) -> io::Result<String> {
+    pub(crate) fn begin(&mut self, key: &str) -> io::Result<String> {
         let name = secret()?;
         let now = Instant::now();
         self.0.retain(|_, session| !session.is_over(now));
@@ -84,7 +84,7 @@ impl Sessions {
     }
 
     /// Returns the key of a session that has not expired.
-    pub fn key(&mut self, name: &str) -> Option<String> {
+    pub(crate) fn key(&mut self, name: &str) -> Option<String> {
         let now = Instant::now();
         let session = self.0.get_mut(&named(name))?;
         if session.is_over(now) {
@@ -96,7 +96,7 @@ impl Sessions {
     }
 
     /// Ends a session.
-    pub fn end(&mut self, name: &str) {
+    pub(crate) fn end(&mut self, name: &str) {
         self.0.remove(&named(name));
     }
 }

@@ -28,7 +28,7 @@ use treering_engine::Engine;
 use treering_server::{WebPlace, WebService, bearer};
 
 /// State shared by all requests.
-pub struct Site {
+pub(crate) struct Site {
     /// The store without a caller: see [`Connection::as_caller`].
     pub(super) store: Connection,
     pub(super) keys: Arc<KeyRing>,
@@ -119,9 +119,9 @@ impl Site {
 #[derive(Debug)]
 pub(super) struct AsksAs {
     /// The caller's proof.
-    pub proof: CallerProof,
+    pub(crate) proof: CallerProof,
     /// The holder of the key; `None`: no authentication.
-    pub holder: Option<Arc<Holder>>,
+    pub(crate) holder: Option<Arc<Holder>>,
 }
 
 /// Returns the session name in a browser's cookie.

@@ -11,12 +11,12 @@ use treering_proto::pb;
 
 /// Sources by namespace.
 #[derive(Debug, Default)]
-pub struct SeenSources(Mutex<BTreeMap<String, BTreeSet<String>>>);
+pub(crate) struct SeenSources(Mutex<BTreeMap<String, BTreeSet<String>>>);
 
 impl SeenSources {
     /// Adds the sources on a page of conversations and returns all known ones of the namespace.
     #[must_use]
-    pub fn of(&self, namespace: &str, page: &[pb::ConversationSummary]) -> Vec<String> {
+    pub(crate) fn of(&self, namespace: &str, page: &[pb::ConversationSummary]) -> Vec<String> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() >= SOURCES_NAMESPACES && !seen.contains_key(namespace) {
             seen.pop_first();

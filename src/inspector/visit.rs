@@ -19,41 +19,41 @@ use treering_client::Connection;
 use treering_domain::Namespace;
 
 /// Header with which our own script requests a part of a page.
-pub const FRAGMENT_HEADER: &str = "x-fragment";
+pub(crate) const FRAGMENT_HEADER: &str = "x-fragment";
 
 /// The address of a request, for links and the frame.
 #[derive(Clone, Debug)]
-pub struct Here {
+pub(crate) struct Here {
     /// Prefix of our paths: empty, or `/@NAMESPACE`.
-    pub base: String,
+    pub(crate) base: String,
     /// The namespace.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// The path without the prefix.
-    pub path: String,
+    pub(crate) path: String,
     /// The query, as it was sent.
-    pub query: String,
+    pub(crate) query: String,
     /// The token that each form must contain.
-    pub token: String,
+    pub(crate) token: String,
     /// Whether the visitor has logged in, and can log out.
-    pub has_session: bool,
+    pub(crate) has_session: bool,
     /// The name of the visitor's key; `None`: no authentication.
-    pub key: Option<String>,
+    pub(crate) key: Option<String>,
     /// Whether only a part of the page is requested.
-    pub is_fragment: bool,
+    pub(crate) is_fragment: bool,
     /// Whether a link of another site led here, so that the browser withholds its cookie.
-    pub is_from_elsewhere: bool,
+    pub(crate) is_from_elsewhere: bool,
 }
 
 impl Here {
     /// Returns the address of one of our pages; `path` begins with `/`.
     #[must_use]
-    pub fn link(&self, path: &str) -> String {
+    pub(crate) fn link(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
     /// Returns the address of this page.
     #[must_use]
-    pub fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         match self.query.is_empty() {
             true => self.link(&self.path),
             false => format!("{}?{}", self.link(&self.path), self.query),
@@ -63,15 +63,15 @@ impl Here {
 
 /// A request: `async fn page(visit: Visit) -> Result<Page, PageFailure>`.
 #[derive(Debug)]
-pub struct Visit {
+pub(crate) struct Visit {
     /// The store, with the visitor's key and namespace.
-    pub store: Connection,
+    pub(crate) store: Connection,
     /// The address.
-    pub here: Here,
+    pub(crate) here: Here,
     /// The query.
-    pub asked: PageQuery,
+    pub(crate) asked: PageQuery,
     /// State shared by all requests.
-    pub site: Arc<Site>,
+    pub(crate) site: Arc<Site>,
     /// The holder of the visitor's key; `None`: no authentication.
     holder: Option<Arc<Holder>>,
 }
@@ -79,13 +79,13 @@ pub struct Visit {
 impl Visit {
     /// True when the visitor is identified by a key.
     #[must_use]
-    pub fn is_known(&self) -> bool {
+    pub(crate) fn is_known(&self) -> bool {
         self.holder.is_some()
     }
 
     /// True for an admin of the whole store, and without authentication.
     #[must_use]
-    pub fn may_all(&self) -> bool {
+    pub(crate) fn may_all(&self) -> bool {
         self.holder.as_ref().is_none_or(|holder| holder.may_all())
     }
 
@@ -94,7 +94,7 @@ impl Visit {
     ///
     /// # Errors
     /// The reason, for the visitor.
-    pub fn may(&self, role: KeyRole) -> Result<(), String> {
+    pub(crate) fn may(&self, role: KeyRole) -> Result<(), String> {
         let namespace = &self.here.namespace;
         let has = |holder: &Arc<Holder>| {
             Namespace::new(namespace).is_ok_and(|namespace| holder.may(role, &namespace))
@@ -111,13 +111,13 @@ impl Visit {
 
     /// Returns the address of one of our pages, in the visitor's namespace.
     #[must_use]
-    pub fn link(&self, path: &str) -> String {
+    pub(crate) fn link(&self, path: &str) -> String {
         self.here.link(path)
     }
 
     /// Returns a page with its frame, or only the body if a part was requested.
     #[must_use]
-    pub fn page(&self, title: &str, tab: Tab, body: Markup) -> Page {
+    pub(crate) fn page(&self, title: &str, tab: Tab, body: Markup) -> Page {
         frame::page(&self.here, title, tab, body)
     }
 }
@@ -141,23 +141,23 @@ impl FromRequestParts<Arc<Site>> for Visit {
 
 /// A request of a visitor who need not be logged in: for pages that show nothing of the store.
 #[derive(Debug)]
-pub struct Stranger {
+pub(crate) struct Stranger {
     /// The address.
-    pub here: Here,
+    pub(crate) here: Here,
     /// The query, or the fields of the form.
-    pub asked: PageQuery,
+    pub(crate) asked: PageQuery,
     /// The session name in the cookie.
-    pub session: Option<String>,
+    pub(crate) session: Option<String>,
     /// The certificate of the connection.
-    pub certificate: Option<ClientCertificate>,
+    pub(crate) certificate: Option<ClientCertificate>,
     /// State shared by all requests.
-    pub site: Arc<Site>,
+    pub(crate) site: Arc<Site>,
 }
 
 impl Stranger {
     /// Returns the namespaces of the key with which the visitor is logged in.
     #[must_use]
-    pub fn namespaces(&self) -> Vec<String> {
+    pub(crate) fn namespaces(&self) -> Vec<String> {
         let key = self.session.as_deref();
         let key = key.and_then(|name| self.site.sessions().key(name));
         let holder = match (key, &self.certificate) {
@@ -189,7 +189,7 @@ impl FromRequestParts<Arc<Site>> for Stranger {
 
 /// Parameters in the path: `At((id, revision)): At<(String, u64)>`.
 #[derive(Debug)]
-pub struct At<T>(pub T);
+pub(crate) struct At<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Site>> for At<T> {
     type Rejection = PageFailure;
@@ -208,24 +208,24 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Site>> for At<T> {
 
 /// The query of an address, or the fields of a form.
 #[derive(Clone, Debug, Default)]
-pub struct PageQuery(Vec<(String, String)>);
+pub(crate) struct PageQuery(Vec<(String, String)>);
 
 impl PageQuery {
     /// Parses a query, without its `?`.
     #[must_use]
-    pub fn of(query: &str) -> Self {
+    pub(crate) fn of(query: &str) -> Self {
         Self::of_bytes(query.as_bytes())
     }
 
     /// Parses the body of a form.
     #[must_use]
-    pub fn of_bytes(bytes: &[u8]) -> Self {
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
         Self(form_urlencoded::parse(bytes).into_owned().collect())
     }
 
     /// Returns a value if it is present and not empty.
     #[must_use]
-    pub fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         let mut found = self.0.iter().filter(|(key, _)| key == name);
         found
             .next()
@@ -234,7 +234,7 @@ impl PageQuery {
     }
 
     /// Returns all values of that name that are not empty.
-    pub fn texts<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn texts<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let all = self.0.iter().filter(move |(key, _)| key == name);
         all.map(|(_, value)| value.trim())
             .filter(|text| !text.is_empty())
@@ -242,7 +242,7 @@ impl PageQuery {
 
     /// True for `name=1`, and for a checked checkbox.
     #[must_use]
-    pub fn is_set(&self, name: &str) -> bool {
+    pub(crate) fn is_set(&self, name: &str) -> bool {
         matches!(self.text(name), Some("1" | "on" | "true" | "yes"))
     }
 
@@ -250,7 +250,7 @@ impl PageQuery {
     ///
     /// # Errors
     /// When the value is not a number.
-    pub fn number(&self, name: &str) -> Result<Option<u64>, PageFailure> {
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, PageFailure> {
         let Some(text) = self.text(name) else {
             return Ok(None);
         };
@@ -266,7 +266,7 @@ impl PageQuery {
     ///
     /// # Errors
     /// When the value is another one: a filter that is not understood must not seem to be applied.
-    pub fn one_of(&self, name: &str, words: &[&str]) -> Result<Option<&str>, PageFailure> {
+    pub(crate) fn one_of(&self, name: &str, words: &[&str]) -> Result<Option<&str>, PageFailure> {
         let Some(text) = self.text(name) else {
             return Ok(None);
         };
@@ -284,7 +284,7 @@ impl PageQuery {
     /// Returns the query with another value for a name (`None`: without it). Empty names and
     /// values, and the names in `but`, are left out.
     #[must_use]
-    pub fn with(&self, name: &str, value: Option<&str>, but: &[&str]) -> String {
+    pub(crate) fn with(&self, name: &str, value: Option<&str>, but: &[&str]) -> String {
         let kept = self.0.iter().filter(|(key, value)| {
             key != name && !value.is_empty() && !but.contains(&key.as_str())
         });
@@ -308,13 +308,13 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 
 /// Escapes a text as one segment of a path.
 #[must_use]
-pub fn path_part(text: &str) -> String {
+pub(crate) fn path_part(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
 /// Returns a query of names and values; empty values are left out.
 #[must_use]
-pub fn query(pairs: &[(&str, &str)]) -> String {
+pub(crate) fn query(pairs: &[(&str, &str)]) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(pairs.iter().filter(|(_, value)| !value.is_empty()));
     query.finish()

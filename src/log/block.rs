@@ -32,12 +32,12 @@ pub use pack::Packer;
 use together::Unpacked;
 
 /// The newest format version that this program reads, and the one it writes.
-pub const FORMAT_VERSION: u8 = 2;
+pub(crate) const FORMAT_VERSION: u8 = 2;
 /// Length of a block's header, in bytes.
 pub const HEADER_BYTES: usize = 48;
 /// Target size of a block's bodies, in bytes; a record that would exceed it starts a new block.
 /// Larger blocks compress better, but reading a single record takes longer.
-pub const BODIES_BYTES_TARGET: usize = 64 * 1024;
+pub(crate) const BODIES_BYTES_TARGET: usize = 64 * 1024;
 /// Most records in a block.
 pub const RECORDS_MAX: usize = 1024;
 /// Maximum size of the header texts in a block (actors, correlation ids, keys), in bytes, unless a
@@ -51,7 +51,7 @@ const COLUMNS_BYTES_MAX: usize = RECORDS_MAX * 256 + TEXTS_BYTES_MAX + HEADER_BY
 /// check, four hashes, an id and two salts.
 const PLAIN_BYTES_MAX: usize = RECORDS_MAX * (4 + CHECK_BYTES + 4 * 32 + 16 + 2 * SALT_BYTES);
 /// Maximum stored size of a block, in bytes.
-pub const STORED_BYTES_MAX: usize =
+pub(crate) const STORED_BYTES_MAX: usize =
     HEADER_BYTES + COLUMNS_BYTES_MAX + PLAIN_BYTES_MAX + BODIES_BYTES_MAX;
 /// Length of a record's check, the first bytes of its chain hash.
 const CHECK_BYTES: usize = 8;

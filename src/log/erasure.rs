@@ -28,7 +28,7 @@ impl Erasure {
 
     /// Returns what is left of a record. One that was erased before stays as it is.
     #[must_use]
-    pub fn left_of(&self, offset: u64, record: Record) -> Record {
+    pub(crate) fn left_of(&self, offset: u64, record: Record) -> Record {
         match self.stubs.get(&offset) {
             Some(stub) if !record.is_erased() => record.erased(stub.clone()),
             _ if self.key_salts.contains(&offset) => record.without_key_salt(),

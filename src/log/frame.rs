@@ -23,15 +23,15 @@ pub(crate) use encode::looks_incompressible;
 use encode::{Payload, seal_frame};
 
 /// The newest format version that this program reads, and the one it writes.
-pub const FORMAT_VERSION: u8 = 2;
+pub(crate) const FORMAT_VERSION: u8 = 2;
 /// Length of a frame's header, in bytes.
 pub const HEADER_BYTES: usize = 32;
 /// Stored frames stay below this size, header included, in bytes, so that redb, which rounds a
 /// value up to a power of two of its 4 KiB pages, keeps one in 32 KiB. A record that is larger gets
 /// a frame of its own.
-pub const STORED_BYTES_MAX: usize = 28 * 1024;
+pub(crate) const STORED_BYTES_MAX: usize = 28 * 1024;
 /// Records are packed into a frame up to about this size before compression, in bytes.
-pub const RAW_BYTES_TARGET: usize = 64 * 1024;
+pub(crate) const RAW_BYTES_TARGET: usize = 64 * 1024;
 /// Maximum unpacked size of a frame, in bytes: twice the largest record.
 pub const RAW_BYTES_MAX: usize = 256 * 1024;
 /// Most records in a frame: as many of the smallest records as fit in the largest frame.
@@ -84,11 +84,11 @@ pub(crate) fn decompress(packed: &[u8], raw_len: usize) -> std::io::Result<Vec<u
 
 /// A frame's header, which can be read without the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameHeader {
+pub(crate) struct FrameHeader {
     /// Offset of the first record.
-    pub first_offset: u64,
+    pub(crate) first_offset: u64,
     /// Number of records.
-    pub count: u32,
+    pub(crate) count: u32,
     codec: u8,
     /// Number of salt nodes after the payload.
     salts: usize,
@@ -103,7 +103,7 @@ impl FrameHeader {
     ///
     /// # Errors
     /// [`LogError::Damaged`] or [`LogError::NewerFormat`].
-    pub fn read(first_offset: u64, bytes: &[u8]) -> Result<Self, LogError> {
+    pub(crate) fn read(first_offset: u64, bytes: &[u8]) -> Result<Self, LogError> {
         let damaged = |what: &str| LogError::damaged(first_offset, what);
         let header: &[u8; HEADER_BYTES] = bytes
             .first_chunk()

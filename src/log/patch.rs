@@ -10,11 +10,11 @@ use std::io::{self, Read, Write};
 use bytes::Bytes;
 
 /// Reading a patched body needs at most this many stored bodies, itself included.
-pub const PATCHES_MAX: u8 = 32;
+pub(crate) const PATCHES_MAX: u8 = 32;
 /// No patch is made of or against a larger body, in bytes.
 pub const PATCHED_BYTES_MAX: usize = 8 << 20;
 /// Maximum data unpacked to read one body, in bytes; chains of larger bodies are shorter.
-pub const CHAIN_BYTES_MAX: u64 = 16 << 20;
+pub(crate) const CHAIN_BYTES_MAX: u64 = 16 << 20;
 /// A patch that is this many times smaller than its body is used without compressing the body for
 /// comparison: JSON compresses to a fifth or a tenth.
 const SURELY_SMALLER: usize = 16;

@@ -362,7 +362,7 @@ pub enum LogError {
 impl LogError {
     /// Converts an I/O error; a full disk becomes [`LogError::NoSpace`].
     #[must_use]
-    pub fn from_io(doing: &'static str, error: io::Error) -> Self {
+    pub(crate) fn from_io(doing: &'static str, error: io::Error) -> Self {
         if matches!(
             error.kind(),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded

@@ -97,7 +97,7 @@ pub struct AppendKey {
 impl AppendKey {
     /// Removes the salt, so that the content hash reveals nothing.
     #[must_use]
-    pub fn without_salt(self) -> Self {
+    pub(crate) fn without_salt(self) -> Self {
         Self { salt: None, ..self }
     }
 }
@@ -223,7 +223,7 @@ impl Record {
 
     /// Returns the salted hash of the body, which the chain hash covers.
     #[must_use]
-    pub fn body_hash(&self) -> ContentHash {
+    pub(crate) fn body_hash(&self) -> ContentHash {
         self.hashes.body()
     }
 

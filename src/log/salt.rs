@@ -17,7 +17,7 @@ use treering_domain::ContentHash;
 pub const SALT_BYTES: usize = 16;
 /// Height of a tree, which has the salts of 2 to the power of this offsets and begins at a multiple
 /// of that.
-pub const TREE_HEIGHT: u8 = 16;
+pub(crate) const TREE_HEIGHT: u8 = 16;
 /// Length of a stored node, in bytes: its height and its key.
 pub(super) const NODE_BYTES: usize = 1 + SALT_BYTES;
 
@@ -44,7 +44,7 @@ fn random() -> [u8; SALT_BYTES] {
 
 /// A tree node: the salts of the offsets that agree in all but their lowest `height` bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct SaltNode {
+pub(crate) struct SaltNode {
     /// The first offset below it.
     first: u64,
     height: u8,

@@ -4,107 +4,107 @@
 use std::time::Duration;
 
 /// Longest message on standard input, and largest body of a request, in bytes.
-pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Most answers that wait to be written to standard output.
-pub const ANSWERS_WAITING: usize = 64;
+pub(crate) const ANSWERS_WAITING: usize = 64;
 /// After the end of input, how long a client may take to read the last answers.
-pub const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
+pub(crate) const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 /// Longest answer in bytes: some 16,000 tokens.
-pub const ANSWER_BYTES_MAX: usize = 64 << 10;
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Most characters of an error, and of its hint.
-pub const FAILURE_CHARS_MAX: usize = 600;
+pub(crate) const FAILURE_CHARS_MAX: usize = 600;
 /// Longest resource address that an error repeats, in bytes.
-pub const URI_BYTES_MAX: usize = 2 << 10;
+pub(crate) const URI_BYTES_MAX: usize = 2 << 10;
 /// Longest duration of a call.
-pub const CALL_MAX: Duration = Duration::from_secs(60);
+pub(crate) const CALL_MAX: Duration = Duration::from_secs(60);
 /// A folder is released after this long without a call, because others may want to write to it.
-pub const FOLDER_IDLE: Duration = Duration::from_millis(500);
+pub(crate) const FOLDER_IDLE: Duration = Duration::from_millis(500);
 /// A folder that keeps others out is released after this long, even if it is in use …
-pub const FOLDER_HELD_MAX: Duration = Duration::from_secs(1);
+pub(crate) const FOLDER_HELD_MAX: Duration = Duration::from_secs(1);
 /// … for this long: others that wait look more often than that.
-pub const FOLDER_LEFT: Duration = Duration::from_millis(150);
+pub(crate) const FOLDER_LEFT: Duration = Duration::from_millis(150);
 /// How long a search waits for the index.
-pub const INDEX_WAIT: Duration = Duration::from_secs(2);
+pub(crate) const INDEX_WAIT: Duration = Duration::from_secs(2);
 
 /// Hits of a search by default.
-pub const HITS: u32 = 8;
+pub(crate) const HITS: u32 = 8;
 /// Most hits of a search.
-pub const HITS_MAX: u32 = 30;
+pub(crate) const HITS_MAX: u32 = 30;
 /// Lines of a hit's snippet.
-pub const SNIPPET_LINES: usize = 4;
+pub(crate) const SNIPPET_LINES: usize = 4;
 /// Characters of a line of a snippet.
-pub const SNIPPET_CHARS: usize = 200;
+pub(crate) const SNIPPET_CHARS: usize = 200;
 /// Longest tool name that is shown without quotation marks, in bytes.
-pub const NAME_BYTES_MAX: usize = 64;
+pub(crate) const NAME_BYTES_MAX: usize = 64;
 /// Characters of a title.
-pub const TITLE_CHARS: usize = 80;
+pub(crate) const TITLE_CHARS: usize = 80;
 
 /// Events before and after the given one by default.
-pub const AROUND: u32 = 3;
+pub(crate) const AROUND: u32 = 3;
 /// Most events before, and most after.
-pub const AROUND_MAX: u32 = 20;
+pub(crate) const AROUND_MAX: u32 = 20;
 /// Characters of each event by default.
-pub const AROUND_CHARS: u32 = 400;
+pub(crate) const AROUND_CHARS: u32 = 400;
 /// Most characters of each event.
-pub const AROUND_CHARS_MAX: u32 = 4_000;
+pub(crate) const AROUND_CHARS_MAX: u32 = 4_000;
 /// Lines of each event.
-pub const AROUND_LINES: usize = 40;
+pub(crate) const AROUND_LINES: usize = 40;
 
 /// Bytes of a result by default: some 1,500 tokens.
-pub const READ_BYTES: u32 = 6_000;
+pub(crate) const READ_BYTES: u32 = 6_000;
 /// Most bytes of a result in one answer.
-pub const READ_BYTES_MAX: u32 = 32_000;
+pub(crate) const READ_BYTES_MAX: u32 = 32_000;
 /// Fewest bytes of a result.
-pub const READ_BYTES_MIN: u32 = 64;
+pub(crate) const READ_BYTES_MIN: u32 = 64;
 /// Most bytes of a resource.
-pub const RESOURCE_BYTES_MAX: u32 = 48_000;
+pub(crate) const RESOURCE_BYTES_MAX: u32 = 48_000;
 
 /// Conversations in a list by default.
-pub const LISTED: u32 = 15;
+pub(crate) const LISTED: u32 = 15;
 /// Most conversations in a list.
-pub const LISTED_MAX: u32 = 100;
+pub(crate) const LISTED_MAX: u32 = 100;
 /// Most conversations that are tested against a filter.
-pub const LOOKED_AT_MAX: usize = 20_000;
+pub(crate) const LOOKED_AT_MAX: usize = 20_000;
 /// Most branches in a list.
-pub const BRANCHES_MAX: usize = 200;
+pub(crate) const BRANCHES_MAX: usize = 200;
 /// Most pending calls in a list.
-pub const PENDING_MAX: u32 = 20;
+pub(crate) const PENDING_MAX: u32 = 20;
 /// Characters of a call's arguments in that list.
-pub const ARGUMENTS_CHARS: usize = 2_000;
+pub(crate) const ARGUMENTS_CHARS: usize = 2_000;
 
 /// Characters of the arguments of a single call. Each may take nine in the output.
-pub const ARGUMENTS_WHOLE_CHARS: usize = 6_000;
+pub(crate) const ARGUMENTS_WHOLE_CHARS: usize = 6_000;
 
 /// Tokens of a request by default.
-pub const REQUEST_TOKENS: u64 = 4_000;
+pub(crate) const REQUEST_TOKENS: u64 = 4_000;
 /// Most tokens of a request: what fits into an answer.
-pub const REQUEST_TOKENS_MAX: u64 = 12_000;
+pub(crate) const REQUEST_TOKENS_MAX: u64 = 12_000;
 
 /// Longest key in long-term memory, in bytes.
-pub const KEY_BYTES_MAX: usize = 128;
+pub(crate) const KEY_BYTES_MAX: usize = 128;
 /// Largest value in long-term memory, in bytes of JSON.
-pub const VALUE_BYTES_MAX: usize = 16 << 10;
+pub(crate) const VALUE_BYTES_MAX: usize = 16 << 10;
 /// Most keys in one answer.
-pub const RECALLED_MAX: usize = 50;
+pub(crate) const RECALLED_MAX: usize = 50;
 /// Characters of a value in a list; a single one is returned completely.
-pub const RECALLED_CHARS: usize = 600;
+pub(crate) const RECALLED_CHARS: usize = 600;
 
 /// Events at the end of a conversation in a digest.
-pub const DIGEST_EVENTS: u64 = 12;
+pub(crate) const DIGEST_EVENTS: u64 = 12;
 /// Characters of each of these events.
-pub const DIGEST_CHARS: usize = 500;
+pub(crate) const DIGEST_CHARS: usize = 500;
 /// Characters of the summary in a digest.
-pub const SUMMARY_CHARS: usize = 4_000;
+pub(crate) const SUMMARY_CHARS: usize = 4_000;
 
 /// Most HTTP requests whose bodies are being received; one more cancels the oldest.
-pub const HTTP_BODIES_MAX: usize = 256;
+pub(crate) const HTTP_BODIES_MAX: usize = 256;
 /// Most HTTP requests that are answered at once; more are told to retry.
-pub const HTTP_REQUESTS_MAX: usize = 256;
+pub(crate) const HTTP_REQUESTS_MAX: usize = 256;
 /// Longest time for receiving the body of an HTTP request.
-pub const HTTP_BODY_MAX: Duration = Duration::from_secs(10);
+pub(crate) const HTTP_BODY_MAX: Duration = Duration::from_secs(10);
 /// Bytes of the body of a refused request that are read and discarded.
-pub const HTTP_REFUSED_BYTES: usize = 1 << 20;
+pub(crate) const HTTP_REFUSED_BYTES: usize = 1 << 20;
 /// Longest time for that.
-pub const HTTP_REFUSED_WAIT: Duration = Duration::from_secs(1);
+pub(crate) const HTTP_REFUSED_WAIT: Duration = Duration::from_secs(1);
 /// How long a browser may cache a preflight answer, in seconds.
-pub const HTTP_PREFLIGHT_SECONDS: u32 = 600;
+pub(crate) const HTTP_PREFLIGHT_SECONDS: u32 = 600;

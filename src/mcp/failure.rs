@@ -7,7 +7,7 @@ use treering_client::CliError;
 
 /// An error for a model.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// What happened.
     what: String,
     /// What to do.
@@ -20,7 +20,7 @@ pub struct Failure {
 
 impl Failure {
     /// Makes an error with a hint.
-    pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub(crate) fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             what: what.into(),
             hint: hint.into(),
@@ -31,7 +31,7 @@ impl Failure {
 
     /// Returns both as one text.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         format!("{}\nWhat to do: {}", cut(&self.what), cut(&self.hint))
     }
 }

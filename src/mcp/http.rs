@@ -69,7 +69,7 @@ pub struct HttpOptions {
 }
 
 /// The store of a server, used with each caller's permissions.
-pub struct Callers {
+pub(crate) struct Callers {
     store: Connection,
     keys: Arc<KeyRing>,
 }
@@ -90,7 +90,7 @@ impl Callers {
     ///
     /// # Errors
     /// [`CliError::Usage`] when the namespace is not valid.
-    pub fn connection(&self, request: Option<&Parts>) -> Result<Arc<Connection>, CliError> {
+    pub(crate) fn connection(&self, request: Option<&Parts>) -> Result<Arc<Connection>, CliError> {
         let namespace = request.and_then(|parts| parts.headers.get(NAMESPACE_KEY));
         let namespace = match namespace.map(HeaderValue::to_str) {
             None => NAMESPACE,

@@ -10,6 +10,8 @@
 //! read may have written it. It is sent as data, marked as such (`quote`), and never as part of
 //! what this server itself says.
 
+#![warn(unreachable_pub)]
+
 mod bounds;
 mod failure;
 mod http;

@@ -25,7 +25,7 @@ use super::{
 type Written = (String, Option<oneshot::Sender<io::Result<()>>>);
 
 /// One session.
-pub struct Lines<R> {
+pub(crate) struct Lines<R> {
     read: BufReader<R>,
     /// The part of the current line that was received.
     line: Vec<u8>,
@@ -39,7 +39,7 @@ pub struct Lines<R> {
 
 impl<R: AsyncRead + Send + Unpin> Lines<R> {
     /// Starts a session over these streams.
-    pub fn new<W: AsyncWrite + Send + Unpin + 'static>(read: R, write: W) -> Self {
+    pub(crate) fn new<W: AsyncWrite + Send + Unpin + 'static>(read: R, write: W) -> Self {
         let (to, lines) = mpsc::channel(ANSWERS_WAITING);
         Self {
             read: BufReader::new(read),

@@ -19,7 +19,7 @@ const WRONG_CHARS: usize = 200;
 
 /// The result of reading.
 #[derive(Debug)]
-pub enum Incoming {
+pub(crate) enum Incoming {
     /// A message.
     Message(Box<RxJsonRpcMessage<RoleServer>>),
     /// Nothing that requires an answer.
@@ -30,7 +30,7 @@ pub enum Incoming {
 
 /// Reads a message.
 #[must_use]
-pub fn read(bytes: &[u8]) -> Incoming {
+pub(crate) fn read(bytes: &[u8]) -> Incoming {
     let bytes = mended(bytes);
     match serde_json::from_slice::<RxJsonRpcMessage<RoleServer>>(&bytes) {
         // A request with an id of an invalid type is parsed as a notification.
@@ -53,7 +53,7 @@ pub fn read(bytes: &[u8]) -> Incoming {
 
 /// Returns the answer to text that is not JSON; `None` if it is JSON.
 #[must_use]
-pub fn refusal(bytes: &[u8]) -> Option<String> {
+pub(crate) fn refusal(bytes: &[u8]) -> Option<String> {
     let error = serde_json::from_slice::<Value>(bytes).err()?;
     Some(unread(bytes, &error))
 }
@@ -65,7 +65,7 @@ fn unread(bytes: &[u8], error: &serde_json::Error) -> String {
 
 /// Returns the answer to a message over the length limit.
 #[must_use]
-pub fn too_long() -> String {
+pub(crate) fn too_long() -> String {
     let what = format!("the message has more than {MESSAGE_BYTES_MAX} bytes");
     answer(Value::Null, ErrorCode::INVALID_REQUEST, &what)
 }
@@ -95,7 +95,7 @@ fn id_of(value: &Value) -> Value {
 /// Repairs JSON written by JavaScript: replaces unpaired surrogates, which it writes when a text
 /// was cut inside a surrogate pair, and removes a byte order mark.
 #[must_use]
-pub fn mended(bytes: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn mended(bytes: &[u8]) -> Cow<'_, [u8]> {
     const BYTE_ORDER: &[u8] = b"\xef\xbb\xbf";
     let bytes = bytes.strip_prefix(BYTE_ORDER).unwrap_or(bytes);
     let mut mended = Cow::Borrowed(bytes);

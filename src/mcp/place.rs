@@ -9,21 +9,21 @@ use treering_client::{
 
 /// One event.
 #[derive(Clone, Debug)]
-pub struct EventPlace {
+pub(crate) struct EventPlace {
     /// The conversation's id, for calls.
-    pub id: String,
+    pub(crate) id: String,
     /// The conversation's name, for output.
-    pub called: String,
+    pub(crate) called: String,
     /// The branch of the event; empty: the active one.
-    pub branch: String,
+    pub(crate) branch: String,
     /// The revision of the event.
-    pub revision: u64,
+    pub(crate) revision: u64,
 }
 
 impl EventPlace {
     /// Returns the address that tools accept.
     #[must_use]
-    pub fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("{}#{}", self.called, self.revision)
     }
 }
@@ -32,7 +32,7 @@ impl EventPlace {
 ///
 /// # Errors
 /// When there is none, or the reference is ambiguous.
-pub async fn event(
+pub(crate) async fn event(
     store: &Connection,
     reference: &str,
     branch: Option<&str>,
@@ -58,7 +58,7 @@ pub async fn event(
 ///
 /// # Errors
 /// When the branch does not exist or does not have the revision.
-pub async fn branch_of(
+pub(crate) async fn branch_of(
     store: &Connection,
     found: &FoundConversation,
     branch: Option<&str>,
@@ -85,7 +85,10 @@ pub async fn branch_of(
 ///
 /// # Errors
 /// When there is none, or the text is ambiguous.
-pub async fn conversation(store: &Connection, text: &str) -> Result<FoundConversation, Failure> {
+pub(crate) async fn conversation(
+    store: &Connection,
+    text: &str,
+) -> Result<FoundConversation, Failure> {
     Ok(names::find(store, text).await?)
 }
 
@@ -93,7 +96,7 @@ pub async fn conversation(store: &Connection, text: &str) -> Result<FoundConvers
 ///
 /// # Errors
 /// When it does not exist.
-pub fn check_branch(found: &FoundConversation, branch: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn check_branch(found: &FoundConversation, branch: Option<&str>) -> Result<(), Failure> {
     let Some(branch) = branch else { return Ok(()) };
     names::check_branch(found, branch)
         .map_err(|error| Failure::new(error.to_string(), "the tool `branches` lists them"))

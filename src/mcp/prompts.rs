@@ -24,7 +24,7 @@ const TRIED: &str = "what_did_we_try";
 
 /// Returns the available prompts.
 #[must_use]
-pub fn offered() -> Vec<Prompt> {
+pub(crate) fn offered() -> Vec<Prompt> {
     let conversation = PromptArgument::new("conversation")
         .with_description("Id, its beginning, @last, or words of its title; without it, a list")
         .with_required(false);
@@ -51,7 +51,7 @@ pub fn offered() -> Vec<Prompt> {
 
 /// A requested prompt.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Asked {
+pub(crate) enum Asked {
     /// Continue a conversation; `None`: the model picks one.
     Continue(Option<String>),
     /// What was tried about a topic, in one conversation or all.
@@ -68,7 +68,7 @@ impl Asked {
     ///
     /// # Errors
     /// When there is no such prompt, or an argument is missing.
-    pub fn of(name: &str, arguments: &JsonObject) -> Result<Self, Failure> {
+    pub(crate) fn of(name: &str, arguments: &JsonObject) -> Result<Self, Failure> {
         let text = |name: &str| {
             let text = arguments.get(name).and_then(|value| value.as_str());
             text.map(str::trim)
@@ -92,7 +92,7 @@ impl Asked {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn text(&self, store: &Connection) -> Result<GetPromptResult, Failure> {
+    pub(crate) async fn text(&self, store: &Connection) -> Result<GetPromptResult, Failure> {
         let text = match self {
             Self::Continue(None) => pick(store).await?,
             Self::Continue(Some(conversation)) => digest(store, conversation).await?,

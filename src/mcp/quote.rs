@@ -7,7 +7,7 @@ use treering_present::text::{first_line, is_unseen, printable_lines, push_escape
 /// Quotes recorded text: each line after `> `, limited in lines and in characters per line; says
 /// what was left out.
 #[must_use]
-pub fn quoted(text: &str, lines_max: usize, chars_max: usize) -> String {
+pub(crate) fn quoted(text: &str, lines_max: usize, chars_max: usize) -> String {
     let mut out = String::new();
     let mut lines = text.trim_end().lines();
     for line in lines.by_ref().take(lines_max) {
@@ -30,7 +30,7 @@ pub fn quoted(text: &str, lines_max: usize, chars_max: usize) -> String {
 
 /// Like [`quoted`], with one limit for all characters.
 #[must_use]
-pub fn quoted_within(text: &str, lines_max: usize, chars_max: usize) -> String {
+pub(crate) fn quoted_within(text: &str, lines_max: usize, chars_max: usize) -> String {
     let text = text.trim_end();
     let end = text.char_indices().nth(chars_max).map(|(at, _)| at);
     let Some(end) = end else {
@@ -45,7 +45,7 @@ pub fn quoted_within(text: &str, lines_max: usize, chars_max: usize) -> String {
 /// Returns a complete piece of recorded text between two lines that it cannot forge, because their
 /// mark is random.
 #[must_use]
-pub fn fenced(text: &str) -> String {
+pub(crate) fn fenced(text: &str) -> String {
     let mark = uuid::Uuid::new_v4().simple().to_string();
     let mark = &mark[..8];
     let text = printable_lines(text);
@@ -55,7 +55,7 @@ pub fn fenced(text: &str) -> String {
 
 /// Returns recorded text for use within a line of ours: a title or a name.
 #[must_use]
-pub fn named(text: &str, chars_max: usize) -> String {
+pub(crate) fn named(text: &str, chars_max: usize) -> String {
     let line = one_line(&first_line(text, chars_max));
     format!("\"{}\"", line.replace('"', "'"))
 }
@@ -63,7 +63,7 @@ pub fn named(text: &str, chars_max: usize) -> String {
 /// Returns a recorded name, of a tool for example: unchanged if it can only be a name, else as
 /// [`named`].
 #[must_use]
-pub fn called(name: &str) -> String {
+pub(crate) fn called(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
     match !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.chars().all(is_plain) {
         true => name.to_owned(),
@@ -74,7 +74,7 @@ pub fn called(name: &str) -> String {
 /// Returns recorded text as a JSON string, when every character matters, so that it can be given
 /// back unchanged.
 #[must_use]
-pub fn exact(text: &str) -> String {
+pub(crate) fn exact(text: &str) -> String {
     let mut shown = String::from("\"");
     for c in text.chars() {
         match c {
@@ -91,7 +91,7 @@ pub fn exact(text: &str) -> String {
 /// Returns text without line ends, including those that `str::lines` does not recognize but readers
 /// may.
 #[must_use]
-pub fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     printable_lines(text).replace(ends_line, " ")
 }
 

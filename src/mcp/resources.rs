@@ -10,7 +10,7 @@ const FROM: &str = "?first_byte=";
 
 /// Returns the resource templates.
 #[must_use]
-pub fn templates() -> Vec<ResourceTemplate> {
+pub(crate) fn templates() -> Vec<ResourceTemplate> {
     let template = format!("{SCHEME}{{+conversation}}/{{revision}}{{?first_byte}}");
     vec![
         ResourceTemplate::new(template, "event")
@@ -27,7 +27,7 @@ pub fn templates() -> Vec<ResourceTemplate> {
 ///
 /// # Errors
 /// Those of the store, and when the address is not one of a resource.
-pub async fn read(uri: &str, store: &Connection) -> Result<ReadResourceResult, Failure> {
+pub(crate) async fn read(uri: &str, store: &Connection) -> Result<ReadResourceResult, Failure> {
     let (reference, first) = split(uri)?;
     let (text, next) = tools::resource(store, reference, first).await?;
     let mut contents = vec![ResourceContents::text(text, uri)];

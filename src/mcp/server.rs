@@ -39,7 +39,7 @@ const INSTRUCTIONS: &str = "Treering stores what agents did: every message, tool
 
 /// The protocol handler for an agent.
 #[derive(Clone, Debug)]
-pub struct AgentDoor {
+pub(crate) struct AgentDoor {
     store: Behind,
     allowed: Allowed,
 }
@@ -55,7 +55,7 @@ enum Behind {
 
 impl AgentDoor {
     /// Serves a store that options name.
-    pub fn own(source: Arc<OwnStore>, allowed: Allowed) -> Self {
+    pub(crate) fn own(source: Arc<OwnStore>, allowed: Allowed) -> Self {
         Self {
             store: Behind::Own(source),
             allowed,
@@ -63,7 +63,7 @@ impl AgentDoor {
     }
 
     /// Serves a server's store.
-    pub fn of_server(callers: Arc<Callers>, allowed: Allowed) -> Self {
+    pub(crate) fn of_server(callers: Arc<Callers>, allowed: Allowed) -> Self {
         Self {
             store: Behind::Callers(callers),
             allowed,

@@ -22,7 +22,7 @@ const TURN: Duration = Duration::from_millis(10);
 
 /// How a call uses the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub(crate) enum Use {
     /// It only reads.
     Looks,
     /// It appends.
@@ -31,7 +31,7 @@ pub enum Use {
 
 /// A store that is named by command line options.
 #[derive(Debug)]
-pub struct OwnStore {
+pub(crate) struct OwnStore {
     options: ConnectOptions,
     state: Mutex<State>,
 }
@@ -65,7 +65,7 @@ impl State {
 impl OwnStore {
     /// Creates the source; opens nothing yet.
     #[must_use]
-    pub fn new(options: ConnectOptions) -> Arc<Self> {
+    pub(crate) fn new(options: ConnectOptions) -> Arc<Self> {
         Arc::new(Self {
             options,
             state: Mutex::default(),
@@ -76,7 +76,7 @@ impl OwnStore {
     ///
     /// # Errors
     /// As [`Connection::open`].
-    pub async fn get(self: &Arc<Self>, what: Use) -> Result<Arc<Connection>, CliError> {
+    pub(crate) async fn get(self: &Arc<Self>, what: Use) -> Result<Arc<Connection>, CliError> {
         let mut state = loop {
             let mut state = self.state.lock().await;
             match &state.open {
@@ -110,7 +110,7 @@ impl OwnStore {
     }
 
     /// Records why a use failed. Returns true if a retry may succeed.
-    pub async fn failed(&self, failure: &Failure) -> bool {
+    pub(crate) async fn failed(&self, failure: &Failure) -> bool {
         let mut state = self.state.lock().await;
         if failure.is_of_damaged_views && !state.views_anew {
             state.views_anew = true;
@@ -125,7 +125,7 @@ impl OwnStore {
     }
 
     /// Closes the store.
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         let mut state = self.state.lock().await;
         // Nobody is left to report an error to.
         let _ = close(&mut state).await;

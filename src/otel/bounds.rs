@@ -4,23 +4,23 @@ use std::time::Duration;
 
 /// Most spans that wait to be sent to a collector. Each has some hundred bytes and at most
 /// [`TRACE_STATE_BYTES_MAX`] of its caller's; further spans are dropped and counted.
-pub const TRACE_QUEUE_SPANS: usize = 4_096;
+pub(crate) const TRACE_QUEUE_SPANS: usize = 4_096;
 
 /// Most spans sent at once.
-pub const TRACE_BATCH_SPANS: usize = 512;
+pub(crate) const TRACE_BATCH_SPANS: usize = 512;
 
 /// How long a span waits for others to be sent with it.
-pub const TRACE_SEND_EVERY: Duration = Duration::from_millis(500);
+pub(crate) const TRACE_SEND_EVERY: Duration = Duration::from_millis(500);
 
 /// Longest time for a collector to take a batch, including retries.
-pub const TRACE_SEND_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const TRACE_SEND_WAIT: Duration = Duration::from_secs(10);
 
 /// Longest time to connect to the collector.
-pub const TRACE_CONNECT_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const TRACE_CONNECT_WAIT: Duration = Duration::from_secs(5);
 
 /// Time to send the last spans at shutdown.
-pub const TRACE_FLUSH_WAIT: Duration = Duration::from_secs(2);
+pub(crate) const TRACE_FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 /// Longest `tracestate` of a caller, in bytes: the length that W3C Trace Context asks everyone to
 /// propagate.
-pub const TRACE_STATE_BYTES_MAX: usize = 512;
+pub(crate) const TRACE_STATE_BYTES_MAX: usize = 512;

@@ -8,6 +8,8 @@
 //! *Invariant:* any split, order and repetition of a session's spans gives the same conversation:
 //! the same histories, each message once. *Held by* `tests.rs`.
 
+#![warn(unreachable_pub)]
+
 #[cfg(feature = "export")]
 mod bounds;
 #[cfg(feature = "export")]
@@ -35,17 +37,17 @@ pub use spans::CallSpans;
 pub const SOURCE: &str = "otel";
 
 /// Type of custom events that hold a tool run whose call is not known (yet).
-pub const TOOL_RUN_TYPE: &str = "otel/tool_run";
+pub(crate) const TOOL_RUN_TYPE: &str = "otel/tool_run";
 
 /// Type of custom events that hold a system prompt that came too late to be set on its branch.
-pub const PROMPT_TYPE: &str = "otel/system_instructions";
+pub(crate) const PROMPT_TYPE: &str = "otel/system_instructions";
 
 /// Label of an annotation with the token usage of an answer that was first seen in a later request.
-pub const USAGE_LABEL: &str = "gen_ai.usage";
+pub(crate) const USAGE_LABEL: &str = "gen_ai.usage";
 
 /// Label of an annotation with the duration of a tool run (its score, in milliseconds), and with
 /// its result where that differs from the recorded one.
-pub const RUN_LABEL: &str = "gen_ai.execute_tool";
+pub(crate) const RUN_LABEL: &str = "gen_ai.execute_tool";
 
 /// A span, in plain values.
 #[derive(Clone, Debug, Default, PartialEq)]

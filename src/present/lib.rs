@@ -3,6 +3,8 @@
 //!
 //! Nothing here accesses a store. Only [`safe`] writes to a stream: standard error.
 
+#![warn(unreachable_pub)]
+
 pub mod deed;
 pub mod explanation;
 pub mod hit;

@@ -69,7 +69,7 @@ const HUES: [AnsiColor; 12] = [
 impl Paint {
     /// Colours the text with colour `number` of a fixed row, modulo its length.
     #[must_use]
-    pub fn hue(self, number: usize, text: impl Display) -> String {
+    pub(crate) fn hue(self, number: usize, text: impl Display) -> String {
         let text = printable(&text.to_string());
         if !self.0 {
             return text;
@@ -94,7 +94,7 @@ impl Paint {
     /// Returns the length in bytes of our colour code at the start of the text; `None` if there is
     /// none.
     #[must_use]
-    pub fn color_at(self, text: &str) -> Option<usize> {
+    pub(crate) fn color_at(self, text: &str) -> Option<usize> {
         if !self.0 {
             return None;
         }

@@ -22,7 +22,7 @@ use super::error::ViewsError;
 
 /// Version of everything in the projections' file: tables, keys, rows, and the folds that fill
 /// them. A file with a different version is rebuilt, never converted.
-pub const VIEWS_VERSION: u32 = 13;
+pub(crate) const VIEWS_VERSION: u32 = 13;
 
 const CONFIG: Configuration<LittleEndian, Fixint> = bincode::config::standard()
     .with_little_endian()

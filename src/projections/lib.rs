@@ -7,6 +7,8 @@
 //! and `namespace` (the queries). Below them, `table` is a table of rows: `recent` rows in memory
 //! over `base`, the rows in the file, where they are packed into `block`s.
 
+#![warn(unreachable_pub)]
+
 mod delta;
 
 mod apply;
@@ -45,7 +47,6 @@ pub use delta::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ViewDelt
 #[cfg(any(test, feature = "testkit"))]
 pub use table::steps;
 pub use {
-    codec::VIEWS_VERSION,
     error::ViewsError,
     finding::{Finding, Found, KeyAfter, Within},
     heads::{Head, Heads},

@@ -28,9 +28,9 @@ const GUESSES_MAX: usize = 5;
 /// A block to be written to the file.
 pub(super) struct Packed {
     /// Its first row's key.
-    pub key: Bytes,
+    pub(crate) key: Bytes,
     /// The stored bytes.
-    pub stored: Vec<u8>,
+    pub(crate) stored: Vec<u8>,
     rows: usize,
 }
 

@@ -293,7 +293,7 @@ pub fn branch_from_pb(name: &str) -> Result<Option<BranchName>, NameError> {
 
 /// Returns a branch name as text; `None` becomes empty text.
 #[must_use]
-pub fn branch_to_pb(name: Option<&BranchName>) -> String {
+pub(crate) fn branch_to_pb(name: Option<&BranchName>) -> String {
     name.map_or_else(String::new, |name| name.as_str().to_owned())
 }
 

@@ -10,12 +10,12 @@
 //! - An English word whose stem differs also gives its **stem**, at the same position: phrases
 //!   match exact words, and single words match related forms.
 //! - A run with many changes between letters and digits (a hash, a call id) is not cut. A run over
-//!   [`RUN_BYTES_MAX`] is not indexed, but takes a position.
+//!   `RUN_BYTES_MAX` is not indexed, but takes a position.
 //! - A name after a defining keyword (`func`, `def`, `class` …) also gives a **definition**, since
 //!   definitions are searched for more often than uses.
 //! - CJK and other scripts without blanks give overlapping pairs.
 //!
-//! Any change here changes the contents of an index: raise [`super::index::INDEX_VERSION`].
+//! Any change here changes the contents of an index: raise `super::index::INDEX_VERSION`.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -26,7 +26,7 @@ use super::document::floor_boundary;
 
 /// Longest run of letters and digits that is indexed, in bytes. A SHA-512 in hex has 128; longer
 /// runs are encoded blobs that nobody types.
-pub const RUN_BYTES_MAX: usize = 256;
+pub(crate) const RUN_BYTES_MAX: usize = 256;
 /// Most parts of one identifier; one with more is noise and stays uncut.
 const PARTS_MAX: usize = 16;
 /// Shortest run that may be taken for a hash or an id, in bytes.
@@ -36,7 +36,7 @@ const STEMS_MAX: usize = 32_768;
 
 /// How a term was derived from its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TermForm {
+pub(crate) enum TermForm {
     /// A word, or a part of an identifier.
     Part,
     /// An identifier of several parts, without separators.
@@ -72,17 +72,17 @@ const RECEIVER_BYTES_MAX: usize = 80;
 
 /// A term and its place in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AnalysedTerm<'a> {
+pub(crate) struct AnalysedTerm<'a> {
     /// The term, in lower case.
-    pub term: &'a str,
+    pub(crate) term: &'a str,
     /// How it was derived.
-    pub form: TermForm,
+    pub(crate) form: TermForm,
     /// The offset of the first byte that it stands for.
-    pub start: usize,
+    pub(crate) start: usize,
     /// The offset after the last of these bytes.
-    pub end: usize,
+    pub(crate) end: usize,
     /// The number of parts before it.
-    pub position: usize,
+    pub(crate) position: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,32 +97,26 @@ struct Entry {
 
 /// The terms of a text, in order of position.
 #[derive(Clone, Debug, Default)]
-pub struct Analysis {
+pub(crate) struct Analysis {
     arena: String,
     entries: Vec<Entry>,
 }
 
 impl Analysis {
-    /// Returns the number of terms.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// Returns true when the text has no terms.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// Returns the term at this index.
     #[must_use]
-    pub fn get(&self, index: usize) -> Option<AnalysedTerm<'_>> {
+    pub(crate) fn get(&self, index: usize) -> Option<AnalysedTerm<'_>> {
         self.entries.get(index).map(|entry| self.term(entry))
     }
 
     /// Returns all terms.
-    pub fn iter(&self) -> impl Iterator<Item = AnalysedTerm<'_>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = AnalysedTerm<'_>> {
         self.entries.iter().map(|entry| self.term(entry))
     }
 
@@ -139,7 +133,7 @@ impl Analysis {
 
 /// Turns texts into terms. It keeps buffers and cached stems, so reuse it.
 #[derive(Clone)]
-pub struct Analyser {
+pub(crate) struct Analyser {
     stemmer: Stemmer,
     /// Maps words to indices in `stems`.
     stem_of: HashMap<Box<str>, u32, RandomState>,
@@ -190,7 +184,7 @@ impl Analyser {
 
     /// Returns the terms of a text.
     #[must_use]
-    pub fn analyse(&mut self, text: &str) -> Analysis {
+    pub(crate) fn analyse(&mut self, text: &str) -> Analysis {
         let mut analysis = Analysis::default();
         self.analyse_into(text, &mut analysis);
         analysis
@@ -198,7 +192,7 @@ impl Analyser {
 
     /// Writes the terms of a text into a buffer for reuse. Only the first 4 GiB of the text are
     /// analysed.
-    pub fn analyse_into(&mut self, text: &str, analysis: &mut Analysis) {
+    pub(crate) fn analyse_into(&mut self, text: &str, analysis: &mut Analysis) {
         let text = &text[..floor_boundary(text, u32::MAX as usize)];
         analysis.arena.clear();
         analysis.entries.clear();

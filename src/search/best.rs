@@ -38,13 +38,13 @@ const COUNTED_IN_MAX: u64 = 20 * COUNTED_MAX;
 /// The best passages.
 pub(super) struct Found {
     /// Passages in order, each with the score of its words.
-    pub passages: Vec<(Score, DocAddress)>,
+    pub(crate) passages: Vec<(Score, DocAddress)>,
     /// How many of the first have names of the query whole.
-    pub named: usize,
+    pub(crate) named: usize,
     /// How completely names were found.
-    pub wholeness: Wholeness,
+    pub(crate) wholeness: Wholeness,
     /// There are no others.
-    pub is_all: bool,
+    pub(crate) is_all: bool,
 }
 
 /// A query being executed.
@@ -58,7 +58,7 @@ pub(super) struct Best<'a> {
 }
 
 impl<'a> Best<'a> {
-    pub fn new(
+    pub(crate) fn new(
         published: &'a Published,
         statistics: &'a NamespaceStatistics<'a>,
         planned: &'a Planned,
@@ -90,7 +90,7 @@ impl<'a> Best<'a> {
     }
 
     /// Returns passages with the query's names whole, then all others; each best first.
-    pub fn find_all(&self, limit: usize) -> Result<Found, IndexError> {
+    pub(crate) fn find_all(&self, limit: usize) -> Result<Found, IndexError> {
         let (mut passages, wholeness) = self.find_named(limit)?;
         let named = passages.len();
         let mut is_all = false;
@@ -133,7 +133,7 @@ impl<'a> Best<'a> {
 
     /// Returns the best passages, best first, equal ones in index order; fewer than `limit` when
     /// there are no more.
-    pub fn find(&self, limit: usize) -> Result<Vec<(Score, DocAddress)>, IndexError> {
+    pub(crate) fn find(&self, limit: usize) -> Result<Vec<(Score, DocAddress)>, IndexError> {
         match self.is_pruned {
             true => self.find_pruned(self.room_for(limit)),
             false => self.find_by(self.planned.query.as_ref(), limit),
@@ -190,7 +190,7 @@ impl<'a> Best<'a> {
 
     /// Counts the hits. Stops at [`COUNTED_MAX`] unless all are to be counted, and then at the
     /// memory limit.
-    pub fn count(&self, query: &SearchQuery) -> Result<Total, IndexSearchError> {
+    pub(crate) fn count(&self, query: &SearchQuery) -> Result<Total, IndexSearchError> {
         let scoring = EnableScoring::disabled_from_searcher(self.searcher);
         let weight = self.planned.counted.weight(scoring).map_err(unreadable)?;
         let (mut seen, mut stop) = (Groups::new(query), StopCheck::default());

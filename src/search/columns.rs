@@ -33,7 +33,7 @@ pub(super) struct OpenColumns {
 impl OpenColumns {
     /// Returns the columns of a searcher's segments. Columns opened for `before` are reused; others
     /// are opened on first use.
-    pub fn of(searcher: &Searcher, before: Option<&Self>) -> Self {
+    pub(crate) fn of(searcher: &Searcher, before: Option<&Self>) -> Self {
         let readers = searcher.segment_readers().iter();
         let segments = readers.map(|reader| {
             let id = reader.segment_id();
@@ -51,7 +51,7 @@ impl OpenColumns {
     ///
     /// # Errors
     /// [`IndexError::NeedsRebuild`] when they are damaged.
-    pub fn of_segment(&self, segment: u32) -> Result<&Columns, IndexError> {
+    pub(crate) fn of_segment(&self, segment: u32) -> Result<&Columns, IndexError> {
         let (_, open) = self.segments.get(segment as usize).ok_or_else(damaged)?;
         if let Some(columns) = open.get() {
             return Ok(columns);
@@ -113,7 +113,7 @@ impl Columns {
     }
 
     /// Returns a passage's event and the offset of its first byte in the event's text.
-    pub fn place(&self, doc: DocId) -> Result<(Position, u64), IndexError> {
+    pub(crate) fn place(&self, doc: DocId) -> Result<(Position, u64), IndexError> {
         let shard = u32::try_from(number(&self.shard, doc)?).map_err(|_| damaged())?;
         let position = Position {
             shard: ShardId(shard),
@@ -123,19 +123,19 @@ impl Columns {
     }
 
     /// Returns when a passage's event happened.
-    pub fn happened_at(&self, doc: DocId) -> Result<TimestampMicros, IndexError> {
+    pub(crate) fn happened_at(&self, doc: DocId) -> Result<TimestampMicros, IndexError> {
         let time = self.happened_at.first(doc).ok_or_else(damaged)?;
         Ok(TimestampMicros(time))
     }
 
     /// Returns the kind of a passage's event.
-    pub fn kind(&self, doc: DocId) -> Option<EventKind> {
+    pub(crate) fn kind(&self, doc: DocId) -> Option<EventKind> {
         let number = self.kind.first(doc)?;
         EventKind::from_number(u16::try_from(number).ok()?)
     }
 
     /// Returns a passage as a hit.
-    pub fn hit(&self, ranked: &Ranked) -> Result<Hit, IndexError> {
+    pub(crate) fn hit(&self, ranked: &Ranked) -> Result<Hit, IndexError> {
         let doc = ranked.address.doc_id;
         Ok(Hit {
             conversation: self.conversation(doc)?,
@@ -156,7 +156,7 @@ impl Columns {
     }
 
     /// Returns the key shared by passages that form one hit.
-    pub fn group(&self, doc: DocId, copies: Copies) -> Result<u64, IndexError> {
+    pub(crate) fn group(&self, doc: DocId, copies: Copies) -> Result<u64, IndexError> {
         match copies {
             Copies::Folded => number(&self.text_hash, doc),
             Copies::Each => number(&self.offset, doc),
@@ -164,7 +164,7 @@ impl Columns {
     }
 
     /// Returns the conversation and revision of a passage's event.
-    pub fn address(&self, doc: DocId) -> Result<(ConversationId, Revision), IndexError> {
+    pub(crate) fn address(&self, doc: DocId) -> Result<(ConversationId, Revision), IndexError> {
         Ok((
             self.conversation(doc)?,
             Revision(number(&self.revision, doc)?),
@@ -172,7 +172,7 @@ impl Columns {
     }
 
     /// Returns the conversation of a passage.
-    pub fn conversation(&self, doc: DocId) -> Result<ConversationId, IndexError> {
+    pub(crate) fn conversation(&self, doc: DocId) -> Result<ConversationId, IndexError> {
         let column = self.conversation.as_ref().ok_or_else(damaged)?;
         let ordinal = column.ords().first(doc).ok_or_else(damaged)?;
         let mut bytes = Vec::with_capacity(16);
@@ -238,7 +238,7 @@ pub(super) struct ColumnFilter<'a> {
 
 impl<'a> ColumnFilter<'a> {
     /// Returns whether columns can answer all of these filters.
-    pub fn answers(query: &SearchQuery) -> bool {
+    pub(crate) fn answers(query: &SearchQuery) -> bool {
         // The others are answered by `new`.
         let SearchFilters {
             tools: _,
@@ -258,7 +258,7 @@ impl<'a> ColumnFilter<'a> {
     ///
     /// # Errors
     /// [`IndexError::NeedsRebuild`] when tool names are damaged.
-    pub fn new(columns: &'a Columns, filters: &SearchFilters) -> Result<Self, IndexError> {
+    pub(crate) fn new(columns: &'a Columns, filters: &SearchFilters) -> Result<Self, IndexError> {
         Ok(Self {
             kinds: filters
                 .kinds
@@ -277,7 +277,7 @@ impl<'a> ColumnFilter<'a> {
     }
 
     /// Returns whether a passage passes the filters.
-    pub fn passes(&self, doc: DocId) -> bool {
+    pub(crate) fn passes(&self, doc: DocId) -> bool {
         let columns = self.columns;
         let is_of_kind = |kind| self.kinds.contains(&kind);
         (self.kinds.is_empty() || columns.kind.first(doc).is_some_and(is_of_kind))

@@ -12,9 +12,9 @@ use treering_domain::{
 };
 
 /// A passage ends at the first line end after this many bytes.
-pub const PASSAGE_BYTES_TARGET: usize = 3 * 1024;
+pub(crate) const PASSAGE_BYTES_TARGET: usize = 3 * 1024;
 /// Most bytes of a passage; longer lines are cut.
-pub const PASSAGE_BYTES_MAX: usize = 4 * 1024;
+pub(crate) const PASSAGE_BYTES_MAX: usize = 4 * 1024;
 
 /// An event with text, to be indexed.
 #[derive(Clone, Debug, PartialEq)]
@@ -178,8 +178,8 @@ pub fn passage_at(text: &str, byte_start: usize) -> Option<Passage<'_>> {
     })
 }
 
-/// Cuts a text into adjacent passages without gaps, at line ends, of about [`PASSAGE_BYTES_TARGET`]
-/// bytes each. A line longer than [`PASSAGE_BYTES_MAX`] is cut at a blank, or else between
+/// Cuts a text into adjacent passages without gaps, at line ends, of about `PASSAGE_BYTES_TARGET`
+/// bytes each. A line longer than `PASSAGE_BYTES_MAX` is cut at a blank, or else between
 /// characters.
 pub fn passages(text: &str) -> impl Iterator<Item = Passage<'_>> {
     let mut byte_start = 0;

@@ -10,7 +10,7 @@ use tantivy::{
 
 /// A clause that only reports whether it matches.
 #[derive(Debug)]
-pub(super) struct Exclusion(pub Box<dyn Query>);
+pub(super) struct Exclusion(pub(crate) Box<dyn Query>);
 
 impl Clone for Exclusion {
     fn clone(&self) -> Self {

@@ -15,12 +15,12 @@ use treering_domain::Position;
 /// A document and its sort keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ranked {
-    pub address: DocAddress,
-    pub score: Score,
-    pub scores: Scores,
-    pub together: f32,
-    pub position: Position,
-    pub byte_start: u64,
+    pub(crate) address: DocAddress,
+    pub(crate) score: Score,
+    pub(crate) scores: Scores,
+    pub(crate) together: f32,
+    pub(crate) position: Position,
+    pub(crate) byte_start: u64,
 }
 
 /// Orders documents, best first, and keeps the best passage of each event or text. Passages of the

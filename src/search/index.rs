@@ -153,9 +153,9 @@ pub(super) enum Merges {
 /// The state that searches read.
 #[derive(Clone)]
 pub(super) struct Published {
-    pub searcher: Searcher,
-    pub columns: OpenColumns,
-    pub reached: Position,
+    pub(crate) searcher: Searcher,
+    pub(crate) columns: OpenColumns,
+    pub(crate) reached: Position,
 }
 
 pub(super) struct WriterState {
@@ -514,7 +514,7 @@ impl SearchIndex {
     }
 
     /// Removes events from the index: the given revisions of a conversation, or all of it. Commits:
-    /// the events are invisible when this returns, and off the disk after [`Self::purge`] or a
+    /// the events are invisible when this returns, and off the disk after `Self::purge` or a
     /// later merge.
     ///
     /// # Errors

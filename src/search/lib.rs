@@ -8,6 +8,8 @@
 //! progress, and resolves names to ids before it searches. The index stores no text; snippets are
 //! made from text that the caller reads from the log.
 
+#![warn(unreachable_pub)]
+
 pub mod analyser;
 mod arguments;
 mod as_typed;
@@ -53,14 +55,14 @@ pub use looked_for::TypedNames;
 pub use memory::{HASH_BYTES, HeldMemory, SEARCH_BYTES_MAX, SearchMemory, TooMany};
 pub use pattern::Pattern;
 pub use query::{
-    COUNTED_MAX, Copies, FoundNames, Hit, LineageSegment, Scope, SearchFilters, SearchQuery,
-    SearchResults, Wholeness,
+    Copies, FoundNames, Hit, LineageSegment, Scope, SearchFilters, SearchQuery, SearchResults,
+    Wholeness,
 };
 pub use rank::Scores;
 pub use snippet::{Snippet, Snippeter};
-pub use sweep::{CANDIDATES_MAX, Candidates};
+pub use sweep::Candidates;
 pub use syntax::{QUERY_BYTES_MAX, QueryError, Reading};
-pub use term_pattern::{GLOBS_BYTES_MAX, check_globs};
+pub use term_pattern::check_globs;
 
 #[cfg(test)]
 mod bounds_tests;

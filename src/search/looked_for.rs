@@ -23,12 +23,12 @@ const NAMES_FIRST_MAX: usize = 8;
 /// Queries for passages that contain names whole.
 pub(super) struct WholeNames {
     /// The names as one word each, or parts in a row where the index cannot tell more.
-    pub query: Box<dyn Query>,
+    pub(crate) query: Box<dyn Query>,
     /// All names as parts in a row, for when nothing has them as one word: `get_feature_flags`
     /// contains `feature_flags`.
-    pub in_a_row: Option<Box<dyn Query>>,
+    pub(crate) in_a_row: Option<Box<dyn Query>>,
     /// The names.
-    pub typed: TypedNames,
+    pub(crate) typed: TypedNames,
 }
 
 /// The names of a query, as typed.
@@ -46,7 +46,7 @@ pub struct TypedNames {
 impl Planner<'_> {
     /// Prepares for a parsed query. If all of it is words, stop words need not match and names rank
     /// first.
-    pub fn prepare(&mut self, node: &Node, reading: Reading) {
+    pub(crate) fn prepare(&mut self, node: &Node, reading: Reading) {
         let Node::Group(clauses) = node else { return };
         if reading == Reading::Query {
             return;
@@ -69,7 +69,7 @@ impl Planner<'_> {
     }
 
     /// Returns whether a word is skipped as a stop word.
-    pub fn is_passed_over(&self, range: &Range<usize>) -> bool {
+    pub(crate) fn is_passed_over(&self, range: &Range<usize>) -> bool {
         self.passes_small && is_small(&self.text[range.clone()])
     }
 
@@ -83,14 +83,14 @@ impl Planner<'_> {
     }
 
     /// Returns whether a word is one name that has a query of its own.
-    pub fn is_one_first_name(&mut self, range: Range<usize>) -> bool {
+    pub(crate) fn is_one_first_name(&mut self, range: Range<usize>) -> bool {
         let all = parts(&self.analyser.analyse(&self.text[range.clone()])).count();
         let names = self.first_names(range, self.is_one_word);
         self.puts_names_first && names.len() == 1 && names[0].parts == (0..all)
     }
 
     /// Returns queries for the whole names, or `None` when there are none.
-    pub fn whole_names(
+    pub(crate) fn whole_names(
         &mut self,
         node: &Node,
         words: &dyn Query,
@@ -142,7 +142,7 @@ impl Planner<'_> {
     }
 
     /// Returns the words and names for reranking.
-    pub fn looked_for(&mut self, node: &Node) -> Words {
+    pub(crate) fn looked_for(&mut self, node: &Node) -> Words {
         let mut words = Words::default();
         let mut position = 0;
         self.collect_words(node, &mut position, &mut words);

@@ -120,7 +120,7 @@ impl HeldMemory {
     }
 
     /// Reduces the reservation to at most this.
-    pub fn shrink_to(&mut self, bytes: usize) {
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);
         self.bytes -= less;
         self.memory.held.fetch_sub(less, Ordering::Relaxed);
@@ -141,7 +141,7 @@ pub(super) enum Groups {
 }
 
 impl Groups {
-    pub fn new(query: &SearchQuery) -> Self {
+    pub(crate) fn new(query: &SearchQuery) -> Self {
         let held = query.memory.holding(TooMany::Texts);
         match query.copies {
             Copies::Each => Self::Events(EventSet::new(held)),
@@ -150,7 +150,7 @@ impl Groups {
     }
 
     /// Returns false when the group was already present.
-    pub fn insert(&mut self, group: u64) -> Result<bool, IndexSearchError> {
+    pub(crate) fn insert(&mut self, group: u64) -> Result<bool, IndexSearchError> {
         match self {
             Self::Events(events) => events.insert(group),
             Self::Texts(texts, held) => {
@@ -173,13 +173,13 @@ pub(super) struct EventSet {
 }
 
 impl EventSet {
-    pub fn new(held: HeldMemory) -> Self {
+    pub(crate) fn new(held: HeldMemory) -> Self {
         let words = Vec::new();
         Self { words, held }
     }
 
     /// Returns false when the offset was already present.
-    pub fn insert(&mut self, offset: u64) -> Result<bool, IndexSearchError> {
+    pub(crate) fn insert(&mut self, offset: u64) -> Result<bool, IndexSearchError> {
         let (word, bit) = place_of(offset);
         if word >= self.words.len() {
             self.held.more((word + 1 - self.words.len()) * 8)?;
@@ -190,13 +190,13 @@ impl EventSet {
         Ok(before & bit == 0)
     }
 
-    pub fn contains(&self, offset: u64) -> bool {
+    pub(crate) fn contains(&self, offset: u64) -> bool {
         let (word, bit) = place_of(offset);
         self.words.get(word).is_some_and(|word| word & bit != 0)
     }
 
     /// Keeps what both sets have.
-    pub fn intersect(&mut self, other: &Self) {
+    pub(crate) fn intersect(&mut self, other: &Self) {
         self.words.truncate(other.words.len());
         for (word, other) in self.words.iter_mut().zip(&other.words) {
             *word &= other;
@@ -204,7 +204,7 @@ impl EventSet {
     }
 
     /// Returns what either set has.
-    pub fn unite(mut self, mut other: Self) -> Self {
+    pub(crate) fn unite(mut self, mut other: Self) -> Self {
         if self.words.len() < other.words.len() {
             std::mem::swap(&mut self, &mut other);
         }

@@ -23,14 +23,14 @@ const GAP_BYTES_MAX: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TypedName {
     /// The word's parts that form it.
-    pub parts: Range<usize>,
+    pub(crate) parts: Range<usize>,
     /// Its bytes in the word, without surrounding signs.
-    pub bytes: Range<usize>,
+    pub(crate) bytes: Range<usize>,
     /// The term of the identifier, if it is one.
-    pub whole: Option<String>,
+    pub(crate) whole: Option<String>,
     /// Its parts may also be ordinary adjacent words, so it is a name only if nothing else was
     /// typed.
-    pub may_be_words: bool,
+    pub(crate) may_be_words: bool,
 }
 
 /// Returns the names of several parts in a word, cut at signs that do not join: `Errorf("x_y` has

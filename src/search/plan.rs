@@ -53,21 +53,21 @@ const AVERAGE_LENGTH_FACTOR: f32 = 1.5;
 
 /// Builds queries for one namespace.
 pub(super) struct Planner<'a> {
-    pub fields: &'a Fields,
-    pub namespace: &'a Namespace,
-    pub text: &'a str,
-    pub analyser: Analyser,
-    pub purpose: Purpose,
+    pub(crate) fields: &'a Fields,
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) text: &'a str,
+    pub(crate) analyser: Analyser,
+    pub(crate) purpose: Purpose,
     /// So far, the query is a union of single terms.
-    pub is_flat: bool,
+    pub(crate) is_flat: bool,
     /// Stop words are skipped.
-    pub passes_small: bool,
+    pub(crate) passes_small: bool,
     /// The query has no blank.
-    pub is_one_word: bool,
+    pub(crate) is_one_word: bool,
     /// Passages with whole names are found by a query of their own, and rank first.
-    pub puts_names_first: bool,
+    pub(crate) puts_names_first: bool,
     /// The filter for active branches, shared by all queries of the search.
-    pub only_shown: OnceCell<Box<dyn Query>>,
+    pub(crate) only_shown: OnceCell<Box<dyn Query>>,
 }
 
 /// The purpose of a query.
@@ -83,7 +83,7 @@ type Clause = (Occur, Box<dyn Query>);
 
 impl Planner<'_> {
     /// Returns the query for a parsed text, or `None` when it has no terms.
-    pub fn query(&mut self, node: &Node) -> Option<Box<dyn Query>> {
+    pub(crate) fn query(&mut self, node: &Node) -> Option<Box<dyn Query>> {
         self.node(node, ClauseRole::Should)
     }
 
@@ -154,7 +154,7 @@ impl Planner<'_> {
     }
 
     /// Matches every passage of the namespace.
-    pub fn all(&self) -> Box<dyn Query> {
+    pub(crate) fn all(&self) -> Box<dyn Query> {
         self.tag(&namespace_tag(self.namespace))
     }
 
@@ -165,11 +165,11 @@ impl Planner<'_> {
         ))
     }
 
-    pub fn text_term(&self, term: &str) -> Term {
+    pub(crate) fn text_term(&self, term: &str) -> Term {
         Term::from_field_text(self.fields.text, &text_term(self.namespace, term))
     }
 
-    pub fn term(&self, term: &str) -> Box<dyn Query> {
+    pub(crate) fn term(&self, term: &str) -> Box<dyn Query> {
         Box::new(TermQuery::new(
             self.text_term(term),
             IndexRecordOption::WithFreqs,
@@ -243,7 +243,7 @@ impl Planner<'_> {
         Some(self.term(word))
     }
 
-    pub fn phrase(&mut self, analysis: &Analysis) -> Option<Box<dyn Query>> {
+    pub(crate) fn phrase(&mut self, analysis: &Analysis) -> Option<Box<dyn Query>> {
         let terms: Vec<(usize, Term)> = parts(analysis)
             .map(|part| (part.position, self.text_term(part.term)))
             .collect();
@@ -281,14 +281,14 @@ impl Planner<'_> {
     }
 
     /// Matches passages with a word that contains this substring.
-    pub fn piece(&self, piece: &str) -> Box<dyn Query> {
+    pub(crate) fn piece(&self, piece: &str) -> Box<dyn Query> {
         let end = piece.floor_char_boundary(PIECE_BYTES_MAX.min(piece.len()));
         let prefix = text_term(self.namespace, "");
         TermPattern::having(&prefix, &piece[..end]).query(self.fields.text)
     }
 
     /// Returns the tags that filters accept: one of each list must match.
-    pub fn filter_tags(&self, filters: &SearchFilters) -> Vec<Vec<Term>> {
+    pub(crate) fn filter_tags(&self, filters: &SearchFilters) -> Vec<Vec<Term>> {
         let namespace = self.namespace;
         let tools = filters.tools.iter().map(|tool| tool_tag(namespace, tool));
         let kinds = filters.kinds.iter().map(|&kind| kind_tag(namespace, kind));
@@ -309,7 +309,7 @@ impl Planner<'_> {
     }
 
     /// Adds filters, which restrict the matches and do not change scores.
-    pub fn filtered(&self, query: Box<dyn Query>, asked: &SearchQuery) -> Box<dyn Query> {
+    pub(crate) fn filtered(&self, query: Box<dyn Query>, asked: &SearchQuery) -> Box<dyn Query> {
         // Tags are the filters that `filter_tags` has.
         let SearchFilters {
             tools: _,
@@ -512,12 +512,12 @@ fn only_lineage(segments: &[LineageSegment], others: Others) -> Box<dyn Query> {
 
 /// Statistics for ranking, of one namespace alone.
 pub(super) struct NamespaceStatistics<'a> {
-    pub searcher: &'a Searcher,
-    pub passages: u64,
+    pub(crate) searcher: &'a Searcher,
+    pub(crate) passages: u64,
 }
 
 impl<'a> NamespaceStatistics<'a> {
-    pub fn of(
+    pub(crate) fn of(
         searcher: &'a Searcher,
         fields: &Fields,
         namespace: &Namespace,

@@ -26,15 +26,15 @@ use treering_domain::{
 };
 
 /// The largest sum of a search's offset and limit.
-pub const HITS_MAX: usize = 10_000;
+pub(crate) const HITS_MAX: usize = 10_000;
 /// Most values in one filter.
-pub const FILTER_VALUES_MAX: usize = 10_000;
+pub(crate) const FILTER_VALUES_MAX: usize = 10_000;
 /// Most passages fetched to fill a page when events or equal texts are collapsed into one hit: a
 /// text stored 100,000 times needs that many. While ranked, each takes about 200 bytes of memory.
 pub(super) const FETCHED_MAX: usize = 1 << 18;
 /// Matches are counted up to this number unless all are requested: nobody pages that far, and
 /// finding the best hits does not need every match.
-pub const COUNTED_MAX: u64 = 1_000;
+pub(crate) const COUNTED_MAX: u64 = 1_000;
 
 /// A search request.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub struct SearchQuery {
     pub told_by_text: bool,
     /// Whether events with equal text are collapsed into one hit.
     pub copies: Copies,
-    /// Counts all matches, not only the first [`COUNTED_MAX`].
+    /// Counts all matches, not only the first `COUNTED_MAX`.
     pub count_all: bool,
     /// The conversations or the branch; `None` for all conversations.
     pub scope: Option<Scope>,
@@ -391,29 +391,29 @@ pub(super) enum Way {
 /// The number of matching passages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Total {
-    pub count: u64,
+    pub(crate) count: u64,
     /// There are more.
-    pub more: bool,
+    pub(crate) more: bool,
 }
 
 /// The tantivy queries of a search.
 pub(super) struct Planned {
-    pub read_as: Reading,
+    pub(crate) read_as: Reading,
     /// The typed words, with filters.
-    pub query: Box<dyn Query>,
+    pub(crate) query: Box<dyn Query>,
     /// The typed words, without filters.
-    pub words: Box<dyn Query>,
+    pub(crate) words: Box<dyn Query>,
     /// `words` is a union of single terms, so its best hits can be found without scoring every
     /// match.
-    pub is_prunable: bool,
+    pub(crate) is_prunable: bool,
     /// The tags that each filter accepts: one of each list must match.
-    pub filter_tags: Vec<Vec<Term>>,
+    pub(crate) filter_tags: Vec<Vec<Term>>,
     /// Finds passages that contain the query's names whole; these rank before all others.
-    pub whole: Option<WholeNames>,
+    pub(crate) whole: Option<WholeNames>,
     /// The words for reranking.
     looked_for: Words,
     /// Matches the same passages as `query`, but faster.
-    pub counted: Box<dyn Query>,
+    pub(crate) counted: Box<dyn Query>,
 }
 
 pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), IndexSearchError> {

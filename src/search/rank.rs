@@ -66,31 +66,31 @@ const B: f32 = 0.75;
 #[derive(Clone, Debug)]
 pub(super) struct QueryWord {
     /// Its stem, or else the word itself.
-    pub term: Term,
+    pub(crate) term: Term,
     /// Its position in the query.
-    pub position: u32,
+    pub(crate) position: u32,
     /// It is a stop word, and the query has other words.
-    pub is_small: bool,
+    pub(crate) is_small: bool,
 }
 
 /// A name in the query.
 #[derive(Clone, Debug)]
 pub(super) struct Name {
     /// The name without separators, for an identifier of several parts.
-    pub whole: Option<Term>,
+    pub(crate) whole: Option<Term>,
     /// The definition term, for an identifier.
-    pub definition: Option<Term>,
+    pub(crate) definition: Option<Term>,
     /// Passages with the whole name rank before those with only its parts.
-    pub comes_first: bool,
+    pub(crate) comes_first: bool,
     /// Its words in `Words::units`.
-    pub units: std::ops::Range<usize>,
+    pub(crate) units: std::ops::Range<usize>,
 }
 
 /// The words and names used for reranking.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Words {
-    pub units: Vec<QueryWord>,
-    pub names: Vec<Name>,
+    pub(crate) units: Vec<QueryWord>,
+    pub(crate) names: Vec<Name>,
 }
 
 /// The parts of a passage's score.
@@ -143,11 +143,11 @@ pub(super) enum Tier {
 /// A scored passage, before it becomes a hit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scored {
-    pub scores: Scores,
-    pub address: DocAddress,
-    pub tier: Tier,
+    pub(crate) scores: Scores,
+    pub(crate) address: DocAddress,
+    pub(crate) tier: Tier,
     /// The share of the query that stands close together.
-    pub together: f32,
+    pub(crate) together: f32,
 }
 
 /// The matches of a passage that is reranked.

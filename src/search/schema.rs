@@ -23,44 +23,44 @@ pub(super) const TOKENIZER: &str = "passage";
 
 /// Names of the columns from which a hit is read.
 pub(super) mod column {
-    pub const CONVERSATION: &str = "conversation";
-    pub const BRANCH: &str = "branch";
-    pub const REVISION: &str = "revision";
-    pub const SHARD: &str = "shard";
-    pub const OFFSET: &str = "offset";
-    pub const RECORDED_AT: &str = "recorded_at";
-    pub const HAPPENED_AT: &str = "happened_at";
-    pub const KIND: &str = "kind";
-    pub const OUTCOME: &str = "outcome";
-    pub const BYTE_START: &str = "byte_start";
-    pub const TEXT_HASH: &str = "text_hash";
-    pub const TOOL: &str = "tool";
+    pub(crate) const CONVERSATION: &str = "conversation";
+    pub(crate) const BRANCH: &str = "branch";
+    pub(crate) const REVISION: &str = "revision";
+    pub(crate) const SHARD: &str = "shard";
+    pub(crate) const OFFSET: &str = "offset";
+    pub(crate) const RECORDED_AT: &str = "recorded_at";
+    pub(crate) const HAPPENED_AT: &str = "happened_at";
+    pub(crate) const KIND: &str = "kind";
+    pub(crate) const OUTCOME: &str = "outcome";
+    pub(crate) const BYTE_START: &str = "byte_start";
+    pub(crate) const TEXT_HASH: &str = "text_hash";
+    pub(crate) const TOOL: &str = "tool";
 }
 
 /// Handles of the fields.
 #[derive(Clone, Debug)]
 pub(super) struct Fields {
-    pub schema: Schema,
+    pub(crate) schema: Schema,
     /// Analysed terms with positions.
-    pub text: Field,
+    pub(crate) text: Field,
     /// Exact terms for filters.
-    pub tags: Field,
-    pub conversation: Field,
-    pub branch: Field,
-    pub revision: Field,
-    pub shard: Field,
-    pub offset: Field,
-    pub recorded_at: Field,
-    pub happened_at: Field,
-    pub kind: Field,
-    pub outcome: Field,
-    pub byte_start: Field,
-    pub text_hash: Field,
-    pub tool: Field,
+    pub(crate) tags: Field,
+    pub(crate) conversation: Field,
+    pub(crate) branch: Field,
+    pub(crate) revision: Field,
+    pub(crate) shard: Field,
+    pub(crate) offset: Field,
+    pub(crate) recorded_at: Field,
+    pub(crate) happened_at: Field,
+    pub(crate) kind: Field,
+    pub(crate) outcome: Field,
+    pub(crate) byte_start: Field,
+    pub(crate) text_hash: Field,
+    pub(crate) tool: Field,
 }
 
 impl Fields {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut builder = Schema::builder();
         let indexed = |tokenizer: &str, record, norms| {
             let indexing = TextFieldIndexing::default()
@@ -92,7 +92,7 @@ impl Fields {
     }
 
     /// Returns the tags of an event's passages.
-    pub fn tags_of(&self, event: &SearchableEvent) -> Vec<String> {
+    pub(crate) fn tags_of(&self, event: &SearchableEvent) -> Vec<String> {
         let namespace = &event.namespace;
         let mut tags = vec![
             namespace_tag(namespace),
@@ -108,7 +108,7 @@ impl Fields {
         tags
     }
 
-    pub fn tag(&self, tag: &str) -> Term {
+    pub(crate) fn tag(&self, tag: &str) -> Term {
         Term::from_field_text(self.tags, tag)
     }
 }

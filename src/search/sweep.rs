@@ -28,7 +28,7 @@ use treering_domain::{ConversationId, Position, TimestampMicros};
 
 /// Most events on which a pattern is tried. Each takes 32 bytes, twice; reading the texts of
 /// 332,000 took 8 s on two busy cores.
-pub const CANDIDATES_MAX: usize = 500_000;
+pub(crate) const CANDIDATES_MAX: usize = 500_000;
 
 /// Memory of a conversation and its count, in a map and then a list, in bytes.
 const COUNT_BYTES: usize = 96;
@@ -77,7 +77,7 @@ impl Candidates {
 
 impl SearchIndex {
     /// Returns the newest events whose words satisfy the pattern's requirements and that pass the
-    /// query's filters, at most [`CANDIDATES_MAX`]. The query's text is ignored.
+    /// query's filters, at most `CANDIDATES_MAX`. The query's text is ignored.
     ///
     /// # Errors
     /// [`IndexSearchError`] for a filter over its limit, a damaged index, or too much memory.
@@ -260,10 +260,10 @@ pub(super) struct StopCheck(u32);
 
 impl StopCheck {
     /// Passages between two checks: some ten microseconds.
-    pub const EVERY: u32 = 1_024;
+    pub(crate) const EVERY: u32 = 1_024;
 
     /// Must be called for each passage visited.
-    pub fn check(&mut self) -> Result<(), IndexSearchError> {
+    pub(crate) fn check(&mut self) -> Result<(), IndexSearchError> {
         let is_due = self.0.is_multiple_of(Self::EVERY);
         self.0 = self.0.wrapping_add(1);
         match is_due && !stop::is_wanted() {

@@ -27,9 +27,9 @@ use super::small_words::is_small;
 /// texts, not queries.
 pub const QUERY_BYTES_MAX: usize = 16 << 10;
 /// Most words, phrases and prefixes of a query.
-pub const QUERY_CLAUSES_MAX: usize = 512;
+pub(crate) const QUERY_CLAUSES_MAX: usize = 512;
 /// Deepest nesting of groups.
-pub const QUERY_DEPTH_MAX: usize = 32;
+pub(crate) const QUERY_DEPTH_MAX: usize = 32;
 
 /// Why a query cannot be searched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,7 @@ use super::error::IndexSearchError;
 
 /// Most bytes of a search's path globs together. A state of the simulation takes about a quarter of
 /// this, once for each byte of the longest term.
-pub const GLOBS_BYTES_MAX: usize = 8 << 10;
+pub(crate) const GLOBS_BYTES_MAX: usize = 8 << 10;
 
 /// Checks the total length of path globs.
 ///
@@ -57,7 +57,7 @@ impl TermPattern {
     /// Matches terms that begin with `prefix`, followed by a match of one of these globs. `*` and
     /// `?` stay within a folder, `**` crosses folders; a glob without a leading `/` may begin in
     /// any folder.
-    pub fn globs(prefix: &str, globs: &[String]) -> Self {
+    pub(crate) fn globs(prefix: &str, globs: &[String]) -> Self {
         let mut pattern = Self::default();
         pattern.bytes(prefix);
         let fork = pattern.steps.len();
@@ -72,7 +72,7 @@ impl TermPattern {
     }
 
     /// Matches terms that begin with `prefix` and contain `piece` after it.
-    pub fn having(prefix: &str, piece: &str) -> Self {
+    pub(crate) fn having(prefix: &str, piece: &str) -> Self {
         let mut pattern = Self::default();
         pattern.bytes(prefix);
         pattern.steps.push(Step::Any);
@@ -126,7 +126,7 @@ impl TermPattern {
     }
 
     /// Returns a query for passages with a matching term in this field.
-    pub fn query(self, field: Field) -> Box<dyn Query> {
+    pub(crate) fn query(self, field: Field) -> Box<dyn Query> {
         let pattern = Arc::new(self);
         Box::new(TermPatternQuery { field, pattern })
     }

@@ -30,7 +30,7 @@ fn of_namespace(stats: pb::StatsResponse) -> pb::StatsResponse {
 }
 
 /// A thin layer over the engine.
-pub(super) struct AdminService(pub Shared);
+pub(super) struct AdminService(pub(crate) Shared);
 
 #[tonic::async_trait]
 impl Admin for AdminService {

@@ -64,7 +64,7 @@ pub(super) struct Audit {
 }
 
 impl Audit {
-    pub fn new(engine: Engine) -> Self {
+    pub(crate) fn new(engine: Engine) -> Self {
         Self {
             engine,
             begun: Arc::default(),
@@ -77,7 +77,7 @@ impl Audit {
     ///
     /// # Errors
     /// When the audit cannot be created: then nothing may be decided.
-    pub async fn of_decisions(
+    pub(crate) async fn of_decisions(
         &self,
         caller: &Caller,
         command: &AppendCommand<EncodedBody>,
@@ -116,7 +116,11 @@ impl Audit {
     ///
     /// # Errors
     /// When it cannot be recorded.
-    pub async fn erases(&self, caller: &Caller, target: &EraseTarget) -> Result<(), AppendError> {
+    pub(crate) async fn erases(
+        &self,
+        caller: &Caller,
+        target: &EraseTarget,
+    ) -> Result<(), AppendError> {
         let details = match target {
             EraseTarget::Revisions {
                 conversation,
@@ -142,13 +146,13 @@ impl Audit {
     ///
     /// # Errors
     /// When it cannot be recorded.
-    pub async fn reads_all(&self, caller: &Caller) -> Result<(), AppendError> {
+    pub(crate) async fn reads_all(&self, caller: &Caller) -> Result<(), AppendError> {
         self.note_read("read_all", caller, None).await
     }
 
     /// Records a read of the whole log for a backup. Failures are only logged: a backup must be
     /// possible when the disk is full.
-    pub async fn backs_up(&self, caller: &Caller) {
+    pub(crate) async fn backs_up(&self, caller: &Caller) {
         if let Err(error) = self.reads_all(caller).await {
             tell("read_all", caller, &error);
         }
@@ -158,7 +162,7 @@ impl Audit {
     ///
     /// # Errors
     /// When it cannot be recorded.
-    pub async fn exports(
+    pub(crate) async fn exports(
         &self,
         caller: &Caller,
         conversation: ConversationId,
@@ -168,7 +172,7 @@ impl Audit {
 
     /// Records which keys have read very much, each once an hour. Returns false when it must be
     /// retried.
-    pub async fn keys_read(&self, keys: &KeyRing) -> bool {
+    pub(crate) async fn keys_read(&self, keys: &KeyRing) -> bool {
         let mut all_noted = true;
         for (id, name, reads) in keys.reads() {
             for (many, namespace) in reads.due(MANY_READ) {
@@ -225,7 +229,7 @@ impl Audit {
 
     /// Records which keys were created, rotated and revoked, each once, whoever did it and whether
     /// or not a server ran. Returns false when it must be retried.
-    pub async fn keys_changed(&self, keys: &KeyRing) -> bool {
+    pub(crate) async fn keys_changed(&self, keys: &KeyRing) -> bool {
         let Ok(file) = access::read(keys.dir()) else {
             // The ring reports the error.
             return false;

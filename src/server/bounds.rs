@@ -10,17 +10,17 @@ use treering_access::ReadBounds;
 pub const MESSAGE_BYTES_MAX: usize = 80 << 20;
 
 /// Bytes of a batch on the wire beyond its bodies.
-pub const ENVELOPE_BYTES_MAX: usize = 12 << 20;
+pub(crate) const ENVELOPE_BYTES_MAX: usize = 12 << 20;
 
 /// Bytes after which a message of a read is sent; a larger event is sent alone. Large enough to be
 /// cheap, small enough that other calls soon get their turn.
 pub const READ_MESSAGE_BYTES: usize = 64 << 10;
 
 /// Bytes of a message of a result's text.
-pub const RESULT_CHUNK_BYTES: usize = 256 << 10;
+pub(crate) const RESULT_CHUNK_BYTES: usize = 256 << 10;
 
 /// Most bytes of bodies in the answer of a diff, both sides together.
-pub const DIFF_BYTES_MAX: usize = 32 << 20;
+pub(crate) const DIFF_BYTES_MAX: usize = 32 << 20;
 
 /// Reads of one key that are recorded in the audit: 100 conversations or 256 MiB of answers within
 /// an hour. An agent reads less; copying a store reads more.
@@ -30,9 +30,9 @@ pub const MANY_READ: ReadBounds = ReadBounds {
     within: Duration::from_secs(3_600),
 };
 /// Most recent reads remembered, so that the audit does not record each part of one read.
-pub const READS_NOTED_MAX: usize = 10_000;
+pub(crate) const READS_NOTED_MAX: usize = 10_000;
 /// Most idempotency keys of one request: some hundred KiB, answered in milliseconds.
-pub const KNOWN_KEYS_MAX: usize = 4_096;
+pub(crate) const KNOWN_KEYS_MAX: usize = 4_096;
 
 /// Most conversations of one look-up of newest events.
 pub const LATEST_CONVERSATIONS_MAX: usize = 256;
@@ -45,58 +45,58 @@ pub const LOOKUPS_MAX: usize = 4_096;
 pub const LOOKUP_BYTES_MAX: usize = 3 << 20;
 
 /// Most types in one filter. Each event is compared with all of them.
-pub const FILTER_TYPES_MAX: usize = 64;
+pub(crate) const FILTER_TYPES_MAX: usize = 64;
 
 /// Most keys of one look-up in an active context: its default maximum.
-pub const CONTEXT_KEYS_MAX: usize = 10_000;
+pub(crate) const CONTEXT_KEYS_MAX: usize = 10_000;
 
 /// Most requests of one append stream that wait for their answers.
-pub const STREAM_APPENDS_MAX: usize = 256;
+pub(crate) const STREAM_APPENDS_MAX: usize = 256;
 
 /// The same in bytes; a single larger request is processed alone.
-pub const STREAM_BYTES_MAX: usize = 16 << 20;
+pub(crate) const STREAM_BYTES_MAX: usize = 16 << 20;
 
 /// Heartbeat interval of a subscription, unless the client chooses one.
-pub const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(15);
+pub(crate) const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(15);
 
 /// Longest heartbeat interval that a client can choose.
-pub const HEARTBEAT_MAX: Duration = Duration::from_secs(300);
+pub(crate) const HEARTBEAT_MAX: Duration = Duration::from_secs(300);
 
 /// Longest wait for a decision in one call, and the wait of a call without timeout or deadline.
-pub const DECISION_WAIT_MAX: Duration = Duration::from_secs(3_600);
+pub(crate) const DECISION_WAIT_MAX: Duration = Duration::from_secs(3_600);
 
 /// Longest search, including the waits for the index and for its turn.
-pub const SEARCH_WAIT_MAX: Duration = Duration::from_secs(30);
+pub(crate) const SEARCH_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Longest wait for the log position at which a request is built, and longest build.
-pub const BUILD_WAIT_MAX: Duration = Duration::from_secs(30);
+pub(crate) const BUILD_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Hits, conversations or calls in an answer, unless the client chooses.
-pub const SEARCH_HITS_DEFAULT: usize = 10;
+pub(crate) const SEARCH_HITS_DEFAULT: usize = 10;
 /// See [`SEARCH_HITS_DEFAULT`].
-pub const PAGE_DEFAULT: usize = 100;
+pub(crate) const PAGE_DEFAULT: usize = 100;
 
 /// Longest error text, in bytes: it is sent in an HTTP/2 header.
-pub const ERROR_TEXT_BYTES_MAX: usize = 1_024;
+pub(crate) const ERROR_TEXT_BYTES_MAX: usize = 1_024;
 
 /// Interval of engine health checks for clients that watch it.
-pub const HEALTH_LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const HEALTH_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Time for streams to end after the grace period.
-pub const CUT_WAIT: Duration = Duration::from_millis(500);
+pub(crate) const CUT_WAIT: Duration = Duration::from_millis(500);
 
 /// HTTP/2 flow-control windows, in bytes: enough for a fast local link. They bound how much unread
 /// data a stream or connection can make the server hold.
-pub const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+pub(crate) const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// See [`STREAM_WINDOW_BYTES`].
-pub const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
+pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 
 /// Bytes that a stream buffers for a connection that is not ready to send.
-pub const SEND_BUFFER_BYTES: usize = 128 << 10;
+pub(crate) const SEND_BUFFER_BYTES: usize = 128 << 10;
 
 /// Most bytes of files and variables in an answer about knowledge, within tonic's default client
 /// limit of 4 MiB.
-pub const KNOWLEDGE_BYTES_MAX: usize = 3 << 20;
+pub(crate) const KNOWLEDGE_BYTES_MAX: usize = 3 << 20;
 
 /// Largest request of a method without event content, in bytes: ids, names, filters and policies,
 /// with ample room.
@@ -104,7 +104,7 @@ pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 
 /// Most bytes that decoding a request may allocate, in multiples of the method's message limit.
 /// Received, decompressed and decoded bytes together stay within four times the limit.
-pub const DECODED_PER_MESSAGE_BYTE_MAX: usize = 2;
+pub(crate) const DECODED_PER_MESSAGE_BYTE_MAX: usize = 2;
 
 /// Most bytes of requests that were partly or wholly received and not handled yet, over all
 /// connections: one of the largest batches, received and decoded, with room to spare.
@@ -113,137 +113,137 @@ pub const BYTES_IN_FLIGHT_MAX: usize = 192 << 20;
 /// A connection may hold this many times what is left free for all. Alone, it gets three quarters
 /// of the whole, enough for the largest batch. However many hold their maximum, the next one still
 /// gets a share of the rest.
-pub const CONNECTION_HOLDS_OF_FREE: usize = 3;
+pub(crate) const CONNECTION_HOLDS_OF_FREE: usize = 3;
 
 /// Bytes that each connection may always hold, however much others hold, so that small requests
 /// pass.
-pub const CONNECTION_SHARE_BYTES: usize = 64 << 10;
+pub(crate) const CONNECTION_SHARE_BYTES: usize = 64 << 10;
 
 /// When a client should retry after that memory was exhausted.
-pub const IN_FLIGHT_RETRY: Duration = Duration::from_millis(500);
+pub(crate) const IN_FLIGHT_RETRY: Duration = Duration::from_millis(500);
 
 /// Longest time for a request to arrive, not counting time for its size.
-pub const MESSAGE_WAIT: Duration = Duration::from_secs(30);
+pub(crate) const MESSAGE_WAIT: Duration = Duration::from_secs(30);
 
 /// Slowest rate at which a large request may arrive, in bytes per second (2 Mbit/s). Slower clients
 /// should send smaller requests, since they hold memory that others need.
-pub const MESSAGE_BYTES_PER_SECOND_MIN: usize = 256 << 10;
+pub(crate) const MESSAGE_BYTES_PER_SECOND_MIN: usize = 256 << 10;
 
 /// Larger compressed messages are decompressed on a blocking thread.
-pub const INFLATE_HERE_BYTES_MAX: usize = 4 << 10;
+pub(crate) const INFLATE_HERE_BYTES_MAX: usize = 4 << 10;
 
 /// Most connections, unless the limit of open files is low. Each may make the server hold
 /// [`CONNECTION_WINDOW_BYTES`] unread.
-pub const CONNECTIONS_MAX: usize = 1_024;
+pub(crate) const CONNECTIONS_MAX: usize = 1_024;
 
 /// One in this many of the process's open files may be a connection: the log, the projections and
 /// the index need the others.
-pub const FILES_PER_CONNECTION_MIN: usize = 2;
+pub(crate) const FILES_PER_CONNECTION_MIN: usize = 2;
 
 /// Time for a new connection to send the HTTP/2 preface and settings. If HTTP/1 is served too, it
 /// starts at the first byte, which has [`FIRST_BYTE_WAIT`].
-pub const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 
 /// Least bytes of both: the 24-byte preface and a 9-byte frame header.
-pub const HANDSHAKE_BYTES: u64 = 24 + 9;
+pub(crate) const HANDSHAKE_BYTES: u64 = 24 + 9;
 
 /// Idle time after which a connection is closed; clients reconnect with their next call.
 pub const IDLE_MAX: Duration = Duration::from_secs(300);
 
 /// Age at which a connection stops taking new calls: clients reconnect, so that those behind a load
 /// balancer spread out again.
-pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
+pub(crate) const CONNECTION_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// Time for calls of such a connection to finish. Subscriptions resume on a new one.
-pub const CONNECTION_AGE_GRACE: Duration = Duration::from_secs(3_600);
+pub(crate) const CONNECTION_AGE_GRACE: Duration = Duration::from_secs(3_600);
 
 /// Least interval of log lines about slow calls: ten a second when all are slow.
-pub const SLOW_LOG_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const SLOW_LOG_EVERY: Duration = Duration::from_millis(100);
 
 /// Most connections for metrics and health by HTTP.
-pub const METRICS_CONNECTIONS_MAX: usize = 16;
+pub(crate) const METRICS_CONNECTIONS_MAX: usize = 16;
 
 /// Longest lifetime of such a connection, including its answer.
-pub const METRICS_CONNECTION_MAX: Duration = Duration::from_secs(30);
+pub(crate) const METRICS_CONNECTION_MAX: Duration = Duration::from_secs(30);
 
 /// Largest request head on it, in bytes.
-pub const METRICS_HEAD_BYTES_MAX: usize = 16 << 10;
+pub(crate) const METRICS_HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// Time for an idle connection to acknowledge that it is closed.
-pub const GOODBYE_WAIT: Duration = Duration::from_millis(250);
+pub(crate) const GOODBYE_WAIT: Duration = Duration::from_millis(250);
 
 /// Interval of checks of a closing connection.
-pub const GOODBYE_LOOK: Duration = Duration::from_millis(25);
+pub(crate) const GOODBYE_LOOK: Duration = Duration::from_millis(25);
 
 /// Pause after a failed accept (no free file descriptor), to avoid a busy loop.
-pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Least interval of log lines about events of every connection.
-pub const CONNECTION_LOG_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const CONNECTION_LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// Bytes that a connection reads before its calls are started. Bounds how many immediately
 /// cancelled calls can pile up.
-pub const CONNECTION_TURN_BYTES: usize = 32 << 10;
+pub(crate) const CONNECTION_TURN_BYTES: usize = 32 << 10;
 
 /// Most calls cancelled before they were started. More than fit into one [`CONNECTION_TURN_BYTES`]
 /// plus the frame that exceeds it, so that no client is disconnected for cancelling: a call and its
 /// end take at least 23 bytes.
-pub const CANCELLED_UNSTARTED_MAX: usize = 4_096;
+pub(crate) const CANCELLED_UNSTARTED_MAX: usize = 4_096;
 
 /// Largest headers of a call, in bytes as HTTP/2 counts them.
-pub const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
+pub(crate) const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
 
 /// Interval of key checks for running calls: a stream ends at most this long after its key was
 /// revoked. New calls check by themselves.
-pub const KEYS_LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const KEYS_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Interval of writing times of last use. A crash loses at most this much.
-pub const KEY_USES_EVERY: Duration = Duration::from_secs(60);
+pub(crate) const KEY_USES_EVERY: Duration = Duration::from_secs(60);
 
 /// Most concurrent TLS handshakes: each takes about a millisecond of a core, and slow ones wait for
 /// their client. One more ends the oldest.
-pub const HANDSHAKES_MAX: usize = 256;
+pub(crate) const HANDSHAKES_MAX: usize = 256;
 
 /// Interval of checks of certificate files.
-pub const TLS_LOOK_EVERY: Duration = Duration::from_secs(5);
+pub(crate) const TLS_LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Time to the first byte on a connection that may come from a browser. Browsers open spare
 /// connections in advance and reopen them if they are closed unused.
-pub const FIRST_BYTE_WAIT: Duration = Duration::from_secs(60);
+pub(crate) const FIRST_BYTE_WAIT: Duration = Duration::from_secs(60);
 
 /// Time for the head of an HTTP/1 request from a browser.
-pub const HTTP1_HEAD_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const HTTP1_HEAD_WAIT: Duration = Duration::from_secs(10);
 
 /// Most headers of an HTTP/1 request; browsers send some twenty.
-pub const HTTP1_HEADERS_MAX: usize = 64;
+pub(crate) const HTTP1_HEADERS_MAX: usize = 64;
 
 /// Unread bytes that an HTTP/1 connection holds, and so the largest head.
-pub const HTTP1_BUFFER_BYTES: usize = 64 << 10;
+pub(crate) const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 
 /// Most JSON values in the messages of one request of spans: a dozen histories of 10,000 messages.
 /// As a tree, a value takes up to about 100 bytes.
-pub const SPAN_VALUES_MAX: usize = 1 << 20;
+pub(crate) const SPAN_VALUES_MAX: usize = 1 << 20;
 
 /// Most model and tool spans in one request: twenty full batches of an exporter.
-pub const SPANS_MAX: usize = 10_240;
+pub(crate) const SPANS_MAX: usize = 10_240;
 
 /// Most events in one append from spans, unless one message has more calls.
-pub const SPAN_EVENTS_MAX: usize = 1_000;
+pub(crate) const SPAN_EVENTS_MAX: usize = 1_000;
 
 /// The same in bytes, unless one message is larger.
-pub const SPAN_APPEND_BYTES: usize = 8 << 20;
+pub(crate) const SPAN_APPEND_BYTES: usize = 8 << 20;
 
 /// Most conversations whose shape is cached to compare spans with it.
-pub const SPAN_CONVERSATIONS_MAX: usize = 512;
+pub(crate) const SPAN_CONVERSATIONS_MAX: usize = 512;
 
 /// The same in bytes, approximately.
-pub const SPAN_CONVERSATIONS_BYTES: usize = 32 << 20;
+pub(crate) const SPAN_CONVERSATIONS_BYTES: usize = 32 << 20;
 
 /// Most traces, and ends of histories, whose conversation is cached.
-pub const SPAN_TRACES_MAX: usize = 8_192;
+pub(crate) const SPAN_TRACES_MAX: usize = 8_192;
 
 /// Attempts to compare spans when others append to their conversation.
-pub const SPAN_TRIES: u32 = 4;
+pub(crate) const SPAN_TRIES: u32 = 4;
 
 /// Most spans whose faults are listed in an answer.
-pub const SPAN_FAULTS_TOLD: usize = 5;
+pub(crate) const SPAN_FAULTS_TOLD: usize = 5;

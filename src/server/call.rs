@@ -25,15 +25,15 @@ const TIMEOUT_HEADER: &str = "grpc-timeout";
 /// What every service holds.
 #[derive(Clone)]
 pub(super) struct Shared {
-    pub engine: Engine,
-    pub stop: StopSignal,
-    pub audit: Audit,
+    pub(crate) engine: Engine,
+    pub(crate) stop: StopSignal,
+    pub(crate) audit: Audit,
 }
 
 impl Shared {
     /// Resolves the conversation that a field names, by UUID or source id, and counts it as read if
     /// the call changes nothing.
-    pub async fn conversation(
+    pub(crate) async fn conversation(
         &self,
         call: &Call,
         field: &str,
@@ -47,7 +47,7 @@ impl Shared {
     }
 
     /// Resolves the branch that a request names by `conversation_id` and `branch`.
-    pub async fn address(
+    pub(crate) async fn address(
         &self,
         call: &Call,
         id: &str,
@@ -65,9 +65,9 @@ impl Shared {
 /// Namespace, deadline and caller of a call.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
-    pub namespace: Namespace,
-    pub deadline: Option<Instant>,
-    pub caller: Caller,
+    pub(crate) namespace: Namespace,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) caller: Caller,
 }
 
 impl Call {
@@ -75,7 +75,7 @@ impl Call {
     ///
     /// # Errors
     /// `INTERNAL` when no guard admitted the call: then nothing is allowed.
-    pub fn of<T>(request: &Request<T>) -> Result<Self, Status> {
+    pub(crate) fn of<T>(request: &Request<T>) -> Result<Self, Status> {
         let caller = request.extensions().get::<Caller>();
         let caller =
             caller.ok_or_else(|| Status::internal("the call has no authenticated caller"))?;
@@ -89,7 +89,7 @@ impl Call {
 
     /// Ends the stream when the call's deadline passes, its key ends, or the server reaches
     /// `phase`.
-    pub fn bound<T: Send + 'static>(
+    pub(crate) fn bound<T: Send + 'static>(
         &self,
         source: impl Stream<Item = Result<T, Status>> + Send + 'static,
         stop: StopSignal,

@@ -52,7 +52,7 @@ impl CertificateFacts {
     ///
     /// # Errors
     /// [`CertificateFault::Unreadable`].
-    pub fn of(der: &[u8]) -> Result<Self, CertificateFault> {
+    pub(crate) fn of(der: &[u8]) -> Result<Self, CertificateFault> {
         let unreadable =
             |error: x509_cert::der::Error| CertificateFault::Unreadable(error.to_string());
         let certificate = Certificate::from_der(der).map_err(unreadable)?;
@@ -71,7 +71,7 @@ impl CertificateFacts {
     ///
     /// # Errors
     /// [`CertificateFault::Ended`], [`CertificateFault::NotBegun`].
-    pub fn check_time(&self, now: Duration) -> Result<(), CertificateFault> {
+    pub(crate) fn check_time(&self, now: Duration) -> Result<(), CertificateFault> {
         if now > self.not_after {
             return Err(CertificateFault::Ended(text(self.not_after)));
         }
@@ -85,7 +85,7 @@ impl CertificateFacts {
     ///
     /// # Errors
     /// [`CertificateFault::OtherNames`].
-    pub fn check_takes_place_of(&self, before: &Self) -> Result<(), CertificateFault> {
+    pub(crate) fn check_takes_place_of(&self, before: &Self) -> Result<(), CertificateFault> {
         let is_shared = |name: &String| before.names.iter().any(|other| meet(name, other));
         if before.names.is_empty() || self.names.iter().any(is_shared) {
             return Ok(());
@@ -97,7 +97,7 @@ impl CertificateFacts {
     }
 
     /// Returns the last second in which it is valid, since 1970.
-    pub fn ends_at_seconds(&self) -> u64 {
+    pub(crate) fn ends_at_seconds(&self) -> u64 {
         self.not_after.as_secs()
     }
 }

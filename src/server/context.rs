@@ -29,7 +29,7 @@ use treering_proto::{
 };
 
 /// A thin layer over the engine.
-pub(super) struct ContextsService(pub Shared);
+pub(super) struct ContextsService(pub(crate) Shared);
 
 impl ContextsService {
     async fn find(&self, call: &Call, id: &str) -> Result<ConversationId, Refusal> {

@@ -22,7 +22,7 @@ use treering_engine::{
 use treering_proto::pb::{self, conversations_server::Conversations};
 
 /// A thin layer over the engine.
-pub(super) struct ConversationsService(pub Shared);
+pub(super) struct ConversationsService(pub(crate) Shared);
 
 /// The value of `ForkRequest.into_conversation` that requests a new conversation.
 const NEW: &str = "new";

@@ -18,7 +18,7 @@ use treering_engine::{EventName, GetQuery, ReadQuery, Source, SubscribeQuery};
 use treering_proto::pb::{self, events_server::Events};
 
 /// A thin layer over the engine.
-pub(super) struct EventsService(pub Shared);
+pub(super) struct EventsService(pub(crate) Shared);
 
 impl EventsService {
     async fn branch_source(

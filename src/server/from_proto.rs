@@ -18,15 +18,15 @@ use treering_proto::{body, envelope, json, pb};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Malformed {
     /// The index of its event in the batch, from 0.
-    pub event_index: Option<usize>,
+    pub(crate) event_index: Option<usize>,
     /// The field, as a path: `events[3].causation_id`.
-    pub field: String,
+    pub(crate) field: String,
     /// What is wrong with it. Never quotes it.
-    pub message: String,
+    pub(crate) message: String,
 }
 
 impl Malformed {
-    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             event_index: None,
             field: field.into(),

@@ -34,9 +34,9 @@ use treering_domain::{hex, unhex};
 use treering_proto::{DESCRIPTORS, pb::events_server::EventsServer};
 
 /// The name for liveness: whether to keep the process running.
-pub const LIVE: &str = "treering.live";
+pub(crate) const LIVE: &str = "treering.live";
 /// The name for readiness: whether the server accepts everything now.
-pub const READY: &str = "treering.ready";
+pub(crate) const READY: &str = "treering.ready";
 
 /// Metadata key of a challenge, in hex, by which a client checks that this server holds a data
 /// folder.

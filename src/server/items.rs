@@ -29,7 +29,7 @@ use treering_proto::{
 const CONDITIONS_MAX: usize = 64;
 
 /// A thin layer over the engine.
-pub(super) struct ItemsService(pub Shared);
+pub(super) struct ItemsService(pub(crate) Shared);
 
 #[tonic::async_trait]
 impl Items for ItemsService {

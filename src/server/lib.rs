@@ -6,6 +6,8 @@
 //! graceful shutdown. The engine decides what an append may do and what a read returns. Nothing
 //! here buffers without bound.
 
+#![warn(unreachable_pub)]
+
 mod admin;
 mod append_request;
 mod append_stream;
@@ -77,9 +79,9 @@ use treering_proto::{
 
 pub use call::NAMESPACE_KEY;
 pub use guard::{CERTIFICATE_KEY, bearer, certificate_word};
-pub use health::{FOLDER_PROOF, FOLDER_QUESTION, LIVE, READY};
+pub use health::{FOLDER_PROOF, FOLDER_QUESTION};
 pub use measures::{MethodCalls, ServerMeasures};
-pub use status::ERROR_DOMAIN;
+pub(crate) use status::ERROR_DOMAIN;
 pub use web::{WebPlace, WebRefusal, WebService, shown_by, web_origin};
 
 /// Options of a server.

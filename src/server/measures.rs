@@ -140,7 +140,7 @@ impl ServerMeasures {
 
     /// Returns the number of slow calls.
     #[must_use]
-    pub fn slow_calls(&self) -> u64 {
+    pub(crate) fn slow_calls(&self) -> u64 {
         self.slow.count.get()
     }
 
@@ -245,12 +245,12 @@ pub(super) struct CallWatch {
 
 impl CallWatch {
     /// Returns the span for work within this call.
-    pub fn span(&self) -> Span {
+    pub(crate) fn span(&self) -> Span {
         self.span.clone()
     }
 
     /// Records the namespace of an admitted call.
-    pub fn admitted(&self, namespace: &Namespace) {
+    pub(crate) fn admitted(&self, namespace: &Namespace) {
         let tells = |spans: &Arc<dyn CallSpans>| spans.tells_namespaces();
         if !self.span.is_none() && self.all.spans.as_ref().is_some_and(tells) {
             self.span.record("treering.namespace", namespace.as_str());
@@ -258,13 +258,13 @@ impl CallWatch {
     }
 
     /// Records that the answer begins, after `received_bytes` of the request.
-    pub fn answered(&mut self, headers: &HeaderMap, received_bytes: u64) {
+    pub(crate) fn answered(&mut self, headers: &HeaderMap, received_bytes: u64) {
         self.received_bytes = received_bytes;
         self.trailers(headers);
     }
 
     /// Counts sent bytes of the answer.
-    pub fn sends(&mut self, bytes: usize) {
+    pub(crate) fn sends(&mut self, bytes: usize) {
         self.sent_bytes += bytes as u64;
         if self.method.streams && self.first_message.is_none() {
             self.first_message = Some(self.started.elapsed());
@@ -272,7 +272,7 @@ impl CallWatch {
     }
 
     /// Records the status, if the trailers have one.
-    pub fn trailers(&mut self, trailers: &HeaderMap) {
+    pub(crate) fn trailers(&mut self, trailers: &HeaderMap) {
         if let Some(code) = trailers.get(STATUS_HEADER) {
             self.code = Some(Code::from_bytes(code.as_bytes()));
         }

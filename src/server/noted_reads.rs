@@ -24,14 +24,19 @@ pub(super) struct NotedReads(Arc<Mutex<HashMap<ReadBy, Instant>>>);
 
 impl NotedReads {
     /// Returns true when such a read was recorded recently.
-    pub fn is_recent(&self, key: &KeyId, of: &Namespace, which: Option<ConversationId>) -> bool {
+    pub(crate) fn is_recent(
+        &self,
+        key: &KeyId,
+        of: &Namespace,
+        which: Option<ConversationId>,
+    ) -> bool {
         let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = noted.get(&(key.clone(), of.clone(), which));
         at.is_some_and(|at| at.elapsed() < ONE_READ)
     }
 
     /// Remembers that a read was recorded.
-    pub fn remember(&self, key: &KeyId, of: &Namespace, which: Option<ConversationId>) {
+    pub(crate) fn remember(&self, key: &KeyId, of: &Namespace, which: Option<ConversationId>) {
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if noted.len() >= READS_NOTED_MAX {
             noted.retain(|_, at| at.elapsed() < ONE_READ);

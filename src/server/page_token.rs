@@ -14,7 +14,7 @@ pub(super) struct Scope(blake3::Hasher);
 
 impl Scope {
     /// Returns the scope of `query`, which is the request without page size and token.
-    pub fn of(engine: &Engine, namespace: &Namespace, query: &impl prost::Name) -> Self {
+    pub(crate) fn of(engine: &Engine, namespace: &Namespace, query: &impl prost::Name) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("treering page token v1");
         let name = namespace.as_str();
         for part in [
@@ -30,7 +30,7 @@ impl Scope {
     }
 
     /// Returns the token of a place; an empty place gives an empty token.
-    pub fn seal(&self, place: &str) -> String {
+    pub(crate) fn seal(&self, place: &str) -> String {
         match place.is_empty() {
             true => String::new(),
             false => format!("{}{place}", self.hash(place)),
@@ -41,7 +41,7 @@ impl Scope {
     ///
     /// # Errors
     /// [`Malformed`] when it is not a token of this query.
-    pub fn open<'t>(&self, token: &'t str) -> Result<&'t str, Malformed> {
+    pub(crate) fn open<'t>(&self, token: &'t str) -> Result<&'t str, Malformed> {
         if token.is_empty() {
             return Ok(token);
         }

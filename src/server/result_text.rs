@@ -35,7 +35,7 @@ impl Range {
     ///
     /// # Errors
     /// [`Malformed`] when bytes and lines are both given, or lines run backward.
-    pub fn of(request: &pb::GetResultRequest) -> Result<Self, Malformed> {
+    pub(crate) fn of(request: &pb::GetResultRequest) -> Result<Self, Malformed> {
         let unbounded = |number| if number == 0 { u64::MAX } else { number };
         let bytes = request.byte_start != 0 || request.byte_length != 0;
         if request.line_first == 0 && request.line_last == 0 {

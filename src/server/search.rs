@@ -30,7 +30,7 @@ const CONTEXT_LINES_MAX: u32 = 200;
 const OFFSET_MAX: u32 = 10_000;
 
 /// A thin layer over the engine.
-pub(super) struct SearchService(pub Shared);
+pub(super) struct SearchService(pub(crate) Shared);
 
 impl SearchService {
     async fn request(

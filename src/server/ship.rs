@@ -17,7 +17,7 @@ use treering_proto::{
 };
 
 /// A thin layer over the engine.
-pub(super) struct BackupsService(pub Shared);
+pub(super) struct BackupsService(pub(crate) Shared);
 
 #[tonic::async_trait]
 impl Backups for BackupsService {

@@ -4,7 +4,7 @@ use tokio::sync::watch;
 
 /// The phases of a server's life, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Accepts calls.
     Serving,
     /// Accepts no new calls and finishes accepted ones. Endless ones (subscriptions, waits) are
@@ -16,22 +16,22 @@ pub enum Phase {
 
 /// Advances the phase.
 #[derive(Debug)]
-pub struct Stopper(watch::Sender<Phase>);
+pub(crate) struct Stopper(watch::Sender<Phase>);
 
 /// Returns the phase, and waits for the next. Clones are cheap.
 #[derive(Clone, Debug)]
-pub struct StopSignal(watch::Receiver<Phase>);
+pub(crate) struct StopSignal(watch::Receiver<Phase>);
 
 impl Stopper {
     /// Returns the two halves for a serving server.
     #[must_use]
-    pub fn new() -> (Self, StopSignal) {
+    pub(crate) fn new() -> (Self, StopSignal) {
         let (sender, receiver) = watch::channel(Phase::Serving);
         (Self(sender), StopSignal(receiver))
     }
 
     /// Advances to `phase`; never goes back.
-    pub fn advance(&self, phase: Phase) {
+    pub(crate) fn advance(&self, phase: Phase) {
         self.0.send_if_modified(|now| {
             let later = phase > *now;
             if later {
@@ -45,13 +45,13 @@ impl Stopper {
 impl StopSignal {
     /// Returns the current phase.
     #[must_use]
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         *self.0.borrow()
     }
 
     /// Waits until the server is in `phase` or a later one. A dropped stopper counts as the last
     /// phase.
-    pub async fn reached(&self, phase: Phase) {
+    pub(crate) async fn reached(&self, phase: Phase) {
         let mut receiver = self.0.clone();
         // An error means that the stopper is gone, and the server with it.
         let _gone = receiver.wait_for(|now| *now >= phase).await;

@@ -25,7 +25,7 @@ use treering_proto::pb::{self, tools_server::Tools};
 type Results = BoxStream<'static, Result<pb::GetResultResponse, Status>>;
 
 /// A thin layer over the engine.
-pub(super) struct ToolsService(pub Shared);
+pub(super) struct ToolsService(pub(crate) Shared);
 
 impl ToolsService {
     async fn find(&self, call: &Call, id: &str) -> Result<ConversationId, Status> {

@@ -21,7 +21,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 
 /// Why there is no answer. Never contains the question or the answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EndpointError {
+pub(crate) enum EndpointError {
     /// The endpoint could not be reached, or did not answer in time.
     #[error("the endpoint cannot be reached: {what}")]
     Unreachable {
@@ -77,7 +77,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    pub fn new(config: EndpointConfig) -> Self {
+    pub(crate) fn new(config: EndpointConfig) -> Self {
         let url = format!("{}/chat/completions", config.base_url.trim_end_matches('/'));
         let mut agent = Agent::config_builder()
             .timeout_connect(Some(config.connect_timeout))
@@ -99,7 +99,7 @@ impl Endpoint {
     }
 
     /// Returns the model's answer. Dropping the future does not wait for it.
-    pub async fn ask(&self, system: String, user: String) -> Result<String, EndpointError> {
+    pub(crate) async fn ask(&self, system: String, user: String) -> Result<String, EndpointError> {
         let endpoint = self.clone();
         let (tell, told) = oneshot::channel();
         // A dedicated thread, because the shutdown of a runtime waits for its blocking tasks, and

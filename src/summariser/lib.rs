@@ -18,6 +18,8 @@
 //! `worker` follows the log, `tasks` does the work, `endpoint` queries the model, `mark` stores the
 //! progress.
 
+#![warn(unreachable_pub)]
+
 mod config;
 mod endpoint;
 mod mark;
@@ -30,5 +32,4 @@ mod worker;
 pub use config::{
     BackOff, EndpointConfig, Fallback, Secret, SummariserConfig, SummariserMeasures, Tasks,
 };
-pub use endpoint::EndpointError;
 pub use worker::Summariser;

@@ -28,7 +28,7 @@ pub(super) struct MarkFile {
 
 impl MarkFile {
     /// Returns the mark of a namespace, in a folder that is created if missing.
-    pub fn of(dir: &Path, namespace: &Namespace) -> io::Result<Self> {
+    pub(crate) fn of(dir: &Path, namespace: &Namespace) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         // A namespace is a safe file name: it has only letters, digits, `.`, `_` and `-`.
         let path = dir.join(format!("{}.mark.json", namespace.as_str()));
@@ -36,14 +36,14 @@ impl MarkFile {
     }
 
     /// Returns the last written offset; `None` when there is no readable mark.
-    pub fn read(&self) -> Option<u64> {
+    pub(crate) fn read(&self) -> Option<u64> {
         let text = fs::read_to_string(&self.path).ok()?;
         let content: Content = serde_json::from_str(&text).ok()?;
         (content.version == VERSION).then_some(content.offset)
     }
 
     /// Replaces the mark. After a crash, either the old or the new one is there.
-    pub fn write(&self, offset: u64) -> io::Result<()> {
+    pub(crate) fn write(&self, offset: u64) -> io::Result<()> {
         let content = Content {
             version: VERSION,
             offset,

@@ -12,8 +12,8 @@ use treering_domain::{BranchId, ConversationId};
 /// Identifies a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct BranchKey {
-    pub conversation: ConversationId,
-    pub branch: BranchId,
+    pub(crate) conversation: ConversationId,
+    pub(crate) branch: BranchId,
 }
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Records new events of a branch.
-    pub fn note(&mut self, place: BranchKey, offset: u64, settle: Duration) {
+    pub(crate) fn note(&mut self, place: BranchKey, offset: u64, settle: Duration) {
         self.waiting.entry(place).or_insert_with(|| {
             self.order.push_back(place);
             Waiting {
@@ -47,7 +47,7 @@ impl Queue {
     }
 
     /// Returns the first branch that is due.
-    pub fn due(&self) -> Option<BranchKey> {
+    pub(crate) fn due(&self) -> Option<BranchKey> {
         let now = Instant::now();
         if self.rest_until.is_some_and(|until| until > now) {
             return None;
@@ -57,7 +57,7 @@ impl Queue {
     }
 
     /// Returns when the next branch is due; `None` when none waits.
-    pub fn wake_at(&self) -> Option<Instant> {
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
         let first = self
             .waiting
             .values()
@@ -67,14 +67,14 @@ impl Queue {
     }
 
     /// Removes a branch: nothing is left to do.
-    pub fn done(&mut self, place: BranchKey) {
+    pub(crate) fn done(&mut self, place: BranchKey) {
         self.waiting.remove(&place);
         self.order.retain(|waiting| *waiting != place);
         self.rest_until = None;
     }
 
     /// Moves a branch behind the others: it has more to do.
-    pub fn again(&mut self, place: BranchKey) {
+    pub(crate) fn again(&mut self, place: BranchKey) {
         self.move_back(place, Duration::ZERO);
         self.rest_until = None;
         if let Some(waiting) = self.waiting.get_mut(&place) {
@@ -83,24 +83,24 @@ impl Queue {
     }
 
     /// Delays a branch after a failure; the others continue.
-    pub fn postpone(&mut self, place: BranchKey, wait: Duration) {
+    pub(crate) fn postpone(&mut self, place: BranchKey, wait: Duration) {
         self.move_back(place, wait);
     }
 
     /// Delays all branches.
-    pub fn rest(&mut self, wait: Duration) {
+    pub(crate) fn rest(&mut self, wait: Duration) {
         self.rest_until = Some(Instant::now() + wait);
     }
 
     /// Returns how often a branch's next task has failed.
-    pub fn failures(&self, place: BranchKey) -> u32 {
+    pub(crate) fn failures(&self, place: BranchKey) -> u32 {
         self.waiting
             .get(&place)
             .map_or(0, |waiting| waiting.failures)
     }
 
     /// Counts a failure and returns the number of failures.
-    pub fn failed(&mut self, place: BranchKey) -> u32 {
+    pub(crate) fn failed(&mut self, place: BranchKey) -> u32 {
         self.waiting.get_mut(&place).map_or(1, |waiting| {
             waiting.failures = waiting.failures.saturating_add(1);
             waiting.failures
@@ -108,7 +108,7 @@ impl Queue {
     }
 
     /// Returns the first offset that was not processed; `None` if all were.
-    pub fn first_offset(&self) -> Option<u64> {
+    pub(crate) fn first_offset(&self) -> Option<u64> {
         self.waiting
             .values()
             .map(|waiting| waiting.first_offset)

@@ -124,14 +124,14 @@ pub(super) enum Point {
 
 /// Does the tasks of a branch.
 pub(super) struct Worker {
-    pub engine: Engine,
-    pub namespace: Namespace,
-    pub config: SummariserConfig,
-    pub endpoint: Endpoint,
+    pub(crate) engine: Engine,
+    pub(crate) namespace: Namespace,
+    pub(crate) config: SummariserConfig,
+    pub(crate) endpoint: Endpoint,
     /// Answers by key, for compactions that had to be planned again.
-    pub answers: HashMap<String, Answer>,
+    pub(crate) answers: HashMap<String, Answer>,
     #[cfg(test)]
-    pub dies_at: Option<Point>,
+    pub(crate) dies_at: Option<Point>,
 }
 
 /// A summary and its actor.
@@ -153,7 +153,11 @@ struct Question<'a> {
 impl Worker {
     /// Does what is due on a branch: snapshots, the dialogue summary, a compaction. `failures`: how
     /// often its next task has failed.
-    pub async fn work(&mut self, place: BranchKey, failures: u32) -> Result<Done, WorkError> {
+    pub(crate) async fn work(
+        &mut self,
+        place: BranchKey,
+        failures: u32,
+    ) -> Result<Done, WorkError> {
         let Some(branch) = self.ready(place).await? else {
             return Ok(Done::All);
         };

@@ -63,7 +63,7 @@ impl Drop for Summariser {
 
 /// Follows one namespace.
 pub(super) struct Follower {
-    pub worker: Worker,
+    pub(crate) worker: Worker,
     mark: MarkFile,
     marked: u64,
     /// The log offset of the last event that was read.
@@ -74,7 +74,7 @@ pub(super) struct Follower {
 type News = BoxStream<'static, Result<Subscribed, ReadError>>;
 
 impl Follower {
-    pub fn new(
+    pub(crate) fn new(
         engine: &Engine,
         config: &SummariserConfig,
         namespace: &Namespace,
@@ -107,7 +107,7 @@ impl Follower {
     }
 
     /// Works until it is stopped.
-    pub async fn run(mut self, mut stopped: watch::Receiver<bool>) {
+    pub(crate) async fn run(mut self, mut stopped: watch::Receiver<bool>) {
         let mut news = self.news();
         let mut mark_at = Instant::now() + self.worker.config.mark_every;
         loop {

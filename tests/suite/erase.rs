@@ -116,7 +116,7 @@ async fn erasing_tells_and_asks() {
     let asked = on_needle(&shell, &[]).await;
     assert_eq!(asked.code, Some(USAGE), "{}", asked.err);
     let dry = on_needle(&shell, &["--dry-run"]).await;
-    assert!(dry.out.contains("1 event would go") && dry.out.contains("message_appended"));
+    assert!(dry.out.contains("1 event would be erased") && dry.out.contains("message_appended"));
     assert!(!found(Path::new(&shell.path("store"))).await.is_empty());
 
     let receipt = shell.path("receipt.json");
@@ -371,7 +371,7 @@ async fn the_file_of_a_literal_is_read_as_it_is_meant() {
     let dry = ["erase", "--literal-from", &secret, "--dry-run"];
     fs::write(&secret, format!("\u{feff}{NEEDLE}\r\n\n")).unwrap();
     let told = shell.run(&dry).await;
-    assert!(told.out.contains("1 event would go"), "{}", told.out);
+    assert!(told.out.contains("1 event would be erased"), "{}", told.out);
     fs::write(&secret, format!("{NEEDLE}\nanother\n")).unwrap();
     let told = shell.run(&dry).await;
     assert!(

@@ -457,11 +457,12 @@ async fn invalid_stored_policies_have_one_reason() {
                 server.tools().knowledge(request).await.unwrap_err()
             }
             _ => {
-                let request = pb::SnapshotsRequest {
+                let request = pb::BuildRequest {
                     conversation_id: id,
+                    provider: pb::Provider::OpenaiChat.into(),
                     ..Default::default()
                 };
-                server.tools().snapshots(request).await.unwrap_err()
+                server.contexts().build(request).await.unwrap_err()
             }
         };
         assert_eq!(reason(&status), "CONVERSATION_POLICY", "{name}: {status}");

@@ -13,7 +13,7 @@ use treering_proto::pb::{self, new_event::Body};
 
 /// Who speaks.
 #[derive(ValueEnum, Clone, Copy, Debug)]
-pub enum Role {
+pub(crate) enum Role {
     /// The system.
     System,
     /// The developer.
@@ -26,7 +26,7 @@ pub enum Role {
 
 /// A message.
 #[derive(Args, Debug, Clone)]
-pub struct Message {
+pub(crate) struct Message {
     /// Role of the speaker
     #[arg(value_enum)]
     role: Role,
@@ -37,7 +37,7 @@ pub struct Message {
 
 /// A tool call.
 #[derive(Args, Debug, Clone)]
-pub struct Call {
+pub(crate) struct Call {
     /// Id of the call, as the provider assigned it
     call_id: String,
     /// Name of the tool
@@ -52,7 +52,7 @@ pub struct Call {
 
 /// The result of a call.
 #[derive(Args, Debug, Clone)]
-pub struct CallResult {
+pub(crate) struct CallResult {
     /// Id of the call
     call_id: String,
     /// Text that the tool returned
@@ -68,7 +68,7 @@ pub struct CallResult {
 
 /// A text.
 #[derive(Args, Debug, Clone)]
-pub struct Prompt {
+pub(crate) struct Prompt {
     /// The text
     #[arg(value_hint = ValueHint::Other)]
     text: String,
@@ -76,7 +76,7 @@ pub struct Prompt {
 
 /// Model settings.
 #[derive(Args, Debug, Clone)]
-pub struct Config {
+pub(crate) struct Config {
     /// Id of the model
     #[arg(long, short, value_name = "NAME")]
     model: Option<String>,
@@ -90,7 +90,7 @@ pub struct Config {
 
 /// Tools on offer.
 #[derive(Args, Debug, Clone)]
-pub struct Tools {
+pub(crate) struct Tools {
     /// JSON: a list of {name, description, input_schema, guidance, discoverable,
     /// needs_approval}
     definitions: String,
@@ -98,7 +98,7 @@ pub struct Tools {
 
 /// Names of tools.
 #[derive(Args, Debug, Clone)]
-pub struct Words {
+pub(crate) struct Words {
     /// Names of tools
     #[arg(required = true)]
     names: Vec<String>,
@@ -106,7 +106,7 @@ pub struct Words {
 
 /// How to use a tool.
 #[derive(Args, Debug, Clone)]
-pub struct Guidance {
+pub(crate) struct Guidance {
     /// Name of the tool
     tool: String,
     /// Guidance text
@@ -116,7 +116,7 @@ pub struct Guidance {
 
 /// An entity that the conversation is about.
 #[derive(Args, Debug, Clone)]
-pub struct Entity {
+pub(crate) struct Entity {
     /// Id in the outside world
     id: String,
     /// Kind of the entity
@@ -128,7 +128,7 @@ pub struct Entity {
 
 /// A digest of a finished call.
 #[derive(Args, Debug, Clone)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// Id of the call
     call_id: String,
     /// Revision of the call's request
@@ -140,7 +140,7 @@ pub struct Snapshot {
 
 /// An event of a program's own type.
 #[derive(Args, Debug, Clone)]
-pub struct Custom {
+pub(crate) struct Custom {
     /// Type of the event, as the program names it
     #[arg(value_name = "TYPE")]
     type_name: String,
@@ -168,7 +168,7 @@ fn json_pair(text: &str) -> Result<(String, String), String> {
 }
 
 /// Encodes the body of an event.
-pub fn encode(message: &impl prost::Message) -> Bytes {
+pub(crate) fn encode(message: &impl prost::Message) -> Bytes {
     message.encode_to_vec().into()
 }
 
@@ -179,7 +179,7 @@ fn text_part(text: String) -> pb::ContentPart {
 }
 
 /// Approval requirement of a call.
-pub fn requirement(needs_approval: bool) -> i32 {
+pub(crate) fn requirement(needs_approval: bool) -> i32 {
     if needs_approval {
         pb::ApprovalRequirement::Pending.into()
     } else {
@@ -188,7 +188,7 @@ pub fn requirement(needs_approval: bool) -> i32 {
 }
 
 /// A message with one text.
-pub fn message(role: pb::Role, text: String) -> Body {
+pub(crate) fn message(role: pb::Role, text: String) -> Body {
     Body::MessageAppended(encode(&pb::MessageAppended {
         role: role.into(),
         parts: vec![text_part(text)],
@@ -197,7 +197,7 @@ pub fn message(role: pb::Role, text: String) -> Body {
 }
 
 /// A tool call.
-pub fn call(call_id: &str, tool: &str, arguments: String, needs_approval: bool) -> Body {
+pub(crate) fn call(call_id: &str, tool: &str, arguments: String, needs_approval: bool) -> Body {
     Body::ToolCallRequested(encode(&pb::ToolCallRequested {
         call_id: call_id.to_owned(),
         tool: tool.to_owned(),
@@ -209,7 +209,12 @@ pub fn call(call_id: &str, tool: &str, arguments: String, needs_approval: bool) 
 
 /// The result of a call: its text, its error message if it failed, and its duration in
 /// milliseconds.
-pub fn result(call_id: &str, text: Option<String>, error: Option<String>, ms: Option<u64>) -> Body {
+pub(crate) fn result(
+    call_id: &str,
+    text: Option<String>,
+    error: Option<String>,
+    ms: Option<u64>,
+) -> Body {
     Body::ToolResultRecorded(encode(&pb::ToolResultRecorded {
         call_id: call_id.to_owned(),
         success: error.is_none(),
@@ -221,12 +226,12 @@ pub fn result(call_id: &str, text: Option<String>, error: Option<String>, ms: Op
 }
 
 /// The first event of a conversation.
-pub fn created() -> Body {
+pub(crate) fn created() -> Body {
     Body::ConversationCreated(encode(&pb::ConversationCreated::default()))
 }
 
 /// Makes a summary cover everything up to a revision.
-pub fn covering_all(body: Body, head: u64) -> Body {
+pub(crate) fn covering_all(body: Body, head: u64) -> Body {
     match body {
         Body::SummaryRecorded(bytes) => {
             let mut summary = pb::SummaryRecorded::decode(bytes).unwrap_or_default();
@@ -238,7 +243,7 @@ pub fn covering_all(body: Body, head: u64) -> Body {
 }
 
 impl Message {
-    pub fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, CliError> {
         let role = match self.role {
             Role::System => pb::Role::System,
             Role::Developer => pb::Role::Developer,
@@ -254,7 +259,7 @@ const ID_BEGINNINGS: [&str; 5] = ["call_", "call-", "toolu_", "tooluse_", "fc_"]
 
 impl Call {
     /// Refuses a call whose words look swapped: the order is CALL_ID TOOL ARGUMENTS.
-    pub fn checked(&self) -> Result<&Self, CliError> {
+    pub(crate) fn checked(&self) -> Result<&Self, CliError> {
         let is_json = |text: &str| text.trim_start().starts_with(['{', '[', '"']);
         let is_id = |text: &str| ID_BEGINNINGS.iter().any(|start| text.starts_with(start));
         let is_swapped = is_id(&self.tool) && !is_id(&self.call_id);
@@ -271,7 +276,7 @@ impl Call {
         Ok(self)
     }
 
-    pub fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, CliError> {
         let arguments = text_of(&self.arguments)?.trim().to_owned();
         let needs_approval = self.needs_approval;
         Ok(call(&self.call_id, &self.tool, arguments, needs_approval))
@@ -279,7 +284,7 @@ impl Call {
 }
 
 impl CallResult {
-    pub fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, CliError> {
         let text = Some(text_of(&self.text)?);
         Ok(result(&self.call_id, text, self.failed.clone(), self.ms))
     }
@@ -293,16 +298,16 @@ impl Prompt {
         })
     }
 
-    pub fn system(&self) -> Result<Body, CliError> {
+    pub(crate) fn system(&self) -> Result<Body, CliError> {
         Ok(Body::SystemPromptSet(encode(&self.prompt()?)))
     }
 
-    pub fn user(&self) -> Result<Body, CliError> {
+    pub(crate) fn user(&self) -> Result<Body, CliError> {
         // Both prompts have the same fields.
         Ok(Body::UserPromptSet(encode(&self.prompt()?)))
     }
 
-    pub fn summary(&self) -> Result<Body, CliError> {
+    pub(crate) fn summary(&self) -> Result<Body, CliError> {
         Ok(Body::SummaryRecorded(encode(&pb::SummaryRecorded {
             content: text_of(&self.text)?,
             ..Default::default()
@@ -311,7 +316,7 @@ impl Prompt {
 }
 
 impl Config {
-    pub fn body(&self) -> Body {
+    pub(crate) fn body(&self) -> Body {
         Body::ConfigChanged(encode(&pb::ConfigChanged {
             config: Some(pb::Config {
                 model_id: self.model.clone().unwrap_or_default(),
@@ -339,7 +344,7 @@ struct Tool {
 }
 
 impl Tools {
-    pub fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, CliError> {
         let tools: Vec<Tool> =
             serde_json::from_str(&text_of(&self.definitions)?).map_err(|error| {
                 CliError::Usage {
@@ -367,7 +372,7 @@ impl Tools {
 }
 
 impl Words {
-    pub fn discovered(&self) -> Body {
+    pub(crate) fn discovered(&self) -> Body {
         Body::ToolsDiscovered(encode(&pb::ToolsDiscovered {
             names: self.names.clone(),
         }))
@@ -375,7 +380,7 @@ impl Words {
 }
 
 impl Guidance {
-    pub fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, CliError> {
         Ok(Body::GuidanceGiven(encode(&pb::GuidanceGiven {
             guidance: vec![pb::Guidance {
                 tool: self.tool.clone(),
@@ -386,7 +391,7 @@ impl Guidance {
 }
 
 impl Entity {
-    pub fn body(&self) -> Body {
+    pub(crate) fn body(&self) -> Body {
         Body::EntitiesNoted(encode(&pb::EntitiesNoted {
             entities: vec![pb::Entity {
                 id: self.id.clone(),
@@ -398,7 +403,7 @@ impl Entity {
 }
 
 impl Snapshot {
-    pub fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, CliError> {
         Ok(Body::ToolSnapshotRecorded(encode(
             &pb::ToolSnapshotRecorded {
                 call_id: self.call_id.clone(),
@@ -410,7 +415,7 @@ impl Snapshot {
 }
 
 impl Custom {
-    pub fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, CliError> {
         Ok(Body::Custom(encode(&pb::Custom {
             type_name: self.type_name.clone(),
             content_type: self.content_type.clone().unwrap_or_default(),

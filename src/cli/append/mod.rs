@@ -1,7 +1,7 @@
 //! `append`: appends one or a few events from the command line, so that a shell script can be an
 //! agent.
 
-pub mod bodies;
+pub(crate) mod bodies;
 
 use clap::{Args, Subcommand};
 
@@ -31,7 +31,7 @@ Examples:
   treering append $id custom app.state @state.json --event-key state --delta-of state
   treering append $id --branch retry system-prompt 'Answer in one sentence.'
   treering context $id --provider anthropic")]
-pub struct AppendArgs {
+pub(crate) struct AppendArgs {
     #[command(flatten)]
     place: BranchArgs,
     /// Actor of the event [default: $USER, else `treering-cli`]
@@ -63,7 +63,7 @@ fn life_seconds(text: &str) -> Result<u32, String> {
 
 impl AppendArgs {
     /// Whether it creates a conversation, and so may create a store.
-    pub fn begins(&self) -> bool {
+    pub(crate) fn begins(&self) -> bool {
         self.place.conversation == NEW
     }
 }
@@ -125,7 +125,11 @@ const NEW: &str = "new";
 ///
 /// # Errors
 /// Errors of the store or the output; [`CliError::Usage`] for invalid arguments.
-pub async fn run(args: AppendArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: AppendArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let mut body = args.what.body()?;
     let begins = args.begins();
     let place = match begins {
@@ -178,7 +182,7 @@ pub async fn run(args: AppendArgs, store: &Connection, out: &mut Out) -> Result<
 ///
 /// # Errors
 /// Errors of the store.
-pub async fn one(
+pub(crate) async fn one(
     store: &Connection,
     place: &FoundBranch,
     by: Option<String>,
@@ -201,7 +205,7 @@ pub async fn one(
 }
 
 /// The first event in a response.
-pub fn first_of(answer: &pb::AppendResponse) -> Result<&pb::Appended, CliError> {
+pub(crate) fn first_of(answer: &pb::AppendResponse) -> Result<&pb::Appended, CliError> {
     answer.events.first().ok_or(CliError::Answer {
         call: "Append",
         part: "event",

@@ -16,14 +16,14 @@ use treering_proto::{
 };
 
 /// The store behind a connection, wherever it is.
-pub struct Remote<'a>(pub &'a Connection);
+pub(crate) struct Remote<'a>(pub(crate) &'a Connection);
 
 /// The store refused to give its log.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub struct ShipRefusal {
+pub(crate) struct ShipRefusal {
     /// Status code of the refusal.
-    pub code: Code,
+    pub(crate) code: Code,
     message: String,
 }
 

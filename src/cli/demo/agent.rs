@@ -17,19 +17,19 @@ use super::{
 };
 
 /// Name of the alternative branch.
-pub const OTHER_WAY: &str = "search-first";
+pub(crate) const OTHER_WAY: &str = "search-first";
 
 /// A summary of the run for the tour.
 #[derive(Debug)]
-pub struct DemoRun {
+pub(crate) struct DemoRun {
     /// The conversation's UUID.
-    pub conversation: String,
+    pub(crate) conversation: String,
     /// What happened, one line for each step, with its last revision.
-    pub steps: Vec<(u64, String)>,
+    pub(crate) steps: Vec<(u64, String)>,
     /// Revision where the other branch forks.
-    pub fork_revision: u64,
+    pub(crate) fork_revision: u64,
     /// A word that occurs in the results.
-    pub word: String,
+    pub(crate) word: String,
 }
 
 /// Tools with their descriptions, and whether their calls require approval.
@@ -50,7 +50,7 @@ const TOOLS: [(&str, &str, bool); 5] = [
 ];
 
 /// Works in a folder and records what happens.
-pub async fn work(store: &Connection, place: Workplace) -> Result<DemoRun, CliError> {
+pub(crate) async fn work(store: &Connection, place: Workplace) -> Result<DemoRun, CliError> {
     let folder = &place.root;
     let name = folder.file_name().map_or_else(
         || folder.display().to_string(),

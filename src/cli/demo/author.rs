@@ -10,22 +10,22 @@ use super::super::{
 
 /// Appends events to one branch of one conversation.
 #[derive(Debug)]
-pub struct Author<'a> {
+pub(crate) struct Author<'a> {
     store: &'a Connection,
     /// The conversation's UUID.
-    pub conversation: String,
+    pub(crate) conversation: String,
     /// The branch's name.
-    pub branch: String,
+    pub(crate) branch: String,
 }
 
 /// Actor of the agent's events.
-pub const AGENT: &str = "demo-agent";
+pub(crate) const AGENT: &str = "demo-agent";
 /// Actor of the decisions on calls.
-pub const PERSON: &str = "demo-person";
+pub(crate) const PERSON: &str = "demo-person";
 
 impl<'a> Author<'a> {
     /// Starts a conversation.
-    pub async fn begin(
+    pub(crate) async fn begin(
         store: &'a Connection,
         created: &pb::ConversationCreated,
     ) -> Result<Self, CliError> {
@@ -43,7 +43,7 @@ impl<'a> Author<'a> {
     }
 
     /// The same conversation on another branch.
-    pub fn on_branch(&self, branch: &str) -> Self {
+    pub(crate) fn on_branch(&self, branch: &str) -> Self {
         Self {
             store: self.store,
             conversation: self.conversation.clone(),
@@ -52,12 +52,12 @@ impl<'a> Author<'a> {
     }
 
     /// The store.
-    pub fn store(&self) -> &'a Connection {
+    pub(crate) fn store(&self) -> &'a Connection {
         self.store
     }
 
     /// Appends a batch. Returns the revision of its last event.
-    pub async fn append(&self, actor: &str, bodies: Vec<Body>) -> Result<u64, CliError> {
+    pub(crate) async fn append(&self, actor: &str, bodies: Vec<Body>) -> Result<u64, CliError> {
         let request = pb::AppendRequest {
             conversation_id: self.conversation.clone(),
             branch: self.branch.clone(),
@@ -83,12 +83,12 @@ fn event(actor: &str, body: Body) -> pb::NewEvent {
 }
 
 /// A message with one text.
-pub fn says(role: pb::Role, text: &str) -> Body {
+pub(crate) fn says(role: pb::Role, text: &str) -> Body {
     bodies::message(role, text.to_owned())
 }
 
 /// A system prompt.
-pub fn system_prompt(content: &str) -> Body {
+pub(crate) fn system_prompt(content: &str) -> Body {
     Body::SystemPromptSet(encode(&pb::SystemPromptSet {
         id: "demo".into(),
         content: content.to_owned(),
@@ -96,7 +96,7 @@ pub fn system_prompt(content: &str) -> Body {
 }
 
 /// The tools on offer: name, description, and whether calls require approval.
-pub fn offers(tools: &[(&str, &str, bool)]) -> Body {
+pub(crate) fn offers(tools: &[(&str, &str, bool)]) -> Body {
     let tools = tools
         .iter()
         .map(|(name, description, approval)| pb::ToolDefinition {
@@ -112,12 +112,12 @@ pub fn offers(tools: &[(&str, &str, bool)]) -> Body {
 }
 
 /// A tool call.
-pub fn asks(call_id: &str, tool: &str, arguments: &str, approval: bool) -> Body {
+pub(crate) fn asks(call_id: &str, tool: &str, arguments: &str, approval: bool) -> Body {
     bodies::call(call_id, tool, arguments.to_owned(), approval)
 }
 
 /// The start of a call.
-pub fn starts(call_id: &str) -> Body {
+pub(crate) fn starts(call_id: &str) -> Body {
     Body::ToolCallStarted(encode(&pb::ToolCallStarted {
         call_id: call_id.to_owned(),
         executor: AGENT.into(),
@@ -125,13 +125,18 @@ pub fn starts(call_id: &str) -> Body {
 }
 
 /// The result of a call, with its duration.
-pub fn returns(call_id: &str, outcome: &Result<String, String>, milliseconds: u64) -> Body {
+pub(crate) fn returns(call_id: &str, outcome: &Result<String, String>, milliseconds: u64) -> Body {
     let (text, error) = (outcome.as_ref().ok(), outcome.as_ref().err());
     bodies::result(call_id, text.cloned(), error.cloned(), Some(milliseconds))
 }
 
 /// A decision about a call with exactly these arguments.
-pub fn decides(call_id: &str, arguments: &str, decision: pb::Decision, reason: &str) -> Body {
+pub(crate) fn decides(
+    call_id: &str,
+    arguments: &str,
+    decision: pb::Decision,
+    reason: &str,
+) -> Body {
     Body::ApprovalDecided(encode(&pb::ApprovalDecided {
         call_id: call_id.to_owned(),
         decision: decision.into(),
@@ -145,7 +150,7 @@ pub fn decides(call_id: &str, arguments: &str, decision: pb::Decision, reason: &
 }
 
 /// The end of a denied call.
-pub fn gives_up(call_id: &str) -> Body {
+pub(crate) fn gives_up(call_id: &str) -> Body {
     Body::ToolCallCancelled(encode(&pb::ToolCallCancelled {
         call_id: call_id.to_owned(),
         reason: pb::CancelReason::Denied.into(),
@@ -154,7 +159,7 @@ pub fn gives_up(call_id: &str) -> Body {
 }
 
 /// A judgement on the branch.
-pub fn judges(score: f64, comment: &str) -> Body {
+pub(crate) fn judges(score: f64, comment: &str) -> Body {
     Body::AnnotationAdded(encode(&pb::AnnotationAdded {
         score: Some(score),
         label: "demo".into(),

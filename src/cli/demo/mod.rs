@@ -27,7 +27,7 @@ use super::{
     web::WebArgs,
 };
 #[cfg(test)]
-pub use agent::OTHER_WAY;
+pub(crate) use agent::OTHER_WAY;
 use tools::Workplace;
 use tour::Reach;
 use treering_engine::OpenOptions;
@@ -47,7 +47,7 @@ Examples:
   treering demo                     the tour, then serves until Ctrl-C
   treering demo --exit              the tour alone
   treering demo --claude-code      over your own Claude Code sessions")]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     /// Stop after the tour
     #[arg(long)]
     exit: bool,
@@ -65,7 +65,7 @@ pub struct DemoArgs {
 ///
 /// # Errors
 /// Errors of the store, the network or the output.
-pub async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
     let dir = common
         .data
         .clone()

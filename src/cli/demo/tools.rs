@@ -24,7 +24,7 @@ const SKIPPED: [&str; 4] = ["target", "node_modules", "__pycache__", "venv"];
 
 /// A call to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Task {
+pub(crate) enum Task {
     /// The files of the folder, with their sizes.
     ListFiles,
     /// A file's text.
@@ -39,7 +39,7 @@ pub enum Task {
 
 impl Task {
     /// Name of the tool.
-    pub fn tool(&self) -> &'static str {
+    pub(crate) fn tool(&self) -> &'static str {
         match self {
             Self::ListFiles => "list_files",
             Self::ReadFile(_) => "read_file",
@@ -50,7 +50,7 @@ impl Task {
     }
 
     /// The arguments, as JSON.
-    pub fn arguments(&self) -> String {
+    pub(crate) fn arguments(&self) -> String {
         match self {
             Self::ListFiles | Self::MeasureFolder => serde_json::json!({ "path": "." }),
             Self::ReadFile(path) | Self::DeleteFile(path) => serde_json::json!({ "path": path }),
@@ -63,7 +63,7 @@ impl Task {
     ///
     /// # Errors
     /// A text for the model that says what went wrong.
-    pub fn run(&self, place: &Workplace) -> Result<String, String> {
+    pub(crate) fn run(&self, place: &Workplace) -> Result<String, String> {
         match self {
             Self::ListFiles => Ok(list_files(place)),
             Self::ReadFile(path) => read_file(&place.root, path),
@@ -76,16 +76,16 @@ impl Task {
 
 /// The folder in which the tools work.
 #[derive(Clone, Debug)]
-pub struct Workplace {
+pub(crate) struct Workplace {
     /// The folder.
-    pub root: PathBuf,
+    pub(crate) root: PathBuf,
     /// The demo's own store, which may be inside the folder and is skipped.
     store: Option<PathBuf>,
 }
 
 impl Workplace {
     /// A folder, without the demo's own store.
-    pub fn new(root: PathBuf, store: &Path) -> Self {
+    pub(crate) fn new(root: PathBuf, store: &Path) -> Self {
         Self {
             root,
             store: fs::canonicalize(store).ok(),
@@ -99,15 +99,15 @@ impl Workplace {
 
 /// A file that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FoundFile {
+pub(crate) struct FoundFile {
     /// Path relative to the folder, with `/`.
-    pub path: String,
+    pub(crate) path: String,
     /// Size in bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// The files below a folder, sorted by name.
-pub fn walk(place: &Workplace) -> (Vec<FoundFile>, bool) {
+pub(crate) fn walk(place: &Workplace) -> (Vec<FoundFile>, bool) {
     let root = place.root.as_path();
     let started = Instant::now();
     let mut files = Vec::new();

@@ -22,11 +22,11 @@ const REQUESTS: [(Provider, &str); 2] = [
 
 /// How to reach the store after the tour.
 #[derive(Debug)]
-pub struct Reach {
+pub(crate) struct Reach {
     /// The command as the user typed it.
-    pub command: String,
+    pub(crate) command: String,
     /// `--server URL` or `--data DIR`.
-    pub store: String,
+    pub(crate) store: String,
 }
 
 impl Reach {
@@ -36,7 +36,7 @@ impl Reach {
 }
 
 /// Prints what the agent did.
-pub fn story(story: &DemoRun, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn story(story: &DemoRun, out: &mut Out) -> Result<(), CliError> {
     out.heading("What the agent did (its tools really ran here)")?;
     let paint = out.paint;
     let width = out.width.saturating_sub(10);
@@ -48,7 +48,7 @@ pub fn story(story: &DemoRun, out: &mut Out) -> Result<(), CliError> {
 }
 
 /// Searches, and prints the best hits.
-pub async fn search(
+pub(crate) async fn search(
     query: &str,
     conversation: &str,
     store: &Connection,
@@ -89,7 +89,11 @@ pub async fn search(
 }
 
 /// Compares the two branches.
-pub async fn diff(story: &DemoRun, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn diff(
+    story: &DemoRun,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let request = pb::DiffRequest {
         conversation_id: story.conversation.clone(),
         left_branch: "main".into(),
@@ -109,7 +113,11 @@ pub async fn diff(story: &DemoRun, store: &Connection, out: &mut Out) -> Result<
 }
 
 /// Builds the fork's next request for two providers.
-pub async fn requests(story: &DemoRun, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn requests(
+    story: &DemoRun,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     out.heading(format!(
         "The next request of {OTHER_WAY}, for two providers"
     ))?;
@@ -139,7 +147,7 @@ pub async fn requests(story: &DemoRun, store: &Connection, out: &mut Out) -> Res
 }
 
 /// Prints the commands to try next on the scripted conversation.
-pub fn next_commands(story: &DemoRun, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn next_commands(story: &DemoRun, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
     let id = short_id("", &story.conversation);
     out.heading("Try next")?;
     for rest in [
@@ -159,7 +167,11 @@ pub fn next_commands(story: &DemoRun, reach: &Reach, out: &mut Out) -> Result<()
 }
 
 /// Prints the commands to try next on imported conversations.
-pub fn next_for_imported(conversation: &str, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn next_for_imported(
+    conversation: &str,
+    reach: &Reach,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let conversation = short_id("", conversation);
     out.heading("Try next")?;
     for rest in [

@@ -30,7 +30,7 @@ const PAGE: u32 = 500;
 
 /// Format of an export.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExportFormat {
+pub(crate) enum ExportFormat {
     /// One conversation on each line: {"id", "source", "messages": [...]}.
     OpenaiChat,
     /// A branch as a session that Claude Code can continue.
@@ -57,7 +57,7 @@ Examples:
   treering export --format openai-chat --branch retry CONVERSATION
   treering export --format html @last > talk.html
   treering export --format claude-code CONVERSATION --branch retry --resume")]
-pub struct ExportArgs {
+pub(crate) struct ExportArgs {
     /// Format of the export
     #[arg(long, value_enum, value_name = "openai-chat|claude-code|markdown|html")]
     format: ExportFormat,
@@ -102,7 +102,11 @@ impl ExportArgs {
 /// # Errors
 /// Errors of the store or the output; [`CliError::Outcome`] at the end if a conversation was not
 /// completely written.
-pub async fn run(args: ExportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: ExportArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let places = args.find(store).await?;
     if args.format != ExportFormat::OpenaiChat {
         return branches(&args, places, store, out).await;

@@ -8,7 +8,7 @@ use super::super::{
 
 /// Format of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageFormat {
+pub(crate) enum PageFormat {
     /// Markdown.
     Markdown,
     /// HTML.
@@ -33,7 +33,7 @@ summary{cursor:pointer;color:#666;font-size:.85rem}\
 
 impl PageFormat {
     /// The text before the events.
-    pub fn head(self, summary: &pb::ConversationSummary, branch: &str) -> String {
+    pub(crate) fn head(self, summary: &pb::ConversationSummary, branch: &str) -> String {
         let title = match summary.title.lines().next() {
             Some(title) if !title.trim().is_empty() => printable(title),
             _ => "Conversation".to_owned(),
@@ -57,7 +57,7 @@ impl PageFormat {
     }
 
     /// One event. `is_undated`: its recording time says nothing about when it happened.
-    pub fn event(self, event: &pb::Event, is_undated: bool) -> String {
+    pub(crate) fn event(self, event: &pb::Event, is_undated: bool) -> String {
         let said = say(event);
         let recorded = event.recorded_at.as_ref().filter(|_| !is_undated);
         let mut note = format!("#{}", event.revision);
@@ -75,7 +75,7 @@ impl PageFormat {
     }
 
     /// The text after the events.
-    pub fn end(self) -> &'static str {
+    pub(crate) fn end(self) -> &'static str {
         match self {
             Self::Markdown => "",
             Self::Html => "</body></html>",

@@ -40,11 +40,11 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceLine {
+pub(crate) struct SourceLine {
     /// The file, as it was named.
-    pub file: String,
+    pub(crate) file: String,
     /// The line, from 1; 0 for the whole file.
-    pub line: u64,
+    pub(crate) line: u64,
 }
 
 impl fmt::Display for SourceLine {
@@ -58,21 +58,21 @@ impl fmt::Display for SourceLine {
 
 /// A conversation, ready to be appended.
 #[derive(Debug)]
-pub struct Ready {
+pub(crate) struct Ready {
     /// Where it was found.
-    pub origin: SourceLine,
+    pub(crate) origin: SourceLine,
     /// The converted conversation.
-    pub imported: ImportedConversation,
+    pub(crate) imported: ImportedConversation,
     /// The idempotency key of the whole content; empty for a sub-context.
-    pub key: String,
+    pub(crate) key: String,
     /// The appends, in order.
-    pub batches: Vec<Vec<pb::NewEvent>>,
+    pub(crate) batches: Vec<Vec<pb::NewEvent>>,
     /// Estimated memory, in bytes.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// Its sub-contexts. They refer to it, so they are appended after it.
-    pub children: Vec<Ready>,
+    pub(crate) children: Vec<Ready>,
     /// Its permit, released when it is dropped.
-    pub room: Option<OwnedSemaphorePermit>,
+    pub(crate) room: Option<OwnedSemaphorePermit>,
 }
 
 impl Ready {
@@ -86,7 +86,7 @@ impl Ready {
 
 /// An item from the reader.
 #[derive(Debug)]
-pub enum FeedItem {
+pub(crate) enum FeedItem {
     /// The format of a file.
     File(Format),
     /// A file in a folder with content that is not imported.
@@ -108,18 +108,18 @@ pub enum FeedItem {
 }
 
 /// Asks the store which idempotency keys it knows.
-pub type Ask = Box<dyn Fn(Vec<String>) -> Vec<bool> + Send>;
+pub(crate) type Ask = Box<dyn Fn(Vec<String>) -> Vec<bool> + Send>;
 
 /// Conversations in the order in which they are read.
 #[derive(Debug)]
-pub struct Feed {
+pub(crate) struct Feed {
     found: mpsc::Receiver<FeedItem>,
 }
 
 impl Feed {
     /// Starts to read the files, in order. `format` is the required format; none for the format of
     /// each file. With `ask`, content that was imported before is skipped.
-    pub fn start(
+    pub(crate) fn start(
         format: Option<Format>,
         files: Vec<Candidate>,
         bar: ProgressBar,
@@ -146,7 +146,7 @@ impl Feed {
     }
 
     /// The next item; none at the end.
-    pub async fn next(&mut self) -> Option<FeedItem> {
+    pub(crate) async fn next(&mut self) -> Option<FeedItem> {
         self.found.recv().await
     }
 }
@@ -262,7 +262,7 @@ fn format_of(source: &mut LineSource) -> io::Result<(Format, bool)> {
 }
 
 /// Why a file is not imported, and what to do.
-pub fn refusal(asked: Option<Format>, format: Format) -> String {
+pub(crate) fn refusal(asked: Option<Format>, format: Format) -> String {
     match asked {
         _ if format == Format::ChatDocument => format!(
             "it holds {format}: openai-chat has one conversation per line, {{\"id\", \"messages\": \
@@ -471,7 +471,7 @@ fn size(event: &pb::NewEvent) -> usize {
 }
 
 /// Splits events into appends, in order.
-pub fn batches(events: Vec<treering_domain::NewEvent>) -> Vec<Vec<pb::NewEvent>> {
+pub(crate) fn batches(events: Vec<treering_domain::NewEvent>) -> Vec<Vec<pb::NewEvent>> {
     importer::plan::batches(events, BATCH_EVENTS_MAX, BATCH_BYTES_MAX)
         .into_iter()
         .map(|batch| batch.iter().map(new_event_to_pb).collect())

@@ -19,13 +19,13 @@ const FOLDERS_MAX: usize = 32;
 const EXTENSIONS: [&str; 6] = ["jsonl", "ndjson", "json", "gz", "zst", "zstd"];
 
 /// These extensions as text for people.
-pub fn looked_at() -> String {
+pub(crate) fn looked_at() -> String {
     let names = EXTENSIONS.map(|extension| format!(".{extension}"));
     names.join(", ")
 }
 
 /// The existing session folders of all tools, or of one.
-pub fn own_folders(format: Option<Format>) -> Vec<PathBuf> {
+pub(crate) fn own_folders(format: Option<Format>) -> Vec<PathBuf> {
     let of = |one: Format| format.is_none_or(|format| format == one);
     let mut folders = Vec::new();
     if of(Format::ClaudeCode) {
@@ -60,7 +60,7 @@ fn stores_in(data: &Path) -> Vec<PathBuf> {
 }
 
 /// The folders without any such file.
-pub fn without_files<'a>(
+pub(crate) fn without_files<'a>(
     paths: &'a [PathBuf],
     found: &[Candidate],
 ) -> impl Iterator<Item = &'a PathBuf> {
@@ -70,13 +70,13 @@ pub fn without_files<'a>(
 
 /// A file to import.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// Its path; `-` for standard input.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The user named the file, so it must have a known format. A folder may have other files.
-    pub is_named: bool,
+    pub(crate) is_named: bool,
     /// The folder in which it was found.
-    pub folder: Option<PathBuf>,
+    pub(crate) folder: Option<PathBuf>,
 }
 
 impl Candidate {
@@ -97,7 +97,7 @@ impl Candidate {
     }
 
     /// Why it is not read; none if it is.
-    pub fn why_left_out(&self) -> Option<&'static str> {
+    pub(crate) fn why_left_out(&self) -> Option<&'static str> {
         let folder = self.folder.as_ref()?;
         source::why_left_out(&self.path, folder)
     }
@@ -106,7 +106,7 @@ impl Candidate {
     ///
     /// # Errors
     /// If it cannot be opened.
-    pub fn open(&self, progress: impl FnMut(u64) + 'static) -> std::io::Result<LineSource> {
+    pub(crate) fn open(&self, progress: impl FnMut(u64) + 'static) -> std::io::Result<LineSource> {
         match self.is_named {
             true => LineSource::open(&self.path, progress),
             false => LineSource::open_found(&self.path, progress),
@@ -117,7 +117,7 @@ impl Candidate {
 /// The files of these paths, including folders: first files that are not sessions, as named or
 /// sorted by name, then sessions in the order in which they began. Links to folders are not
 /// followed.
-pub fn candidates(paths: &[PathBuf]) -> Vec<Candidate> {
+pub(crate) fn candidates(paths: &[PathBuf]) -> Vec<Candidate> {
     let mut found = Vec::new();
     for path in paths {
         if path.is_dir() {
@@ -161,7 +161,7 @@ fn walk(folder: &Path, levels: usize, files: &mut Vec<PathBuf>) {
 }
 
 /// The files of these paths that are in `wanted`, in the order of [`candidates`].
-pub fn candidates_among(paths: &[PathBuf], wanted: &HashSet<PathBuf>) -> Vec<Candidate> {
+pub(crate) fn candidates_among(paths: &[PathBuf], wanted: &HashSet<PathBuf>) -> Vec<Candidate> {
     let mut found: Vec<_> = wanted
         .iter()
         .filter(|path| path.is_file())
@@ -181,7 +181,7 @@ pub fn candidates_among(paths: &[PathBuf], wanted: &HashSet<PathBuf>) -> Vec<Can
 
 /// Every relevant file of these paths, including files that are read together with another one, and
 /// write-ahead logs of databases.
-pub fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
+pub(crate) fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in paths {
         if path.is_dir() {
@@ -223,7 +223,7 @@ fn wal_of(path: &Path) -> Option<PathBuf> {
 const WAL: &str = "-wal";
 
 /// The files to import when this file has changed.
-pub fn read_with(file: &Path) -> Vec<PathBuf> {
+pub(crate) fn read_with(file: &Path) -> Vec<PathBuf> {
     let name = file.file_name().and_then(|name| name.to_str());
     if let Some(database) = name.and_then(|name| name.strip_suffix(WAL)) {
         return vec![file.with_file_name(database)];

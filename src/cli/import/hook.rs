@@ -23,7 +23,7 @@ struct Given {
 ///
 /// # Errors
 /// If the input names no transcript.
-pub fn files(given: impl Read) -> Result<Vec<PathBuf>, CliError> {
+pub(crate) fn files(given: impl Read) -> Result<Vec<PathBuf>, CliError> {
     let mut text = Vec::new();
     given
         .take(GIVEN_BYTES_MAX)
@@ -76,7 +76,7 @@ fn none(error: &impl std::fmt::Display) -> CliError {
 
 /// Changes the exit code for a hook: with 2, Claude Code would not stop and would get the error as
 /// an instruction.
-pub fn mild(error: CliError) -> CliError {
+pub(crate) fn mild(error: CliError) -> CliError {
     if error.exit() != Exit::Usage.into() {
         return error;
     }
@@ -88,7 +88,7 @@ pub fn mild(error: CliError) -> CliError {
 }
 
 /// The files that standard input names.
-pub fn files_of_stdin() -> Result<Vec<PathBuf>, CliError> {
+pub(crate) fn files_of_stdin() -> Result<Vec<PathBuf>, CliError> {
     files(io::stdin().lock())
 }
 

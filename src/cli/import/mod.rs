@@ -12,8 +12,8 @@ mod watch;
 
 #[cfg(test)]
 pub(super) use feed::refusal;
-pub use hook::mild;
-pub use report::Report;
+pub(crate) use hook::mild;
+pub(crate) use report::Report;
 
 use std::{fs, path::PathBuf, pin::pin, time::Instant};
 
@@ -76,7 +76,7 @@ Examples:
   zcat old.gz | treering import -
   treering import --format claude-code --hook     as `treering init claude-code` sets it up
   treering import --format openai-chat --strict FILE || echo 'invalid input'")]
-pub struct ImportArgs {
+pub(crate) struct ImportArgs {
     /// Required format of the files [default: recognised for each]
     #[arg(long, value_name = "FORMAT", value_parser = imported_format())]
     format: Option<Format>,
@@ -143,7 +143,7 @@ impl ImportArgs {
     }
 
     /// Whether a hook started it.
-    pub fn is_hook(&self) -> bool {
+    pub(crate) fn is_hook(&self) -> bool {
         self.hook
     }
 
@@ -151,7 +151,7 @@ impl ImportArgs {
     ///
     /// # Errors
     /// If the hook's input names no transcript.
-    pub fn take_hook(&mut self) -> Result<bool, CliError> {
+    pub(crate) fn take_hook(&mut self) -> Result<bool, CliError> {
         self.files = hook::files_of_stdin()?;
         Ok(!self.files.is_empty())
     }
@@ -162,7 +162,11 @@ impl ImportArgs {
 /// # Errors
 /// [`CliError::Outcome`] if something could not be imported (with `--strict`, also if it was
 /// inconsistent); errors of the store or the output.
-pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: ImportArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let (strict, is_hook) = (args.strict, args.hook);
     let paths = args.paths()?;
     if args.watch {
@@ -211,7 +215,7 @@ pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<
 const TOLD_FROM: f64 = 1.0;
 
 /// Prints how long something took, if it was long.
-pub fn tell_time(what: &str, started: Instant) {
+pub(crate) fn tell_time(what: &str, started: Instant) {
     let seconds = started.elapsed().as_secs_f64();
     if seconds >= TOLD_FROM {
         tell!("{what} in {seconds:.1} s");
@@ -220,7 +224,7 @@ pub fn tell_time(what: &str, started: Instant) {
 
 /// Checks the files of an import that would create a store. Returns true if there is nothing to
 /// import and this was reported, so that no store is created.
-pub async fn brings_nothing(
+pub(crate) async fn brings_nothing(
     args: &ImportArgs,
     namespace: &str,
     out: &mut Out,
@@ -271,7 +275,7 @@ pub async fn brings_nothing(
 ///
 /// # Errors
 /// If the store becomes unavailable. Other errors are in the report.
-pub async fn files(
+pub(crate) async fn files(
     format: Option<Format>,
     files: Vec<PathBuf>,
     strict: bool,

@@ -16,42 +16,42 @@ use treering_import::{ImportNote, ImportedConversation, Parted, format::Format};
 
 /// Outcome of an import.
 #[derive(Clone, Debug, Default)]
-pub struct ImportCounts {
+pub(crate) struct ImportCounts {
     /// Conversations that were read.
-    pub conversations: u64,
+    pub(crate) conversations: u64,
     /// … and were not in the store before.
-    pub new: u64,
+    pub(crate) new: u64,
     /// … and had grown.
-    pub continued: u64,
+    pub(crate) continued: u64,
     /// … and were already there completely.
-    pub known: u64,
+    pub(crate) known: u64,
     /// … and are inconsistent, with `--strict`.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Branches that were created because the past of a source changed.
-    pub parted: u64,
+    pub(crate) parted: u64,
     /// Files with a last line left for the next time.
-    pub unfinished: u64,
+    pub(crate) unfinished: u64,
     /// Files by format.
-    pub files: BTreeMap<Format, u64>,
+    pub(crate) files: BTreeMap<Format, u64>,
     /// Names of the first skipped files, by format.
-    pub passed_over: BTreeMap<Format, Vec<String>>,
+    pub(crate) passed_over: BTreeMap<Format, Vec<String>>,
     /// Conversations and files that failed.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// Lines that are not conversations.
-    pub bad_lines: u64,
+    pub(crate) bad_lines: u64,
     /// Appended events.
-    pub events: u64,
+    pub(crate) events: u64,
     /// Number of oddities, by name.
-    pub oddities: BTreeMap<&'static str, u64>,
+    pub(crate) oddities: BTreeMap<&'static str, u64>,
     /// Descriptions of the oddities, for people.
-    pub told: BTreeMap<&'static str, &'static str>,
+    pub(crate) told: BTreeMap<&'static str, &'static str>,
     /// UUID of the conversation with the most events, and their number.
-    pub largest: Option<(String, usize)>,
+    pub(crate) largest: Option<(String, usize)>,
 }
 
 /// How a conversation was added to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub(crate) enum Arrival {
     /// It was new.
     New,
     /// Part of it was known.
@@ -62,13 +62,13 @@ pub enum Arrival {
 
 /// Counts, and prints problems to standard error.
 #[derive(Debug)]
-pub struct Report {
+pub(crate) struct Report {
     counts: RefCell<ImportCounts>,
     bar: ProgressBar,
     strict: bool,
     took: Duration,
     /// The user interrupted it.
-    pub is_interrupted: bool,
+    pub(crate) is_interrupted: bool,
     /// Incomplete last lines are not reported, because the watch reads them again.
     watches: bool,
 }
@@ -78,7 +78,7 @@ const PASSED_OVER_NAMED_MAX: usize = 3;
 
 impl Report {
     /// An empty report.
-    pub fn new(bar: ProgressBar, strict: bool) -> Self {
+    pub(crate) fn new(bar: ProgressBar, strict: bool) -> Self {
         Self {
             counts: RefCell::default(),
             bar,
@@ -90,7 +90,7 @@ impl Report {
     }
 
     /// The report of one pass of a watch. It does not report what the next pass will read again.
-    pub fn of_watch(self) -> Self {
+    pub(crate) fn of_watch(self) -> Self {
         Self {
             watches: true,
             ..self
@@ -98,28 +98,28 @@ impl Report {
     }
 
     /// Sets the duration.
-    pub fn timed(mut self, took: Duration) -> Self {
+    pub(crate) fn timed(mut self, took: Duration) -> Self {
         self.took = took;
         self
     }
 
     /// The progress bar.
-    pub fn bar(&self) -> &ProgressBar {
+    pub(crate) fn bar(&self) -> &ProgressBar {
         &self.bar
     }
 
     /// Whether inconsistent conversations are refused.
-    pub fn is_strict(&self) -> bool {
+    pub(crate) fn is_strict(&self) -> bool {
         self.strict
     }
 
     /// The counts so far.
-    pub fn counts(&self) -> ImportCounts {
+    pub(crate) fn counts(&self) -> ImportCounts {
         self.counts.borrow().clone()
     }
 
     /// Counts an item and reports problems. Returns a conversation that is to be appended.
-    pub fn found(&self, found: FeedItem) -> Option<Box<Ready>> {
+    pub(crate) fn found(&self, found: FeedItem) -> Option<Box<Ready>> {
         match found {
             FeedItem::File(format) => self.file(format),
             FeedItem::PassedOver(origin, format) => self.passed_over(&origin, format),
@@ -164,7 +164,7 @@ impl Report {
     }
 
     /// Reports a folder without candidate files.
-    pub fn without_files(&self, folder: &Path) {
+    pub(crate) fn without_files(&self, folder: &Path) {
         let folder = printable(&folder.display().to_string());
         let line = format!(
             "{folder}: it has no importable files; supported are {}",
@@ -181,7 +181,12 @@ impl Report {
     }
 
     /// Reports a source that differs from what is stored of it.
-    pub fn parted(&self, origin: &SourceLine, imported: &ImportedConversation, parted: &Parted) {
+    pub(crate) fn parted(
+        &self,
+        origin: &SourceLine,
+        imported: &ImportedConversation,
+        parted: &Parted,
+    ) {
         self.counts.borrow_mut().parted += 1;
         let id = imported.conversation.to_string();
         let id = short_id("", &id);
@@ -196,13 +201,13 @@ impl Report {
     }
 
     /// Reports a file or a conversation that was not imported.
-    pub fn failed(&self, origin: &SourceLine, why: &str) {
+    pub(crate) fn failed(&self, origin: &SourceLine, why: &str) {
         self.counts.borrow_mut().failed += 1;
         note(&self.bar, &format!("{origin}: not imported: {why}"));
     }
 
     /// Counts a conversation that was read. Returns false if it is not to be imported.
-    pub fn read(&self, origin: &SourceLine, notes: &[ImportNote]) -> bool {
+    pub(crate) fn read(&self, origin: &SourceLine, notes: &[ImportNote]) -> bool {
         let mut counts = self.counts.borrow_mut();
         counts.conversations += 1;
         let mut faults = 0;
@@ -227,7 +232,7 @@ impl Report {
     }
 
     /// Counts a conversation that is in the store.
-    pub fn arrived(&self, imported: &ImportedConversation, how: Arrival, events: u64) {
+    pub(crate) fn arrived(&self, imported: &ImportedConversation, how: Arrival, events: u64) {
         let mut counts = self.counts.borrow_mut();
         match how {
             Arrival::New => counts.new += 1,
@@ -244,7 +249,7 @@ impl Report {
     }
 
     /// A summary of one or two sentences for people.
-    pub fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let counts = self.counts.borrow();
         let mut text = found(&counts);
         text.push_str(&format!(
@@ -281,7 +286,7 @@ impl Report {
     }
 
     /// A line about one pass of a watch; none if it brought nothing.
-    pub fn news(&self) -> Option<String> {
+    pub(crate) fn news(&self) -> Option<String> {
         let counts = self.counts.borrow();
         (counts.events > 0).then(|| {
             format!(
@@ -294,7 +299,7 @@ impl Report {
     }
 
     /// The counts as JSON for scripts.
-    pub fn json(&self) -> String {
+    pub(crate) fn json(&self) -> String {
         let counts = self.counts.borrow();
         let mut object = Object::new();
         object

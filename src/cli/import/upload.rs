@@ -54,7 +54,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A running import.
 #[derive(Debug)]
-pub struct Upload<'a> {
+pub(crate) struct Upload<'a> {
     store: &'a Connection,
     report: &'a Report,
     /// Locks by conversation, because several files may have the same one.
@@ -102,7 +102,7 @@ impl From<Status> for Refusal {
 
 impl<'a> Upload<'a> {
     /// An import into this store.
-    pub fn new(store: &'a Connection, report: &'a Report) -> Self {
+    pub(crate) fn new(store: &'a Connection, report: &'a Report) -> Self {
         Self {
             store,
             report,
@@ -114,7 +114,7 @@ impl<'a> Upload<'a> {
     ///
     /// # Errors
     /// If the store becomes unavailable.
-    pub async fn run(&self, feed: Feed) -> Result<(), CliError> {
+    pub(crate) async fn run(&self, feed: Feed) -> Result<(), CliError> {
         let (requests, outgoing) = mpsc::channel(IN_FLIGHT);
         let (sent, awaited) = mpsc::channel(IN_FLIGHT);
         let (unsure, to_compare) = mpsc::channel(COMPARED);
@@ -446,7 +446,7 @@ fn is_busy(status: &Status) -> bool {
 }
 
 /// Asks the store which contents it knows.
-pub fn asks(store: &Connection) -> Ask {
+pub(crate) fn asks(store: &Connection) -> Ask {
     let events = store.events();
     let runtime = Handle::current();
     Box::new(move |idempotency_keys| {

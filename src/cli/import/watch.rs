@@ -57,7 +57,7 @@ struct Seen {
 ///
 /// # Errors
 /// If the store or the output fails.
-pub async fn run(
+pub(crate) async fn run(
     args: &ImportArgs,
     paths: &[PathBuf],
     store: &Connection,

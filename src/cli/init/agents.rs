@@ -14,21 +14,21 @@ const HOOK_SECONDS: u32 = 120;
 
 /// What to configure, and where.
 #[derive(Clone, Debug)]
-pub struct AgentSetup {
+pub(crate) struct AgentSetup {
     /// Folder of the project, or the home folder.
-    pub folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// Program to start.
-    pub program: String,
+    pub(crate) program: String,
     /// Arguments of the program.
-    pub arguments: Vec<String>,
+    pub(crate) arguments: Vec<String>,
     /// The options given now. None to ignore existing options.
-    pub given: Option<Options>,
+    pub(crate) given: Option<Options>,
     /// Add the hook that imports sessions.
-    pub hook: bool,
+    pub(crate) hook: bool,
 }
 
 /// The configuration files of an agent, with their changes.
-pub fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)> {
+pub(crate) fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)> {
     let (program, arguments) = (&place.program, &place.arguments);
     let at = |path: &str| place.folder.join(path);
     let member = |within: &'static str, value: Value| Change::Member {
@@ -92,7 +92,7 @@ fn hook(place: &AgentSetup) -> Change {
 }
 
 /// The configuration to reach a server by HTTP, without this program.
-pub fn by_http(agent: Agent, url: &str, namespace: Option<&str>) -> String {
+pub(crate) fn by_http(agent: Agent, url: &str, namespace: Option<&str>) -> String {
     let headers = |key: &str| {
         let mut headers = json!({"Authorization": format!("Bearer {key}")});
         if let Some(namespace) = namespace {

@@ -17,7 +17,7 @@ const PROGRAM: &str = "treering";
 
 /// A change to a file.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub(crate) enum Change {
     /// JSON, perhaps with comments: a member of a top-level object.
     Member {
         /// Name of the object.
@@ -61,7 +61,7 @@ impl Change {
     ///
     /// # Errors
     /// Why the change cannot be applied.
-    pub fn applied(&self, text: &str) -> Result<String, String> {
+    pub(crate) fn applied(&self, text: &str) -> Result<String, String> {
         match self {
             Self::Member {
                 within,
@@ -85,7 +85,7 @@ impl Change {
 
 impl Change {
     /// The program's current arguments. None if there is no entry, or one for another program.
-    pub fn arguments_there(&self, text: &str) -> Option<Vec<String>> {
+    pub(crate) fn arguments_there(&self, text: &str) -> Option<Vec<String>> {
         let (command, words) = match self {
             Self::Member { within, name, .. } => {
                 let root = CstRootNode::parse(text, &AS_AGENTS_READ).ok()?;

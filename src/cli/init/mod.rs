@@ -48,7 +48,7 @@ Examples:
   treering init vscode --write --data ./store --writable
   treering init vscode --write --anew          replace earlier options
   treering init codex --server https://agents.example:7171")]
-pub struct InitArgs {
+pub(crate) struct InitArgs {
     /// Name of the agent
     #[arg(value_enum)]
     agent: Agent,
@@ -72,7 +72,7 @@ pub struct InitArgs {
 
 /// A supported agent.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Agent {
+pub(crate) enum Agent {
     /// Claude Code.
     ClaudeCode,
     /// Codex CLI.
@@ -94,7 +94,7 @@ const KEPT_SUFFIX: &str = ".before-treering";
 ///
 /// # Errors
 /// [`CliError::ReadFile`]; [`CliError::Usage`] for a file that cannot be parsed.
-pub fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
     let arguments = arguments(args, common)?;
     let mut place = AgentSetup {
         folder: folder(args)?,

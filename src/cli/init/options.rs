@@ -8,11 +8,11 @@ const OF_THE_DOOR: [&str; 2] = ["--writable", "--allow-approvals"];
 
 /// Arguments of a program: the subcommand, and options with their values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options(Vec<Vec<String>>);
+pub(crate) struct Options(Vec<Vec<String>>);
 
 impl Options {
     /// The options among words. Words before the first option are ignored.
-    pub fn of(words: &[String]) -> Self {
+    pub(crate) fn of(words: &[String]) -> Self {
         let mut options: Vec<Vec<String>> = Vec::new();
         for word in words {
             match options.last_mut() {
@@ -26,7 +26,7 @@ impl Options {
 
     /// Merges given options over these, in their order. Also returns the existing ones that were
     /// kept.
-    pub fn with(self, given: &Self) -> (Self, Vec<String>) {
+    pub(crate) fn with(self, given: &Self) -> (Self, Vec<String>) {
         let names_store = |option: &[String]| STORES.contains(&name(option));
         let other_store = given.0.iter().any(|option| names_store(option));
         let (mut all, mut kept) = (Vec::new(), Vec::new());
@@ -50,13 +50,13 @@ impl Options {
     }
 
     /// Only options that other commands accept, too.
-    pub fn of_every_command(self) -> Self {
+    pub(crate) fn of_every_command(self) -> Self {
         let of_all = |option: &Vec<String>| !OF_THE_DOOR.contains(&name(option));
         Self(self.0.into_iter().filter(of_all).collect())
     }
 
     /// As words.
-    pub fn words(self) -> Vec<String> {
+    pub(crate) fn words(self) -> Vec<String> {
         self.0.into_iter().flatten().collect()
     }
 }
@@ -67,7 +67,7 @@ fn name(option: &[String]) -> &str {
 }
 
 /// Quotes a word for a shell.
-pub fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),
@@ -77,7 +77,7 @@ pub fn quoted(word: &str) -> String {
 
 /// The words of a command, if it has only words as [`quoted`] writes them. None if the user has
 /// extended it.
-pub fn unquoted(command: &str) -> Option<Vec<String>> {
+pub(crate) fn unquoted(command: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut chars = command.chars();

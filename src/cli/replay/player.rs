@@ -11,23 +11,23 @@ use super::super::pb::{self, event::Body};
 
 /// A call without an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub(crate) struct Question {
     /// Id of the call on the followed branch.
-    pub call_id: String,
+    pub(crate) call_id: String,
     /// Name of the tool.
-    pub tool: String,
+    pub(crate) tool: String,
     /// Arguments as JSON text.
-    pub arguments: Bytes,
+    pub(crate) arguments: Bytes,
     /// Number of the call among those of this tool with these arguments that have, or are to get, a
     /// result; from 1.
-    pub occurrence: u32,
+    pub(crate) occurrence: u32,
     /// It waits for an approval first.
-    pub pending: bool,
+    pub(crate) pending: bool,
 }
 
 /// The calls of a branch, from its events.
 #[derive(Debug, Default)]
-pub struct Player {
+pub(crate) struct Player {
     open: BTreeMap<String, Question>,
     denied: BTreeSet<String>,
     counts: HashMap<(String, String), u32>,
@@ -38,7 +38,10 @@ impl Player {
     ///
     /// # Errors
     /// If the event's body cannot be decoded.
-    pub fn take(&mut self, event: &pb::Event) -> Result<Option<Question>, prost::DecodeError> {
+    pub(crate) fn take(
+        &mut self,
+        event: &pb::Event,
+    ) -> Result<Option<Question>, prost::DecodeError> {
         Ok(match &event.body {
             Some(Body::ToolCallRequested(body)) => {
                 let call = pb::ToolCallRequested::decode(body.clone())?;
@@ -63,7 +66,7 @@ impl Player {
     }
 
     /// Open calls that were not denied, sorted by id.
-    pub fn open(&self) -> impl Iterator<Item = &Question> {
+    pub(crate) fn open(&self) -> impl Iterator<Item = &Question> {
         let open = self.open.values();
         open.filter(|question| !self.denied.contains(&question.call_id))
     }

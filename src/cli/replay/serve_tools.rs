@@ -36,10 +36,10 @@ const DIFF_EVENTS_MAX: u32 = 1_000;
 /// Options to run an agent again with recorded results.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "With --serve-tools")]
-pub struct ServeToolsArgs {
+pub(crate) struct ServeToolsArgs {
     /// Answer the tool calls on --branch with recorded results
     #[arg(long, conflicts_with_all = ["speed", "until", "as_of"])]
-    pub serve_tools: bool,
+    pub(crate) serve_tools: bool,
     /// The branch with the recorded results [default: the parent of --branch]
     #[arg(long, value_name = "BRANCH", requires = "serve_tools")]
     from: Option<String>,
@@ -90,7 +90,7 @@ enum OnMiss {
 
 impl ReplayArgs {
     /// The address at which to serve the store meanwhile.
-    pub fn listens(&self) -> Option<SocketAddr> {
+    pub(crate) fn listens(&self) -> Option<SocketAddr> {
         self.again.listen
     }
 }
@@ -111,7 +111,7 @@ struct Tally {
 ///
 /// # Errors
 /// Errors of the store or the output; [`CliError::Usage`] if the store is on a server.
-pub async fn listen(
+pub(crate) async fn listen(
     args: &ReplayArgs,
     addr: SocketAddr,
     common: &Common,
@@ -159,7 +159,7 @@ pub async fn listen(
 ///
 /// # Errors
 /// Errors of the store or the output; [`CliError::Usage`] if the branch has no parent.
-pub async fn run(
+pub(crate) async fn run(
     args: &ReplayArgs,
     place: FoundBranch,
     store: &Connection,

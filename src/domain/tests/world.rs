@@ -24,10 +24,10 @@ struct Past {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct World {
-    pub states: BTreeMap<ConversationId, ConversationState>,
+pub(crate) struct World {
+    pub(crate) states: BTreeMap<ConversationId, ConversationState>,
     past: BTreeMap<ConversationId, Vec<Past>>,
-    pub limits: Limits,
+    pub(crate) limits: Limits,
 }
 
 #[derive(Default)]
@@ -61,13 +61,13 @@ impl Lookup for View<'_> {
 
 impl World {
     /// Creates a world with conversation 1, which has one event.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut world = Self::empty();
         world.take(vec![create(1)]);
         world
     }
 
-    pub fn decide(&self, command: &AppendCommand) -> Result<Decided, Rejection> {
+    pub(crate) fn decide(&self, command: &AppendCommand) -> Result<Decided, Rejection> {
         let mut loaded = Loaded::default();
         loop {
             match decide(&View(self, &loaded), command, &self.limits) {
@@ -85,7 +85,7 @@ impl World {
         }
     }
 
-    pub fn append(&mut self, command: &AppendCommand) -> Result<Vec<Placed>, Rejection> {
+    pub(crate) fn append(&mut self, command: &AppendCommand) -> Result<Vec<Placed>, Rejection> {
         let decided = self.decide(command)?;
         let mut folds = self.clone();
         for (event, placed) in command.events.iter().zip(&decided.events) {
@@ -111,7 +111,7 @@ impl World {
     }
 
     /// Folds the accepted event independently, for comparison.
-    pub fn record(&mut self, event: &NewEvent, placed: Placed) {
+    pub(crate) fn record(&mut self, event: &NewEvent, placed: Placed) {
         let id = placed.at.conversation;
         let past = self.past.entry(id).or_default();
         let before = past.iter().rev().find(|past| past.branch == placed.branch);
@@ -151,7 +151,7 @@ impl World {
     }
 
     /// Returns the state after each event, without texts.
-    pub fn without_texts(&self) -> Vec<BranchState> {
+    pub(crate) fn without_texts(&self) -> Vec<BranchState> {
         let states = self.past.values().flatten().map(|past| {
             let mut state = (*past.after).clone();
             state.name = BranchName::default();
@@ -168,7 +168,7 @@ impl World {
     }
 
     /// Creates a world without conversations.
-    pub fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self {
             states: BTreeMap::new(),
             past: BTreeMap::new(),
@@ -177,7 +177,7 @@ impl World {
     }
 
     /// Looks up a branch as of a revision, through its forks within the conversation.
-    pub fn branch_at(
+    pub(crate) fn branch_at(
         &self,
         id: ConversationId,
         branch: BranchId,
@@ -201,7 +201,7 @@ impl World {
         })
     }
 
-    pub fn take(&mut self, events: Vec<NewEvent>) -> Vec<Placed> {
+    pub(crate) fn take(&mut self, events: Vec<NewEvent>) -> Vec<Placed> {
         let command = AppendCommand::new(Namespace::default(), events);
         match self.append(&command) {
             Ok(placed) => placed,
@@ -210,18 +210,18 @@ impl World {
     }
 
     /// Returns the rejection of this batch, and checks that it changed nothing.
-    pub fn refusal(&mut self, events: Vec<NewEvent>) -> Rejection {
+    pub(crate) fn refusal(&mut self, events: Vec<NewEvent>) -> Rejection {
         self.refusal_of(&AppendCommand::new(Namespace::default(), events))
     }
 
-    pub fn refusal_of(&mut self, command: &AppendCommand) -> Rejection {
+    pub(crate) fn refusal_of(&mut self, command: &AppendCommand) -> Rejection {
         let before = self.clone();
         let rejection = self.append(command).expect_err("must be refused");
         assert_eq!(*self, before, "a refused batch left a trace");
         rejection
     }
 
-    pub fn main(&self, conversation: u128) -> &BranchState {
+    pub(crate) fn main(&self, conversation: u128) -> &BranchState {
         &self.states[&id(conversation)].branches[&BranchId::MAIN]
     }
 }
@@ -240,7 +240,7 @@ fn state_conversation(
     *owner.expect("the branch is in the world").0
 }
 
-pub fn id(n: u128) -> ConversationId {
+pub(crate) fn id(n: u128) -> ConversationId {
     ConversationId(uuid::Uuid::from_u128(n))
 }
 
@@ -253,7 +253,7 @@ pub fn event(body: EventBody) -> NewEvent {
     NewEvent::new(id(1), body)
 }
 
-pub fn create(n: u128) -> NewEvent {
+pub(crate) fn create(n: u128) -> NewEvent {
     NewEvent::new(
         id(n),
         EventBody::ConversationCreated(ConversationCreated::default()),
@@ -261,7 +261,7 @@ pub fn create(n: u128) -> NewEvent {
 }
 
 /// Creates a conversation forked or spawned from the first branch of another.
-pub fn create_from(n: u128, parent: u128, revision: u64, shares_history: bool) -> NewEvent {
+pub(crate) fn create_from(n: u128, parent: u128, revision: u64, shares_history: bool) -> NewEvent {
     let created = ConversationCreated {
         parent: Some(ParentRef {
             conversation: id(parent),
@@ -279,7 +279,7 @@ pub fn user() -> NewEvent {
     say(Role::User)
 }
 
-pub fn assistant() -> NewEvent {
+pub(crate) fn assistant() -> NewEvent {
     say(Role::Assistant)
 }
 
@@ -289,7 +289,7 @@ fn say(role: Role) -> NewEvent {
     )))
 }
 
-pub fn fork(new: &str, parent: u64, revision: u64) -> NewEvent {
+pub(crate) fn fork(new: &str, parent: u64, revision: u64) -> NewEvent {
     event(EventBody::BranchForked(BranchForked {
         name: name(new),
         parent: BranchId(parent),
@@ -298,13 +298,13 @@ pub fn fork(new: &str, parent: u64, revision: u64) -> NewEvent {
     }))
 }
 
-pub const ARGUMENTS: ContentHash = ContentHash([1; 32]);
+pub(crate) const ARGUMENTS: ContentHash = ContentHash([1; 32]);
 
-pub fn request(call_id: &str, needs_approval: bool) -> NewEvent {
+pub(crate) fn request(call_id: &str, needs_approval: bool) -> NewEvent {
     request_from(call_id, needs_approval, None)
 }
 
-pub fn request_from(call_id: &str, needs_approval: bool, message: Option<u64>) -> NewEvent {
+pub(crate) fn request_from(call_id: &str, needs_approval: bool, message: Option<u64>) -> NewEvent {
     event(EventBody::ToolCallRequested(ToolCallRequested {
         call_id: call_id.to_owned(),
         tool: "read_file".to_owned(),
@@ -326,35 +326,35 @@ pub fn decision(call_id: &str, decision: Decision, arguments_hash: ContentHash) 
     }))
 }
 
-pub fn approve(call_id: &str) -> NewEvent {
+pub(crate) fn approve(call_id: &str) -> NewEvent {
     decision(call_id, Decision::Approved, ARGUMENTS)
 }
 
-pub fn deny(call_id: &str) -> NewEvent {
+pub(crate) fn deny(call_id: &str) -> NewEvent {
     decision(call_id, Decision::Denied, ARGUMENTS)
 }
 
-pub fn start(call_id: &str) -> NewEvent {
+pub(crate) fn start(call_id: &str) -> NewEvent {
     event(EventBody::ToolCallStarted(ToolCallStarted {
         call_id: call_id.to_owned(),
         executor: String::new(),
     }))
 }
 
-pub fn success(call_id: &str) -> NewEvent {
+pub(crate) fn success(call_id: &str) -> NewEvent {
     event(EventBody::ToolResultRecorded(ToolResultRecorded::text(
         call_id, "found",
     )))
 }
 
-pub fn failure(call_id: &str) -> NewEvent {
+pub(crate) fn failure(call_id: &str) -> NewEvent {
     event(EventBody::ToolResultRecorded(ToolResultRecorded::failure(
         call_id,
         "not found",
     )))
 }
 
-pub fn compact(cut: u64) -> NewEvent {
+pub(crate) fn compact(cut: u64) -> NewEvent {
     event(EventBody::Compacted(Compacted {
         summary: String::new(),
         cut_revision: Revision(cut),
@@ -367,7 +367,7 @@ pub fn compact(cut: u64) -> NewEvent {
 }
 
 /// Creates an append of one message with an expected revision.
-pub fn expecting(branch: Option<&str>, expected: ExpectedRevision) -> AppendCommand {
+pub(crate) fn expecting(branch: Option<&str>, expected: ExpectedRevision) -> AppendCommand {
     let mut command = AppendCommand::new(Namespace::default(), vec![user()]);
     command.expectations.push(Expectation {
         conversation: id(1),

@@ -28,19 +28,19 @@ use treering_domain::{Position, Revision};
 
 /// A draft before the budget is applied, with its inputs.
 #[derive(Clone, Debug)]
-pub struct Assembled {
+pub(crate) struct Assembled {
     /// The window.
-    pub window: WindowInput,
+    pub(crate) window: WindowInput,
     /// The conversation's policy, with the call's policy merged over it.
-    pub policy: ContextPolicy,
+    pub(crate) policy: ContextPolicy,
     /// All candidates of the window, with token counts.
-    pub draft: Draft,
+    pub(crate) draft: Draft,
     /// The token counter that was used for the draft.
-    pub tally: Tally,
+    pub(crate) tally: Tally,
     /// The basis of the counts, which determines their accuracy.
-    pub basis: TokenBasis,
+    pub(crate) basis: TokenBasis,
     /// What each enhancer did.
-    pub reports: Vec<EnhancerReport>,
+    pub(crate) reports: Vec<EnhancerReport>,
 }
 
 impl Engine {

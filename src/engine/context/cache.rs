@@ -35,19 +35,19 @@ const EVENT_BYTES: u64 = 320;
 /// A branch's window as last read.
 #[derive(Debug)]
 pub(super) struct KeptWindow {
-    pub head: Revision,
-    pub compaction: Option<EventRef>,
-    pub events: Vec<Arc<WindowEvent>>,
-    pub referred: BTreeMap<EventRef, Arc<WindowEvent>>,
+    pub(crate) head: Revision,
+    pub(crate) compaction: Option<EventRef>,
+    pub(crate) events: Vec<Arc<WindowEvent>>,
+    pub(crate) referred: BTreeMap<EventRef, Arc<WindowEvent>>,
     /// The items of its messages and steps, with token counts and explanations computed for earlier
     /// requests.
-    pub folded: Arc<Folded>,
+    pub(crate) folded: Arc<Folded>,
     /// What calls before the cut reveal of tools, if no tools are defined.
-    pub earlier_tools: Arc<CalledTools>,
+    pub(crate) earlier_tools: Arc<CalledTools>,
     /// Estimated size of its events, in bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Estimated size of its items once counted and explained, in bytes.
-    pub items_bytes: u64,
+    pub(crate) items_bytes: u64,
 }
 
 /// The cache key of a branch. An erasure changes it, so older entries are no longer found.
@@ -96,18 +96,18 @@ impl Weighter<(Namespace, u64), Arc<KeptLongTerm>> for LongTermWeight {
 /// The key of a remembered request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SentTo {
-    pub namespace: Namespace,
-    pub conversation: ConversationId,
-    pub branch: BranchId,
-    pub provider: Provider,
-    pub model: String,
+    pub(crate) namespace: Namespace,
+    pub(crate) conversation: ConversationId,
+    pub(crate) branch: BranchId,
+    pub(crate) provider: Provider,
+    pub(crate) model: String,
 }
 
 /// A namespace's long-term context as of a revision of its conversation.
 #[derive(Debug)]
 pub(super) struct KeptLongTerm {
-    pub head: Revision,
-    pub entries: Vec<LongTermEntry>,
+    pub(crate) head: Revision,
+    pub(crate) entries: Vec<LongTermEntry>,
 }
 
 struct Counts(Cache<TextKey, u64>);

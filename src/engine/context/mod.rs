@@ -17,7 +17,6 @@ pub use self::{
     active::{
         ContextChange, ContextEntry, ContextScope, ContextValues, LONG_TERM_LABEL, SetContext,
     },
-    build::Assembled,
     compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
     knowledge::{KnowledgeAnswer, KnowledgeQuery, Prerequisites},
     snapshots::ToolSnapshot,

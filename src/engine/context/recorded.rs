@@ -7,12 +7,12 @@ use treering_domain::{AppendOutcome, Appended, EventBody, Namespace, Position};
 /// A batch that was appended with an idempotency key.
 pub(crate) struct RecordedBatch {
     /// The events, in order.
-    pub events: Vec<(Appended, EventBody)>,
+    pub(crate) events: Vec<(Appended, EventBody)>,
 }
 
 impl RecordedBatch {
     /// Returns the answer to a retry.
-    pub fn repeated(self) -> AppendOutcome {
+    pub(crate) fn repeated(self) -> AppendOutcome {
         AppendOutcome {
             events: self.events.into_iter().map(|(event, _)| event).collect(),
             repeated_key: true,

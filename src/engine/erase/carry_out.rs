@@ -110,11 +110,11 @@ pub(super) async fn finish_earlier(
 
 /// Recorded erasures that are not finished.
 pub(super) struct Earlier {
-    pub erasure: Erasure,
+    pub(crate) erasure: Erasure,
     /// Offset of the last erasure event; 0 if there is none.
-    pub last: u64,
+    pub(crate) last: u64,
     /// Damage that was not accepted and may hide an erasure event: the erasure is not finished.
-    pub unread: Option<Lost>,
+    pub(crate) unread: Option<Lost>,
 }
 
 /// Reads the recorded erasures that are not finished.

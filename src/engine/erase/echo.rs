@@ -35,7 +35,7 @@ pub(super) struct Echo {
 
 impl Echo {
     /// Returns true when a title repeats erased content.
-    pub fn is_in_title(&self, title: &str) -> bool {
+    pub(crate) fn is_in_title(&self, title: &str) -> bool {
         let names = |gone: &String| title.starts_with(gone.as_str());
         !title.is_empty()
             && (self.titles.iter().any(names)

@@ -18,11 +18,11 @@ const NESTED_MAX: usize = 3;
 pub(super) struct Literal(Box<Finder<'static>>);
 
 impl Literal {
-    pub fn new(literal: &[u8]) -> Self {
+    pub(crate) fn new(literal: &[u8]) -> Self {
         Self(Box::new(Finder::new(literal).into_owned()))
     }
 
-    pub fn is_in(&self, bytes: &[u8]) -> bool {
+    pub(crate) fn is_in(&self, bytes: &[u8]) -> bool {
         let mut read = Cow::from(bytes);
         for _ in 0..NESTED_MAX {
             if self.0.find(&read).is_some() {

@@ -209,7 +209,7 @@ impl Erasings {
     }
 
     /// Returns a number that changes with each erasure; `None` while one is running.
-    pub fn settled(&self) -> Option<u64> {
+    pub(crate) fn settled(&self) -> Option<u64> {
         let number = self.0.load(Ordering::SeqCst);
         number.is_multiple_of(2).then_some(number)
     }

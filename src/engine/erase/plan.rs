@@ -54,8 +54,8 @@ pub(super) enum Wanted {
 /// An event to be erased.
 #[derive(Debug)]
 pub(super) struct Gone {
-    pub event: ErasedEvent,
-    pub stub: Bytes,
+    pub(crate) event: ErasedEvent,
+    pub(crate) stub: Bytes,
 }
 
 /// What the plan knows of a conversation.
@@ -95,7 +95,7 @@ pub(super) struct Plan {
     /// The offset up to which the log was read.
     reached: u64,
     /// The events to be erased, by offset.
-    pub gone: BTreeMap<u64, Gone>,
+    pub(crate) gone: BTreeMap<u64, Gone>,
     pub(super) known: HashMap<ConversationId, Known>,
     blobs: BTreeMap<u64, BlobUse>,
     /// First and last offset of the batch with an idempotency key that is being read.
@@ -115,7 +115,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub fn new(namespace: Option<Namespace>, wanted: Wanted, keep_derived: bool) -> Self {
+    pub(crate) fn new(namespace: Option<Namespace>, wanted: Wanted, keep_derived: bool) -> Self {
         // Content kept in other conversations has its own retention.
         let keep_derived = keep_derived || matches!(wanted, Wanted::These(_));
         Self {
@@ -138,7 +138,7 @@ impl Plan {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.gone.is_empty()
     }
 
@@ -146,7 +146,7 @@ impl Plan {
     ///
     /// # Errors
     /// When a part cannot be read: it may contain content to be erased.
-    pub async fn scan(
+    pub(crate) async fn scan(
         &mut self,
         inner: &Inner,
         files: &RedbLog,
@@ -179,7 +179,7 @@ impl Plan {
     ///
     /// # Errors
     /// As [`scan`](Self::scan).
-    pub async fn read_to(
+    pub(crate) async fn read_to(
         &mut self,
         around: Option<&Inner>,
         reader: &LogReader,
@@ -604,7 +604,7 @@ impl Plan {
     }
 
     /// Returns the erasure for the log.
-    pub fn erasure(&self) -> Erasure {
+    pub(crate) fn erasure(&self) -> Erasure {
         let stubs = self
             .gone
             .iter()
@@ -619,7 +619,7 @@ impl Plan {
     }
 
     /// Returns large bodies that are kept although one of their events is erased.
-    pub fn kept(&self) -> impl Iterator<Item = KeptBlob> {
+    pub(crate) fn kept(&self) -> impl Iterator<Item = KeptBlob> {
         let kept = self.blobs.iter().filter(|(_, of)| of.goes);
         kept.filter_map(|(home, of)| {
             Some(KeptBlob {
@@ -631,13 +631,13 @@ impl Plan {
     }
 
     /// Returns what to report before erasing.
-    pub fn items(&self) -> impl Iterator<Item = EraseItem> {
+    pub(crate) fn items(&self) -> impl Iterator<Item = EraseItem> {
         let events = self.gone.values().map(|gone| EraseItem::Event(gone.event));
         let shared = self.shared.iter().copied().map(EraseItem::Shared);
         events.chain(shared).chain(self.kept().map(EraseItem::Kept))
     }
 
-    pub fn outcome(&self) -> EraseOutcome {
+    pub(crate) fn outcome(&self) -> EraseOutcome {
         let derived = self.gone.values();
         let derived = derived.filter(|gone| gone.event.why != ErasedWhy::Asked);
         EraseOutcome {

@@ -20,14 +20,14 @@ const SET_ASIDE: &str = "set-aside-";
 /// An appended erasure event.
 #[derive(Clone, Debug)]
 pub(super) struct Recorded {
-    pub conversation: ConversationId,
-    pub revisions: Vec<Revision>,
-    pub at: Revision,
-    pub position: Position,
+    pub(crate) conversation: ConversationId,
+    pub(crate) revisions: Vec<Revision>,
+    pub(crate) at: Revision,
+    pub(crate) position: Position,
 }
 
 impl Recorded {
-    pub fn of(event: &NewEvent, appended: &AppendOutcome) -> Option<Self> {
+    pub(crate) fn of(event: &NewEvent, appended: &AppendOutcome) -> Option<Self> {
         let EventBody::ContentErased { revisions, .. } = &event.body else {
             return None;
         };

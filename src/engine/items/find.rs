@@ -37,16 +37,16 @@ const KEYS_PAGE: usize = 512;
 /// An item that was found, with its value.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    pub kept: Kept,
+    pub(crate) kept: Kept,
     /// `None` if the answer has no room for it.
-    pub value: Option<Bytes>,
-    pub text: String,
-    pub score: Option<f32>,
+    pub(crate) value: Option<Bytes>,
+    pub(crate) text: String,
+    pub(crate) score: Option<f32>,
 }
 
 impl Found {
     /// Converts to the public form.
-    pub fn item(&self, name: &ItemName) -> RememberedItem {
+    pub(crate) fn item(&self, name: &ItemName) -> RememberedItem {
         RememberedItem {
             name: name.clone(),
             value: self.value.clone().map(JsonText::from_checked),
@@ -67,7 +67,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
             bytes_left: bytes_max,
             is_empty: true,
@@ -75,7 +75,7 @@ impl Room {
     }
 
     /// Returns whether a value still fits, and counts it if so. The first value always fits.
-    pub fn takes(&mut self, bytes: usize) -> bool {
+    pub(crate) fn takes(&mut self, bytes: usize) -> bool {
         if bytes > self.bytes_left && !self.is_empty {
             return false;
         }

@@ -19,8 +19,7 @@ use serde_json::Value;
 
 pub use self::{
     condition::{Comparison, ItemCondition, PathMatch},
-    name::{ANY_LABEL, ItemName, NameFault},
-    stored::{ITEM_DELETED_TYPE, ITEM_TYPE},
+    name::{ItemName, NameFault},
 };
 use self::{
     find::{Found, Room},
@@ -39,7 +38,7 @@ use treering_domain::{
 use treering_proto::json;
 
 /// Label of the conversation that holds a namespace's items.
-pub const ITEMS_LABEL: &str = "treering.items";
+pub(crate) const ITEMS_LABEL: &str = "treering.items";
 
 /// An item's current state.
 #[derive(Clone, Debug, PartialEq)]
@@ -216,7 +215,7 @@ pub enum ItemsError {
 
 /// Returns the conversation that holds the items of a namespace. The first put creates it.
 #[must_use]
-pub fn items_conversation(namespace: &Namespace) -> ConversationId {
+pub(crate) fn items_conversation(namespace: &Namespace) -> ConversationId {
     derived_id(namespace, "items", &[])
 }
 

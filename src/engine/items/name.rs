@@ -4,7 +4,7 @@
 use treering_domain::limits::{EVENT_KEY_BYTES_MAX, ITEM_PATH_LABELS_MAX};
 
 /// Matches any label in path conditions.
-pub const ANY_LABEL: &str = "*";
+pub(crate) const ANY_LABEL: &str = "*";
 
 /// The name of an item.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,7 +67,7 @@ impl ItemName {
 
     /// Returns the name that an event key encodes; `None` if it is not an item's.
     #[must_use]
-    pub fn of_event_key(key: &str) -> Option<Self> {
+    pub(crate) fn of_event_key(key: &str) -> Option<Self> {
         let mut path: Vec<String> = key.split('/').map(unescape).collect::<Option<_>>()?;
         let key = path.pop()?;
         let name = Self { path, key };

@@ -13,9 +13,9 @@ use treering_log::Record;
 use treering_proto::tags;
 
 /// Type name of events that put an item.
-pub const ITEM_TYPE: &str = "treering.item";
+pub(crate) const ITEM_TYPE: &str = "treering.item";
 /// Type name of events that delete an item.
-pub const ITEM_DELETED_TYPE: &str = "treering.item.deleted";
+pub(crate) const ITEM_DELETED_TYPE: &str = "treering.item.deleted";
 
 /// When the item was first put, in microseconds since 1970; absent: with this event.
 const CREATED_AT: &str = "created_at";
@@ -27,17 +27,17 @@ const TTL_MS: &str = "ttl_ms";
 /// An item's metadata, from its event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
-    pub at: EventRef,
-    pub created_at: TimestampMicros,
-    pub updated_at: TimestampMicros,
-    pub ttl: Option<Duration>,
-    pub expires_at: Option<TimestampMicros>,
+    pub(crate) at: EventRef,
+    pub(crate) created_at: TimestampMicros,
+    pub(crate) updated_at: TimestampMicros,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) expires_at: Option<TimestampMicros>,
 }
 
 impl Kept {
     /// Decodes the metadata from a header and tags; `None` if the event deletes an item, was
     /// erased, or is not an item's.
-    pub fn of(record: &Record, found_by: &Bytes) -> Option<Self> {
+    pub(crate) fn of(record: &Record, found_by: &Bytes) -> Option<Self> {
         let (tags, body) = tags::split(found_by);
         let header = &record.header;
         if record.is_erased() || tags::type_name(header.kind, &body) != ITEM_TYPE {
@@ -63,26 +63,26 @@ impl Kept {
     }
 
     /// Returns false once the item has expired.
-    pub fn is_live(&self, now: TimestampMicros) -> bool {
+    pub(crate) fn is_live(&self, now: TimestampMicros) -> bool {
         self.expires_at.is_none_or(|end| now < end)
     }
 }
 
 /// The content of an event that puts an item.
 pub(super) struct Putting<'a> {
-    pub event_key: &'a str,
-    pub value: Bytes,
+    pub(crate) event_key: &'a str,
+    pub(crate) value: Bytes,
     /// The text that searches match.
-    pub text: String,
-    pub ttl: Option<Duration>,
+    pub(crate) text: String,
+    pub(crate) ttl: Option<Duration>,
     /// The creation time of the existing item.
-    pub created_at: Option<TimestampMicros>,
+    pub(crate) created_at: Option<TimestampMicros>,
     /// Set when the event only refreshes the item: the time of the last put.
-    pub updated_at: Option<TimestampMicros>,
+    pub(crate) updated_at: Option<TimestampMicros>,
 }
 
 impl Putting<'_> {
-    pub fn event(self, conversation: ConversationId) -> NewEvent {
+    pub(crate) fn event(self, conversation: ConversationId) -> NewEvent {
         let mut attributes = BTreeMap::new();
         let mut note = |name: &str, number: Option<i64>| {
             if let Some(number) = number {

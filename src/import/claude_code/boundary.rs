@@ -5,14 +5,14 @@ use super::line::SessionLine;
 /// The content of a compact boundary.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Boundary {
-    pub tokens_before: u64,
+    pub(crate) tokens_before: u64,
     /// The first line that was kept beside the summary.
-    pub kept_from: Option<usize>,
+    pub(crate) kept_from: Option<usize>,
 }
 
 impl Boundary {
     /// Reads the boundary at `index`.
-    pub fn at(lines: &[SessionLine], index: usize) -> Self {
+    pub(crate) fn at(lines: &[SessionLine], index: usize) -> Self {
         let said = &lines[index].said()["compactMetadata"];
         let head = [
             &said["preservedMessages"]["uuids"][0],

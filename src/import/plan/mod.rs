@@ -46,7 +46,7 @@ impl Plan {
     /// Returns the revision in the store for one in the imported conversation. Sub-contexts name it
     /// as their parent.
     #[must_use]
-    pub fn in_store(&self, parent: ParentRef) -> ParentRef {
+    pub(crate) fn in_store(&self, parent: ParentRef) -> ParentRef {
         let index = parent.revision.0.checked_sub(1);
         let place = index.and_then(|index| self.places.get(usize::try_from(index).ok()?));
         match place {

@@ -37,7 +37,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 
 /// Returns the address of an asset. It is the same in every namespace.
 #[must_use]
-pub fn address(name: &str) -> String {
+pub(crate) fn address(name: &str) -> String {
     format!("/assets/{name}?v={}", *VERSION)
 }
 
@@ -45,7 +45,7 @@ pub fn address(name: &str) -> String {
 ///
 /// # Errors
 /// When there is none of that name.
-pub async fn asset(At(name): At<String>) -> Result<Response, PageFailure> {
+pub(crate) async fn asset(At(name): At<String>) -> Result<Response, PageFailure> {
     let found = ASSETS.iter().find(|(own, _, _)| *own == name);
     let Some((_, kind, text)) = found else {
         return Err(PageFailure::none("there is no such file", ""));

@@ -29,7 +29,7 @@ use treering_proto::pb;
 ///
 /// # Errors
 /// Those of the store, and when a filter cannot be parsed.
-pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
+pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let filter = Filter::of(&visit.asked)?;
     let (found, next) = list(&visit, &filter).await?;
     let digests = visit.site.digests.of(&visit.store, &found, DIGEST_WAIT);

@@ -17,7 +17,7 @@ use treering_proto::pb;
 ///
 /// # Errors
 /// Those of the store.
-pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
+pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let Some(id) = visit.asked.text("id") else {
         return Err(PageFailure::asked(
             "the correlation id is missing",

@@ -31,7 +31,7 @@ use treering_proto::pb;
 ///
 /// # Errors
 /// Those of the store.
-pub async fn page(
+pub(crate) async fn page(
     visit: Visit,
     At((id, revision)): At<(String, u64)>,
 ) -> Result<Response, PageFailure> {
@@ -97,7 +97,7 @@ pub async fn page(
 ///
 /// # Errors
 /// Those of the store.
-pub async fn by_id(visit: Visit, At(id): At<String>) -> Result<Redirect, PageFailure> {
+pub(crate) async fn by_id(visit: Visit, At(id): At<String>) -> Result<Redirect, PageFailure> {
     let name = pb::EventName {
         by: Some(pb::event_name::By::EventId(id)),
     };
@@ -110,7 +110,7 @@ pub async fn by_id(visit: Visit, At(id): At<String>) -> Result<Redirect, PageFai
 ///
 /// # Errors
 /// Those of the store.
-pub async fn find(
+pub(crate) async fn find(
     visit: &Visit,
     id: &str,
     revision: u64,

@@ -18,7 +18,7 @@ use treering_access::{Holder, KeyRole};
 use treering_domain::Namespace;
 
 /// Returns the form.
-pub async fn page(stranger: Stranger) -> Page {
+pub(crate) async fn page(stranger: Stranger) -> Page {
     form(&stranger, None)
 }
 
@@ -74,7 +74,7 @@ fn by_certificate(stranger: &Stranger) -> Markup {
 ///
 /// # Errors
 /// When the form is not from our page.
-pub async fn log_in(StrangerForm(stranger): StrangerForm) -> Result<Response, PageFailure> {
+pub(crate) async fn log_in(StrangerForm(stranger): StrangerForm) -> Result<Response, PageFailure> {
     let site = &stranger.site;
     site.keys.look();
     let key = stranger.asked.text("key").unwrap_or_default();
@@ -135,7 +135,7 @@ fn is_ours(to: &str) -> bool {
 ///
 /// # Errors
 /// When the form is not from our page.
-pub async fn log_out(StrangerForm(stranger): StrangerForm) -> Result<Response, PageFailure> {
+pub(crate) async fn log_out(StrangerForm(stranger): StrangerForm) -> Result<Response, PageFailure> {
     if let Some(name) = &stranger.session {
         stranger.site.sessions().end(name);
     }

@@ -12,7 +12,7 @@ use crate::{
 use treering_proto::pb::{self, content_part::Part, event::Body, media::Source};
 
 /// Formats that are shown. SVG is not among them, because it may contain scripts.
-pub const IMAGES: [&str; 5] = [
+pub(crate) const IMAGES: [&str; 5] = [
     "image/png",
     "image/jpeg",
     "image/gif",
@@ -24,7 +24,7 @@ pub const IMAGES: [&str; 5] = [
 ///
 /// # Errors
 /// When there is none.
-pub async fn image(
+pub(crate) async fn image(
     visit: Visit,
     At((id, revision, number)): At<(String, u64, usize)>,
 ) -> Result<Response, PageFailure> {
@@ -49,7 +49,7 @@ pub async fn image(
 
 /// Returns the parts of a message or a result.
 #[must_use]
-pub fn parts_of(event: &pb::Event) -> Option<Vec<pb::ContentPart>> {
+pub(crate) fn parts_of(event: &pb::Event) -> Option<Vec<pb::ContentPart>> {
     match event.body.as_ref()? {
         Body::MessageAppended(bytes) => {
             Some(pb::MessageAppended::decode(bytes.as_ref()).ok()?.parts)

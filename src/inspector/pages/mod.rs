@@ -1,19 +1,19 @@
 //! The pages, one module each: `pub async fn page(visit: Visit, …) -> Result<Page, PageFailure>`.
 
-pub mod approvals;
-pub mod assets;
-pub mod branches;
-pub mod call;
-pub mod conversations;
-pub mod correlated;
-pub mod diff;
-pub mod event;
-pub mod login;
-pub mod media;
-pub mod namespace;
-pub mod request;
-pub mod search;
-pub mod store;
-pub mod text;
-pub mod tools;
-pub mod transcript;
+pub(crate) mod approvals;
+pub(crate) mod assets;
+pub(crate) mod branches;
+pub(crate) mod call;
+pub(crate) mod conversations;
+pub(crate) mod correlated;
+pub(crate) mod diff;
+pub(crate) mod event;
+pub(crate) mod login;
+pub(crate) mod media;
+pub(crate) mod namespace;
+pub(crate) mod request;
+pub(crate) mod search;
+pub(crate) mod store;
+pub(crate) mod text;
+pub(crate) mod tools;
+pub(crate) mod transcript;

@@ -13,7 +13,7 @@ use crate::{
 ///
 /// # Errors
 /// None at present.
-pub async fn page(stranger: Stranger) -> Result<Page, PageFailure> {
+pub(crate) async fn page(stranger: Stranger) -> Result<Page, PageFailure> {
     let here = &stranger.here;
     let own = stranger.namespaces();
     let body = html! {
@@ -45,7 +45,7 @@ pub async fn page(stranger: Stranger) -> Result<Page, PageFailure> {
 ///
 /// # Errors
 /// When the name is not a valid namespace.
-pub async fn go(stranger: Stranger) -> Result<axum::response::Redirect, PageFailure> {
+pub(crate) async fn go(stranger: Stranger) -> Result<axum::response::Redirect, PageFailure> {
     let to = stranger.asked.text("to").unwrap_or("default");
     treering_domain::Namespace::new(to).map_err(|error| {
         PageFailure::asked(

@@ -39,7 +39,7 @@ const SINCE: [(&str, &str); 3] = [
 ///
 /// # Errors
 /// Those of the store.
-pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
+pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let text = visit.asked.text("q").unwrap_or_default();
     let is_asked = !text.is_empty() || has_filter(&visit);
     let found = match is_asked {

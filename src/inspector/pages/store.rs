@@ -26,7 +26,7 @@ const MICROS: f64 = 1e6;
 ///
 /// # Errors
 /// Those of the store.
-pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
+pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let request = pb::StatsRequest {};
     let stats = visit.store.admin().stats(request).await?.into_inner();
     let samples = visit.site.samples.all();

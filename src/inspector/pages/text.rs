@@ -26,7 +26,7 @@ use treering_proto::pb;
 ///
 /// # Errors
 /// Those of the store.
-pub async fn page(
+pub(crate) async fn page(
     visit: Visit,
     At((id, revision)): At<(String, u64)>,
 ) -> Result<Page, PageFailure> {

@@ -32,7 +32,7 @@ use treering_proto::pb;
 ///
 /// # Errors
 /// Those of the store.
-pub async fn page(visit: Visit, At(id): At<String>) -> Result<Response, PageFailure> {
+pub(crate) async fn page(visit: Visit, At(id): At<String>) -> Result<Response, PageFailure> {
     let at = visit.asked.number("at")?.unwrap_or(0);
     let place = Place::of(&visit.asked)?;
     let named = visit.asked.text("branch").unwrap_or_default().to_owned();

@@ -8,7 +8,7 @@ const HEIGHT: f64 = 48.0;
 /// Renders a curve of values over time, from zero to their maximum, with a text alternative.
 #[must_use]
 #[allow(clippy::cast_precision_loss)] // Only for drawing.
-pub fn curve(values: &[f64], told: &str) -> Markup {
+pub(crate) fn curve(values: &[f64], told: &str) -> Markup {
     let most = values.iter().copied().fold(0.0, f64::max);
     let scale = if most > 0.0 {
         (HEIGHT - 4.0) / most
@@ -44,7 +44,7 @@ pub fn curve(values: &[f64], told: &str) -> Markup {
 /// Renders a histogram: bars with a name and a number each.
 #[must_use]
 #[allow(clippy::cast_precision_loss)] // Only for drawing.
-pub fn bars(bars: &[(String, u64)], told: &str) -> Markup {
+pub(crate) fn bars(bars: &[(String, u64)], told: &str) -> Markup {
     let most = bars
         .iter()
         .map(|(_, number)| *number)
@@ -69,7 +69,7 @@ pub fn bars(bars: &[(String, u64)], told: &str) -> Markup {
 /// Renders a share as a bar.
 #[must_use]
 #[allow(clippy::cast_precision_loss)] // Only for drawing.
-pub fn share(is: u64, of: u64, told: &str) -> Markup {
+pub(crate) fn share(is: u64, of: u64, told: &str) -> Markup {
     let part = if of == 0 {
         0.0
     } else {

@@ -10,7 +10,7 @@ const OWN: &str = "treering/";
 
 /// Returns the labels that users set.
 #[must_use]
-pub fn labels_of(summary: &pb::ConversationSummary) -> Vec<(&String, &String)> {
+pub(crate) fn labels_of(summary: &pb::ConversationSummary) -> Vec<(&String, &String)> {
     let given = summary
         .labels
         .iter()
@@ -29,14 +29,14 @@ const VIEWS: [(&str, &str, &str); 5] = [
 
 /// Returns the label of a page.
 #[must_use]
-pub fn word(name: &str) -> &'static str {
+pub(crate) fn word(name: &str) -> &'static str {
     let view = VIEWS.iter().find(|(one, ..)| *one == name);
     view.map_or("", |(_, _, word)| word)
 }
 
 /// Renders links to the pages of a conversation; `current` is the one shown.
 #[must_use]
-pub fn tabs(visit: &Visit, id: &str, branch: &str, current: &str) -> Markup {
+pub(crate) fn tabs(visit: &Visit, id: &str, branch: &str, current: &str) -> Markup {
     let query = match query(&[("branch", branch)]) {
         query if query.is_empty() => query,
         query => format!("?{query}"),

@@ -9,7 +9,7 @@ use treering_present::text::{is_unseen, picture};
 /// Returns how many bytes of a text produce at most `markup_max` bytes of markup; one character can
 /// produce fifty.
 #[must_use]
-pub fn fitting(text: &str, markup_max: usize) -> usize {
+pub(crate) fn fitting(text: &str, markup_max: usize) -> usize {
     // No character produces less than its own length.
     let mut left = markup_max;
     for (at, c) in text.char_indices() {
@@ -34,13 +34,13 @@ const SIGN_BYTES: usize = 56;
 
 /// Renders recorded text within a line of ours.
 #[must_use]
-pub fn shown(text: &str) -> Markup {
+pub(crate) fn shown(text: &str) -> Markup {
     html! { bdi { (escaped(text)) } }
 }
 
 /// Renders its first line, cut to `chars_max` characters.
 #[must_use]
-pub fn headline(text: &str, chars_max: usize) -> Markup {
+pub(crate) fn headline(text: &str, chars_max: usize) -> Markup {
     let first = first(text, chars_max);
     match fitting(&first, 8 * chars_max) {
         end if end < first.len() => html! { (shown(&first[..end])) " …" },
@@ -51,7 +51,7 @@ pub fn headline(text: &str, chars_max: usize) -> Markup {
 /// Returns the first line that is not blank, cut to `chars_max` characters; unsafe characters are
 /// left for [`shown`] to replace.
 #[must_use]
-pub fn first(text: &str, chars_max: usize) -> String {
+pub(crate) fn first(text: &str, chars_max: usize) -> String {
     let mut lines = text.lines().map(str::trim);
     let line = lines.find(|line| !line.is_empty()).unwrap_or_default();
     match line.char_indices().nth(chars_max) {
@@ -63,13 +63,13 @@ pub fn first(text: &str, chars_max: usize) -> String {
 
 /// Renders recorded text as a block with its own lines.
 #[must_use]
-pub fn block(text: &str) -> Markup {
+pub(crate) fn block(text: &str) -> Markup {
     html! { pre.text dir="auto" tabindex="0" { (escaped(text)) } }
 }
 
 /// Returns the markup of a text: signs for invisible characters, the rest escaped.
 #[must_use]
-pub fn escaped(text: &str) -> PreEscaped<String> {
+pub(crate) fn escaped(text: &str) -> PreEscaped<String> {
     let mut out = String::with_capacity(text.len() + text.len() / 16);
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
@@ -92,7 +92,7 @@ pub fn escaped(text: &str) -> PreEscaped<String> {
 /// character references, which browsers resolve; they come from values of forms. Browsers resolve
 /// references of C1 control characters to other characters, so these become signs.
 #[must_use]
-pub fn referenced(page: String) -> String {
+pub(crate) fn referenced(page: String) -> String {
     let is_raw = |c: char| is_unseen(c) && !matches!(c, '\n' | '\t');
     if !page.contains(is_raw) {
         return page;

@@ -18,7 +18,7 @@ const SHORT_BYTES: usize = 100;
 /// Renders formatted JSON with its numbers and all of its members unchanged: whoever decides about
 /// a call must see what its tool will see. Text that is not JSON is shown as it is.
 #[must_use]
-pub fn pretty(text: &str) -> Markup {
+pub(crate) fn pretty(text: &str) -> Markup {
     let tokens = text.bytes().filter(|byte| b",:".contains(byte)).count();
     if tokens > TOKENS_MAX || (text.len() > SHORT_BYTES && tokens * DENSE_BYTES > text.len()) {
         return block(text);

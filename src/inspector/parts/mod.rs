@@ -1,11 +1,11 @@
 //! Components of pages.
 
-pub mod chart;
-pub mod conversation;
-pub mod hostile;
-pub mod json;
-pub mod numbers;
-pub mod pager;
-pub mod pieces;
-pub mod place;
-pub mod time;
+pub(crate) mod chart;
+pub(crate) mod conversation;
+pub(crate) mod hostile;
+pub(crate) mod json;
+pub(crate) mod numbers;
+pub(crate) mod pager;
+pub(crate) mod pieces;
+pub(crate) mod place;
+pub(crate) mod time;

@@ -6,7 +6,11 @@ use super::numbers::count;
 
 /// Renders links to the previous and next page: address and label, if there is one.
 #[must_use]
-pub fn pager(before: Option<(String, &str)>, after: Option<(String, &str)>, place: &str) -> Markup {
+pub(crate) fn pager(
+    before: Option<(String, &str)>,
+    after: Option<(String, &str)>,
+    place: &str,
+) -> Markup {
     html! {
         // It appears above and below a list: as two landmarks, the two could not be told apart.
         div.pager role="group" aria-label="Pages of this list" {
@@ -25,22 +29,22 @@ pub fn pager(before: Option<(String, &str)>, after: Option<(String, &str)>, plac
 
 /// Addresses of other parts of a long text, where they exist.
 #[derive(Debug, Default)]
-pub struct Ways {
+pub(crate) struct Ways {
     /// The beginning.
-    pub first: Option<String>,
+    pub(crate) first: Option<String>,
     /// The part before.
-    pub before: Option<String>,
+    pub(crate) before: Option<String>,
     /// The part after, and its first line.
-    pub after: Option<(String, Option<u64>)>,
+    pub(crate) after: Option<(String, Option<u64>)>,
     /// The end.
-    pub last: Option<String>,
+    pub(crate) last: Option<String>,
 }
 
 impl Ways {
     /// Renders the links. A page has them above and below the part, and `place` tells the two
     /// apart.
     #[must_use]
-    pub fn markup(&self, place: &str) -> Markup {
+    pub(crate) fn markup(&self, place: &str) -> Markup {
         let Self {
             first,
             before,

@@ -7,7 +7,7 @@ use treering_present::Tone;
 
 /// The colour of a badge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mood {
+pub(crate) enum Mood {
     /// Neutral.
     Plain,
     /// Success.
@@ -21,7 +21,7 @@ pub enum Mood {
 impl Mood {
     /// Returns the colour for the tone of a text.
     #[must_use]
-    pub fn of(tone: Tone) -> Self {
+    pub(crate) fn of(tone: Tone) -> Self {
         match tone {
             Tone::Good => Self::Good,
             Tone::Bad => Self::Bad,
@@ -34,7 +34,7 @@ impl Mood {
 
     /// Returns the CSS class.
     #[must_use]
-    pub fn class(self) -> &'static str {
+    pub(crate) fn class(self) -> &'static str {
         match self {
             Self::Plain => "plain",
             Self::Good => "good",
@@ -46,13 +46,13 @@ impl Mood {
 
 /// Renders a badge.
 #[must_use]
-pub fn badge(mood: Mood, word: &str) -> Markup {
+pub(crate) fn badge(mood: Mood, word: &str) -> Markup {
     html! { span class={ "badge " (mood.class()) } { (escaped(word)) } }
 }
 
 /// Renders a filter that a click sets or removes.
 #[must_use]
-pub fn chip(address: &str, word: &Markup, is_on: bool) -> Markup {
+pub(crate) fn chip(address: &str, word: &Markup, is_on: bool) -> Markup {
     html! {
         a.chip href=(address) aria-current=[is_on.then_some("true")] {
             (word) @if is_on { span.x aria-label="remove" { "×" } }
@@ -62,18 +62,18 @@ pub fn chip(address: &str, word: &Markup, is_on: bool) -> Markup {
 
 /// Renders a number with its label, for the figures at the head of a page.
 #[must_use]
-pub fn figure(word: &str, number: &Markup) -> Markup {
+pub(crate) fn figure(word: &str, number: &Markup) -> Markup {
     html! { div.figure { dt { (word) } dd { (number) } } }
 }
 
 /// Renders a folded part. The id stores whether it is open.
 #[must_use]
-pub fn fold(id: &str, is_open: bool, head: &Markup, body: &Markup) -> Markup {
+pub(crate) fn fold(id: &str, is_open: bool, head: &Markup, body: &Markup) -> Markup {
     html! { details.fold #(id) open[is_open] { summary { (head) } (body) } }
 }
 
 /// Renders a note that there is nothing to show.
 #[must_use]
-pub fn nothing(what: &str, hint: &Markup) -> Markup {
+pub(crate) fn nothing(what: &str, hint: &Markup) -> Markup {
     html! { div.nothing { p { (what) } p.hint { (hint) } } }
 }

@@ -15,17 +15,17 @@ use treering_proto::pb;
 
 /// The conversation and branch of a page.
 #[derive(Clone, Debug)]
-pub struct ConversationPlace {
+pub(crate) struct ConversationPlace {
     /// The conversation's id, for calls.
-    pub id: String,
+    pub(crate) id: String,
     /// Its summary.
-    pub summary: pb::ConversationSummary,
+    pub(crate) summary: pb::ConversationSummary,
     /// The branch that is shown.
-    pub branch: pb::BranchState,
+    pub(crate) branch: pb::BranchState,
     /// Its first branches.
-    pub branches: Vec<pb::Branch>,
+    pub(crate) branches: Vec<pb::Branch>,
     /// Whether there are more branches.
-    pub more_branches: bool,
+    pub(crate) more_branches: bool,
 }
 
 impl ConversationPlace {
@@ -33,7 +33,7 @@ impl ConversationPlace {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn of(visit: &Visit, id: &str) -> Result<Self, PageFailure> {
+    pub(crate) async fn of(visit: &Visit, id: &str) -> Result<Self, PageFailure> {
         let request = pb::GetConversationRequest {
             conversation_id: id.to_owned(),
             branch: visit.asked.text("branch").unwrap_or_default().to_owned(),
@@ -53,13 +53,13 @@ impl ConversationPlace {
 
     /// Returns the title of a page for the browser.
     #[must_use]
-    pub fn titled(&self, word: &str) -> String {
+    pub(crate) fn titled(&self, word: &str) -> String {
         format!("{word} · {}", self.name())
     }
 
     /// Returns its display name.
     #[must_use]
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         let id = treering_present::text::short_id(&self.summary.source_id, &self.id);
         match self.summary.title.trim() {
             "" => id,
@@ -69,19 +69,19 @@ impl ConversationPlace {
 
     /// Returns the address of one of its pages, with a query of names and values.
     #[must_use]
-    pub fn link(&self, visit: &Visit, tail: &str, pairs: &[(&str, &str)]) -> String {
+    pub(crate) fn link(&self, visit: &Visit, tail: &str, pairs: &[(&str, &str)]) -> String {
         link(visit, &self.id, tail, pairs)
     }
 
     /// Renders its title, and the links to its pages; `page` is the current one.
     #[must_use]
-    pub fn heading(&self, visit: &Visit, page: &str) -> Markup {
+    pub(crate) fn heading(&self, visit: &Visit, page: &str) -> Markup {
         self.heading_of(visit, page, &html! { (conversation::word(page)) })
     }
 
     /// Like `heading`, for a page with its own title.
     #[must_use]
-    pub fn heading_of(&self, visit: &Visit, page: &str, word: &Markup) -> Markup {
+    pub(crate) fn heading_of(&self, visit: &Visit, page: &str, word: &Markup) -> Markup {
         html! {
             div.crumbs {
                 a href=(self.link(visit, "", &[("branch", &self.branch.name)])) {
@@ -95,7 +95,7 @@ impl ConversationPlace {
 
     /// Renders a choice of its branches for a form.
     #[must_use]
-    pub fn branch_field(&self, name: &str, chosen: &str) -> Markup {
+    pub(crate) fn branch_field(&self, name: &str, chosen: &str) -> Markup {
         let named = self.branches.iter().map(|branch| branch.name.as_str());
         let is_listed = named.clone().any(|name| name == chosen);
         html! {
@@ -123,7 +123,7 @@ const OPTION_CHARS: usize = 60;
 
 /// Returns the address of a page of a conversation.
 #[must_use]
-pub fn link(visit: &Visit, id: &str, tail: &str, pairs: &[(&str, &str)]) -> String {
+pub(crate) fn link(visit: &Visit, id: &str, tail: &str, pairs: &[(&str, &str)]) -> String {
     let query = query(pairs);
     let mark = if query.is_empty() { "" } else { "?" };
     visit.link(&format!("/c/{}{tail}{mark}{query}", path_part(id)))
@@ -131,7 +131,7 @@ pub fn link(visit: &Visit, id: &str, tail: &str, pairs: &[(&str, &str)]) -> Stri
 
 /// Returns the address of an event in its transcript.
 #[must_use]
-pub fn moment(visit: &Visit, id: &str, branch: &str, revision: u64) -> String {
+pub(crate) fn moment(visit: &Visit, id: &str, branch: &str, revision: u64) -> String {
     let around = revision.to_string();
     let address = link(visit, id, "", &[("branch", branch), ("around", &around)]);
     format!("{address}#e{revision}")
@@ -139,6 +139,6 @@ pub fn moment(visit: &Visit, id: &str, branch: &str, revision: u64) -> String {
 
 /// Returns the address of an event's own page.
 #[must_use]
-pub fn event(visit: &Visit, id: &str, revision: u64) -> String {
+pub(crate) fn event(visit: &Visit, id: &str, revision: u64) -> String {
     link(visit, id, &format!("/e/{revision}"), &[])
 }

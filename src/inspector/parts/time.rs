@@ -7,19 +7,19 @@ use treering_present::{json::rfc3339, text::Zone};
 
 /// Renders how long ago a time was, with the time as a tooltip.
 #[must_use]
-pub fn ago(time: Option<&Timestamp>) -> Markup {
+pub(crate) fn ago(time: Option<&Timestamp>) -> Markup {
     marked(time, &Zone::Utc.ago(time), true)
 }
 
 /// Renders the time of day, to the millisecond.
 #[must_use]
-pub fn clock(time: Option<&Timestamp>) -> Markup {
+pub(crate) fn clock(time: Option<&Timestamp>) -> Markup {
     marked(time, &Zone::Utc.clock(time), false)
 }
 
 /// Renders the date and time.
 #[must_use]
-pub fn moment(time: Option<&Timestamp>) -> Markup {
+pub(crate) fn moment(time: Option<&Timestamp>) -> Markup {
     marked(time, &Zone::Utc.day_clock(time), false)
 }
 

@@ -24,11 +24,11 @@ use treering_proto::pb::{self, content_part::Part, media::Source};
 
 /// The space left on a page, in bytes of markup.
 #[derive(Debug)]
-pub struct Room(pub usize);
+pub(crate) struct Room(pub(crate) usize);
 
 impl Room {
     /// Returns the beginning of a text that fits, and whether that is all of it.
-    pub fn take<'a>(&mut self, text: &'a str, bytes_max: usize) -> (&'a str, bool) {
+    pub(crate) fn take<'a>(&mut self, text: &'a str, bytes_max: usize) -> (&'a str, bool) {
         // No text may take all of the remaining space, so that later events still get a line.
         let most = bytes_max.min((self.0 / 8).max(LEAST_BYTES));
         let mut end = fitting(text, most);
@@ -44,7 +44,7 @@ impl Room {
     }
 
     /// Like `take`, for coloured JSON, whose markup is larger.
-    pub fn take_json<'a>(&mut self, text: &'a str, bytes_max: usize) -> (&'a str, bool) {
+    pub(crate) fn take_json<'a>(&mut self, text: &'a str, bytes_max: usize) -> (&'a str, bool) {
         let (text, is_whole) = self.take(text, bytes_max);
         self.0 = self.0.saturating_sub(2 * text.len());
         (text, is_whole)
@@ -56,14 +56,14 @@ const LEAST_BYTES: usize = 120;
 
 /// Returns the address of an event of this conversation.
 #[must_use]
-pub fn event_address(visit: &Visit, event: &pb::Event) -> String {
+pub(crate) fn event_address(visit: &Visit, event: &pb::Event) -> String {
     let id = path_part(&event.conversation_id);
     visit.link(&format!("/c/{id}/e/{}", event.revision))
 }
 
 /// Returns the address of an event's text.
 #[must_use]
-pub fn text_address(visit: &Visit, event: &pb::Event) -> String {
+pub(crate) fn text_address(visit: &Visit, event: &pb::Event) -> String {
     let path = format!(
         "/c/{}/text/{}",
         path_part(&event.conversation_id),
@@ -77,7 +77,7 @@ pub fn text_address(visit: &Visit, event: &pb::Event) -> String {
 
 /// Renders the revision of an event as a link to it.
 #[must_use]
-pub fn number(visit: &Visit, event: &pb::Event) -> Markup {
+pub(crate) fn number(visit: &Visit, event: &pb::Event) -> Markup {
     html! {
         a.rev href=(event_address(visit, event)) title="the event itself" { "#" (event.revision) }
     }
@@ -89,13 +89,13 @@ fn happened(event: &pb::Event) -> Option<&prost_types::Timestamp> {
 
 /// Renders the time of day of an event.
 #[must_use]
-pub fn clock(event: &pb::Event) -> Markup {
+pub(crate) fn clock(event: &pb::Event) -> Markup {
     time::clock(happened(event))
 }
 
 /// Renders a message.
 #[must_use]
-pub fn said(
+pub(crate) fn said(
     visit: &Visit,
     event: &pb::Event,
     message: &pb::MessageAppended,
@@ -173,7 +173,7 @@ fn is_usual(finish_reason: &str) -> bool {
 
 /// Renders a part of a message or a result.
 #[must_use]
-pub fn part_of(
+pub(crate) fn part_of(
     visit: &Visit,
     event: &pb::Event,
     index: usize,
@@ -272,7 +272,7 @@ fn attached(what: &str, media: &pb::Media) -> Markup {
 
 /// Renders the beginning of a message whose body is too large.
 #[must_use]
-pub fn large(visit: &Visit, event: &pb::Event, head: &Piece) -> Markup {
+pub(crate) fn large(visit: &Visit, event: &pb::Event, head: &Piece) -> Markup {
     html! {
         article.said id={ "e" (event.revision) } data-item tabindex="-1" {
             header {
@@ -288,7 +288,7 @@ pub fn large(visit: &Visit, event: &pb::Event, head: &Piece) -> Markup {
 
 /// Renders any other event on one line.
 #[must_use]
-pub fn noted(visit: &Visit, event: &pb::Event, room: &mut Room) -> Markup {
+pub(crate) fn noted(visit: &Visit, event: &pb::Event, room: &mut Room) -> Markup {
     let said = say(event);
     let (text, is_whole) = room.take(said.content.trim(), REASONING_BYTES);
     let is_short = !text.contains('\n') && text.len() < TITLE_CHARS;
@@ -313,7 +313,7 @@ pub fn noted(visit: &Visit, event: &pb::Event, room: &mut Room) -> Markup {
 
 /// Returns a number of calls in words.
 #[must_use]
-pub fn calls_told(number: usize) -> String {
+pub(crate) fn calls_told(number: usize) -> String {
     things(number as u64, "call", "calls")
 }
 

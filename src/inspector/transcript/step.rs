@@ -59,7 +59,7 @@ const VALUE_CHARS: usize = 40;
 
 /// Renders a step.
 #[must_use]
-pub fn step(
+pub(crate) fn step(
     visit: &Visit,
     calls: &[ThreadCall],
     heads: &Heads,
@@ -155,7 +155,7 @@ fn lasted(call: &ThreadCall) -> Markup {
 }
 
 /// Explains a duration that was not measured.
-pub const BETWEEN: &str =
+pub(crate) const BETWEEN: &str =
     "time between the events of the call and its result; it may include waiting";
 
 /// Returns the address of the call's own page.
@@ -210,7 +210,7 @@ fn asked(event: &pb::Event, tool: &str, arguments: &str, room: &mut Room) -> Mar
 
 /// Returns what a call does, on one line.
 #[must_use]
-pub fn deed_of(tool: &str, arguments: &str) -> String {
+pub(crate) fn deed_of(tool: &str, arguments: &str) -> String {
     let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(arguments) else {
         return arguments.to_owned();
     };
@@ -320,7 +320,7 @@ const FAULTS: [&str; 14] = [
 /// Returns the line of a failed call's result that says why: the first one that looks like an
 /// error, else the last one.
 #[must_use]
-pub fn fault_of(text: &str) -> &str {
+pub(crate) fn fault_of(text: &str) -> &str {
     let is_fault = |line: &&str| {
         let line = line.to_lowercase();
         FAULTS.iter().any(|word| line.contains(word))

@@ -10,7 +10,7 @@ use treering_proto::pb::{self, event::Body};
 
 /// An item of a transcript.
 #[derive(Debug)]
-pub enum ThreadItem {
+pub(crate) enum ThreadItem {
     /// A message.
     Said(Box<pb::Event>, Box<pb::MessageAppended>),
     /// Tool calls that were made together.
@@ -21,24 +21,24 @@ pub enum ThreadItem {
 
 /// A tool call, with its outcome as far as the window contains it.
 #[derive(Debug, Default)]
-pub struct ThreadCall {
+pub(crate) struct ThreadCall {
     /// The provider's call id.
-    pub call_id: String,
+    pub(crate) call_id: String,
     /// The request; `None`: it is before the window.
-    pub asked: Option<(pb::Event, pb::ToolCallRequested)>,
+    pub(crate) asked: Option<(pb::Event, pb::ToolCallRequested)>,
     /// The decision about it.
-    pub decided: Option<(pb::Event, pb::ApprovalDecided)>,
+    pub(crate) decided: Option<(pb::Event, pb::ApprovalDecided)>,
     /// Set when it was started.
-    pub started: Option<pb::Event>,
+    pub(crate) started: Option<pb::Event>,
     /// How it ended.
-    pub ended: Option<Ended>,
+    pub(crate) ended: Option<Ended>,
     /// Revisions of its result digests, which have no item of their own.
-    pub summarised: Vec<u64>,
+    pub(crate) summarised: Vec<u64>,
 }
 
 /// How a call ended.
 #[derive(Debug)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// With a result; the body is `None` when it is too large.
     Result(pb::Event, Option<pb::ToolResultRecorded>),
     /// It was cancelled.
@@ -47,7 +47,7 @@ pub enum Ended {
 
 /// The status of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stands {
+pub(crate) enum Stands {
     /// Requested, without a result.
     Open,
     /// Waits for approval.
@@ -66,7 +66,7 @@ impl ThreadCall {
     /// Returns the status. For a result that is too large, its stored beginning tells whether it
     /// succeeded.
     #[must_use]
-    pub fn stands(&self, large: Option<&pb::ResultInfo>) -> Stands {
+    pub(crate) fn stands(&self, large: Option<&pb::ResultInfo>) -> Stands {
         let decision = self.decided.as_ref().map(|(_, decided)| decided.decision());
         match (&self.ended, decision) {
             (Some(Ended::Result(_, Some(result))), _) if !result.success => Stands::Failed,
@@ -92,7 +92,7 @@ impl ThreadCall {
 
     /// Returns the event that represents the call.
     #[must_use]
-    pub fn event(&self) -> Option<&pb::Event> {
+    pub(crate) fn event(&self) -> Option<&pb::Event> {
         let asked = self.asked.as_ref().map(|(event, _)| event);
         asked.or(match &self.ended {
             Some(Ended::Result(event, _) | Ended::Cancelled(event, _)) => Some(event),
@@ -103,7 +103,10 @@ impl ThreadCall {
 
 /// Converts events to items, in order. `heads` has the beginnings of results that are too large.
 #[must_use]
-pub fn thread(events: Vec<pb::Event>, heads: &HashMap<(String, u64), Piece>) -> Vec<ThreadItem> {
+pub(crate) fn thread(
+    events: Vec<pb::Event>,
+    heads: &HashMap<(String, u64), Piece>,
+) -> Vec<ThreadItem> {
     let mut thread = Thread::default();
     for event in events {
         let is_result = event.kind() == pb::EventKind::ToolResultRecorded;

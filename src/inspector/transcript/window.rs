@@ -16,18 +16,18 @@ use treering_proto::pb;
 
 /// Identifies a history.
 #[derive(Clone, Debug)]
-pub struct History {
+pub(crate) struct History {
     /// The conversation.
-    pub conversation: String,
+    pub(crate) conversation: String,
     /// The branch.
-    pub branch: String,
+    pub(crate) branch: String,
     /// As of this revision; 0: now.
-    pub at: u64,
+    pub(crate) at: u64,
 }
 
 /// Selects a part of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// From the beginning.
     Start,
     /// Up to the end.
@@ -42,17 +42,17 @@ pub enum Place {
 
 /// An event of a history; an inherited one belongs to another conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spot {
+pub(crate) struct Spot {
     /// Its revision.
-    pub revision: u64,
+    pub(crate) revision: u64,
     /// Its conversation, when it is not the history's.
-    pub of: String,
+    pub(crate) of: String,
 }
 
 impl Spot {
     /// Returns the form used in addresses.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self.of.is_empty() {
             true => self.revision.to_string(),
             false => format!("{}@{}", self.revision, self.of),
@@ -77,7 +77,7 @@ impl Spot {
 impl Place {
     /// True for the event of this spot.
     #[must_use]
-    pub fn is_at(&self, revision: u64) -> bool {
+    pub(crate) fn is_at(&self, revision: u64) -> bool {
         matches!(self, Self::Around(spot) if spot.revision == revision)
     }
 
@@ -85,7 +85,7 @@ impl Place {
     ///
     /// # Errors
     /// When an event is malformed.
-    pub fn of(asked: &PageQuery) -> Result<Self, PageFailure> {
+    pub(crate) fn of(asked: &PageQuery) -> Result<Self, PageFailure> {
         let spot = |name| {
             asked
                 .text(name)
@@ -112,15 +112,15 @@ impl Place {
 
 /// A part of a history.
 #[derive(Debug, Default)]
-pub struct Window {
+pub(crate) struct Window {
     /// The events, with their bodies except those in `heads`.
-    pub events: Vec<pb::Event>,
+    pub(crate) events: Vec<pb::Event>,
     /// By conversation and revision: the beginning of an event that is too large.
-    pub heads: HashMap<(String, u64), Piece>,
+    pub(crate) heads: HashMap<(String, u64), Piece>,
     /// Whether there are events before it.
-    pub has_before: bool,
+    pub(crate) has_before: bool,
     /// Whether there are events after it.
-    pub has_after: bool,
+    pub(crate) has_after: bool,
 }
 
 impl Window {
@@ -128,7 +128,7 @@ impl Window {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn read(
+    pub(crate) async fn read(
         store: &Connection,
         history: &History,
         place: &Place,
@@ -206,7 +206,7 @@ fn place_of(event: &pb::Event) -> TextPlace {
 impl History {
     /// Returns the spot of an event.
     #[must_use]
-    pub fn spot(&self, event: &pb::Event) -> Spot {
+    pub(crate) fn spot(&self, event: &pb::Event) -> Spot {
         let is_own = event.conversation_id == self.conversation;
         Spot {
             revision: event.revision,

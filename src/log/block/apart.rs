@@ -20,12 +20,12 @@ use treering_domain::{ContentHash, ConversationKey, EventHeader, EventId};
 /// A block's parts before compression.
 #[derive(Default)]
 pub(super) struct BlockParts {
-    pub columns: Vec<u8>,
+    pub(crate) columns: Vec<u8>,
     /// The low bytes of ids, the checks, and then by record: salt node, hash of a large body, body
     /// hash, chain hash, causation id, hash of the batch's content and its salt. None of it
     /// compresses.
-    pub plain: Vec<u8>,
-    pub bodies: Vec<u8>,
+    pub(crate) plain: Vec<u8>,
+    pub(crate) bodies: Vec<u8>,
 }
 
 fn put(out: &mut Vec<u8>, mut number: u64) {

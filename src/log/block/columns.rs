@@ -65,17 +65,17 @@ pub(super) const ID_LOW_BYTES: usize = 4;
 /// State of a conversation after its last record in the block.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Before {
-    pub branch: u64,
-    pub revision: u64,
+    pub(crate) branch: u64,
+    pub(crate) revision: u64,
 }
 
 /// State after the previous record.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Previous {
-    pub id_high: u64,
-    pub id_middle: u32,
-    pub recorded_at: i64,
-    pub occurred_at: Option<i64>,
+    pub(crate) id_high: u64,
+    pub(crate) id_middle: u32,
+    pub(crate) recorded_at: i64,
+    pub(crate) occurred_at: Option<i64>,
 }
 
 pub(super) fn id_parts(id: Uuid) -> (u64, u32, [u8; ID_LOW_BYTES]) {

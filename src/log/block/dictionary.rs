@@ -11,7 +11,7 @@ use zstd::bulk::{Compressor, Decompressor};
 use crate::frame::looks_incompressible;
 
 /// Maximum dictionary size, in bytes.
-pub const BYTES_MAX: usize = 100 * 1024;
+pub(crate) const BYTES_MAX: usize = 100 * 1024;
 /// zstd recommends training a dictionary on about a hundred times its size.
 const SAMPLES_FOR_EACH_BYTE: usize = 100;
 /// A smaller dictionary saves less than it costs, in bytes.
@@ -55,7 +55,7 @@ impl Dictionary {
     /// Trains a dictionary on bodies. Returns `None` when there is too little data, or when the
     /// bodies have nothing in common.
     #[must_use]
-    pub fn train(samples: &Samples) -> Option<Self> {
+    pub(crate) fn train(samples: &Samples) -> Option<Self> {
         let bytes = samples.bytes.len() / SAMPLES_FOR_EACH_BYTE;
         if bytes < BYTES_MIN {
             return None;

@@ -21,10 +21,10 @@ pub(super) enum Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     /// `None`: computed from the body and its salt.
-    pub body: Option<ContentHash>,
-    pub link: Link,
+    pub(crate) body: Option<ContentHash>,
+    pub(crate) link: Link,
     /// Index of its conversation in the block.
-    pub conversation: usize,
+    pub(crate) conversation: usize,
 }
 
 /// The hashes of a record.

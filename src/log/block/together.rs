@@ -26,11 +26,11 @@ use treering_domain::{
 
 /// A block's parts, unpacked.
 pub(super) struct Unpacked {
-    pub first_offset: u64,
-    pub count: usize,
-    pub columns: Bytes,
-    pub plain: Bytes,
-    pub bodies: Bytes,
+    pub(crate) first_offset: u64,
+    pub(crate) count: usize,
+    pub(crate) columns: Bytes,
+    pub(crate) plain: Bytes,
+    pub(crate) bodies: Bytes,
 }
 
 /// Why a block cannot be decoded.

@@ -99,16 +99,16 @@ pub(super) fn stored_bytes_max(body_bytes: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Depth {
     /// Patches that are applied to read it.
-    pub patches: u8,
+    pub(crate) patches: u8,
     /// Its length, in bytes.
-    pub raw_len: u64,
+    pub(crate) raw_len: u64,
 }
 
 /// A parsed stored body.
 #[derive(Debug)]
 pub(super) struct Stored<'a> {
     codec: u8,
-    pub depth: Depth,
+    pub(crate) depth: Depth,
     content: &'a [u8],
 }
 

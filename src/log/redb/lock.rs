@@ -27,7 +27,7 @@ const TRIES_MAX: u32 = 16;
 
 /// The lock on a data folder, held by this process.
 #[derive(Debug)]
-pub struct FolderLock {
+pub(crate) struct FolderLock {
     file: File,
     path: PathBuf,
     /// A handle of the data folder, valid even if it is moved.
@@ -53,7 +53,7 @@ impl FolderLock {
     /// # Errors
     /// [`LogError::Locked`] when another process holds it, [`LogError::ReadOnly`] when it is not
     /// writable.
-    pub fn acquire(folder: &Path) -> Result<Self, LogError> {
+    pub(crate) fn acquire(folder: &Path) -> Result<Self, LogError> {
         let path = folder.join(LOCK_FILE);
         let open = || disk::file_options().open(&path);
         let file = take(&path, open, File::try_lock)?;
@@ -67,7 +67,7 @@ impl FolderLock {
     ///
     /// # Errors
     /// [`LogError::Locked`] when another process holds it for writing.
-    pub fn share(folder: &Path) -> Result<Option<Self>, LogError> {
+    pub(crate) fn share(folder: &Path) -> Result<Option<Self>, LogError> {
         let path = folder.join(LOCK_FILE);
         let open = || OpenOptions::new().read(true).open(&path);
         match take(&path, open, File::try_lock_shared) {
@@ -96,7 +96,11 @@ impl FolderLock {
     ///
     /// # Errors
     /// When the file cannot be written. The lock is still held.
-    pub fn announce(&mut self, address: &str, secret: &HolderSecret) -> Result<(), LogError> {
+    pub(crate) fn announce(
+        &mut self,
+        address: &str,
+        secret: &HolderSecret,
+    ) -> Result<(), LogError> {
         self.address = Some(address.to_owned());
         self.secret = Some(secret.clone());
         self.write_holder()
@@ -109,7 +113,7 @@ impl FolderLock {
     /// [`LogError::FolderMoved`] when another folder, or none, is at the path; [`LogError::Locked`]
     /// when another process has locked the folder since its lock file was deleted. After either,
     /// this process must not write.
-    pub fn check(&mut self) -> Result<(), LogError> {
+    pub(crate) fn check(&mut self) -> Result<(), LogError> {
         if is_at(&self.file, &self.path) {
             return Ok(());
         }

@@ -41,6 +41,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use uuid::Uuid;
 
+pub(crate) use self::lock::FolderLock;
 use self::{
     active::{Active, batch_bytes, written_bytes},
     manifest::SegmentEntry,
@@ -50,7 +51,7 @@ use self::{
 pub use self::{
     file::{DiskFile, FileMeasures, SegmentFile},
     folder::{Access, DiskFolder, Folder},
-    lock::{FolderLock, LOCK_FILE, holder_of},
+    lock::{LOCK_FILE, holder_of},
     manifest::{FORMAT as LOG_FORMAT, MANIFEST, Manifest},
     open::OpenMode,
     repair::{LogRepair, LostRange, Repairing, Witness},

@@ -186,13 +186,13 @@ fn looks_used<F: Folder>(folder: &F, file: &str) -> bool {
 
 /// What a segment's file says about itself.
 pub(super) struct Seen {
-    pub identity: LogIdentity,
-    pub first: u64,
-    pub end: End,
+    pub(crate) identity: LogIdentity,
+    pub(crate) first: u64,
+    pub(crate) end: End,
     /// It contains a frame or a block.
-    pub used: bool,
+    pub(crate) used: bool,
     /// It stores blocks.
-    pub is_dense: bool,
+    pub(crate) is_dense: bool,
 }
 
 /// Inspects a segment's file without changing it.

@@ -500,9 +500,9 @@ fn last_frame(segment: Reader<'_>, first_offset: u64) -> Result<Option<EncodedFr
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct End {
     /// The last used offset; `first_offset - 1` when the segment is empty.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// Chain hash of the last record; `None`: there is no record, or it cannot be read.
-    pub chain_hash: Option<ContentHash>,
+    pub(crate) chain_hash: Option<ContentHash>,
 }
 
 /// Determines where a segment ends. A damaged last frame still tells its number of records: they

@@ -18,7 +18,7 @@ use treering_proto::pb;
 /// Around what.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct AroundInput {
+pub(crate) struct AroundInput {
     /// CONVERSATION#REVISION, as `search` prints it
     reference: String,
     /// Number of events before it [3, at most 20]
@@ -35,7 +35,7 @@ pub struct AroundInput {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn call(input: &AroundInput, store: &Connection) -> Result<ToolAnswer, Failure> {
+pub(crate) async fn call(input: &AroundInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let place = place::event(store, &input.reference, given(input.branch.as_deref())).await?;
     let chars = input
         .chars
@@ -88,7 +88,7 @@ pub async fn call(input: &AroundInput, store: &Connection) -> Result<ToolAnswer,
 ///
 /// # Errors
 /// Those of the store.
-pub async fn texts(
+pub(crate) async fn texts(
     store: &Connection,
     request: pb::ReadRequest,
     chars: usize,
@@ -122,7 +122,7 @@ fn title(kind: i32, title: &str) -> String {
 
 /// Formats one event: a line of ours, then the recorded text.
 #[must_use]
-pub fn event_text(event: &pb::Event, chars: usize) -> String {
+pub(crate) fn event_text(event: &pb::Event, chars: usize) -> String {
     let said = say(event);
     let time = event.occurred_at.as_ref().or(event.recorded_at.as_ref());
     let mut text = format!(

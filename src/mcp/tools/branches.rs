@@ -13,14 +13,14 @@ use treering_proto::pb;
 /// Whose branches.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct BranchesInput {
+pub(crate) struct BranchesInput {
     /// The conversation: id, its beginning, "@last", or words of its title
     conversation: String,
 }
 
 /// What there is.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct BranchesOutput {
+pub(crate) struct BranchesOutput {
     conversation: String,
     branches: Vec<Listed>,
 }
@@ -54,7 +54,7 @@ impl From<&pb::Branch> for Listed {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn call(input: &BranchesInput, store: &Connection) -> Result<ToolAnswer, Failure> {
+pub(crate) async fn call(input: &BranchesInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.conversation).await?;
     let state = read::state(store, &found.id, "", 0).await?;
     let all = state.branches.len();
@@ -89,7 +89,7 @@ pub async fn call(input: &BranchesInput, store: &Connection) -> Result<ToolAnswe
 /// Where to fork.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ForkInput {
+pub(crate) struct ForkInput {
     /// CONVERSATION#REVISION: the last event that both share; without #REVISION, the end
     reference: String,
     /// The new branch's name
@@ -102,7 +102,7 @@ pub struct ForkInput {
 
 /// The new branch.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ForkOutput {
+pub(crate) struct ForkOutput {
     conversation: String,
     branch: String,
     forked_after: u64,
@@ -113,7 +113,7 @@ pub struct ForkOutput {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn fork(
+pub(crate) async fn fork(
     input: ForkInput,
     store: &Connection,
     actor: &str,

@@ -22,7 +22,7 @@ const PAGE: u32 = 500;
 /// Which ones.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ConversationsInput {
+pub(crate) struct ConversationsInput {
     /// Only those with these words in title or id
     title: Option<String>,
     /// Only those of this source, e.g. "claude-code"
@@ -39,7 +39,10 @@ pub struct ConversationsInput {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn call(input: ConversationsInput, store: &Connection) -> Result<ToolAnswer, Failure> {
+pub(crate) async fn call(
+    input: ConversationsInput,
+    store: &Connection,
+) -> Result<ToolAnswer, Failure> {
     let limit = bounded(input.limit, LISTED, LISTED_MAX) as usize;
     let offset = input.offset.unwrap_or(0) as usize;
     let filter = Filter::of(&input)?;
@@ -71,7 +74,7 @@ pub async fn call(input: ConversationsInput, store: &Connection) -> Result<ToolA
 ///
 /// # Errors
 /// Those of the store.
-pub async fn newest(store: &Connection, limit: usize) -> Result<String, Failure> {
+pub(crate) async fn newest(store: &Connection, limit: usize) -> Result<String, Failure> {
     let (found, _) = list(store, &Filter::default(), limit).await?;
     let rows = found.iter().zip(names::apart(&found));
     Ok(rows.map(|(summary, id)| row(summary, &id)).collect())

@@ -28,7 +28,7 @@ const CALL_ID_BYTES_MAX: usize = 512;
 /// Whose calls.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PendingInput {
+pub(crate) struct PendingInput {
     /// Only calls of this conversation
     conversation: Option<String>,
     /// Only the call with this id, with complete arguments
@@ -39,7 +39,10 @@ pub struct PendingInput {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn pending(input: PendingInput, store: &Connection) -> Result<ToolAnswer, Failure> {
+pub(crate) async fn pending(
+    input: PendingInput,
+    store: &Connection,
+) -> Result<ToolAnswer, Failure> {
     let conversation = match given(input.conversation.as_deref()) {
         Some(name) => place::conversation(store, name).await?.id,
         None => String::new(),
@@ -122,7 +125,7 @@ fn shown_call(call: &pb::ToolCall, alone: bool) -> String {
 /// A decision.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DecideInput {
+pub(crate) struct DecideInput {
     /// The conversation, as `pending` shows it
     conversation: String,
     /// The call's id, as `pending` shows it (a JSON string)
@@ -141,7 +144,7 @@ pub struct DecideInput {
 ///
 /// # Errors
 /// Those of the store, and when no such call is pending.
-pub async fn decide(
+pub(crate) async fn decide(
     input: DecideInput,
     store: &Connection,
     actor: &str,

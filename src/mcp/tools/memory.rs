@@ -19,7 +19,7 @@ use treering_proto::pb;
 /// What to keep.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RememberInput {
+pub(crate) struct RememberInput {
     /// A short name, e.g. "test-command"
     key: String,
     /// Text or JSON; replaces the key's value
@@ -31,7 +31,7 @@ pub struct RememberInput {
 
 /// What is kept.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct RememberOutput {
+pub(crate) struct RememberOutput {
     key: String,
     /// False if the key was forgotten
     kept: bool,
@@ -42,7 +42,7 @@ pub struct RememberOutput {
 ///
 /// # Errors
 /// Those of the store, and when the value is too large.
-pub async fn remember(
+pub(crate) async fn remember(
     input: RememberInput,
     store: &Connection,
     actor: &str,
@@ -100,7 +100,7 @@ pub async fn remember(
 /// What to recall.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RecallInput {
+pub(crate) struct RecallInput {
     /// Only this key, in full; without it, all keys, shortened
     key: Option<String>,
 }
@@ -109,7 +109,7 @@ pub struct RecallInput {
 ///
 /// # Errors
 /// Those of the store, and when the key does not exist.
-pub async fn recall(input: RecallInput, store: &Connection) -> Result<ToolAnswer, Failure> {
+pub(crate) async fn recall(input: RecallInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let entries = entries(store).await?;
     if entries.is_empty() {
         return Ok(ToolAnswer::text("Nothing is remembered yet."));

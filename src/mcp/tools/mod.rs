@@ -23,10 +23,10 @@ use serde_json::{Value, json};
 use super::{bounds::ANSWER_BYTES_MAX, failure::Failure, source::Use};
 use treering_client::Connection;
 
-pub use around::{event_text as text_of_event, texts as events_text};
-pub use conversations::newest;
-pub use read::resource;
-pub use search::hits_text;
+pub(crate) use around::{event_text as text_of_event, texts as events_text};
+pub(crate) use conversations::newest;
+pub(crate) use read::resource;
+pub(crate) use search::hits_text;
 
 /// What agents may do besides reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -198,21 +198,21 @@ impl Offer {
 
 /// Returns the offered tools.
 #[must_use]
-pub fn offered(allowed: Allowed) -> Vec<Tool> {
+pub(crate) fn offered(allowed: Allowed) -> Vec<Tool> {
     let allowed = OFFERS.iter().filter(|offer| offer.is_allowed(allowed));
     allowed.map(Offer::tool).collect()
 }
 
 /// Returns one offered tool.
 #[must_use]
-pub fn offered_as(name: &str, allowed: Allowed) -> Option<Tool> {
+pub(crate) fn offered_as(name: &str, allowed: Allowed) -> Option<Tool> {
     let offer = OFFERS.iter().find(|offer| offer.name == name)?;
     offer.is_allowed(allowed).then(|| offer.tool())
 }
 
 /// Returns how a tool uses the store; `None`: it does not exist, or is not allowed.
 #[must_use]
-pub fn used(name: &str, allowed: Allowed) -> Option<Use> {
+pub(crate) fn used(name: &str, allowed: Allowed) -> Option<Use> {
     let offer = OFFERS.iter().find(|offer| offer.name == name)?;
     offer.is_allowed(allowed).then_some(match offer.needs {
         Needs::Nothing | Needs::Approvals => Use::Looks,
@@ -222,7 +222,7 @@ pub fn used(name: &str, allowed: Allowed) -> Option<Use> {
 
 /// Returns why a tool is missing, over standard input or HTTP.
 #[must_use]
-pub fn missing(name: &str, by_http: bool) -> String {
+pub(crate) fn missing(name: &str, by_http: bool) -> String {
     let offer = OFFERS.iter().find(|offer| offer.name == name);
     let why = match (offer.map(|offer| offer.needs), by_http) {
         (Some(Needs::Nothing) | None, _) => return "no such tool; see tools/list".into(),
@@ -236,7 +236,7 @@ pub fn missing(name: &str, by_http: bool) -> String {
 
 /// The answer of a tool.
 #[derive(Debug)]
-pub struct ToolAnswer {
+pub(crate) struct ToolAnswer {
     text: String,
     structured: Option<Value>,
 }
@@ -256,7 +256,7 @@ impl ToolAnswer {
 
     /// Returns the result for the protocol, cut to the size limit.
     #[must_use]
-    pub fn result(self) -> CallToolResult {
+    pub(crate) fn result(self) -> CallToolResult {
         let text = within(self.text);
         let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
         result.structured_content = self.structured;
@@ -266,7 +266,7 @@ impl ToolAnswer {
 
 /// Returns an error as a result for the model.
 #[must_use]
-pub fn refused(failure: &Failure) -> CallToolResult {
+pub(crate) fn refused(failure: &Failure) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(within(failure.text()))])
 }
 
@@ -286,7 +286,7 @@ fn within(mut text: String) -> String {
 ///
 /// # Errors
 /// For the model.
-pub async fn call(
+pub(crate) async fn call(
     name: &str,
     arguments: JsonObject,
     store: &Connection,

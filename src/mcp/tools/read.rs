@@ -24,7 +24,7 @@ use treering_search::call_text;
 /// What to read.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ReadInput {
+pub(crate) struct ReadInput {
     /// CONVERSATION#REVISION of a result, call or message, or treering:CONVERSATION/REVISION
     reference: String,
     /// First line, from 1
@@ -43,7 +43,7 @@ pub struct ReadInput {
 ///
 /// # Errors
 /// Those of the store, and when the event has no text.
-pub async fn call(input: &ReadInput, store: &Connection) -> Result<ToolAnswer, Failure> {
+pub(crate) async fn call(input: &ReadInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let range = Range::of(input)?;
     let max = input.max_bytes.unwrap_or(READ_BYTES);
     let max = max.clamp(READ_BYTES_MIN, READ_BYTES_MAX) as usize;
@@ -397,7 +397,7 @@ fn lines_of(text: &str, first: u64, last: u64) -> Option<std::ops::Range<usize>>
 ///
 /// # Errors
 /// As [`call`].
-pub async fn resource(
+pub(crate) async fn resource(
     store: &Connection,
     uri: &str,
     first_byte: u64,

@@ -27,7 +27,7 @@ const TOKENS_MIN: u64 = 200;
 /// Whose request.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RequestInput {
+pub(crate) struct RequestInput {
     /// The conversation (id, its beginning, "@last", words of its title), or
     /// CONVERSATION#REVISION for its state at that event
     conversation: String,
@@ -43,7 +43,7 @@ pub struct RequestInput {
 ///
 /// # Errors
 /// Those of the store, and when the request does not fit.
-pub async fn call(input: RequestInput, store: &Connection) -> Result<ToolAnswer, Failure> {
+pub(crate) async fn call(input: RequestInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.conversation).await?;
     let branch = given(input.branch.as_deref());
     place::check_branch(&found, branch)?;

@@ -24,7 +24,7 @@ const COPIES_NAMED: usize = 3;
 /// What is looked for.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SearchInput {
+pub(crate) struct SearchInput {
     /// Words, a pasted line, "an exact phrase", pre*; a AND b, a OR b, a NOT b. May be empty with a filter
     query: String,
     /// Maximum number of hits [8, at most 30]
@@ -53,7 +53,7 @@ pub struct SearchInput {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn call(input: SearchInput, store: &Connection) -> Result<ToolAnswer, Failure> {
+pub(crate) async fn call(input: SearchInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let mut request = request(&input, store).await?;
     let typed = request.query.clone();
     let found = answer(&mut request, store).await?;
@@ -175,7 +175,7 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
 
 /// Formats hits as a list, numbered from `before` + 1.
 #[must_use]
-pub fn hits_text(hits: &[pb::SearchHit], before: u32) -> String {
+pub(crate) fn hits_text(hits: &[pb::SearchHit], before: u32) -> String {
     let mut text = String::new();
     for (number, hit) in (before + 1..).zip(hits) {
         let place = address(&hit.source_id, &hit.conversation_id, hit.revision);

@@ -35,7 +35,7 @@ impl Object {
     }
 
     /// Adds the fields of a message in the given view.
-    pub fn fields_as<M: Message + Name>(&mut self, view: &str, message: &M) -> &mut Self {
+    pub(crate) fn fields_as<M: Message + Name>(&mut self, view: &str, message: &M) -> &mut Self {
         if let Some(message) = dynamic(message) {
             write_fields(self, views::named(view), &message);
         }

@@ -59,7 +59,7 @@ pub fn approval_name(status: pb::ApprovalStatus) -> String {
 
 /// Returns the status of a call.
 #[must_use]
-pub fn status_name(status: pb::CallStatus) -> String {
+pub(crate) fn status_name(status: pb::CallStatus) -> String {
     match status {
         pb::CallStatus::Unspecified => String::new(),
         status => word(status.as_str_name(), "CALL_STATUS_"),

@@ -248,7 +248,7 @@ const RENAMED: [(&str, &str); 1] = [("conversation_id", "conversation")];
 
 /// How a value is written, where its type does not decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JsonForm {
+pub(crate) enum JsonForm {
     /// By its type. Bytes: as JSON if they are valid JSON, else `{"base64": …}`.
     Plain,
     /// A string that contains JSON.
@@ -281,19 +281,19 @@ impl JsonForm {
 
 /// A field of a view.
 #[derive(Debug)]
-pub struct Shown {
+pub(crate) struct Shown {
     /// The field.
-    pub field: FieldDescriptor,
+    pub(crate) field: FieldDescriptor,
     /// Its name in JSON.
-    pub key: String,
+    pub(crate) key: String,
     /// Omitted when it is not set.
-    pub is_optional: bool,
+    pub(crate) is_optional: bool,
     /// An unset message is written as an empty one.
-    pub is_never_null: bool,
+    pub(crate) is_never_null: bool,
     /// Omitted when this field is not set.
-    pub with: Option<FieldDescriptor>,
+    pub(crate) with: Option<FieldDescriptor>,
     /// The form of the value.
-    pub form: JsonForm,
+    pub(crate) form: JsonForm,
 }
 
 /// All views by name.
@@ -306,12 +306,12 @@ static POOL: LazyLock<DescriptorPool> =
 const PACKAGE: &str = "treering.v1";
 
 /// Returns the message with this name.
-pub fn message(name: &str) -> Option<MessageDescriptor> {
+pub(crate) fn message(name: &str) -> Option<MessageDescriptor> {
     POOL.get_message_by_name(&format!("{PACKAGE}.{name}"))
 }
 
 /// Returns the view with this name.
-pub fn named(name: &str) -> &'static [Shown] {
+pub(crate) fn named(name: &str) -> &'static [Shown] {
     ALL.get(name).map_or(&[], Vec::as_slice)
 }
 

@@ -94,7 +94,7 @@ pub fn wrapped(text: &str, columns: usize) -> Vec<String> {
 
 /// Returns the width of a text in columns; colour codes take none.
 #[must_use]
-pub fn columns_of(text: &str) -> usize {
+pub(crate) fn columns_of(text: &str) -> usize {
     let mut columns = 0;
     let mut chars = text.chars();
     while let Some(c) = chars.next() {

@@ -67,7 +67,7 @@ fn is_layout(c: char) -> bool {
 
 /// Returns the sign that replaces a character: `␛`, `<U+202E>`.
 #[must_use]
-pub fn sign(c: char) -> String {
+pub(crate) fn sign(c: char) -> String {
     match picture(c) {
         Some(picture) => picture.into(),
         None => format!("<U+{:04X}>", u32::from(c)),
@@ -96,7 +96,7 @@ pub fn is_unseen(c: char) -> bool {
 
 /// True for characters that change the order in which others are displayed.
 #[must_use]
-pub fn turns_order(c: char) -> bool {
+pub(crate) fn turns_order(c: char) -> bool {
     matches!(
         c,
         '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
@@ -106,7 +106,7 @@ pub fn turns_order(c: char) -> bool {
 /// True for characters that are invisible to people but read by programs: zero-width spaces, tags,
 /// and variation selectors that no text uses. Joiners of letters and emoji are not included.
 #[must_use]
-pub fn is_hidden(c: char) -> bool {
+pub(crate) fn is_hidden(c: char) -> bool {
     matches!(
         c,
         '\u{ad}' | '\u{34f}' | '\u{180e}' | '\u{200b}' | '\u{2060}'..='\u{2064}' | '\u{206a}'..='\u{206f}'

@@ -34,37 +34,37 @@ pub fn steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..max)
 }
 
-pub fn namespace(conversation: u8) -> Namespace {
+pub(crate) fn namespace(conversation: u8) -> Namespace {
     Namespace::new(["default", "default-2"][usize::from(conversation % 2)]).unwrap()
 }
 
 /// Returns a conversation's key. Each id occurs in both namespaces.
-pub fn id(conversation: u8) -> ConversationKey {
+pub(crate) fn id(conversation: u8) -> ConversationKey {
     let id = uuid::Uuid::from_u128(7 << 64 | u128::from(conversation / 2));
     namespace(conversation).key(ConversationId(id))
 }
 
 #[derive(Clone, Default)]
-pub struct Model {
-    pub reached: u64,
-    pub rows: BTreeMap<ConversationKey, ConversationRow>,
-    pub branches: BTreeMap<(ConversationKey, BranchId), Arc<BranchState>>,
-    pub snapshots: BTreeMap<(ConversationKey, BranchId, Revision), Arc<BranchState>>,
-    pub entries: BTreeMap<(ConversationKey, Revision), EventEntry>,
-    pub calls: Vec<CallEntry>,
-    pub keys: BTreeMap<(Namespace, String), KeyEntry>,
+pub(crate) struct Model {
+    pub(crate) reached: u64,
+    pub(crate) rows: BTreeMap<ConversationKey, ConversationRow>,
+    pub(crate) branches: BTreeMap<(ConversationKey, BranchId), Arc<BranchState>>,
+    pub(crate) snapshots: BTreeMap<(ConversationKey, BranchId, Revision), Arc<BranchState>>,
+    pub(crate) entries: BTreeMap<(ConversationKey, Revision), EventEntry>,
+    pub(crate) calls: Vec<CallEntry>,
+    pub(crate) keys: BTreeMap<(Namespace, String), KeyEntry>,
     /// Keys that were used with an expiry, including expired ones.
-    pub used: BTreeSet<(Namespace, String)>,
-    pub pending: BTreeSet<(Namespace, ConversationId, BranchId)>,
-    pub children: BTreeSet<(ConversationKey, ConversationId)>,
-    pub blobs: BTreeMap<(Namespace, ContentHash), u64>,
-    pub counts: BTreeMap<Namespace, BTreeMap<u16, u64>>,
-    pub event_bytes: BTreeMap<Namespace, u64>,
+    pub(crate) used: BTreeSet<(Namespace, String)>,
+    pub(crate) pending: BTreeSet<(Namespace, ConversationId, BranchId)>,
+    pub(crate) children: BTreeSet<(ConversationKey, ConversationId)>,
+    pub(crate) blobs: BTreeMap<(Namespace, ContentHash), u64>,
+    pub(crate) counts: BTreeMap<Namespace, BTreeMap<u16, u64>>,
+    pub(crate) event_bytes: BTreeMap<Namespace, u64>,
 }
 
 impl Model {
     /// Applies the steps to the model, and returns the delta for the projections.
-    pub fn grow(&mut self, steps: &[Step]) -> ViewDelta {
+    pub(crate) fn grow(&mut self, steps: &[Step]) -> ViewDelta {
         let mut delta = ViewDelta::default();
         let mut touched = BTreeSet::new();
         for step in steps {
@@ -295,7 +295,7 @@ impl Model {
         }
     }
 
-    pub fn counts(&self, namespace: &Namespace) -> NamespaceCounts {
+    pub(crate) fn counts(&self, namespace: &Namespace) -> NamespaceCounts {
         let by_kind = self.counts.get(namespace).cloned().unwrap_or_default();
         let rows = self.rows.values().filter(|r| r.namespace == *namespace);
         NamespaceCounts {
@@ -311,7 +311,7 @@ impl Model {
 }
 
 /// Applies the steps in groups of these sizes, repeated as necessary.
-pub fn apply_in_groups(
+pub(crate) fn apply_in_groups(
     views: &Views,
     steps: &[Step],
     sizes: &[usize],

@@ -42,7 +42,7 @@ impl EncodedBody {
     /// version does not know. Fields that the engine sets are appended to them.
     ///
     /// # Errors
-    /// As [`decode_incoming`].
+    /// As `decode_incoming`.
     pub fn received(kind: EventKind, bytes: Bytes) -> Result<Self, BodyFault> {
         let body = decode_incoming(kind, &bytes)?;
         let bytes = match &body {

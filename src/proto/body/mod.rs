@@ -81,7 +81,7 @@ pub fn decode(kind: EventKind, bytes: &Bytes) -> Result<EventBody, BodyFault> {
 ///
 /// # Errors
 /// As [`decode`].
-pub fn decode_incoming(kind: EventKind, bytes: &Bytes) -> Result<EventBody, BodyFault> {
+pub(crate) fn decode_incoming(kind: EventKind, bytes: &Bytes) -> Result<EventBody, BodyFault> {
     let body = decode(kind, bytes)?;
     // A shorter body cannot have that many values.
     if bytes.len() > JSON_VALUES_MAX {

@@ -81,7 +81,12 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    pub fn new(routes: Routes, intake: Intake, options: &ServeOptions, stop: StopSignal) -> Self {
+    pub(crate) fn new(
+        routes: Routes,
+        intake: Intake,
+        options: &ServeOptions,
+        stop: StopSignal,
+    ) -> Self {
         Self {
             routes: routes.prepare(),
             tls: options.tls.clone(),
@@ -105,7 +110,7 @@ impl Acceptor {
 
     /// Accepts until `end`. Accepted connections continue; the stream is dropped, so that no client
     /// waits at a port that accepts nobody.
-    pub async fn accept(
+    pub(crate) async fn accept(
         &mut self,
         mut incoming: BoxStream<'static, io::Result<ConnectionIo>>,
         end: impl Future<Output = ()>,
@@ -134,7 +139,7 @@ impl Acceptor {
     }
 
     /// Waits until all connections have ended.
-    pub async fn ended(&mut self) {
+    pub(crate) async fn ended(&mut self) {
         while self.serving.join_next().await.is_some() {}
     }
 

@@ -21,8 +21,8 @@ pub(super) struct Activity {
     calls: Mutex<Calls>,
     ending: AtomicBool,
     shaking: AtomicBool,
-    pub asked_to_end: Notify,
-    pub accepted: Instant,
+    pub(crate) asked_to_end: Notify,
+    pub(crate) accepted: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,12 +37,12 @@ struct Calls {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Idle {
     /// Whether it ever had a call; false sorts first.
-    pub ever_called: bool,
-    pub since: Instant,
+    pub(crate) ever_called: bool,
+    pub(crate) since: Instant,
 }
 
 impl Activity {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         let now = Instant::now();
         let calls = Calls {
             running: 0,
@@ -63,7 +63,7 @@ impl Activity {
     }
 
     /// Returns since when the connection is idle, or `None` while a call runs.
-    pub fn idle(&self) -> Option<Idle> {
+    pub(crate) fn idle(&self) -> Option<Idle> {
         let calls = *self.calls();
         (calls.running == 0).then_some(Idle {
             ever_called: calls.ever,
@@ -72,7 +72,7 @@ impl Activity {
     }
 
     /// Starts a call, which ends when the returned value is dropped.
-    pub fn call(self: &Arc<Self>) -> Running {
+    pub(crate) fn call(self: &Arc<Self>) -> Running {
         let mut calls = self.calls();
         calls.running += 1;
         calls.ever = true;
@@ -80,22 +80,22 @@ impl Activity {
     }
 
     /// Asks the connection to end. Returns false when it was asked before.
-    pub fn end(&self) -> bool {
+    pub(crate) fn end(&self) -> bool {
         let first = !self.ending.swap(true, Ordering::Relaxed);
         self.asked_to_end.notify_one();
         first
     }
 
-    pub fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }
 
     /// Records that its TLS handshake begins or has ended.
-    pub fn shake_hands(&self, begins: bool) {
+    pub(crate) fn shake_hands(&self, begins: bool) {
         self.shaking.store(begins, Ordering::Relaxed);
     }
 
-    pub fn is_shaking_hands(&self) -> bool {
+    pub(crate) fn is_shaking_hands(&self) -> bool {
         self.shaking.load(Ordering::Relaxed)
     }
 }

@@ -33,12 +33,12 @@ pub(super) struct Turn {
 
 impl Turn {
     /// Returns all bytes read so far.
-    pub fn bytes_read(&self) -> u64 {
+    pub(crate) fn bytes_read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
     }
 
     /// Returns when the first byte was read, or `None` before that.
-    pub fn begun(&self) -> Option<Instant> {
+    pub(crate) fn begun(&self) -> Option<Instant> {
         self.begun.get().copied()
     }
 
@@ -51,14 +51,17 @@ impl Turn {
 
     /// Returns a turn as if this many bytes were read.
     #[cfg(test)]
-    pub fn having_read(bytes: u64) -> Self {
+    pub(crate) fn having_read(bytes: u64) -> Self {
         let turn = Self::default();
         turn.note_read(usize::try_from(bytes).unwrap());
         turn
     }
 
     /// Runs a connection turn by turn.
-    pub async fn by_turns<T>(&self, connection: &mut (impl Future<Output = T> + Unpin)) -> T {
+    pub(crate) async fn by_turns<T>(
+        &self,
+        connection: &mut (impl Future<Output = T> + Unpin),
+    ) -> T {
         let mut connection = pin!(connection);
         poll_fn(|cx| {
             self.left.store(CONNECTION_TURN_BYTES, Ordering::Relaxed);
@@ -80,7 +83,7 @@ pub(super) struct TurnIo<IO> {
 }
 
 impl<IO> TurnIo<IO> {
-    pub fn new(io: IO, turn: Arc<Turn>) -> Self {
+    pub(crate) fn new(io: IO, turn: Arc<Turn>) -> Self {
         Self { io, turn }
     }
 }

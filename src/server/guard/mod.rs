@@ -66,7 +66,7 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub fn new(keys: Option<Arc<KeyRing>>) -> Self {
+    pub(crate) fn new(keys: Option<Arc<KeyRing>>) -> Self {
         Self {
             keys,
             is_beside: false,
@@ -76,7 +76,7 @@ impl Guard {
     /// Sets whether connections come from this process itself. Only there the metadata that names a
     /// certificate is trusted.
     #[must_use]
-    pub fn beside(self, is_beside: bool) -> Self {
+    pub(crate) fn beside(self, is_beside: bool) -> Self {
         Self { is_beside, ..self }
     }
 
@@ -84,7 +84,7 @@ impl Guard {
     ///
     /// # Errors
     /// Why the call is refused.
-    pub fn admit(
+    pub(crate) fn admit(
         &self,
         request: &mut Request<Body>,
         certificate: Option<&ClientCertificate>,
@@ -169,7 +169,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
 /// The caller and the namespace of a call.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
-    pub namespace: Namespace,
+    pub(crate) namespace: Namespace,
     /// `None`: no key was required.
     holder: Option<Arc<Holder>>,
     /// The method changes nothing, so it reads every conversation that it names.
@@ -179,7 +179,7 @@ pub(super) struct Caller {
 impl Caller {
     /// Returns a caller without a key.
     #[cfg(test)]
-    pub fn anybody(namespace: Namespace) -> Self {
+    pub(crate) fn anybody(namespace: Namespace) -> Self {
         Self {
             namespace,
             holder: None,
@@ -221,12 +221,12 @@ impl Caller {
     }
 
     /// Checks whether the key is still valid, for long calls.
-    pub fn check_again(&self) -> Result<(), KeyRefusal> {
+    pub(crate) fn check_again(&self) -> Result<(), KeyRefusal> {
         self.holder.as_ref().map_or(Ok(()), |holder| holder.check())
     }
 
     /// Returns the counter of its requests and answers, or `None` without a key.
-    pub fn counted(&self) -> Option<Counted> {
+    pub(crate) fn counted(&self) -> Option<Counted> {
         Some(Counted {
             holder: Arc::clone(self.holder.as_ref()?),
             namespace: self.namespace.clone(),
@@ -234,14 +234,14 @@ impl Caller {
     }
 
     /// Records that a call names a conversation, which a reading call reads.
-    pub fn names(&self, conversation: ConversationId) {
+    pub(crate) fn names(&self, conversation: ConversationId) {
         if self.only_reads {
             self.reads([conversation]);
         }
     }
 
     /// Records that the answer comes from these conversations.
-    pub fn reads(&self, conversations: impl IntoIterator<Item = ConversationId>) {
+    pub(crate) fn reads(&self, conversations: impl IntoIterator<Item = ConversationId>) {
         if let Some(holder) = &self.holder {
             let reads = holder.reads();
             reads.add_conversations(&self.namespace, conversations, MANY_READ);
@@ -250,18 +250,18 @@ impl Caller {
 
     /// Returns true when the caller may see figures of the whole store: without keys, or as an
     /// admin of every namespace.
-    pub fn may_see_store(&self) -> bool {
+    pub(crate) fn may_see_store(&self) -> bool {
         self.holder.as_ref().is_none_or(|holder| holder.may_all())
     }
 
     /// Returns the key's name and id, or `None` without a key.
-    pub fn key(&self) -> Option<(&str, &KeyId)> {
+    pub(crate) fn key(&self) -> Option<(&str, &KeyId)> {
         let holder = self.holder.as_ref()?;
         Some((holder.name(), holder.id()))
     }
 
     /// Waits until the key is no longer valid; without a key, forever.
-    pub async fn ended(&self) -> KeyRefusal {
+    pub(crate) async fn ended(&self) -> KeyRefusal {
         match &self.holder {
             Some(holder) => holder.ended().await,
             None => std::future::pending().await,
@@ -269,7 +269,7 @@ impl Caller {
     }
 
     /// Returns the actor: the key's name whatever the client says, or without a key what it says.
-    pub fn actor(&self, said: String) -> String {
+    pub(crate) fn actor(&self, said: String) -> String {
         match &self.holder {
             Some(holder) => holder.name().to_owned(),
             None => said,
@@ -280,7 +280,7 @@ impl Caller {
     ///
     /// # Errors
     /// [`Denied::Role`].
-    pub fn sign(&self, event: &mut NewEvent<EncodedBody>) -> Result<(), Refusal> {
+    pub(crate) fn sign(&self, event: &mut NewEvent<EncodedBody>) -> Result<(), Refusal> {
         let Some(holder) = &self.holder else {
             return Ok(());
         };
@@ -309,13 +309,13 @@ impl Counted {
     ///
     /// # Errors
     /// `RESOURCE_EXHAUSTED` when the key's rate limit is exceeded.
-    pub fn take(&self, bytes: usize) -> Result<(), Status> {
+    pub(crate) fn take(&self, bytes: usize) -> Result<(), Status> {
         let taken = self.holder.rate().request(bytes);
         taken.map_err(|wait| Refusal::too_fast(self.holder.name(), "bytes", wait).into())
     }
 
     /// Counts sent bytes of an answer.
-    pub fn sends(&self, bytes: usize) {
+    pub(crate) fn sends(&self, bytes: usize) {
         let reads = self.holder.reads();
         reads.add_bytes(&self.namespace, bytes, MANY_READ);
     }

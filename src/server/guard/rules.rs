@@ -22,7 +22,7 @@ pub(crate) enum Needs {
 
 impl Needs {
     /// Returns true when the call may change a namespace's content.
-    pub fn changes(self) -> bool {
+    pub(crate) fn changes(self) -> bool {
         match self {
             Nothing | AnyKey | Role(Reader) | Store => false,
             Role(_) | Appending => true,

@@ -57,7 +57,7 @@ pub(super) struct IntakeBody {
 }
 
 impl IntakeBody {
-    pub fn new(
+    pub(crate) fn new(
         inner: tonic::body::Body,
         methods: Arc<Methods>,
         method: Method,
@@ -83,7 +83,7 @@ impl IntakeBody {
     }
 
     /// Counts the messages for their sender.
-    pub fn counted(mut self, counted: Option<Counted>) -> Self {
+    pub(crate) fn counted(mut self, counted: Option<Counted>) -> Self {
         self.counted = counted;
         self
     }

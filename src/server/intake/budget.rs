@@ -19,13 +19,13 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub fn new(bytes_max: usize) -> Arc<Self> {
+    pub(crate) fn new(bytes_max: usize) -> Arc<Self> {
         let bytes = AtomicUsize::new(0);
         Arc::new(Self { bytes_max, bytes })
     }
 
     /// Returns the most that a single connection can hold of `bytes_max`.
-    pub fn most_for_one(bytes_max: usize) -> usize {
+    pub(crate) fn most_for_one(bytes_max: usize) -> usize {
         bytes_max / (CONNECTION_HOLDS_OF_FREE + 1) * CONNECTION_HOLDS_OF_FREE
     }
 
@@ -43,7 +43,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    pub fn new(pool: Arc<Pool>) -> Arc<Self> {
+    pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
         let bytes = AtomicUsize::new(0);
         Arc::new(Self { pool, bytes })
     }
@@ -63,7 +63,7 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    pub fn new(account: Arc<Account>) -> Self {
+    pub(crate) fn new(account: Arc<Account>) -> Self {
         Self {
             account,
             bytes: AtomicUsize::new(0),
@@ -72,12 +72,12 @@ impl Charge {
     }
 
     /// Counts bytes received from the network.
-    pub fn note_received(&self, bytes: usize) {
+    pub(crate) fn note_received(&self, bytes: usize) {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Returns the bytes received from the network.
-    pub fn received(&self) -> u64 {
+    pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
@@ -85,7 +85,7 @@ impl Charge {
     ///
     /// # Errors
     /// [`Full`]; nothing was charged then.
-    pub fn grow(&self, bytes: usize) -> Result<(), Full> {
+    pub(crate) fn grow(&self, bytes: usize) -> Result<(), Full> {
         let pool = &self.account.pool;
         let all = pool.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let own = self.account.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -100,7 +100,7 @@ impl Charge {
     }
 
     /// Releases some of the bytes.
-    pub fn shrink(&self, bytes: usize) {
+    pub(crate) fn shrink(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.account.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.account.pool.bytes.fetch_sub(bytes, Ordering::Relaxed);

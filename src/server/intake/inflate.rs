@@ -14,7 +14,7 @@ pub(super) enum Encoding {
 impl Encoding {
     /// Parses the value of `grpc-encoding`. `None`: not compressed, or in a way that the services
     /// refuse themselves.
-    pub fn of(value: &[u8]) -> Option<Self> {
+    pub(crate) fn of(value: &[u8]) -> Option<Self> {
         match value {
             b"gzip" => Some(Self::Gzip),
             b"zstd" => Some(Self::Zstd),

@@ -69,7 +69,7 @@ impl Method {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TooMuch {
     /// The limit, in bytes.
-    pub max: usize,
+    pub(crate) max: usize,
 }
 
 /// All methods, by path.
@@ -87,7 +87,7 @@ impl Methods {
     ///
     /// # Errors
     /// When descriptors cannot be read.
-    pub fn read(
+    pub(crate) fn read(
         descriptors: &[&[u8]],
         limits: &Limits,
         held_max: usize,

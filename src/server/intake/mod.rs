@@ -48,7 +48,7 @@ impl Intake {
     ///
     /// # Errors
     /// When the descriptors cannot be read.
-    pub fn new(
+    pub(crate) fn new(
         descriptors: &[&[u8]],
         limits: &Limits,
         bytes_max: usize,
@@ -61,7 +61,7 @@ impl Intake {
     }
 
     /// Returns the intake of a new connection.
-    pub fn connection(&self) -> ConnectionIntake {
+    pub(crate) fn connection(&self) -> ConnectionIntake {
         ConnectionIntake {
             methods: Arc::clone(&self.methods),
             account: Account::new(Arc::clone(&self.pool)),
@@ -84,14 +84,18 @@ pub(super) struct Held {
 
 impl Held {
     /// Returns the bytes of the request received so far.
-    pub fn received(&self) -> u64 {
+    pub(crate) fn received(&self) -> u64 {
         self.charge.received()
     }
 }
 
 impl ConnectionIntake {
     /// Returns the call with its body limited and counted for the sender.
-    pub fn admit(&self, call: Request<Body>, counted: Option<Counted>) -> (Request<Body>, Held) {
+    pub(crate) fn admit(
+        &self,
+        call: Request<Body>,
+        counted: Option<Counted>,
+    ) -> (Request<Body>, Held) {
         let method = self.methods.get(call.uri().path());
         let encoding = call.headers().get("grpc-encoding");
         let encoding = encoding.and_then(|value| Encoding::of(value.as_bytes()));

@@ -35,16 +35,16 @@ pub(super) struct Shapes {
 #[derive(Debug, Default)]
 pub(super) struct Shape {
     /// The size of the generated struct, in bytes.
-    pub size: usize,
+    pub(crate) size: usize,
     fields: Vec<Option<Field>>,
 }
 
 /// The memory of a field.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field {
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// Bytes of each occurrence besides its content.
-    pub each: usize,
+    pub(crate) each: usize,
 }
 
 /// The wire format of a field.
@@ -61,7 +61,7 @@ pub(super) enum Kind {
 }
 
 impl Shape {
-    pub fn field(&self, number: u64) -> Option<&Field> {
+    pub(crate) fn field(&self, number: u64) -> Option<&Field> {
         let number = usize::try_from(number).ok()?;
         self.fields.get(number)?.as_ref()
     }
@@ -69,7 +69,7 @@ impl Shape {
 
 impl Shapes {
     /// Adds the messages of a set of files. Known messages are kept.
-    pub fn add(&mut self, files: &FileDescriptorSet) {
+    pub(crate) fn add(&mut self, files: &FileDescriptorSet) {
         let mut messages = HashMap::new();
         for file in &files.file {
             collect(&mut messages, file.package(), &file.message_type);
@@ -87,11 +87,11 @@ impl Shapes {
         }
     }
 
-    pub fn index(&self, name: &str) -> Option<usize> {
+    pub(crate) fn index(&self, name: &str) -> Option<usize> {
         self.by_name.get(name.trim_start_matches('.')).copied()
     }
 
-    pub fn get(&self, index: usize) -> &Shape {
+    pub(crate) fn get(&self, index: usize) -> &Shape {
         &self.shapes[index]
     }
 

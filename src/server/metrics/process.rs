@@ -3,11 +3,11 @@
 /// Figures of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Process {
-    pub open_files: Option<u64>,
-    pub open_files_max: Option<u64>,
-    pub resident_bytes: Option<u64>,
-    pub cpu_seconds: Option<f64>,
-    pub threads: Option<u64>,
+    pub(crate) open_files: Option<u64>,
+    pub(crate) open_files_max: Option<u64>,
+    pub(crate) resident_bytes: Option<u64>,
+    pub(crate) cpu_seconds: Option<f64>,
+    pub(crate) threads: Option<u64>,
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -24,14 +24,14 @@ const EACH: f64 = 1.0;
 /// The values of one scrape.
 #[derive(Debug)]
 pub(super) struct Scrape {
-    pub live: bool,
-    pub ready: bool,
-    pub store: Measures,
-    pub calls: Vec<MethodCalls>,
-    pub connections: u64,
-    pub slow_calls: u64,
-    pub process: Process,
-    pub more: Vec<NamedMetric>,
+    pub(crate) live: bool,
+    pub(crate) ready: bool,
+    pub(crate) store: Measures,
+    pub(crate) calls: Vec<MethodCalls>,
+    pub(crate) connections: u64,
+    pub(crate) slow_calls: u64,
+    pub(crate) process: Process,
+    pub(crate) more: Vec<NamedMetric>,
 }
 
 /// Returns the scrape as OpenMetrics text.

@@ -42,7 +42,7 @@ struct Names {
 
 impl Conversations {
     /// Returns the entry of a conversation.
-    pub fn entry(&self, id: ConversationKey) -> Entry {
+    pub(crate) fn entry(&self, id: ConversationKey) -> Entry {
         let mut shapes = lock(&self.shapes);
         shapes.uses += 1;
         let used = shapes.uses;
@@ -56,7 +56,7 @@ impl Conversations {
     }
 
     /// Updates the memory of an entry, and evicts the least recently used ones over the limit.
-    pub fn settle(&self, id: ConversationKey, bytes: usize) {
+    pub(crate) fn settle(&self, id: ConversationKey, bytes: usize) {
         let mut shapes = lock(&self.shapes);
         if let Some(kept) = shapes.entries.get_mut(&id) {
             let before = std::mem::replace(&mut kept.bytes, bytes);
@@ -78,27 +78,32 @@ impl Conversations {
     }
 
     /// Returns the conversation of a trace.
-    pub fn of_trace(&self, namespace: &Namespace, trace: &str) -> Option<String> {
+    pub(crate) fn of_trace(&self, namespace: &Namespace, trace: &str) -> Option<String> {
         let names = lock(&self.names);
         let key = (namespace.clone(), trace.to_owned());
         names.traces.values.get(&key).cloned()
     }
 
     /// Remembers the conversation of a trace.
-    pub fn note_trace(&self, namespace: &Namespace, trace: &str, conversation: &str) {
+    pub(crate) fn note_trace(&self, namespace: &Namespace, trace: &str, conversation: &str) {
         let key = (namespace.clone(), trace.to_owned());
         lock(&self.names).traces.put(key, conversation);
     }
 
     /// Returns the conversation that contains a history.
-    pub fn of_history(&self, namespace: &Namespace, history: [u8; 32]) -> Option<String> {
+    pub(crate) fn of_history(&self, namespace: &Namespace, history: [u8; 32]) -> Option<String> {
         let names = lock(&self.names);
         let key = (namespace.clone(), history);
         names.histories.values.get(&key).cloned()
     }
 
     /// Remembers that a conversation contains a history.
-    pub fn note_history(&self, namespace: &Namespace, history: [u8; 32], conversation: &str) {
+    pub(crate) fn note_history(
+        &self,
+        namespace: &Namespace,
+        history: [u8; 32],
+        conversation: &str,
+    ) {
         let key = (namespace.clone(), history);
         lock(&self.names).histories.put(key, conversation);
     }

@@ -36,22 +36,22 @@ enum What {
 /// The outcome of recording spans.
 #[derive(Default)]
 pub(super) struct Recorded {
-    pub spans: usize,
-    pub events: usize,
+    pub(crate) spans: usize,
+    pub(crate) events: usize,
     /// Names of refused spans, and why they were refused.
-    pub faults: Vec<(String, String)>,
+    pub(crate) faults: Vec<(String, String)>,
 }
 
 impl Batch {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub fn chat(&mut self, service: &str, name: String, chat: Chat) {
+    pub(crate) fn chat(&mut self, service: &str, name: String, chat: Chat) {
         self.push(service, name, What::Chat(Box::new(chat)));
     }
 
-    pub fn run(&mut self, service: &str, name: String, run: ToolRun) {
+    pub(crate) fn run(&mut self, service: &str, name: String, run: ToolRun) {
         self.push(service, name, What::Run(Box::new(run)));
     }
 

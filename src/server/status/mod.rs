@@ -53,22 +53,22 @@ use treering_proto::pb;
 const CONVERSATIONS: &str = "conversation's";
 
 /// The `ErrorInfo.domain` of every error.
-pub const ERROR_DOMAIN: &str = "treering";
+pub(crate) const ERROR_DOMAIN: &str = "treering";
 
 /// An error as clients see it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Refusal {
-    pub code: Code,
+    pub(crate) code: Code,
     /// Stable, for programs.
-    pub reason: &'static str,
+    pub(crate) reason: &'static str,
     /// For people.
-    pub message: String,
+    pub(crate) message: String,
     /// Details such as expected and actual values. The first one names the subject.
-    pub facts: Vec<(&'static str, String)>,
+    pub(crate) facts: Vec<(&'static str, String)>,
     /// The request field that is wrong.
-    pub field: Option<String>,
+    pub(crate) field: Option<String>,
     /// How long to wait before a retry, if retrying helps.
-    pub retry: Option<Duration>,
+    pub(crate) retry: Option<Duration>,
 }
 
 impl Refusal {
@@ -94,19 +94,19 @@ impl Refusal {
     }
 
     /// Returns an error for a request that can and should be sent again.
-    pub fn unable(message: &str) -> Self {
+    pub(crate) fn unable(message: &str) -> Self {
         Self::new(Code::Unavailable, "NOT_READY", message)
     }
 
     /// Returns an error for a range that starts after the end of a text of this size.
-    pub fn range_after_end(bytes: usize) -> Self {
+    pub(crate) fn range_after_end(bytes: usize) -> Self {
         let message =
             format!("the range starts after the end of the result, which has {bytes} bytes");
         Self::new(Code::OutOfRange, "RANGE_AFTER_END", message).fact("bytes", bytes)
     }
 
     /// Returns an error for a key that has exceeded a rate limit.
-    pub fn too_fast(key: &str, what: &'static str, wait: Duration) -> Self {
+    pub(crate) fn too_fast(key: &str, what: &'static str, wait: Duration) -> Self {
         let message = format!(
             "key {key} exceeds its limit of {what} per second: retry in {:.1} s",
             wait.as_secs_f32().max(0.1)

@@ -15,7 +15,7 @@ use tokio::{
 
 /// The response to a request.
 #[derive(Clone)]
-pub enum Behaviour {
+pub(crate) enum Behaviour {
     /// Answers with a text.
     Says(&'static str),
     /// Answers with a text when notified.
@@ -29,8 +29,8 @@ pub enum Behaviour {
 }
 
 /// The server.
-pub struct Model {
-    pub url: String,
+pub(crate) struct Model {
+    pub(crate) url: String,
     state: Arc<Mutex<State>>,
     serving: JoinHandle<()>,
 }
@@ -44,7 +44,7 @@ struct State {
 
 impl Model {
     /// Starts a server that follows the script, then repeats `always`.
-    pub async fn start(script: Vec<Behaviour>, always: Behaviour) -> Self {
+    pub(crate) async fn start(script: Vec<Behaviour>, always: Behaviour) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1/", listener.local_addr().unwrap());
         let state = Arc::new(Mutex::new(State {
@@ -66,17 +66,17 @@ impl Model {
     }
 
     /// Returns the number of requests.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.state.lock().unwrap().requests.len()
     }
 
     /// Returns the request bodies.
-    pub fn requests(&self) -> Vec<(Value, String)> {
+    pub(crate) fn requests(&self) -> Vec<(Value, String)> {
         self.state.lock().unwrap().requests.clone()
     }
 
     /// Sets the behaviour from now on.
-    pub fn always(&self, behaviour: Behaviour) {
+    pub(crate) fn always(&self, behaviour: Behaviour) {
         self.state.lock().unwrap().always = behaviour;
     }
 }

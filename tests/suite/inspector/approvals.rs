@@ -186,7 +186,7 @@ async fn who_may_not_decide_does_not() {
             "{path}"
         );
         assert!(
-            page.body.contains("eyes is no approver"),
+            page.body.contains("needs the role"),
             "{path}: {}",
             page.body
         );

@@ -122,7 +122,7 @@ async fn what_happened_on_a_branch_is_marked() {
     let page = visitor.page(&format!("/c/{id}/branches")).await;
     assert!(page.body.contains("sub-context #"), "{}", page.body);
     assert!(
-        page.body.contains("1 conversation came from it"),
+        page.body.contains("Conversations forked or spawned from it"),
         "{}",
         page.body
     );

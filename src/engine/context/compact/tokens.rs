@@ -12,14 +12,14 @@ use treering_domain::EventRef;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WindowTokens {
     /// The whole window.
-    pub before: u64,
+    pub(crate) before: u64,
     /// What remains after the cut, without the summary.
-    pub kept: u64,
+    pub(crate) kept: u64,
 }
 
 impl WindowTokens {
     /// Counts the window of a draft whose first `cut_end` events would be cut.
-    pub fn of(window: &WindowInput, draft: &Draft, cut_end: usize) -> Self {
+    pub(crate) fn of(window: &WindowInput, draft: &Draft, cut_end: usize) -> Self {
         let cut: BTreeSet<EventRef> = window.events[..cut_end]
             .iter()
             .map(|event| event.at)

@@ -14,27 +14,27 @@ const MESSAGES_BEFORE: u64 = 6;
 const QUESTIONS_SEARCHED: u32 = 20;
 
 /// Conversation, branch and revision of a call.
-pub type CallPlace = (String, String, u64);
+pub(crate) type CallPlace = (String, String, u64);
 
 /// Returns the place of a call.
 #[must_use]
-pub fn call_place(call: &pb::ToolCall) -> CallPlace {
+pub(crate) fn call_place(call: &pb::ToolCall) -> CallPlace {
     let (id, branch) = (call.conversation_id.clone(), call.branch.clone());
     (id, branch, call.request_revision)
 }
 
 /// The context of a call. It is shown beside the call: unknown parts are empty.
 #[derive(Clone, Debug, Default)]
-pub struct CallContext {
+pub(crate) struct CallContext {
     /// The title of its conversation, or its id.
-    pub title: String,
+    pub(crate) title: String,
     /// What a person said last before it; may be empty.
-    pub question: String,
+    pub(crate) question: String,
 }
 
 impl CallContext {
     /// Returns the context of the call at a place.
-    pub async fn of(visit: &Visit, place: &CallPlace) -> Self {
+    pub(crate) async fn of(visit: &Visit, place: &CallPlace) -> Self {
         let (title, question) = tokio::join!(title(visit, &place.0), question(visit, place));
         Self { title, question }
     }

@@ -39,7 +39,7 @@ const SOMEBODY: &str = "inspector";
 ///
 /// # Errors
 /// Those of the store.
-pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
+pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let request = pb::PendingRequest {
         limit: PENDING + 1,
         ..Default::default()
@@ -90,7 +90,7 @@ pub async fn page(visit: Visit) -> Result<Page, PageFailure> {
             data-status=(told) data-title={ "(" (waiting) ") Approvals · Treering" } {
             p.lead { (told) "." }
             @if let (false, Err(why)) = (waiting == 0, visit.may(KeyRole::Approver)) {
-                p.notice.wait { "You can see the waiting calls, but not decide. " (shown(&why)) }
+                p.notice.wait { "You can see the waiting calls, but you cannot decide them. " (shown(&why)) }
             }
             @if waiting == 0 {
                 (nothing("No call is waiting for a decision.", &html! {
@@ -213,7 +213,7 @@ fn card(visit: &Visit, call: &pb::ToolCall, context: &CallContext, room: &mut us
 /// Renders the form for a decision. It contains the hash of the shown arguments: a decision about
 /// others is refused. A visitor who may not decide sees the reason instead of buttons.
 #[must_use]
-pub fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
+pub(crate) fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
     if let Err(why) = visit.may(KeyRole::Approver) {
         return html! { p.hint { "You cannot decide this call. " (shown(&why)) } };
     }
@@ -251,7 +251,7 @@ pub fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
 ///
 /// # Errors
 /// Those of the store; nothing is changed then.
-pub async fn decide(form: Form) -> Result<Redirect, PageFailure> {
+pub(crate) async fn decide(form: Form) -> Result<Redirect, PageFailure> {
     let Form { visit, fields } = form;
     let text = |name| fields.text(name).unwrap_or_default().to_owned();
     let decision = match fields.text("decision") {

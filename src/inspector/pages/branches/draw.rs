@@ -20,7 +20,7 @@ const CORNER_PX: f64 = 7.0;
 
 /// Renders the drawing.
 #[must_use]
-pub fn drawing(
+pub(crate) fn drawing(
     visit: &Visit,
     place: &ConversationPlace,
     rows: &[BranchRow],

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use super::tree::BranchRow;
 
 /// Height of a row in pixels.
-pub const ROW_PX: u32 = 30;
+pub(crate) const ROW_PX: u32 = 30;
 /// Width of the branch names in pixels.
-pub const NAMES_PX: u32 = 190;
+pub(crate) const NAMES_PX: u32 = 190;
 /// Margin at the right end in pixels.
 const END_PX: u32 = 24;
 /// Height of the axis above the first row in pixels.
-pub const TOP_PX: u32 = 26;
+pub(crate) const TOP_PX: u32 = 26;
 /// Smallest and largest width of all revisions in pixels.
 const SPAN_PX: std::ops::RangeInclusive<f64> = 880.0..=2_400.0;
 /// Approximate width of each place at which something is drawn, in pixels.
@@ -21,7 +21,7 @@ const LABEL_PX: f64 = 64.0;
 
 /// The kind of a mark on a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TreeMarkKind {
+pub(crate) enum TreeMarkKind {
     /// A compaction.
     Compaction,
     /// A sub-context began, with its conversation.
@@ -32,47 +32,47 @@ pub enum TreeMarkKind {
 
 /// A mark on a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TreeMark {
+pub(crate) struct TreeMark {
     /// The branch.
-    pub branch_id: u64,
+    pub(crate) branch_id: u64,
     /// The revision.
-    pub revision: u64,
+    pub(crate) revision: u64,
     /// The kind.
-    pub kind: TreeMarkKind,
+    pub(crate) kind: TreeMarkKind,
 }
 
 /// The line of a branch.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TreeLane {
+pub(crate) struct TreeLane {
     /// The centre of its row.
-    pub y: u32,
+    pub(crate) y: u32,
     /// Where it forks from its parent.
-    pub from_x: f64,
+    pub(crate) from_x: f64,
     /// The row of its parent; `None`: the parent is not drawn.
-    pub from_y: Option<u32>,
+    pub(crate) from_y: Option<u32>,
     /// Its last event.
-    pub to_x: f64,
+    pub(crate) to_x: f64,
     /// Its marks with their positions.
-    pub marks: Vec<(f64, TreeMark)>,
+    pub(crate) marks: Vec<(f64, TreeMark)>,
 }
 
 /// The layout.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TreeLayout {
+pub(crate) struct TreeLayout {
     /// In pixels.
-    pub width: u32,
+    pub(crate) width: u32,
     /// In pixels.
-    pub height: u32,
+    pub(crate) height: u32,
     /// One for each row.
-    pub lanes: Vec<TreeLane>,
+    pub(crate) lanes: Vec<TreeLane>,
     /// Revisions on the axis with their positions.
-    pub axis: Vec<(f64, u64)>,
+    pub(crate) axis: Vec<(f64, u64)>,
 }
 
 /// Computes the layout. The scale is not linear: between two places with something to draw, ten
 /// events take less than ten times the width of one.
 #[must_use]
-pub fn layout(rows: &[BranchRow], marks: &[TreeMark]) -> TreeLayout {
+pub(crate) fn layout(rows: &[BranchRow], marks: &[TreeMark]) -> TreeLayout {
     let places = places(rows, marks);
     let span = places.values().copied().fold(0.0, f64::max);
     let x = |revision: u64| f64::from(NAMES_PX) + places.get(&revision).copied().unwrap_or(0.0);

@@ -37,7 +37,7 @@ const NAME_CHARS: usize = 80;
 ///
 /// # Errors
 /// Those of the store.
-pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
+pub(crate) async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
     page_with(&visit, &id, None).await
 }
 
@@ -132,8 +132,7 @@ fn relatives(visit: &Visit, place: &ConversationPlace, children: &[String]) -> M
         }
         @if !children.is_empty() {
             p.section-hint {
-                (things(children.len() as u64, "conversation", "conversations"))
-                " were forked or spawned from it: "
+                "Conversations forked or spawned from it: "
                 @for (index, child) in children.iter().take(BRANCH_CHILDREN).enumerate() {
                     @if index > 0 { ", " }
                     a.mono href=(link(visit, child, "", &[])) { (short_id("", child)) }
@@ -422,7 +421,7 @@ fn fork_form(
 ///
 /// # Errors
 /// Those of the store; nothing is changed then.
-pub async fn fork(At(id): At<String>, form: Form) -> Result<Response, PageFailure> {
+pub(crate) async fn fork(At(id): At<String>, form: Form) -> Result<Response, PageFailure> {
     let Form { mut visit, fields } = form;
     let failure = match forked(&visit, &id, &fields).await {
         Ok(there) => return Ok(there.into_response()),

@@ -9,43 +9,43 @@ use treering_proto::pb;
 
 /// A branch in its row.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BranchRow {
+pub(crate) struct BranchRow {
     /// The branch.
-    pub branch: pb::Branch,
+    pub(crate) branch: pb::Branch,
     /// The row of its parent, if that is among the rows.
-    pub parent: Option<usize>,
+    pub(crate) parent: Option<usize>,
     /// Number of forks between it and a root.
-    pub depth: usize,
+    pub(crate) depth: usize,
     /// Number of its direct and indirect forks.
-    pub descendants: usize,
+    pub(crate) descendants: usize,
     /// Whether it is only shown as an ancestor of requested rows.
-    pub is_context: bool,
+    pub(crate) is_context: bool,
 }
 
 /// The requested branches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BranchChoice {
+pub(crate) struct BranchChoice {
     /// Only those whose name contains this, ignoring case.
-    pub name: String,
+    pub(crate) name: String,
     /// Leave out archived branches.
-    pub without_archived: bool,
+    pub(crate) without_archived: bool,
     /// The page, from 0.
-    pub page: usize,
+    pub(crate) page: usize,
     /// Show the page with this branch, whatever the page number.
-    pub at: Option<u64>,
+    pub(crate) at: Option<u64>,
 }
 
 /// A page of a tree.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct TreePage {
+pub(crate) struct TreePage {
     /// In order, a parent before its forks.
-    pub rows: Vec<BranchRow>,
+    pub(crate) rows: Vec<BranchRow>,
     /// The page, from 0.
-    pub number: usize,
+    pub(crate) number: usize,
     /// Number of pages, at least one.
-    pub pages: usize,
+    pub(crate) pages: usize,
     /// Requested branches on all pages.
-    pub wanted: usize,
+    pub(crate) wanted: usize,
 }
 
 /// Ancestors of a row that are shown in addition.
@@ -53,7 +53,7 @@ const CONTEXT_ROWS_MAX: usize = 6;
 
 /// Returns the rows of a page.
 #[must_use]
-pub fn page(branches: Vec<pb::Branch>, choice: &BranchChoice, rows_max: usize) -> TreePage {
+pub(crate) fn page(branches: Vec<pb::Branch>, choice: &BranchChoice, rows_max: usize) -> TreePage {
     let rows = in_order(branches);
     let name = choice.name.to_lowercase();
     let is_wanted = |row: &BranchRow| {

@@ -18,7 +18,7 @@ use treering_proto::pb::{self, event::Body};
 ///
 /// # Errors
 /// When there is none, and those of the store.
-pub async fn call(
+pub(crate) async fn call(
     visit: &Visit,
     place: &ConversationPlace,
     call_id: &str,
@@ -58,7 +58,7 @@ pub async fn call(
 }
 
 /// Returns the call of an event that requested, decided, started or ended it.
-pub async fn of_event(visit: &Visit, place: &TextPlace) -> Option<pb::ToolCall> {
+pub(crate) async fn of_event(visit: &Visit, place: &TextPlace) -> Option<pb::ToolCall> {
     let revision = place.revision;
     // Errors here must not break the page of the event.
     let calls = before(
@@ -115,7 +115,7 @@ async fn before(
 ///
 /// # Errors
 /// Those of the store.
-pub async fn happened(
+pub(crate) async fn happened(
     visit: &Visit,
     place: &ConversationPlace,
     call: &pb::ToolCall,
@@ -150,7 +150,7 @@ const RECORDED_LATER: u64 = 100;
 ///
 /// # Errors
 /// Those of the store.
-pub async fn snapshot(
+pub(crate) async fn snapshot(
     visit: &Visit,
     place: &ConversationPlace,
     call: &pb::ToolCall,

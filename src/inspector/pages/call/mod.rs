@@ -4,7 +4,7 @@ mod find;
 mod strings;
 mod text;
 
-pub use find::of_event;
+pub(crate) use find::of_event;
 
 use axum::{
     body::Body,
@@ -47,7 +47,7 @@ const PAGE_MARKUP: usize = 240 << 10;
 /// Returns the address of a call. It contains the revisions of its start and end, so that the call
 /// is found at once, even if its id was used again.
 #[must_use]
-pub fn address(visit: &Visit, conversation: &str, call: &pb::ToolCall) -> String {
+pub(crate) fn address(visit: &Visit, conversation: &str, call: &pb::ToolCall) -> String {
     let place = (conversation, call.branch.as_str());
     let events = (call.request_revision, call.end_revision);
     address_of(visit, place, &call.call_id, events)
@@ -56,7 +56,7 @@ pub fn address(visit: &Visit, conversation: &str, call: &pb::ToolCall) -> String
 /// Returns the address of the call with this id in a conversation, on a branch, between two events;
 /// the second is 0 for an open call.
 #[must_use]
-pub fn address_of(
+pub(crate) fn address_of(
     visit: &Visit,
     (conversation, branch): (&str, &str),
     call_id: &str,
@@ -74,7 +74,7 @@ pub fn address_of(
 
 /// Renders the outcome as a badge.
 #[must_use]
-pub fn outcome(call: &pb::ToolCall) -> Markup {
+pub(crate) fn outcome(call: &pb::ToolCall) -> Markup {
     let (tone, text) = status_text(call.status());
     badge(Mood::of(tone), &text)
 }
@@ -83,7 +83,7 @@ pub fn outcome(call: &pb::ToolCall) -> Markup {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn page(
+pub(crate) async fn page(
     At((id, call_id)): At<(String, String)>,
     visit: Visit,
 ) -> Result<Page, PageFailure> {
@@ -191,7 +191,7 @@ fn approval(call: &pb::ToolCall, at: &impl Fn(u64) -> Markup) -> Markup {
 
 /// Renders the arguments, formatted; cut if they are too long.
 #[must_use]
-pub fn arguments(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
+pub(crate) fn arguments(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
     let text = String::from_utf8_lossy(&call.arguments);
     if text.len() <= ARGUMENTS_BYTES {
         return pretty(&text);
@@ -222,7 +222,7 @@ fn file_address(visit: &Visit, conversation: &str, call: &pb::ToolCall, what: &s
 ///
 /// # Errors
 /// Those of the store.
-pub async fn result(
+pub(crate) async fn result(
     At((id, call_id)): At<(String, String)>,
     visit: Visit,
 ) -> Result<Response, PageFailure> {
@@ -247,7 +247,7 @@ pub async fn result(
 ///
 /// # Errors
 /// Those of the store.
-pub async fn whole_arguments(
+pub(crate) async fn whole_arguments(
     At((id, call_id)): At<(String, String)>,
     visit: Visit,
 ) -> Result<Response, PageFailure> {

@@ -23,7 +23,7 @@ const TEXTS: usize = 20;
 /// Renders the arguments of a call: first strings with several lines as text, then everything as it
 /// was written.
 #[must_use]
-pub fn apart(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
+pub(crate) fn apart(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
     let whole = arguments(visit, place, call);
     let texts = match call.arguments.len() <= ARGUMENTS_BYTES {
         true => texts(&call.arguments),

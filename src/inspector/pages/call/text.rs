@@ -23,7 +23,7 @@ const PIECE_BYTES: usize = 512;
 
 /// Returns a request for the whole result of a call.
 #[must_use]
-pub fn request(place: &ConversationPlace, call: &pb::ToolCall) -> pb::GetResultRequest {
+pub(crate) fn request(place: &ConversationPlace, call: &pb::ToolCall) -> pb::GetResultRequest {
     let of = place_of(place, call);
     pb::GetResultRequest {
         conversation_id: of.conversation,
@@ -53,7 +53,7 @@ fn place_of(place: &ConversationPlace, call: &pb::ToolCall) -> TextPlace {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn of_result(
+pub(crate) async fn of_result(
     visit: &Visit,
     place: &ConversationPlace,
     call: &pb::ToolCall,
@@ -130,7 +130,7 @@ fn lines(text: &str, first: Option<u64>, markup_max: usize) -> Lines {
 
 /// Renders the part of a result, with links to the others.
 #[must_use]
-pub fn section(
+pub(crate) fn section(
     visit: &Visit,
     place: &ConversationPlace,
     call: &pb::ToolCall,

@@ -27,7 +27,7 @@ const TITLE_CHARS: usize = 100;
 ///
 /// # Errors
 /// Those of the store.
-pub async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
+pub(crate) async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let [a, b] = chosen(&visit, &place);
     let differ = a != b && !b.is_empty();

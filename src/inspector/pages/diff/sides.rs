@@ -18,21 +18,21 @@ const BODY_ROUNDS: usize = 4;
 
 /// An event in words.
 #[derive(Clone, Debug)]
-pub struct ToldEvent {
+pub(crate) struct ToldEvent {
     /// Its conversation, because events may be inherited.
-    pub conversation: String,
+    pub(crate) conversation: String,
     /// Its revision there.
-    pub revision: u64,
+    pub(crate) revision: u64,
     /// Who acts, or how it ended.
-    pub tone: Tone,
+    pub(crate) tone: Tone,
     /// One line.
-    pub title: String,
+    pub(crate) title: String,
     /// Ids, times and sizes.
-    pub note: String,
+    pub(crate) note: String,
     /// The content, cut to the limit.
-    pub content: String,
+    pub(crate) content: String,
     /// Whether the content was cut.
-    pub is_cut: bool,
+    pub(crate) is_cut: bool,
     /// Hash that is equal for equal content.
     same: u64,
 }
@@ -70,13 +70,13 @@ impl ToldEvent {
 
 /// A part of what one branch did.
 #[derive(Clone, Debug)]
-pub struct DiffSide {
+pub(crate) struct DiffSide {
     /// In order.
-    pub events: Vec<ToldEvent>,
+    pub(crate) events: Vec<ToldEvent>,
     /// Address parameter of what follows; `None`: nothing does.
-    pub next: Option<String>,
+    pub(crate) next: Option<String>,
     /// Address parameter of the last event, or of where the events were to begin.
-    pub end: String,
+    pub(crate) end: String,
 }
 
 impl DiffSide {
@@ -84,7 +84,7 @@ impl DiffSide {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn read(
+    pub(crate) async fn read(
         visit: &Visit,
         id: &str,
         branch: &str,
@@ -168,7 +168,7 @@ fn is_of_branches(event: &pb::Event) -> bool {
 ///
 /// # Errors
 /// When it is malformed.
-pub fn parsed(text: &str) -> Result<(String, u64), PageFailure> {
+pub(crate) fn parsed(text: &str) -> Result<(String, u64), PageFailure> {
     let parts = text.rsplit_once('.');
     let parsed = parts.and_then(|(id, revision)| Some((id.to_owned(), revision.parse().ok()?)));
     parsed
@@ -177,7 +177,7 @@ pub fn parsed(text: &str) -> Result<(String, u64), PageFailure> {
 
 /// A row, with the index of the event on each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiffRow {
+pub(crate) enum DiffRow {
     /// Both did it.
     Same(usize, usize),
     /// They differ, or one has nothing here.
@@ -186,7 +186,7 @@ pub enum DiffRow {
 
 /// Aligns two sides in rows.
 #[must_use]
-pub fn aligned(left: &[ToldEvent], right: &[ToldEvent]) -> Vec<DiffRow> {
+pub(crate) fn aligned(left: &[ToldEvent], right: &[ToldEvent]) -> Vec<DiffRow> {
     let keys = |side: &[ToldEvent]| side.iter().map(|event| event.same).collect::<Vec<_>>();
     rows(&keys(left), &keys(right))
 }

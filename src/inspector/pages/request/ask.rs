@@ -12,7 +12,7 @@ use treering_context::Provider;
 use treering_proto::pb;
 
 /// When result digests replace finished calls: the value in an address, and its label.
-pub const RESULTS: [(&str, &str); 4] = [
+pub(crate) const RESULTS: [(&str, &str); 4] = [
     ("", "policy’s"),
     ("keep", "kept in full"),
     ("turn-end", "digests at turn’s end"),
@@ -23,30 +23,30 @@ const OLDER_THAN_TURNS: u32 = 3;
 
 /// The parameters of a request.
 #[derive(Clone, Debug)]
-pub struct RequestAsk {
+pub(crate) struct RequestAsk {
     /// Provider of the body.
-    pub provider: Provider,
+    pub(crate) provider: Provider,
     /// Branch.
-    pub branch: String,
+    pub(crate) branch: String,
     /// In tokens; `None`: the policy's.
-    pub budget: Option<u64>,
+    pub(crate) budget: Option<u64>,
     /// As of this revision; `None`: now.
-    pub as_of: Option<u64>,
+    pub(crate) as_of: Option<u64>,
     /// Model; empty: the conversation's.
-    pub model: String,
+    pub(crate) model: String,
     /// One of [`RESULTS`].
-    pub results: String,
+    pub(crate) results: String,
     /// JSON text that is merged into the conversation's policy; may be empty.
-    pub policy: String,
+    pub(crate) policy: String,
 }
 
 /// A built request.
 #[derive(Clone, Debug)]
-pub struct RequestAnswer {
+pub(crate) struct RequestAnswer {
     /// Its explanation.
-    pub told: pb::Explanation,
+    pub(crate) told: pb::Explanation,
     /// Its body, as it would be sent.
-    pub body: Bytes,
+    pub(crate) body: Bytes,
 }
 
 impl RequestAsk {
@@ -55,7 +55,7 @@ impl RequestAsk {
     ///
     /// # Errors
     /// When a value is not valid.
-    pub fn of(visit: &Visit, prefix: &str, branch: &str) -> Result<Self, PageFailure> {
+    pub(crate) fn of(visit: &Visit, prefix: &str, branch: &str) -> Result<Self, PageFailure> {
         let name = |name: &str| format!("{prefix}{name}");
         let text = |of: &str| visit.asked.text(&name(of)).unwrap_or_default().to_owned();
         let number = |of: &str| {
@@ -91,7 +91,7 @@ impl RequestAsk {
     ///
     /// # Errors
     /// When it cannot be parsed.
-    pub fn check(&self) -> Result<(), PageFailure> {
+    pub(crate) fn check(&self) -> Result<(), PageFailure> {
         self.whole_policy().map(|_| ())
     }
 
@@ -102,7 +102,7 @@ impl RequestAsk {
     ///
     /// # Errors
     /// Those of the store, and when the policy cannot be parsed.
-    pub async fn answer(
+    pub(crate) async fn answer(
         &self,
         visit: &Visit,
         conversation: &str,
@@ -188,13 +188,13 @@ impl RequestAsk {
 
     /// Returns the address of its page.
     #[must_use]
-    pub fn address(&self, visit: &Visit, place: &ConversationPlace) -> String {
+    pub(crate) fn address(&self, visit: &Visit, place: &ConversationPlace) -> String {
         self.at(visit, place, "/request")
     }
 
     /// Returns the address of its body.
     #[must_use]
-    pub fn body_address(&self, visit: &Visit, place: &ConversationPlace) -> String {
+    pub(crate) fn body_address(&self, visit: &Visit, place: &ConversationPlace) -> String {
         self.at(visit, place, "/request/body")
     }
 
@@ -208,7 +208,7 @@ impl RequestAsk {
 
     /// Describes how it differs from others.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         let mut words = vec![self.provider.as_str().to_owned(), self.branch.clone()];
         words.extend(self.budget.map(|budget| format!("{budget} tokens")));
         words.extend(self.as_of.map(|revision| format!("at #{revision}")));

@@ -14,7 +14,7 @@ const LAID_OUT_BYTES: usize = 2 * BODY_BYTES;
 
 /// Renders the beginning of a body.
 #[must_use]
-pub fn section(body: &Bytes, address: &str) -> Markup {
+pub(crate) fn section(body: &Bytes, address: &str) -> Markup {
     let text = String::from_utf8_lossy(&body[..body.len().min(LAID_OUT_BYTES)]);
     let laid_out = pretty_json(&text);
     let is_whole = body.len() <= LAID_OUT_BYTES && laid_out.len() <= BODY_BYTES;

@@ -28,7 +28,7 @@ const AROUND: usize = 2;
 
 /// Renders both and their differences.
 #[must_use]
-pub fn section(
+pub(crate) fn section(
     [(first, one), (second, other)]: [(&RequestAsk, &RequestAnswer); 2],
     [whole_one, whole_other]: [String; 2],
     link_of: impl Fn(&pb::EventRef) -> String,

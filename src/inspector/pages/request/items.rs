@@ -26,7 +26,7 @@ const EVENTS: usize = 3;
 
 /// Renders the items, and a link to further ones.
 #[must_use]
-pub fn section(
+pub(crate) fn section(
     visit: &Visit,
     place: &ConversationPlace,
     ask: &RequestAsk,
@@ -107,7 +107,7 @@ fn dropped(visit: &Visit, place: &ConversationPlace, run: &DroppedRun<'_>) -> Ma
 
 /// Renders what became of an item.
 #[must_use]
-pub fn fate(fate: Fate) -> Markup {
+pub(crate) fn fate(fate: Fate) -> Markup {
     let (tone, word) = fate_text(fate);
     badge(Mood::of(tone), word)
 }

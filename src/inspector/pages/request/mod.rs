@@ -44,7 +44,7 @@ const SECOND: &str = "b_";
 ///
 /// # Errors
 /// Those of the store.
-pub async fn page(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
+pub(crate) async fn page(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let first = RequestAsk::of(&visit, "", &place.branch.name)?;
     let is_compared = visit.asked.text("b_provider").is_some();
@@ -115,7 +115,7 @@ async fn built(
 ///
 /// # Errors
 /// Those of the store.
-pub async fn whole(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
+pub(crate) async fn whole(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let ask = RequestAsk::of(&visit, "", &place.branch.name)?;
     ask.check()?;

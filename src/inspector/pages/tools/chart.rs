@@ -14,7 +14,7 @@ const LEAST_MS: f64 = 1.0;
 
 /// Renders the number of calls relative to the tool with the most, and their outcomes.
 #[must_use]
-pub fn outcomes(of: &ToolNumbers, most: u64) -> Markup {
+pub(crate) fn outcomes(of: &ToolNumbers, most: u64) -> Markup {
     let succeeded = of.calls - of.failed - of.stopped - of.open;
     let parts = [
         ("good", succeeded),
@@ -38,7 +38,7 @@ pub fn outcomes(of: &ToolNumbers, most: u64) -> Markup {
 
 /// Renders a bar from the median duration to that of the slow calls, on a logarithmic scale.
 #[must_use]
-pub fn times(of: &ToolNumbers, slowest: Duration) -> Markup {
+pub(crate) fn times(of: &ToolNumbers, slowest: Duration) -> Markup {
     let (Some(p50), Some(p95)) = (of.percentile(50), of.percentile(95)) else {
         return html! {};
     };

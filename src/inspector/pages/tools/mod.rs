@@ -61,7 +61,7 @@ type Titles = std::collections::HashMap<String, String>;
 ///
 /// # Errors
 /// Those of the store.
-pub async fn of_namespace(visit: Visit) -> Result<Response, PageFailure> {
+pub(crate) async fn of_namespace(visit: Visit) -> Result<Response, PageFailure> {
     Choice::check(&visit)?;
     let beginning = html! { div.head { h1 { "Tool calls" } } };
     let here = visit.here.clone();
@@ -131,7 +131,10 @@ async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn of_conversation(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
+pub(crate) async fn of_conversation(
+    At(id): At<String>,
+    visit: Visit,
+) -> Result<Response, PageFailure> {
     let place = ConversationPlace::of(&visit, &id).await?;
     let as_of = visit.asked.number("as_of")?.unwrap_or(0);
     Choice::check(&visit)?;
